@@ -1,0 +1,53 @@
+# Makes the project ready to run; sourced by ./test, ./check and ./run. Needs bash and Python 3.11 or newer, no more.
+# Afterwards $root is the repository and $venv its environment.
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+venv="$root/.venv"
+uv_wanted="0.13"
+
+say() { printf 'nextslot: %s\n' "$*" >&2; }
+die() { say "$@"; exit 1; }
+
+find_python() {
+    local candidate
+    for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do
+        # The real path, not a version manager's shim: uv remembers what it learnt about an interpreter by its path.
+        "$candidate" -c 'import sys; sys.version_info >= (3, 11) or sys.exit(1); print(sys.executable)' 2>/dev/null && return
+    done
+    die "needs Python 3.11 or newer, and found none on PATH (Debian: apt-get install python3)"
+}
+
+uv_is_recent() {
+    local version
+    read -r _ version _ < <("$1" --version 2>/dev/null) || return 1
+    [[ "$(printf '%s\n' "$uv_wanted" "$version" | sort -V | head -n 1)" == "$uv_wanted" ]]
+}
+
+find_uv() {
+    local candidate
+    for candidate in uv "$root/.cache/uv/uv"; do
+        if uv_is_recent "$candidate"; then echo "$candidate"; return; fi
+    done
+    say "installing uv into .cache/uv"
+    "$python" "$root/scripts/get_uv.py" "$root/uv.lock" "$root/.cache/uv" || die "could not install uv; install uv $uv_wanted or newer by hand and try again"
+    echo "$root/.cache/uv/uv"
+}
+
+use_a_writable_cache() {
+    [[ -n "${UV_CACHE_DIR:-}" ]] && return
+    local home="${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}"
+    mkdir -p "$home/uv" 2>/dev/null && [[ -w "$home/uv" ]] || export UV_CACHE_DIR="$root/.cache/packages"
+}
+
+# prepare [uv sync arguments]
+prepare() {
+    python="$(find_python)" || exit 1
+    uv="$(find_uv)" || exit 1
+    use_a_writable_cache
+    unset VIRTUAL_ENV
+    export UV_PYTHON="${UV_PYTHON:-$python}" UV_PYTHON_DOWNLOADS=never UV_PROJECT_ENVIRONMENT="$venv"
+    [[ -d "$venv" ]] || say "setting up .venv (the first time takes a minute)"
+    "$uv" sync --project "$root" --locked --quiet "$@" && return
+    die "'uv sync --locked' failed, see above. Most often: a download failed (check the way to PyPI)," \
+        "or uv.lock does not fit pyproject.toml or your own package index (run 'uv lock')."
+}

@@ -1,0 +1,95 @@
+"""Time as a value and as a service: `Instant`, and `Clock`, the only reader of time.
+
+Everything that needs to know or wait for the time is given a Clock; `nextslot.testing` has a virtual one.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Protocol, Self
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Instant(int):
+    """A point in time: whole microseconds since 1970 in UTC, as it is stored; prints as RFC 3339."""
+
+    @classmethod
+    def of(cls, when: datetime) -> Self:
+        if when.tzinfo is None:
+            raise ValueError("a time needs a time zone: use datetime.now(UTC), or another zone")
+        return cls((when - _EPOCH) // _MICROSECOND)
+
+    def as_datetime(self) -> datetime:
+        return _EPOCH + timedelta(microseconds=int(self))
+
+    def after(self, seconds: float) -> "Instant":
+        return Instant(self + round(seconds * 1_000_000))
+
+    def __str__(self) -> str:
+        return self.as_datetime().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    def __repr__(self) -> str:
+        return f"Instant({self})"
+
+
+class Alarm(Protocol):
+    """Calls back once, at the instant it was last set to."""
+
+    def set(self, at: Instant | None) -> None: ...
+
+
+class Clock(Protocol):
+    def now(self) -> Instant: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def alarm(self, ring: Callable[[], None]) -> Alarm: ...
+
+
+class LoopAlarm:
+    """An alarm on the running event loop.
+
+    The wait is worked out from the wall clock each time it is set, and is cut into hours, so that a machine that
+    slept, or whose clock was set, is late by no more than that and never by the whole wait.
+    """
+
+    LONGEST_WAIT = 3600.0
+
+    def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
+        self._clock = clock
+        self._ring = ring
+        self._at: Instant | None = None
+        self._handle: asyncio.TimerHandle | None = None
+
+    def set(self, at: Instant | None) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._at = at
+        if at is not None:
+            wait = max(0.0, (at - self._clock.now()) / 1_000_000)
+            self._handle = asyncio.get_running_loop().call_later(min(wait, self.LONGEST_WAIT), self._check)
+
+    def _check(self) -> None:
+        at, self._handle = self._at, None
+        if at is not None and self._clock.now() < at:
+            self.set(at)
+        else:
+            self._at = None
+            self._ring()
+
+
+class SystemClock:
+    """The machine's wall clock and the running event loop's timers."""
+
+    def now(self) -> Instant:
+        return Instant(time.time_ns() // 1000)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def alarm(self, ring: Callable[[], None]) -> Alarm:
+        return LoopAlarm(self, ring)

@@ -1,0 +1,235 @@
+"""Dispatcher: at the end of a transaction, claims what may start; after its commit, hands it to the Executor.
+
+It decides nothing about a job's end (Endings does) and changes no job but by starting it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ..chance import Chance
+from ..clock import Clock, Instant
+from ..handlers.registry import JobTypes
+from ..model import Json, Lane
+from ..store import codec, groups, jobs, lanes, runs
+from ..store.jobs import Head
+from ..store.store import Tx
+from .events import EventLog
+from .lanes import Lanes, OfficeSlate, Slate
+from .timer import Timer
+from .workers import Workers
+
+STARVATION_AFTER_SECONDS = 600
+# Of more starving jobs than this the oldest come first anyway.
+MOST_STARVING = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A job that has just been started: what the executor needs to run it and to end it."""
+
+    run_id: str
+    job_id: str
+    office_id: str
+    lane_id: int
+    job_type: str
+    params: Json
+    attempt: int
+    worker_id: str
+    timeout_seconds: float | None
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One look at the queue: what is read once for it, and what is kept back for whom."""
+
+    slate: Slate
+    now: Instant
+    paused: set[tuple[str, str]]
+    held: dict[str, int] = field(default_factory=dict)
+    heads: dict[int, list[Head]] = field(default_factory=dict)
+    others: list[tuple[int, Lane]] | None = None
+
+    def can_ever_fit(self, lane: Lane) -> bool:
+        needs = {**lane.local, **lane.shared}
+        return all(self.slate.most_room(key) >= units for key, units in needs.items())
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        clock: Clock,
+        chance: Chance,
+        job_types: JobTypes,
+        lanes_: Lanes,
+        workers: Workers,
+        timer: Timer,
+        events: EventLog,
+        starvation_after_seconds: float = STARVATION_AFTER_SECONDS,
+    ) -> None:
+        self._clock = clock
+        self._chance = chance
+        self._job_types = job_types
+        self._lanes = lanes_
+        self._workers = workers
+        self._timer = timer
+        self._events = events
+        self._starvation_after = starvation_after_seconds
+        self._launch: Callable[[Claim], None] | None = None
+
+    def start(self, launch: Callable[[Claim], None]) -> None:
+        """From now on what may run is claimed, and given to `launch` once that is durable."""
+        self._launch = launch
+
+    def stop(self) -> None:
+        self._launch = None
+
+    def claim(self, tx: Tx) -> None:
+        """Starts every job that order and limits allow now. Runs at the end of each transaction that touched them."""
+        slate = self._lanes.slate(tx)
+        if self._launch is not None and slate.is_touched:
+            pass_ = _Pass(slate, self._clock.now(), lanes.pauses(tx))
+            if ("scheduler", "") not in pass_.paused:
+                self._serve_starving(tx, pass_)
+                while self._start_next(tx, pass_):
+                    pass
+        slate.save()
+
+    # Who is next.
+
+    def _start_next(self, tx: Tx, pass_: _Pass) -> bool:
+        """Starts one job of the office that was served longest ago and has one that fits; False if there is none."""
+        mine = [
+            (office.turn, office.office_id) for office in pass_.slate.offices if self._open_lanes(tx, pass_, office)
+        ]
+        theirs = [(turn, lane.office_id) for turn, lane in self._open_elsewhere(tx, pass_)]
+        if not mine and not theirs:
+            return False
+        next_ = min(mine + theirs)
+        if next_ not in mine:
+            pass_.others = None  # The next office of that class has to be looked for.
+        _, office_id = next_
+        self._start_first(tx, pass_, pass_.slate.office(office_id))
+        return True
+
+    def _open_lanes(self, tx: Tx, pass_: _Pass, office: OfficeSlate) -> list[Lane]:
+        if office.is_paused:
+            return []
+        found = [self._lanes.lane(tx, lane_id) for lane_id in office.waiting]
+        return [lane for lane in found if self._is_allowed(pass_, lane) and self._fits(pass_, lane)]
+
+    def _open_elsewhere(self, tx: Tx, pass_: _Pass) -> list[tuple[int, Lane]]:
+        """Lanes of offices that this transaction has not touched, with their turns: one for each class that fits."""
+        if pass_.others is None:
+            touched = [office.office_id for office in pass_.slate.offices]
+            found = lanes.first_open(tx, but=touched) if pass_.slate.is_freed else []
+            pass_.others = [(turn, self._lanes.lane(tx, lane_id)) for lane_id, turn in found]
+        return [
+            (turn, lane)
+            for turn, lane in pass_.others
+            if self._is_allowed(pass_, lane) and self._fits(pass_, lane, local=False)
+        ]
+
+    def _is_allowed(self, pass_: _Pass, lane: Lane) -> bool:
+        """Not held back by a pause or for want of a handler: such a job is not passed over, it waits."""
+        return lane.job_type in self._job_types and not (
+            pass_.paused
+            and (
+                ("type", lane.job_type) in pass_.paused
+                or any(("resource", resource) in pass_.paused for resource in lane.resources)
+            )
+        )
+
+    def _fits(self, pass_: _Pass, lane: Lane, local: bool = True) -> bool:
+        """Whether every limit has room, besides what is kept back for others."""
+        needs = {**lane.local, **lane.shared} if local else lane.shared
+        pass_.slate.know(needs)
+        return all(pass_.slate.room(key) >= units + pass_.held.get(key, 0) for key, units in needs.items())
+
+    # Starting one.
+
+    def _start_first(self, tx: Tx, pass_: _Pass, office: OfficeSlate) -> None:
+        """The first in order (INV-004) among the heads of the lanes that fit; those before it were passed over."""
+        fitting = self._open_lanes(tx, pass_, office)
+        first = min(fitting, key=lambda lane: self._head(tx, pass_, lane).place)
+        head = self._head(tx, pass_, first)
+        self._note_passed_over(tx, pass_, office, fitting, head)
+        self._start(tx, pass_, first, head)
+
+    def _head(self, tx: Tx, pass_: _Pass, lane: Lane) -> Head:
+        heads = pass_.heads.get(lane.lane_id)
+        if not heads:
+            heads = pass_.heads[lane.lane_id] = jobs.heads(tx, lane.lane_id, limit=8)[::-1]
+        return heads[-1]
+
+    def _start(self, tx: Tx, pass_: _Pass, lane: Lane, head: Head) -> None:
+        run_id, worker_id, now = self._chance.new_id(), self._workers.take(tx), pass_.now
+        runs.begin(tx, run_id, head.job_id, now)
+        started = jobs.start(tx, head.job_id, worker_id, now)
+        assert started is not None
+        heads = pass_.heads.get(lane.lane_id)
+        if heads:
+            heads.remove(head) if heads[-1] is not head else heads.pop()
+        office = pass_.slate.office(lane.office_id)
+        office.turn = max(office.turn + 1, now)
+        pass_.slate.take(lane)
+        pass_.slate.add_ready(lane.lane_id, -1)
+        if started.group_id is not None:
+            groups.begin(tx, started.group_id, now)
+        self._events.note(tx, "job_started", now, lane.office_id, head.job_id, run_id, {"worker_id": worker_id})
+        claim = Claim(
+            run_id=run_id,
+            job_id=head.job_id,
+            office_id=lane.office_id,
+            lane_id=lane.lane_id,
+            job_type=lane.job_type,
+            params=codec.loads(started.params),
+            attempt=1 if started.retry_of is None else 1 + len(jobs.failures_before(tx, started.chain_id, head.job_id)),
+            worker_id=worker_id,
+            timeout_seconds=started.timeout_seconds,
+        )
+        if started.timeout_seconds is not None:
+            self._timer.note(tx, now.after(started.timeout_seconds))
+        launch = self._launch
+        assert launch is not None
+        tx.after_commit(lambda: launch(claim))
+
+    # No starving.
+
+    def _serve_starving(self, tx: Tx, pass_: _Pass) -> None:
+        """A job passed over for too long starts as soon as it fits; until then what it needs is kept back for it."""
+        since = pass_.now.after(-self._starvation_after)
+        for lane, head in self._first_by_office(tx, jobs.starving(tx, since, MOST_STARVING)):
+            if not self._is_allowed(pass_, lane) or pass_.slate.office(lane.office_id).is_paused:
+                continue
+            if self._fits(pass_, lane):
+                self._start(tx, pass_, lane, head)
+            elif pass_.can_ever_fit(lane):
+                for needs in (lane.local, lane.shared):
+                    for key, units in needs.items():
+                        pass_.held[key] = pass_.held.get(key, 0) + units
+
+    def _first_by_office(self, tx: Tx, starving: Iterable[tuple[str, int, Head]]) -> list[tuple[Lane, Head]]:
+        """One for each office: the first in its order; the office that has waited longest first."""
+        first: dict[str, tuple[int, Head]] = {}
+        for office_id, lane_id, head in starving:
+            if office_id not in first or head.place < first[office_id][1].place:
+                first[office_id] = (lane_id, head)
+        return [(self._lanes.lane(tx, lane_id), head) for lane_id, head in first.values()]
+
+    def _note_passed_over(self, tx: Tx, pass_: _Pass, office: OfficeSlate, fitting: list[Lane], started: Head) -> None:
+        """Heads that a limit holds back while this one goes: earlier ones here, and offices whose turn was earlier."""
+        for lane_id in office.waiting:
+            lane = self._lanes.lane(tx, lane_id)
+            if lane not in fitting and self._is_allowed(pass_, lane):
+                head = self._head(tx, pass_, lane)
+                if head.place < started.place and head.passed_over_since is None:
+                    self._pass_over(tx, pass_, lane, head)
+        for turn, lane in pass_.others or ():
+            if turn < office.turn and self._is_allowed(pass_, lane) and not self._fits(pass_, lane, local=False):
+                head = self._head(tx, pass_, lane)
+                if head.passed_over_since is None:
+                    self._pass_over(tx, pass_, lane, head)
+
+    def _pass_over(self, tx: Tx, pass_: _Pass, lane: Lane, head: Head) -> None:
+        jobs.pass_over(tx, head.job_id, pass_.now)
+        pass_.heads[lane.lane_id][-1] = Head(head.place, pass_.now)

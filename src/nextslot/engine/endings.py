@@ -1,0 +1,269 @@
+"""Endings: every way a job ends, and all that follows from it, in one transaction (finish, cancel, expire, skip).
+
+The run, the job, its retry, its dependents, its group and the events are stored together; a crash is before or after
+all of it. Each ending is fenced: what has ended already is not touched, and that is an answer.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from ..chance import Chance
+from ..clock import Instant
+from ..errors import AlreadyFinished, NotFound
+from ..lifecycle import Cancellation, Settlement, cancel, settle
+from ..model import CancelMode, ChainEnd, Decision, FailureKind, Job, JobStatus, Outcome, RunStatus
+from ..policy.groups import Action
+from ..store import groups, jobs, offices, runs
+from ..store.store import Tx
+from .dependencies import DependencyResolver
+from .events import EventLog
+from .groups import ALL, GroupProgress
+from .lanes import Lanes
+from .retry import RetryController
+from .workers import Workers
+
+EXPIRED = "expired"
+PREDECESSOR_FAILED = "predecessor failed"
+DEPENDENCY_FAILED = "dependency failed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A chain that has ended, and whose consequences are still to be drawn."""
+
+    chain_id: str
+    group_id: str | None
+    sequence: int | None
+    end: ChainEnd
+    by_request: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What a cancel request did, and the job as it is now."""
+
+    job: Job
+    cancellation: Cancellation
+
+
+class Endings:
+    def __init__(
+        self,
+        chance: Chance,
+        lanes_: Lanes,
+        workers: Workers,
+        retries: RetryController,
+        dependencies: DependencyResolver,
+        groups_: GroupProgress,
+        events: EventLog,
+    ) -> None:
+        self._chance = chance
+        self._lanes = lanes_
+        self._workers = workers
+        self._retries = retries
+        self._dependencies = dependencies
+        self._groups = groups_
+        self._events = events
+        self._told_to_stop: Callable[[str, FailureKind], None] = lambda run_id, kind: None
+        self._chain_ended: Callable[[str], None] = lambda chain_id: None
+
+    def connect(self, stop: Callable[[str, FailureKind], None], chain_ended: Callable[[str], None]) -> None:
+        """Who is told, after the commit, that a run is to stop, and that a chain has ended."""
+        self._told_to_stop = stop
+        self._chain_ended = chain_ended
+
+    # A run ends.
+
+    def finish(self, tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant) -> Settlement | None:
+        """Stores how a run ended and what follows; None if it had ended already, and then nothing is changed."""
+        facts = jobs.ending_facts(tx, job_id)
+        if facts is None:
+            return None
+        has_history = outcome.status is RunStatus.FAILED and facts.retry_of is not None
+        settlement = settle(
+            facts.retry_policy,
+            facts.cancel_mode,
+            outcome,
+            jobs.failures_before(tx, facts.chain_id, job_id) if has_history else (),
+            self._chance.fraction() if outcome.status is RunStatus.FAILED else 0.0,
+        )
+        if not runs.finish(tx, run_id, settlement.outcome, now):
+            return None
+        jobs.finish(tx, job_id, settlement.job_status, settlement.outcome.status, settlement.decision, now)
+        self._workers.free(tx, facts.worker_id)
+        self._lanes.slate(tx).give_back(self._lanes.lane(tx, facts.lane_id))
+        self._events.note(tx, settlement.event_type, now, facts.office_id, job_id, run_id, _details(settlement.outcome))
+        ended = _Ended(
+            facts.chain_id,
+            facts.group_id,
+            facts.sequence,
+            settlement.chain_end or ChainEnd.FAILED,
+            by_request=settlement.job_status is JobStatus.CANCELLED,
+        )
+        self._follow_up(tx, job_id, facts.office_id, settlement, ended, now)
+        return settlement
+
+    def close(self, tx: Tx, job: Job, run_id: str, outcome: RunStatus, now: Instant) -> None:
+        """A job whose run had ended, but not itself (4.5, last row): it ends as its run; a failure is then decided."""
+        jobs.close_with_run(tx, job.job_id, outcome, now)
+        self._lanes.slate(tx).give_back(self._lanes.lane(tx, job.lane_id))
+        self._events.note(tx, f"job_{outcome.value.lower()}", now, job.office_id, job.job_id, run_id)
+        if outcome is not RunStatus.FAILED:
+            self._conclude(tx, [_ended(job, ChainEnd.SUCCEEDED)], now)
+
+    def decide(self, tx: Tx, job: Job, now: Instant) -> None:
+        """Makes the decision that is missing after a failure (4.4): once, however often it is asked for."""
+        run = runs.of_job(tx, job.job_id)
+        assert run is not None
+        settlement = settle(
+            job.retry_policy,
+            job.cancel_mode,
+            Outcome.failed(run.failure_kind or FailureKind.ERROR, run.error or ""),
+            jobs.failures_before(tx, job.chain_id, job.job_id),
+            self._chance.fraction(),
+        )
+        if settlement.decision is not None and jobs.decide(tx, job.job_id, settlement.decision):
+            ended = _ended(job, settlement.chain_end or ChainEnd.FAILED)
+            self._follow_up(tx, job.job_id, job.office_id, settlement, ended, now)
+
+    def _follow_up(
+        self, tx: Tx, job_id: str, office_id: str, settlement: Settlement, ended: _Ended, now: Instant
+    ) -> None:
+        if settlement.retry is not None:
+            failed = jobs.get(tx, job_id)
+            assert failed is not None
+            self._retries.retry(tx, failed, settlement.retry, now)
+            return
+        if settlement.decision is Decision.PERMANENT:
+            self._events.note(
+                tx, "job_failed_permanently", now, office_id, job_id, details=_details(settlement.outcome)
+            )
+        self._conclude(tx, [ended], now)
+
+    # A job ends without having run.
+
+    def cancel(self, tx: Tx, job_id: str, reason: str | None, interrupt: bool | None, now: Instant) -> Cancelled:
+        """Section 7: at once if it is queued; else it is told to stop, or left to finish and not retried."""
+        job = jobs.get(tx, job_id)
+        if job is None:
+            raise NotFound("job", job_id)
+        if job.has_ended:
+            raise AlreadyFinished(f"job {job_id} is {job.state} since {job.finished_at}: there is nothing to cancel")
+        return self.cancel_many(tx, [job], reason, interrupt, now)[0]
+
+    def cancel_group(
+        self, tx: Tx, group_id: str, reason: str | None, interrupt: bool | None, now: Instant
+    ) -> list[Cancelled]:
+        """Every member that has not ended."""
+        if groups.get(tx, group_id) is None:
+            raise NotFound("group", group_id)
+        return self.cancel_many(tx, jobs.live_members(tx, group_id, ALL), reason, interrupt, now)
+
+    def cancel_many(
+        self, tx: Tx, live: Iterable[Job], reason: str | None, interrupt: bool | None, now: Instant
+    ) -> list[Cancelled]:
+        """Jobs that have not ended. All are cancelled before any consequence is drawn, so each for this reason."""
+        done: list[tuple[str, Cancellation]] = []
+        ended: list[_Ended] = []
+        modes: dict[str, CancelMode] = {}
+        for job in live:
+            if job.office_id not in modes:
+                office = offices.get(tx, job.office_id)
+                assert office is not None
+                modes[job.office_id] = office.cancel_mode
+            cancellation = cancel(job, interrupt, modes[job.office_id])
+            if cancellation is Cancellation.CANCELLED:
+                ended.append(self._cancel_queued(tx, job, reason, now, requested_at=now))
+            else:
+                self._request(tx, job, cancellation, reason, now)
+            done.append((job.job_id, cancellation))
+        self._conclude(tx, ended, now)
+        changed = jobs.get_many(tx, [job_id for job_id, _ in done])
+        return [Cancelled(changed[job_id], cancellation) for job_id, cancellation in done]
+
+    def cancel_doomed(self, tx: Tx, job_ids: Iterable[str], now: Instant) -> None:
+        """New jobs that depend on what has failed already, and want to be cancelled then."""
+        doomed = jobs.get_many(tx, job_ids).values()
+        self._conclude(tx, [self._cancel_queued(tx, job, DEPENDENCY_FAILED, now) for job in doomed], now)
+
+    def expire(self, tx: Tx, now: Instant, limit: int) -> int:
+        """Queued jobs that were to start by now are CANCELLED; how many."""
+        expired = jobs.expired(tx, now, limit)
+        for job in expired:
+            # One after the other: the end of one may be the end of another in this list.
+            current = jobs.get(tx, job.job_id)
+            if current is not None and current.status is JobStatus.QUEUED:
+                self._conclude(tx, [self._cancel_queued(tx, current, EXPIRED, now)], now)
+        return len(expired)
+
+    def _request(self, tx: Tx, job: Job, cancellation: Cancellation, reason: str | None, now: Instant) -> None:
+        is_stop = cancellation is Cancellation.STOPPING
+        mode = CancelMode.INTERRUPT if is_stop else CancelMode.FINISH
+        run = runs.of_job(tx, job.job_id)
+        assert run is not None
+        if job.cancel_mode is not mode:
+            jobs.request_cancel(tx, job.job_id, mode, reason, now)
+            details = {"mode": mode, "reason": reason}
+            self._events.note(tx, "job_cancel_requested", now, job.office_id, job.job_id, run.run_id, details)
+        if is_stop:
+            tx.after_commit(lambda: self._told_to_stop(run.run_id, FailureKind.CANCELLED))
+
+    def _cancel_queued(
+        self, tx: Tx, job: Job, reason: str | None, now: Instant, requested_at: Instant | None = None
+    ) -> _Ended:
+        jobs.cancel(tx, job.job_id, reason, requested_at, now)
+        if job.is_ready:
+            self._lanes.slate(tx).add_ready(job.lane_id, -1)
+        self._events.note(tx, "job_cancelled", now, job.office_id, job.job_id, details={"reason": reason})
+        return _ended(job, ChainEnd.CANCELLED, by_request=requested_at is not None)
+
+    def _skip_queued(self, tx: Tx, job: Job, reason: str, now: Instant) -> _Ended:
+        """Ends SKIPPED with a run that starts and ends here, on no worker and under no limit."""
+        run_id = self._chance.new_id()
+        runs.begin(tx, run_id, job.job_id, now)
+        jobs.start(tx, job.job_id, None, now)
+        runs.finish(tx, run_id, Outcome.skipped(reason), now)
+        jobs.finish(tx, job.job_id, JobStatus.RUNNING, RunStatus.SKIPPED, None, now)
+        if job.is_ready:
+            self._lanes.slate(tx).add_ready(job.lane_id, -1)
+        self._events.note(tx, "job_skipped", now, job.office_id, job.job_id, run_id, {"reason": reason})
+        return _ended(job, ChainEnd.SUCCEEDED)
+
+    # What follows from the end of a chain.
+
+    def _conclude(self, tx: Tx, ended: Iterable[_Ended], now: Instant) -> None:
+        """Draws every consequence, however far it reaches; a list, not recursion, for graphs of any depth."""
+        open_ = deque(ended)
+        while open_:
+            chain = open_.popleft()
+            cancelled = self._dependencies.after_chain(tx, chain.chain_id, chain.end, now)
+            open_ += self._end_all(tx, cancelled, Action.CANCEL_REST, DEPENDENCY_FAILED, now)
+            if chain.group_id is not None and chain.sequence is not None:
+                rest = self._groups.member_ended(tx, chain.group_id, chain.sequence, chain.end, chain.by_request, now)
+                open_ += self._end_all(tx, rest.job_ids, rest.action, PREDECESSOR_FAILED, now)
+            chain_id = chain.chain_id
+            tx.after_commit(lambda chain_id=chain_id: self._chain_ended(chain_id))  # type: ignore[misc]
+
+    def _end_all(self, tx: Tx, job_ids: Iterable[str], action: Action, reason: str, now: Instant) -> list[_Ended]:
+        """Cancels or skips those that are still queued."""
+        ended = []
+        for job_id in job_ids:
+            job = jobs.get(tx, job_id)
+            if job is not None and job.status is JobStatus.QUEUED:
+                end = self._cancel_queued if action is Action.CANCEL_REST else self._skip_queued
+                ended.append(end(tx, job, reason, now))
+        return ended
+
+
+def _ended(job: Job, end: ChainEnd, by_request: bool = False) -> _Ended:
+    return _Ended(job.chain_id, job.group_id, job.sequence, end, by_request)
+
+
+def _details(outcome: Outcome) -> Mapping[str, object] | None:
+    """What an event says of an outcome: enough to react to, and never more than a few hundred characters."""
+    if outcome.status is RunStatus.SKIPPED:
+        return {"reason": outcome.reason}
+    if outcome.status is RunStatus.FAILED:
+        return {"failure_kind": outcome.failure_kind, "error": (outcome.error or "")[:500]}
+    return None

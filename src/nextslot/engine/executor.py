@@ -1,0 +1,154 @@
+"""Executor: runs a claimed job's handler and returns how it went, as a value. It knows handlers, never the database.
+
+It decides no retry, changes no job and sends nothing.
+"""
+
+import asyncio
+import traceback
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..handlers.files import RunFiles
+from ..handlers.registry import JobType, JobTypes
+from ..handlers.run import Fail, RunContext, Skip, Stopped
+from ..handlers.threads import Threads
+from ..model import FailureKind, Json, Outcome
+from ..store.codec import dumps
+from .dispatcher import Claim
+
+MAX_RESULT_BYTES = 64 * 1024
+MAX_ERROR = 10_000
+
+_TOLD = {
+    FailureKind.TIMEOUT: "timed out",
+    FailureKind.CANCELLED: "cancelled",
+    FailureKind.INTERRUPTED: "interrupted by the scheduler's shutdown",
+}
+
+
+@dataclass(slots=True)
+class _Active:
+    run: RunContext
+    # The task to cancel where that is how the handler is told; a handler in a thread is told by its run alone.
+    task: asyncio.Task[Any] | None
+    timeout_seconds: float | None
+    told: FailureKind | None = None
+
+
+class Executor:
+    def __init__(self, job_types: JobTypes, threads: Threads, files: RunFiles) -> None:
+        self._job_types = job_types
+        self._threads = threads
+        self._files = files
+        self._active: dict[str, _Active] = {}
+
+    async def run(self, claim: Claim) -> Outcome:
+        """Runs the handler to its end, whatever that is; raises only when its task is cancelled from outside."""
+        job_type = self._job_types.get(claim.job_type)
+        run = RunContext(
+            claim.run_id, claim.job_id, claim.office_id, claim.job_type, claim.params, claim.attempt, self._files
+        )
+        task = asyncio.current_task() if job_type.is_async else None
+        active = self._active[claim.run_id] = _Active(run, task, claim.timeout_seconds)
+        try:
+            if job_type.is_async:
+                outcome = await self._await(job_type, run)
+            else:
+                outcome = await self._threads.run(lambda: _call(job_type, run))
+        except asyncio.CancelledError:
+            if active.told is None or task is None:
+                raise
+            task.uncancel()
+            outcome = Outcome.completed()
+        finally:
+            del self._active[claim.run_id]
+        return self._completed(run, self._as_told(active, outcome))
+
+    def stop(self, run_id: str, kind: FailureKind) -> None:
+        """Tells a run to stop, and why; what it was told first is what it will have ended of."""
+        active = self._active.get(run_id)
+        if active is None or active.told is not None:
+            return
+        active.told = kind
+        active.run.tell_to_stop()
+        if active.task is not None:
+            active.task.cancel()
+
+    def stop_all(self, kind: FailureKind) -> None:
+        for run_id in list(self._active):
+            self.stop(run_id, kind)
+
+    def progress(self, run_id: str) -> tuple[float | None, str] | None:
+        """How far a run is, if it is running here."""
+        active = self._active.get(run_id)
+        return None if active is None else (active.run.fraction, active.run.text)
+
+    async def _await(self, job_type: JobType, run: RunContext) -> Outcome:
+        try:
+            return _returned(run, await job_type.handler(run, **run.params))
+        except (Exception, SystemExit) as error:  # Whatever a handler raises is a failure of its job, not of ours.
+            return _raised(run, error)
+
+    def _as_told(self, active: _Active, outcome: Outcome) -> Outcome:
+        """Once it was told to stop, that is what it ended of, whatever it says itself (section 5)."""
+        if active.told is None:
+            return outcome
+        error = _TOLD[active.told]
+        if active.told is FailureKind.TIMEOUT and active.timeout_seconds is not None:
+            error = f"timed out after {active.timeout_seconds:g} seconds"
+        return Outcome.failed(active.told, error)
+
+    def _completed(self, run: RunContext, outcome: Outcome) -> Outcome:
+        """With the files that the run left."""
+        if not run.has_log and not run.has_artifacts:
+            return outcome
+        run.close()
+        return replace(
+            outcome,
+            log_path=self._files.log_path(run.run_id) if run.has_log else None,
+            artifacts=self._files.collect_artifacts(run.run_id) if run.has_artifacts else (),
+        )
+
+
+def _call(job_type: JobType, run: RunContext) -> Outcome:
+    """In a thread of its own."""
+    try:
+        return _returned(run, job_type.handler(run, **run.params))
+    except BaseException as error:  # The thread goes on to serve the next handler.
+        return _raised(run, error)
+
+
+def _returned(run: RunContext, value: Json) -> Outcome:
+    if value is None:
+        return Outcome.completed()
+    try:
+        size = len(dumps(value).encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        return _invalid(run, f"the handler returned something that is not JSON: {error}")
+    if size > MAX_RESULT_BYTES:
+        return _invalid(
+            run, f"the handler returned {size:,} bytes; a result has at most {MAX_RESULT_BYTES:,}: use an artifact"
+        )
+    return Outcome.completed(value)
+
+
+def _invalid(run: RunContext, error: str) -> Outcome:
+    run.log.error("%s", error)
+    return Outcome.failed(FailureKind.INVALID, _clean(error))
+
+
+def _raised(run: RunContext, error: BaseException) -> Outcome:
+    """The traceback is in the log; what others see is one sentence."""
+    if isinstance(error, Skip):
+        return Outcome.skipped(_clean(str(error)) or "no reason given")
+    if isinstance(error, Stopped):
+        return Outcome.failed(FailureKind.CANCELLED, "stopped")
+    run.log.error("%s", "".join(traceback.format_exception(error)).rstrip())
+    if isinstance(error, Fail):
+        return Outcome.failed(error.kind, _clean(str(error)) or error.kind)
+    return Outcome.failed(FailureKind.ERROR, _clean(f"{type(error).__name__}: {error}".removesuffix(": ")))
+
+
+def _clean(text: str) -> str:
+    """Text that any database takes, of a bounded length."""
+    return text[:MAX_ERROR].encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -1,0 +1,67 @@
+"""Groups: how far a group is, whose turn it is, and what a failed member does to the others (INV-006, DEC-012)."""
+
+from dataclasses import dataclass, replace
+
+from ..clock import Instant
+from ..model import ChainEnd, Group, GroupMode
+from ..policy.groups import Action, after_member, status_of
+from ..store import groups, jobs
+from ..store.store import Tx
+from .events import EventLog
+from .lanes import Lanes
+
+ALL = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What becomes of the members that have not started."""
+
+    action: Action
+    job_ids: list[str]
+
+
+class GroupProgress:
+    def __init__(self, lanes_: Lanes, events: EventLog) -> None:
+        self._lanes = lanes_
+        self._events = events
+
+    def member_ended(self, tx: Tx, group_id: str, sequence: int, end: ChainEnd, by_request: bool, now: Instant) -> Rest:
+        """Counts a member whose chain has ended, gives the next its turn, and says what happens to the rest."""
+        group = groups.get(tx, group_id)
+        assert group is not None
+        self._count(tx, group, end, by_request, 1, now)
+        action = after_member(end, group.on_failure)
+        if action is not Action.GO_ON:
+            return Rest(action, [job.job_id for job in jobs.unstarted_members(tx, group_id, ALL)])
+        if group.mode is GroupMode.SEQUENTIAL:
+            self._give_turn(tx, group_id, sequence + 1, now)
+        return Rest(action, [])
+
+    def member_reopened(self, tx: Tx, group_id: str, end: ChainEnd, by_request: bool, now: Instant) -> None:
+        """A manual retry opens an ended member, and so its group, again."""
+        group = groups.get(tx, group_id)
+        assert group is not None
+        self._count(tx, group, end, by_request, -1, now)
+
+    def _count(self, tx: Tx, group: Group, end: ChainEnd, by_request: bool, step: int, now: Instant) -> None:
+        group = replace(
+            group,
+            ended=group.ended + step,
+            succeeded=group.succeeded + step * (end is ChainEnd.SUCCEEDED),
+            cancelled=group.cancelled + step * (end is ChainEnd.CANCELLED and by_request),
+        )
+        status = status_of(group)
+        is_over = group.ended == group.members
+        groups.count(tx, replace(group, status=status, finished_at=now if is_over else None))
+        if is_over:
+            self._events.note(
+                tx, "group_finished", now, group.office_id, details={"group_id": group.group_id, "status": status}
+            )
+
+    def _give_turn(self, tx: Tx, group_id: str, sequence: int, now: Instant) -> None:
+        job_id = jobs.member_at(tx, group_id, sequence)
+        freed = jobs.give_turn(tx, job_id) if job_id else None
+        if freed is not None and freed.is_ready:
+            self._lanes.slate(tx).add_ready(freed.lane_id)
+            self._events.note(tx, "job_ready", now, freed.office_id, freed.job_id)

@@ -1,0 +1,358 @@
+"""Intake: what a request becomes: it is checked, completed with defaults, and put into the queue, all or nothing."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..chance import Chance
+from ..clock import Instant
+from ..errors import IdempotencyMismatch, Invalid, NotFound, Problem
+from ..handlers.registry import JobType, JobTypes, resource_units
+from ..model import (
+    URGENT,
+    Group,
+    GroupMode,
+    GroupStatus,
+    Job,
+    JobStatus,
+    Json,
+    NewJob,
+    Office,
+    OnFailure,
+)
+from ..policy import requests
+from ..policy.limits import resource_key
+from ..store import codec, dependencies, groups, idempotency, jobs, lanes, offices
+from ..store.store import Tx
+from .dependencies import DependencyResolver, refuse_cycle
+from .endings import Endings
+from .lanes import Lanes
+from .queue import QueueManager
+
+MAX_BATCH = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A job for a request: made now, or the one that was there already."""
+
+    job: Job
+    is_new: bool
+
+
+class Intake:
+    def __init__(
+        self,
+        chance: Chance,
+        job_types: JobTypes,
+        lanes_: Lanes,
+        queue: QueueManager,
+        resolver: DependencyResolver,
+        endings: Endings,
+        max_params_bytes: int = requests.MAX_PARAMS_BYTES,
+    ) -> None:
+        self._chance = chance
+        self._job_types = job_types
+        self._lanes = lanes_
+        self._queue = queue
+        self._resolver = resolver
+        self._endings = endings
+        self._max_params_bytes = max_params_bytes
+
+    def accept(
+        self, tx: Tx, wanted: Sequence[NewJob], now: Instant, idempotency_key: str | None = None, route: str = "jobs"
+    ) -> list[Accepted]:
+        """Many jobs at once, all or none; a key that was used for the same request answers with what it made."""
+        if not 0 < len(wanted) <= MAX_BATCH:
+            raise Invalid(f"a request has 1 to {MAX_BATCH:,} jobs", field="jobs")
+        if idempotency_key is None:
+            return self._create(tx, wanted, now, None)
+        office_id = wanted[0].office_id
+        digest = hashlib.sha256(repr(wanted).encode("utf-8", "surrogatepass")).hexdigest()
+        known = self._replay(tx, office_id, route, idempotency_key, digest, now)
+        if known is not None:
+            found = jobs.get_many(tx, known)
+            return [Accepted(found[job_id], is_new=False) for job_id in known]
+        accepted = self._create(tx, wanted, now, None)
+        ids = [one.job.job_id for one in accepted]
+        idempotency.put(tx, office_id, route, idempotency_key, digest, ids, now)
+        return accepted
+
+    def accept_group(
+        self,
+        tx: Tx,
+        wanted: Sequence[NewJob],
+        mode: GroupMode,
+        on_failure: OnFailure,
+        name: str | None,
+        now: Instant,
+        idempotency_key: str | None = None,
+    ) -> tuple[Group, list[Accepted]]:
+        """Jobs of one office that belong together, in the order given."""
+        if not 0 < len(wanted) <= MAX_BATCH:
+            raise Invalid(f"a group has 1 to {MAX_BATCH:,} jobs", field="jobs")
+        if len({new.office_id for new in wanted}) > 1:
+            raise Invalid("the jobs of a group belong to one office", field="jobs")
+        if any(new.unique_key is not None for new in wanted):
+            raise Invalid(
+                "a member of a group cannot have a unique_key: it would stand for a job outside", field="jobs"
+            )
+        office_id = wanted[0].office_id
+        digest = hashlib.sha256(repr((wanted, mode, on_failure, name)).encode("utf-8", "surrogatepass")).hexdigest()
+        known = idempotency_key and self._replay(tx, office_id, "groups", idempotency_key, digest, now)
+        if known:
+            return self._known_group(tx, known[0])
+        group = Group(
+            group_id=self._chance.new_id(),
+            office_id=office_id,
+            name=name,
+            mode=mode,
+            on_failure=on_failure,
+            status=GroupStatus.QUEUED,
+            members=len(wanted),
+            created_at=now,
+        )
+        accepted = self._create(tx, wanted, now, group)
+        if idempotency_key:
+            idempotency.put(tx, office_id, "groups", idempotency_key, digest, [group.group_id], now)
+        return group, accepted
+
+    def _known_group(self, tx: Tx, group_id: str) -> tuple[Group, list[Accepted]]:
+        group = groups.get(tx, group_id)
+        assert group is not None
+        roots = [job for job in jobs.members(tx, group_id) if job.retry_of is None]
+        return group, [Accepted(job, is_new=False) for job in roots]
+
+    def _replay(self, tx: Tx, office_id: str, route: str, key: str, digest: str, now: Instant) -> list[str] | None:
+        problems = list(requests.text_problems("idempotency_key", key))
+        if problems:
+            raise Invalid(problems)
+        known = idempotency.get(tx, office_id, route, key, now)
+        if known is None:
+            return None
+        if known[0] != digest:
+            raise IdempotencyMismatch(f"the key {key!r} was used for another request", field="idempotency_key")
+        return known[1]
+
+    def change_params(self, tx: Tx, job_id: str, params: Mapping[str, Json], now: Instant) -> Job:
+        """Other parameters for a queued job: checked again, with resources and limits worked out again (INV-001)."""
+        job = self._queue.queued(tx, job_id)
+        job_type = self._job_types.get(job.job_type)
+        problems = list(requests.json_problems("params", params)) or job_type.problems(params)
+        if problems:
+            raise Invalid(problems)
+        resources = {**job_type.resources, **job.resources}
+        office = self._office(tx, job.office_id)
+        lane_id = self._lanes.lane_for(tx, office, job.role, job.job_type, resources)
+        changed = replace(job, params=params, resources=resources, lane_id=lane_id)
+        self._refuse_large(changed)
+        return self._queue.change_params(tx, job, changed, now)
+
+    # From requests to jobs.
+
+    def _create(self, tx: Tx, wanted: Sequence[NewJob], now: Instant, group: Group | None) -> list[Accepted]:
+        existing = self._existing(tx, wanted)
+        # Of requests with one unique_key the first makes the job and the others are answered with it.
+        first_with: dict[tuple[str, str], int] = {}
+        new_ids = []
+        for index, new in enumerate(wanted):
+            makes = index not in existing
+            if makes and new.unique_key is not None:
+                makes = first_with.setdefault((new.office_id, new.unique_key), index) == index
+            new_ids.append(self._chance.new_id() if makes else "")
+        keys = self._keys(wanted, new_ids, existing)
+        waits = self._waits(tx, wanted, new_ids, keys)
+        self._refuse_cycle(wanted, new_ids, waits, group)
+        drafts = self._drafts(tx, wanted, new_ids, now, group)
+        placed = self._store(tx, drafts, waits, now, group)
+        accepted = []
+        for index, (new, job_id) in enumerate(zip(wanted, new_ids, strict=True)):
+            if job_id:
+                accepted.append(Accepted(placed[job_id], is_new=True))
+            elif index in existing:
+                accepted.append(Accepted(existing[index], is_new=False))
+            else:
+                accepted.append(Accepted(accepted[first_with[new.office_id, new.unique_key or ""]].job, is_new=False))
+        return accepted
+
+    def _existing(self, tx: Tx, wanted: Sequence[NewJob]) -> dict[int, Job]:
+        """Requests whose unique_key belongs to a job that has not ended."""
+        found = {}
+        for index, new in enumerate(wanted):
+            if new.unique_key is not None:
+                job = jobs.by_unique_key(tx, new.office_id, new.unique_key)
+                if job is not None:
+                    found[index] = job
+        return found
+
+    def _keys(self, wanted: Sequence[NewJob], new_ids: Sequence[str], existing: Mapping[int, Job]) -> dict[str, str]:
+        """What the keys of a request stand for."""
+        keys: dict[str, str] = {}
+        for index, new in enumerate(wanted):
+            if new.key is not None:
+                if new.key in keys:
+                    raise Invalid(f"two jobs have the key {new.key!r}", field=f"jobs.{index}.key")
+                keys[new.key] = existing[index].job_id if index in existing else new_ids[index]
+        return keys
+
+    def _waits(
+        self, tx: Tx, wanted: Sequence[NewJob], new_ids: Sequence[str], keys: Mapping[str, str]
+    ) -> dict[str, list[str]]:
+        """The prerequisites of each new job, as ids; unknown or foreign ones are refused."""
+        waits = {
+            job_id: [keys.get(other, other) for other in new.depends_on]
+            for new, job_id in zip(wanted, new_ids, strict=True)
+            if job_id and new.depends_on
+        }
+        made = set(new_ids)
+        outside = {other for others in waits.values() for other in others if other not in made}
+        known = jobs.chains(tx, outside) if outside else {}
+        problems = []
+        for index, (new, job_id) in enumerate(zip(wanted, new_ids, strict=True)):
+            for other in waits.get(job_id, ()):
+                if other not in made and (other not in known or known[other][1] != new.office_id):
+                    problem = f"there is no job or key {other!r} in the office {new.office_id!r}"
+                    problems.append(Problem(_at(wanted, index, "depends_on"), problem))
+        if problems:
+            raise Invalid(problems)
+        return waits
+
+    def _refuse_cycle(
+        self, wanted: Sequence[NewJob], new_ids: Sequence[str], waits: Mapping[str, list[str]], group: Group | None
+    ) -> None:
+        """The order of a sequential group counts as edges."""
+        edges = waits
+        if group is not None and group.mode is GroupMode.SEQUENTIAL and waits:
+            edges = {job_id: [*waits.get(job_id, ()), *new_ids[:n][-1:]] for n, job_id in enumerate(new_ids)}
+        names = {job_id: new.key or job_id for new, job_id in zip(wanted, new_ids, strict=True)}
+        refuse_cycle(edges, names)
+
+    def _drafts(
+        self, tx: Tx, wanted: Sequence[NewJob], new_ids: Sequence[str], now: Instant, group: Group | None
+    ) -> dict[str, Job]:
+        """The jobs as they will be stored; every problem of every request is collected first."""
+        known_offices: dict[str, Office] = {}
+        problems: list[Problem] = []
+        drafts: dict[str, Job] = {}
+        for index, (new, job_id) in enumerate(zip(wanted, new_ids, strict=True)):
+            if not job_id:
+                continue
+            try:
+                office = known_offices.get(new.office_id) or self._office(tx, new.office_id)
+                known_offices[new.office_id] = office
+                draft = self._draft(tx, new, job_id, office, now)
+            except Invalid as error:
+                if len(wanted) == 1:
+                    raise
+                problems += [Problem(_at(wanted, index, problem.field), problem.problem) for problem in error.problems]
+                if len(problems) >= 100:
+                    break
+            else:
+                drafts[job_id] = draft if group is None else _member(draft, group, index)
+        if problems:
+            raise Invalid(problems)
+        return drafts
+
+    def _office(self, tx: Tx, office_id: str) -> Office:
+        office = offices.get(tx, office_id)
+        if office is None:
+            raise NotFound("office", office_id)
+        if office.status != "active":
+            raise Invalid(f"the office {office_id!r} is archived", field="office_id")
+        return office
+
+    def _draft(self, tx: Tx, new: NewJob, job_id: str, office: Office, now: Instant) -> Job:
+        job_type = self._job_types.get(new.job_type)
+        problems = requests.problems(new)
+        if not any(problem.field.startswith("params") for problem in problems):
+            problems += job_type.problems(new.params)
+        if problems:
+            raise Invalid(problems)
+        resources = self._resources(tx, new, job_type)
+        type_policy = requests.retry_policy(job_type.retry_policy, office.retry_policy)
+        is_due = new.scheduled_for is None or new.scheduled_for <= now
+        draft = Job(
+            job_id=job_id,
+            office_id=office.office_id,
+            lane_id=self._lanes.lane_for(tx, office, new.role, new.job_type, resources),
+            job_type=new.job_type,
+            params=new.params,
+            status=JobStatus.QUEUED,
+            priority=URGENT if new.urgent else new.priority,
+            position=0,
+            created_at=now,
+            queued_at=now,
+            chain_id=job_id,
+            retry_policy=requests.retry_policy(new.retry_policy, type_policy),
+            on_dependency_failure=new.on_dependency_failure or office.on_dependency_failure,
+            resources=resources,
+            template_id=new.template_id,
+            schedule_id=new.schedule_id,
+            scheduled_for=new.scheduled_for,
+            expires_at=new.expires_at,
+            role=new.role,
+            task_id=new.task_id,
+            title=new.title,
+            timeout_seconds=new.timeout_seconds or job_type.timeout_seconds or office.timeout_seconds,
+            stall_timeout_seconds=new.stall_timeout_seconds or job_type.stall_timeout_seconds,
+            webhook=new.webhook,
+            unique_key=new.unique_key,
+            created_by=new.created_by,
+            is_due=is_due,
+        )
+        self._refuse_large(draft)
+        return draft
+
+    def _refuse_large(self, job: Job) -> None:
+        size = len(codec.dumps(job.params).encode())
+        if size > self._max_params_bytes:
+            raise Invalid(f"{size:,} bytes of JSON; at most {self._max_params_bytes:,} are allowed", field="params")
+
+    def _resources(self, tx: Tx, new: NewJob, job_type: JobType) -> dict[str, int]:
+        """Those of the type, and what the request adds; one that could never be had is refused now."""
+        added = resource_units(new.resources)
+        units = {**job_type.resources, **{name: max(u, job_type.resources.get(name, 0)) for name, u in added.items()}}
+        large = {resource_key(name): name for name, count in units.items() if count > 1}
+        for key, limit in (lanes.limits(tx, large) if large else {}).items():
+            name = large[key]
+            if 0 < limit.capacity < units[name]:
+                problem = f"{units[name]} units of {name!r} are wanted, and there are only {limit.capacity}"
+                raise Invalid(problem, field="resources")
+        return units
+
+    # From drafts to rows.
+
+    def _store(
+        self,
+        tx: Tx,
+        drafts: dict[str, Job],
+        waits: Mapping[str, Sequence[str]],
+        now: Instant,
+        group: Group | None,
+    ) -> dict[str, Job]:
+        edges = self._resolver.edges(tx, waits, drafts) if waits else []
+        unmet: dict[str, int] = {}
+        for edge in edges:
+            unmet[edge.job_id] = unmet.get(edge.job_id, 0) + (not edge.is_met)
+        for job_id, others in waits.items():
+            drafts[job_id] = replace(drafts[job_id], unmet=unmet[job_id], depends_on=tuple(dict.fromkeys(others)))
+        if group is not None:
+            groups.insert(tx, group)
+        placed = {job.job_id: job for job in self._queue.enqueue(tx, list(drafts.values()), now)} if drafts else {}
+        if edges:
+            dependencies.insert(tx, edges)
+            doomed = self._resolver.doomed(tx, edges, drafts)
+            if doomed:
+                self._endings.cancel_doomed(tx, doomed, now)
+                placed = jobs.get_many(tx, placed)
+        return placed
+
+
+def _member(draft: Job, group: Group, index: int) -> Job:
+    is_turn = group.mode is GroupMode.PARALLEL or index == 0
+    return replace(draft, group_id=group.group_id, sequence=index, is_turn=is_turn)
+
+
+def _at(wanted: Sequence[NewJob], index: int, field: str) -> str:
+    """Where a problem is, in a request of one or of many."""
+    return field if len(wanted) == 1 else f"jobs.{index}.{field}"

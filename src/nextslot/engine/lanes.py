@@ -1,0 +1,187 @@
+"""Lanes: which limits a job falls under, and the counters a transaction works with.
+
+`Lanes` lives as long as the scheduler and knows what never changes of a lane. A `Slate` lives as long as one
+transaction: counters are read once, changed in memory, and written once, before the commit, so that a job that ends
+and the next of its kind that starts cost nothing where they cancel out.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from ..model import Lane, Limit, Office
+from ..policy.limits import ConcurrencyPolicy, is_local
+from ..store import lanes
+from ..store.lanes import LaneCounts
+from ..store.store import Tx
+
+
+class Lanes:
+    def __init__(self, policy: ConcurrencyPolicy) -> None:
+        self.policy = policy
+        # A cache of what never changes; filled from committed rows only.
+        self._known = _Known()
+
+    def lane_for(self, tx: Tx, office: Office, role: str | None, job_type: str, resources: Mapping[str, int]) -> int:
+        """The lane of such a job; it is made when it is needed for the first time."""
+        wanted = (office.office_id, role, job_type, str(sorted(resources.items())))
+        known = self._known.by_limits.get(wanted) or tx.local(self._new_known).by_limits.get(wanted)
+        if known is None:
+            known = tx.local(self._new_known).by_limits[wanted] = self._stored_lane(
+                tx, office, role, job_type, resources
+            )
+        return known
+
+    def _stored_lane(
+        self, tx: Tx, office: Office, role: str | None, job_type: str, resources: Mapping[str, int]
+    ) -> int:
+        keys = self.policy.keys(office.office_id, role, job_type, resources)
+        local = {key: units for key, units in keys.items() if is_local(key)}
+        shared = {key: units for key, units in keys.items() if not is_local(key)}
+        class_key = lanes.class_key(job_type, resources, shared)
+        lane_id = lanes.find(tx, office.office_id, class_key, local)
+        if lane_id is None:
+            for key in keys:
+                lanes.add_limit(tx, key, self.policy.capacity(key, office))
+            lane_id = lanes.add(tx, office.office_id, job_type, resources, local, shared, class_key)
+        return lane_id
+
+    def lane(self, tx: Tx, lane_id: int) -> Lane:
+        known = self._known.by_id.get(lane_id) or tx.local(self._new_known).by_id.get(lane_id)
+        if known is None:
+            known = tx.local(self._new_known).by_id[lane_id] = lanes.get(tx, lane_id)
+        return known
+
+    def slate(self, tx: Tx) -> "Slate":
+        return tx.local(self._new_slate)
+
+    def _new_slate(self, tx: Tx) -> "Slate":
+        return Slate(tx, self)
+
+    def _new_known(self, tx: Tx) -> "_Known":
+        known = _Known()
+        tx.after_commit(lambda: self._known.learn(known))
+        return known
+
+
+class _Known:
+    def __init__(self) -> None:
+        self.by_id: dict[int, Lane] = {}
+        self.by_limits: dict[tuple[str, str | None, str, str], int] = {}
+
+    def learn(self, other: "_Known") -> None:
+        self.by_id.update(other.by_id)
+        self.by_limits.update(other.by_limits)
+
+
+class OfficeSlate:
+    """One office's lanes that have ready jobs, as this transaction has changed them so far."""
+
+    def __init__(self, office_id: str, is_paused: bool, counts: dict[int, LaneCounts], turn: int) -> None:
+        self.office_id = office_id
+        self.is_paused = is_paused
+        self.lanes = counts
+        self.turn = turn
+        self.stored = {lane_id: (c.ready, c.is_open, c.turn) for lane_id, c in counts.items()}
+
+    @property
+    def waiting(self) -> list[int]:
+        return [lane_id for lane_id, counts in self.lanes.items() if counts.ready > 0]
+
+
+class Slate:
+    """The counters of one transaction."""
+
+    def __init__(self, tx: Tx, lanes_: Lanes) -> None:
+        self._tx = tx
+        self._lanes = lanes_
+        self._offices: dict[str, OfficeSlate] = {}
+        self._limits: dict[str, Limit] = {}
+        self._units: dict[str, int] = {}
+        # Something shared was given back, so that other offices may have a chance too.
+        self.is_freed = False
+
+    @property
+    def offices(self) -> Iterable[OfficeSlate]:
+        return self._offices.values()
+
+    @property
+    def is_touched(self) -> bool:
+        return bool(self._offices) or self.is_freed
+
+    def office(self, office_id: str) -> OfficeSlate:
+        """Reads an office's counters when they are first needed."""
+        known = self._offices.get(office_id)
+        if known is None:
+            is_paused, counts = lanes.of_office(self._tx, office_id)
+            turns = [c.turn for c in counts.values()] or [lanes.turn_of(self._tx, office_id)]
+            known = OfficeSlate(office_id, is_paused, counts, max(turns))
+            self._offices[office_id] = known
+        return known
+
+    def add_ready(self, lane_id: int, jobs: int = 1) -> None:
+        """Jobs of a lane became free to go, or are no longer."""
+        lane = self._lanes.lane(self._tx, lane_id)
+        office = self.office(lane.office_id)
+        counts = office.lanes.get(lane_id)
+        if counts is None:
+            counts = lanes.counts(self._tx, lane_id)
+            office.stored[lane_id] = (counts.ready, counts.is_open, counts.turn)
+            office.lanes[lane_id] = counts
+        counts.ready += jobs
+
+    def take(self, lane: Lane) -> None:
+        self._use(lane, 1)
+
+    def give_back(self, lane: Lane) -> None:
+        self._use(lane, -1)
+        self.office(lane.office_id)
+        self.is_freed = True
+
+    def room(self, limit_key: str) -> int:
+        return self._lanes.policy.room(self._limits[limit_key])
+
+    def most_room(self, limit_key: str) -> int:
+        """The room when nothing else runs."""
+        self.know([limit_key])
+        return self._lanes.policy.room(self._changed(self._limits[limit_key], -self._limits[limit_key].used))
+
+    def know(self, limit_keys: Iterable[str]) -> None:
+        """Reads the limits that are not known yet, together."""
+        missing = [key for key in limit_keys if key not in self._limits]
+        if missing:
+            for key, limit in lanes.limits(self._tx, missing).items():
+                self._limits[key] = self._changed(limit, self._units.get(key, 0))
+
+    def save(self) -> None:
+        """Writes what has changed, and only that."""
+        for office in self._offices.values():
+            self._save_lanes(office)
+        for key, units in self._units.items():
+            if units:
+                lanes.use(self._tx, key, units)
+
+    def fits_locally(self, lane: Lane) -> bool:
+        self.know(lane.local)
+        return all(self.room(key) >= units for key, units in lane.local.items())
+
+    def _use(self, lane: Lane, sign: int) -> None:
+        for keys in (lane.local, lane.shared):
+            for key, units in keys.items():
+                self._units[key] = self._units.get(key, 0) + sign * units
+                if key in self._limits:
+                    self._limits[key] = self._changed(self._limits[key], sign * units)
+
+    def _save_lanes(self, office: OfficeSlate) -> None:
+        for lane_id, counts in office.lanes.items():
+            lane = self._lanes.lane(self._tx, lane_id)
+            counts.is_open = counts.ready > 0 and not office.is_paused and self.fits_locally(lane)
+            counts.turn = office.turn
+            before = office.stored[lane_id]
+            # The turn of a lane with nothing ready is read from its sisters when it matters again.
+            if (counts.ready, counts.is_open, counts.turn) != before:
+                lanes.save(self._tx, lane_id, counts)
+
+    @staticmethod
+    def _changed(limit: Limit, units: int) -> Limit:
+        if not units:
+            return limit
+        return Limit(limit_key=limit.limit_key, capacity=limit.capacity, used=limit.used + units)

@@ -1,0 +1,235 @@
+"""QueueManager: jobs enter the queue at a place, and change it while they are queued (INV-004, DEC-005).
+
+It runs nothing, creates no runs and decides no retries.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..clock import Instant
+from ..errors import AlreadyDispatched, AlreadyFinished, Conflict, Invalid, NotFound
+from ..model import MAX_PRIORITY, URGENT, Job, JobStatus
+from ..store import jobs, lanes, offices
+from ..store.jobs import Place
+from ..store.store import Tx
+from .events import EventLog
+from .lanes import Lanes
+from .timer import Timer
+
+# Twenty moves into the same place before its neighbours have to make room.
+GAP = 1 << 20
+
+
+class QueueManager:
+    def __init__(self, lanes_: Lanes, timer: Timer, events: EventLog) -> None:
+        self._lanes = lanes_
+        self._timer = timer
+        self._events = events
+
+    # Entering.
+
+    def enqueue(self, tx: Tx, new: Sequence[Job], now: Instant) -> list[Job]:
+        """Puts new jobs at the back of their priorities, in the order given."""
+        backs: dict[tuple[str, int], int] = {}
+        placed = []
+        for job in new:
+            queue = (job.office_id, job.priority)
+            if queue not in backs:
+                backs[queue] = jobs.last_position(tx, *queue) or 0
+            backs[queue] += GAP
+            placed.append(replace(job, position=backs[queue]))
+        jobs.insert(tx, placed)
+        slate = self._lanes.slate(tx)
+        for job in placed:
+            self._events.note(tx, "job_queued", now, job.office_id, job.job_id)
+            if job.is_ready:
+                slate.add_ready(job.lane_id)
+            if not job.is_due:
+                self._timer.note(tx, job.scheduled_for)
+            self._timer.note(tx, job.expires_at)
+        return placed
+
+    # Changing the order.
+
+    def move(
+        self,
+        tx: Tx,
+        job_id: str,
+        now: Instant,
+        *,
+        to: str | None = None,
+        before: str | None = None,
+        after: str | None = None,
+        place: int | None = None,
+    ) -> Job:
+        """To the front or back, before or after a job, or to the n-th place (from 1) of its office's queue."""
+        if sum(choice is not None for choice in (to, before, after, place)) != 1:
+            raise Invalid("say exactly one of to, before, after, place")
+        job = self.queued(tx, job_id)
+        if before is not None or after is not None:
+            neighbour = self._neighbour(tx, job, before or after or "")
+            priority, position = self._beside(tx, job, neighbour, is_before=before is not None)
+        elif to == "front" or (place is not None and place >= 1):
+            at = jobs.nth(tx, job.office_id, 0 if place is None else place - 1, but=job_id)
+            priority, position = self._beside(tx, job, at, is_before=True) if at else self._at_the_back(tx, job)
+        elif to == "back":
+            priority, position = self._at_the_back(tx, job)
+        else:
+            raise Invalid("to is 'front' or 'back'", "to") if to else Invalid("places count from 1", "place")
+        return self._put(tx, job, priority, position, now)
+
+    def reorder(self, tx: Tx, job_ids: Sequence[str], now: Instant) -> list[Job]:
+        """The given jobs take, in the order given, the places that they hold now; all or none."""
+        found = jobs.get_many(tx, job_ids)
+        self._check_reorder(job_ids, found)
+        places = sorted(jobs.place_of(job) for job in found.values())
+        return [
+            self._put(tx, found[job_id], place.priority, place.position, now)
+            for job_id, place in zip(job_ids, places, strict=True)
+        ]
+
+    def change_priority(self, tx: Tx, job_id: str, priority: int, now: Instant) -> Job:
+        """To the back of another priority; URGENT goes before everything in its office."""
+        if type(priority) is not int or not (-MAX_PRIORITY <= priority <= MAX_PRIORITY or priority == URGENT):
+            raise Invalid(f"a priority is a whole number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}", field="priority")
+        job = self.queued(tx, job_id)
+        if priority == job.priority:
+            return job
+        position = (jobs.last_position(tx, job.office_id, priority) or 0) + GAP
+        return self._put(tx, job, priority, position, now)
+
+    def reschedule(self, tx: Tx, job_id: str, scheduled_for: Instant | None, now: Instant) -> Job:
+        """Not before another time, or at once."""
+        job = self.queued(tx, job_id)
+        changed = replace(job, scheduled_for=scheduled_for, is_due=scheduled_for is None or scheduled_for <= now)
+        jobs.reschedule(tx, job_id, scheduled_for, changed.is_due)
+        self._count_change(tx, job, changed, now)
+        if not changed.is_due:
+            self._timer.note(tx, scheduled_for)
+        return changed
+
+    def change_params(self, tx: Tx, job: Job, changed: Job, now: Instant) -> Job:
+        """Other parameters, checked by the caller, and the lane that follows from them (INV-001)."""
+        jobs.set_params(tx, changed)
+        self._count_change(tx, job, changed, now)
+        return changed
+
+    def rename(self, tx: Tx, job_id: str, title: str | None) -> Job:
+        job = self.queued(tx, job_id)
+        jobs.set_title(tx, job_id, title)
+        return replace(job, title=title)
+
+    def _count_change(self, tx: Tx, before: Job, after: Job, now: Instant) -> None:
+        """A queued job that is ready now, is no longer, or is so in another lane."""
+        slate = self._lanes.slate(tx)
+        if before.is_ready:
+            slate.add_ready(before.lane_id, -1)
+        if after.is_ready:
+            slate.add_ready(after.lane_id)
+            if not before.is_ready:
+                self._events.note(tx, "job_ready", now, after.office_id, after.job_id)
+
+    def queued(self, tx: Tx, job_id: str) -> Job:
+        """The job, if it may still be changed (INV-001)."""
+        job = jobs.get(tx, job_id)
+        if job is None:
+            raise NotFound("job", job_id)
+        if job.has_ended:
+            raise AlreadyFinished(f"job {job_id} is {job.state}: it cannot be changed any more")
+        if job.status is not JobStatus.QUEUED:
+            raise AlreadyDispatched(f"job {job_id} was dispatched at {job.started_at}: it cannot be changed any more")
+        return job
+
+    # Pausing.
+
+    def pause(self, tx: Tx, scope: str, name: str, now: Instant) -> None:
+        if scope == "office":
+            changed = self._pause_office(tx, name, True)
+        else:
+            changed = lanes.pause(tx, scope, name, now)
+        if changed:
+            self._events.note(tx, "queue_paused", now, name if scope == "office" else None, details={scope: name})
+
+    def resume(self, tx: Tx, scope: str, name: str, now: Instant) -> None:
+        changed = self._pause_office(tx, name, False) if scope == "office" else lanes.resume(tx, scope, name)
+        if changed:
+            self._lanes.slate(tx).is_freed = True
+            self._events.note(tx, "queue_resumed", now, name if scope == "office" else None, details={scope: name})
+
+    def _pause_office(self, tx: Tx, office_id: str, is_paused: bool) -> bool:
+        if offices.get(tx, office_id) is None:
+            raise NotFound("office", office_id)
+        changed = offices.pause(tx, office_id, is_paused)
+        self._lanes.slate(tx).office(office_id).is_paused = is_paused
+        return changed
+
+    # Places.
+
+    def _neighbour(self, tx: Tx, job: Job, other_id: str) -> Place:
+        other = self.queued(tx, other_id)
+        if other.job_id == job.job_id:
+            raise Invalid("a job cannot be moved beside itself")
+        if other.office_id != job.office_id:
+            raise Conflict(f"job {other_id} is in the office {other.office_id!r}, not in {job.office_id!r}")
+        return jobs.place_of(other)
+
+    def _at_the_back(self, tx: Tx, job: Job) -> tuple[int, int]:
+        last = jobs.last(tx, job.office_id, but=job.job_id)
+        return (last.priority, last.position + GAP) if last else (job.priority, job.position)
+
+    def _beside(self, tx: Tx, job: Job, neighbour: Place, *, is_before: bool) -> tuple[int, int]:
+        """A position just before or after a neighbour, in its priority."""
+        if is_before:
+            below = jobs.position_before(tx, job.office_id, neighbour, but=job.job_id)
+            above = neighbour
+        else:
+            below = neighbour.position
+            above = neighbour._replace(position=neighbour.position + 1)
+        return neighbour.priority, self._free_position(tx, job, below, above)
+
+    def _free_position(self, tx: Tx, job: Job, below: int | None, above: Place) -> int:
+        """A free integer after `below` and before the jobs from `above` on; they make room if there is none."""
+        if below is None:
+            return above.position - GAP
+        limit = 64
+        while True:
+            following = jobs.from_position(tx, job.office_id, above, but=job.job_id, limit=limit)
+            for count, (_, position) in enumerate(following):
+                # With `count` neighbours respaced, count + 1 integers must fit between `below` and `position`.
+                if position - below > count + 1:
+                    return self._respace(tx, above.priority, below, position, following[:count])
+            if len(following) < limit:
+                return self._respace(tx, above.priority, below, below + (len(following) + 2) * GAP, following)
+            limit *= 8
+
+    def _respace(self, tx: Tx, priority: int, below: int, above: int, between: Sequence[tuple[str, int]]) -> int:
+        """Spreads the neighbours evenly, keeps their order, and leaves the first of the new positions free."""
+        step = (above - below) // (len(between) + 2) or 1
+        for number, (job_id, _) in enumerate(between, start=2):
+            jobs.set_place(tx, job_id, priority, below + number * step)
+        return below + step
+
+    def _put(self, tx: Tx, job: Job, priority: int, position: int, now: Instant) -> Job:
+        if (priority, position) == (job.priority, job.position):
+            return job
+        jobs.set_place(tx, job.job_id, priority, position)
+        self._events.note(
+            tx, "job_moved", now, job.office_id, job.job_id, details={"priority": priority, "position": position}
+        )
+        # A job that moves may overtake or be overtaken without a limit being to blame; its office looks again.
+        self._lanes.slate(tx).office(job.office_id)
+        return replace(job, priority=priority, position=position)
+
+    def _check_reorder(self, job_ids: Sequence[str], found: dict[str, Job]) -> None:
+        if not job_ids:
+            raise Invalid("name at least one job", field="job_ids")
+        if len(set(job_ids)) != len(job_ids):
+            raise Invalid("a job is named twice", field="job_ids")
+        missing = [job_id for job_id in job_ids if job_id not in found]
+        if missing:
+            raise NotFound("job", missing[0])
+        if len({job.office_id for job in found.values()}) > 1:
+            raise Invalid("the jobs are of several offices; each office has its own order", field="job_ids")
+        gone = [job_id for job_id in job_ids if found[job_id].status is not JobStatus.QUEUED]
+        if gone:
+            raise AlreadyDispatched(f"no longer queued, so nothing was moved: {', '.join(gone)}")

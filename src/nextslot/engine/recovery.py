@@ -1,0 +1,79 @@
+"""Recovery: what start-up repairs before anything is dispatched (DEC-008, 4.5).
+
+Each step is a transaction of its own kind and safe to repeat; the whole can be killed at any point and run again.
+Queued jobs are never touched. Its cost is that of what was running, never of what is queued or past.
+"""
+
+from dataclasses import dataclass
+
+from ..chance import Chance
+from ..clock import Clock
+from ..lifecycle import lose
+from ..store import jobs, runs
+from ..store.store import Store, Tx
+from .endings import Endings
+from .events import EventLog
+
+BATCH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What was found and done."""
+
+    lost: int = 0
+    closed: int = 0
+    decided: int = 0
+
+
+class Recovery:
+    def __init__(self, clock: Clock, chance: Chance, endings: Endings, events: EventLog) -> None:
+        self._clock = clock
+        self._chance = chance
+        self._endings = endings
+        self._events = events
+
+    async def run(self, store: Store) -> Recovered:
+        lost = closed = decided = 0
+        while True:
+            found = await store.write(self._lose_running, rows=BATCH)
+            lost, closed = lost + found[0], closed + found[1]
+            if sum(found) == 0:
+                break
+        while batch := await store.write(self._decide, rows=BATCH):
+            decided += batch
+        recovered = Recovered(lost, closed, decided)
+        if recovered != Recovered():
+            await store.write(lambda tx: self._tell(tx, recovered))
+        return recovered
+
+    def _lose_running(self, tx: Tx) -> tuple[int, int]:
+        """The decision matrix, for what the last life left running: (lost, closed)."""
+        now = self._clock.now()
+        lost = closed = 0
+        for job in jobs.running(tx, BATCH):
+            run = runs.of_job(tx, job.job_id)
+            if run is None:
+                run_id = self._chance.new_id()
+                runs.repair(tx, run_id, job.job_id)
+            else:
+                run_id = run.run_id
+            if run is not None and run.status is not None:
+                self._endings.close(tx, job, run_id, run.status, run.finished_at or now)
+                closed += 1
+            else:
+                self._endings.finish(tx, run_id, job.job_id, lose(job.cancel_mode), now)
+                lost += 1
+        return lost, closed
+
+    def _decide(self, tx: Tx) -> int:
+        """Failures without a decision (4.4)."""
+        now = self._clock.now()
+        undecided = jobs.undecided(tx, BATCH)
+        for job in undecided:
+            self._endings.decide(tx, job, now)
+        return len(undecided)
+
+    def _tell(self, tx: Tx, recovered: Recovered) -> None:
+        details = {"lost": recovered.lost, "closed": recovered.closed, "decided": recovered.decided}
+        self._events.note(tx, "recovered", self._clock.now(), None, details=details)

@@ -1,0 +1,78 @@
+"""Runner: the tasks of what runs now. Each runs its handler and then stores its outcome, however long that takes."""
+
+import asyncio
+import logging
+
+from ..clock import Clock
+from ..errors import Unavailable
+from ..model import Outcome
+from ..store.store import Store
+from .dispatcher import Claim
+from .endings import Endings
+from .executor import Executor
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+
+
+class Runner:
+    def __init__(self, clock: Clock, store: Store, executor: Executor, endings: Endings) -> None:
+        self._clock = clock
+        self._store = store
+        self._executor = executor
+        self._endings = endings
+        self._tasks: dict[asyncio.Task[None], Claim] = {}
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    @property
+    def running(self) -> list[Claim]:
+        return list(self._tasks.values())
+
+    def launch(self, claim: Claim) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(claim))
+        self._tasks[task] = claim
+        self._is_idle.clear()
+        task.add_done_callback(self._left)
+
+    async def idle(self) -> None:
+        """Returns when nothing runs any more."""
+        await self._is_idle.wait()
+
+    async def abandon(self) -> None:
+        """Gives up on what did not stop: its jobs stay RUNNING in the store, and the next start recovers them."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1)
+
+    async def _run(self, claim: Claim) -> None:
+        outcome = await self._executor.run(claim)
+        await self._record(claim, outcome)
+
+    async def _record(self, claim: Claim, outcome: Outcome) -> None:
+        """The work is done: its outcome is kept until the store takes it."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                settlement = await self._store.write(
+                    lambda tx: self._endings.finish(tx, claim.run_id, claim.job_id, outcome, self._clock.now())
+                )
+            except Unavailable as error:
+                log.error("run %s ended, but cannot be stored yet: %s", claim.run_id, error)
+                await self._clock.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                if settlement is None:
+                    log.warning("run %s had been ended by somebody else; its outcome is dropped", claim.run_id)
+                return
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        claim = self._tasks.pop(task)
+        if not self._tasks:
+            self._is_idle.set()
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("run %s could not be stored", claim.run_id, exc_info=task.exception())

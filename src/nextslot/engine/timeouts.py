@@ -1,0 +1,85 @@
+"""Timer and TimeoutManager: everything that happens because a stored instant has come: due, expired, out of time.
+
+One alarm, set to the earliest of them; no loop asks again and again. `tick` does what is due and sets the next.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ..clock import Clock, Instant
+from ..model import FailureKind
+from ..store import jobs, runs
+from ..store.store import Store, Tx
+from .endings import Endings
+from .events import EventLog
+from .lanes import Lanes
+from .timer import Timer
+
+log = logging.getLogger(__name__)
+
+BATCH = 500
+RETRY_SECONDS = 1.0
+
+
+class TimeoutManager:
+    def __init__(
+        self,
+        clock: Clock,
+        timer: Timer,
+        endings: Endings,
+        lanes_: Lanes,
+        events: EventLog,
+        stop: Callable[[str, FailureKind], None],
+    ) -> None:
+        self._clock = clock
+        self._timer = timer
+        self._endings = endings
+        self._lanes = lanes_
+        self._events = events
+        self._stop = stop
+        self._store: Store | None = None
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def start(self, store: Store) -> None:
+        self._store = store
+        self._timer.start(self._ring)
+        await self.tick()
+
+    async def close(self) -> None:
+        self._timer.stop()
+        if self._ticking is not None:
+            await asyncio.wait([self._ticking])
+
+    async def tick(self) -> None:
+        """Does all that is due, a batch a transaction, and sets the timer for what is next."""
+        assert self._store is not None
+        while True:
+            is_done, overdue, upcoming = await self._store.write(self._do_due, rows=BATCH)
+            for run_id in overdue:
+                self._stop(run_id, FailureKind.TIMEOUT)
+            if is_done:
+                break
+        if upcoming is not None:
+            self._timer.wake_by(upcoming)
+
+    def _do_due(self, tx: Tx) -> tuple[bool, list[str], Instant | None]:
+        now = self._clock.now()
+        due = jobs.due(tx, now, BATCH)
+        for freed in due:
+            if freed.is_ready:
+                self._lanes.slate(tx).add_ready(freed.lane_id)
+                self._events.note(tx, "job_ready", now, freed.office_id, freed.job_id)
+        expired = self._endings.expire(tx, now, BATCH)
+        is_done = len(due) < BATCH and expired < BATCH
+        return is_done, runs.overdue(tx, now, BATCH), jobs.next_instant(tx, now)
+
+    def _ring(self) -> None:
+        self._ticking = asyncio.get_running_loop().create_task(self._tick_or_try_again(), name="nextslot-timers")
+
+    async def _tick_or_try_again(self) -> None:
+        try:
+            await self.tick()
+        except Exception:  # The timers must outlive a store that does not answer.
+            log.exception("timers: the store did not answer; trying again in %g s", RETRY_SECONDS)
+            self._timer.wake_by(self._clock.now().after(RETRY_SECONDS))

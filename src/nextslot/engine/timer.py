@@ -1,0 +1,38 @@
+"""Timer: the one alarm of the scheduler, set to the earliest instant that anything waits for."""
+
+from collections.abc import Callable
+
+from ..clock import Alarm, Clock, Instant
+from ..store.store import Tx
+
+
+class Timer:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._alarm: Alarm | None = None
+        self._next: Instant | None = None
+        self._ring: Callable[[], None] = lambda: None
+
+    def start(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._alarm = self._clock.alarm(self._rung)
+
+    def stop(self) -> None:
+        if self._alarm is not None:
+            self._alarm.set(None)
+            self._alarm = None
+
+    def note(self, tx: Tx, at: Instant | None) -> None:
+        """What this transaction stores is due then."""
+        if at is not None:
+            tx.after_commit(lambda: self.wake_by(at))
+
+    def wake_by(self, at: Instant) -> None:
+        """Not later than then. What is later than the next alarm is found when that one rings."""
+        if self._alarm is not None and (self._next is None or at < self._next):
+            self._next = at
+            self._alarm.set(at)
+
+    def _rung(self) -> None:
+        self._next = None
+        self._ring()

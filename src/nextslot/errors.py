@@ -1,0 +1,126 @@
+"""The exception tree: every error a caller can meet has a `code` for programs and a sentence for people."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+class NextslotError(Exception):
+    """The root of everything nextslot raises on purpose."""
+
+    code = "error"
+
+    def data(self) -> Mapping[str, object]:
+        """What a program may want besides the sentence."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a request: where, and what."""
+
+    field: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.problem}" if self.field else self.problem
+
+
+class Invalid(NextslotError):
+    """The request cannot be carried out as it stands; every problem is named, and nothing was stored."""
+
+    code = "invalid"
+
+    def __init__(self, problems: Sequence[Problem] | str, field: str = "") -> None:
+        self.problems = [Problem(field, problems)] if isinstance(problems, str) else list(problems)
+        super().__init__("; ".join(str(problem) for problem in self.problems))
+
+    def data(self) -> Mapping[str, object]:
+        return {"errors": [{"field": p.field, "problem": p.problem} for p in self.problems]}
+
+
+class UnknownJobType(Invalid):
+    code = "unknown_job_type"
+
+    def __init__(self, job_type: str, known: Sequence[str], field: str = "job_type") -> None:
+        there = ", ".join(sorted(known)) if known else "none is registered"
+        super().__init__(f"there is no job type {job_type!r} (known: {there})", field=field)
+
+
+class DependencyCycle(Invalid):
+    code = "dependency_cycle"
+
+    def __init__(self, cycle: Sequence[str]) -> None:
+        self.cycle = list(cycle)
+        super().__init__("these jobs wait for each other: " + " → ".join([*cycle, cycle[0]]), field="depends_on")
+
+    def data(self) -> Mapping[str, object]:
+        return {**super().data(), "cycle": self.cycle}
+
+
+class IdempotencyMismatch(Invalid):
+    code = "idempotency_mismatch"
+
+
+class NotFound(NextslotError):
+    code = "not_found"
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"there is no {kind} {name!r}")
+
+
+class Conflict(NextslotError):
+    """The request is fine, but what it is about is not in a state that allows it."""
+
+    code = "conflict"
+
+
+class IllegalTransition(Conflict):
+    code = "illegal_transition"
+
+
+class AlreadyDispatched(Conflict):
+    code = "already_dispatched"
+
+
+class AlreadyFinished(Conflict):
+    code = "already_finished"
+
+
+class Unavailable(NextslotError):
+    """The operation was not stored; nothing half done remains, and it may be tried again."""
+
+    code = "unavailable"
+
+
+class Draining(Unavailable):
+    code = "draining"
+
+
+class CommitUnknown(Unavailable):
+    """The connection broke while a commit was on its way: it may or may not have been stored."""
+
+    code = "commit_unknown"
+
+
+class StoreError(NextslotError):
+    """The database cannot be used as it is."""
+
+    code = "store"
+
+
+class AlreadyOpen(StoreError):
+    """Another scheduler has this database open."""
+
+
+class SchemaTooNew(StoreError):
+    """The database was written by a newer release."""
+
+
+class AffectedDatabase(StoreError):
+    """The database library has a defect that can lose commits."""
+
+
+class Refused(StoreError):
+    """The database refused a change that would have broken an invariant: a defect of ours, never a user's fault."""
+
+    code = "refused"

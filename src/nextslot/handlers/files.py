@@ -1,0 +1,92 @@
+"""Where a run's files are: its log, capped, and its artifacts, all below the data directory."""
+
+import os
+import threading
+from pathlib import Path
+
+from ..model import Artifact
+
+LOG_CAP = 10 * 1024 * 1024
+
+
+class RunFiles:
+    """The directories of a data directory; nothing is created until it is used."""
+
+    def __init__(self, data: Path, log_cap: int = LOG_CAP) -> None:
+        self._data = data
+        self._log_cap = log_cap
+
+    def log_path(self, run_id: str) -> str:
+        """Relative to the data directory; spread over 256 folders by the random end of the id."""
+        return f"logs/{run_id[-2:]}/{run_id}.log"
+
+    def open_log(self, run_id: str) -> "RunLog":
+        return RunLog(self._data / self.log_path(run_id), self._log_cap)
+
+    def artifacts_path(self, run_id: str) -> str:
+        return f"artifacts/{run_id[-2:]}/{run_id}"
+
+    def artifacts_directory(self, run_id: str) -> Path:
+        path = self._data / self.artifacts_path(run_id)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def collect_artifacts(self, run_id: str) -> tuple[Artifact, ...]:
+        """The regular files that a run left; links are not followed, so none leads out of the directory."""
+        root = self._data / self.artifacts_path(run_id)
+        found = []
+        for folder, folders, names in os.walk(root):
+            folders.sort()
+            for name in sorted(names):
+                path = Path(folder, name)
+                if path.is_file() and not path.is_symlink():
+                    inside = path.relative_to(root).as_posix()
+                    found.append(
+                        Artifact(name=inside, path=f"{self.artifacts_path(run_id)}/{inside}", size=path.stat().st_size)
+                    )
+        return tuple(found)
+
+
+class RunLog:
+    """A log file of bounded size: its first half as it comes, then its newest half, with a line that says what is cut.
+
+    Written by the handler's thread and closed by ours, hence the lock.
+    """
+
+    def __init__(self, path: Path, cap: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._half = max(1, cap // 2)
+        self._file = path.open("ab")
+        self._written = 0
+        self._tail = b""
+        self._cut = 0
+        self._lock = threading.Lock()
+
+    def write(self, data: bytes) -> None:
+        with self._lock:
+            if self._file.closed:
+                return
+            room = self._half - self._written
+            if room > 0:
+                self._file.write(data[:room])
+                self._file.flush()
+                self._written += len(data[:room])
+                data = data[room:]
+            if data:
+                self._tail += data
+                # Cut in large steps: dropping a few bytes at every line would copy the whole tail each time.
+                if len(self._tail) > 2 * self._half:
+                    self._cut += len(self._tail) - self._half
+                    self._tail = self._tail[-self._half :]
+
+    def close(self) -> None:
+        with self._lock:
+            extra = len(self._tail) - self._half
+            if extra > 0:
+                self._cut += extra
+                self._tail = self._tail[extra:]
+            if self._cut:
+                self._file.write(f"\n… {self._cut:,} bytes cut here …\n".encode())
+            self._file.write(self._tail)
+            self._file.close()

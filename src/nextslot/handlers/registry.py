@@ -1,0 +1,151 @@
+"""The job types: which handler a type has, what parameters it takes, what it needs."""
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jsonschema_rs
+
+from ..errors import Invalid, Problem, UnknownJobType
+
+Handler = Callable[..., Any]
+
+_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array",
+               type(None): "null"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobType:
+    """What a kind of job is: a handler, and what every job of it needs unless it says more."""
+
+    name: str
+    handler: Handler
+    is_async: bool
+    params_schema: Mapping[str, Any]
+    resources: Mapping[str, int] = field(default_factory=dict)
+    timeout_seconds: float | None = None
+    stall_timeout_seconds: float | None = None
+    retry_policy: Mapping[str, Any] | None = None
+    validator: jsonschema_rs.Validator = field(repr=False, compare=False)
+
+    def problems(self, params: Mapping[str, Any]) -> list[Problem]:
+        """Everything about these parameters that does not fit the schema."""
+        if self.validator.is_valid(params):
+            return []
+        return [
+            Problem(".".join(["params", *map(str, error.instance_path)]), error.message)
+            for error in self.validator.iter_errors(params)
+        ]
+
+
+class JobTypes:
+    """The types this process can run, by name."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, JobType] = {}
+
+    def register(
+        self,
+        name: str,
+        handler: Handler,
+        *,
+        resources: Mapping[str, int] | Sequence[str] | None = None,
+        timeout_seconds: float | None = None,
+        stall_timeout_seconds: float | None = None,
+        retry_policy: Mapping[str, Any] | None = None,
+        params_schema: Mapping[str, Any] | None = None,
+    ) -> JobType:
+        if not name or len(name) > 200:
+            raise Invalid("a job type needs a name of 1 to 200 characters", field="job_type")
+        if name in self._types:
+            raise Invalid(f"the job type {name!r} is registered already", field="job_type")
+        schema = signature_schema(handler) if params_schema is None else params_schema
+        try:
+            validator = jsonschema_rs.validator_for(dict(schema))
+        except (ValueError, jsonschema_rs.ValidationError) as error:
+            raise Invalid(f"not a JSON Schema: {error}", field="params_schema") from error
+        job_type = JobType(
+            name=name,
+            handler=handler,
+            is_async=inspect.iscoroutinefunction(_function_of(handler)),
+            params_schema=schema,
+            resources=resource_units(resources),
+            timeout_seconds=timeout_seconds,
+            stall_timeout_seconds=stall_timeout_seconds,
+            retry_policy=retry_policy,
+            validator=validator,
+        )
+        self._types[name] = job_type
+        return job_type
+
+    def get(self, name: str) -> JobType:
+        job_type = self._types.get(name)
+        if job_type is None:
+            raise UnknownJobType(name, self.names())
+        return job_type
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._types
+
+    def names(self) -> list[str]:
+        return sorted(self._types)
+
+
+def resource_units(resources: Mapping[str, int] | Sequence[str] | None) -> dict[str, int]:
+    """Name → units; a list of names means one unit each."""
+    if resources is None:
+        return {}
+    if isinstance(resources, str):
+        raise Invalid("resources are a list of names, or names with units", field="resources")
+    units = dict(resources) if isinstance(resources, Mapping) else dict.fromkeys(resources, 1)
+    for name, count in units.items():
+        if not isinstance(name, str) or not 0 < len(name) <= 200:
+            raise Invalid("a resource has a name of 1 to 200 characters", field="resources")
+        if type(count) is not int or not 1 <= count <= 1_000_000:
+            raise Invalid(f"{name!r} needs a whole number of units from 1 to 1,000,000", field="resources")
+    return units
+
+
+def signature_schema(handler: Handler) -> dict[str, Any]:
+    """The JSON Schema of a handler's own parameters: those after the first, by their names and annotations."""
+    hints = typing.get_type_hints(_function_of(handler))
+    parameters = list(inspect.signature(handler).parameters.values())
+    if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        raise Invalid("a handler takes the run as its first argument: def handler(run, …)", field="handler")
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    takes_any = False
+    for parameter in parameters[1:]:
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            takes_any = True
+        elif parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
+            raise Invalid(f"a handler's parameters are given by name: {parameter.name!r} cannot be", field="handler")
+        else:
+            properties[parameter.name] = _schema_of(hints.get(parameter.name, Any))
+            if parameter.default is inspect.Parameter.empty:
+                required.append(parameter.name)
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": takes_any}
+
+
+def _function_of(handler: Handler) -> Any:
+    """The function behind a handler that may be an object with `__call__`."""
+    return handler if inspect.isroutine(handler) else type(handler).__call__
+
+
+def _schema_of(hint: Any) -> dict[str, Any]:
+    """What JSON can say of an annotation; nothing, where it cannot."""
+    if hint in _JSON_TYPES:
+        return {"type": _JSON_TYPES[hint]}
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [_schema_of(argument) for argument in arguments]}
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin is list:
+        return {"type": "array", "items": _schema_of(arguments[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _schema_of(arguments[1])}
+    return {}

@@ -1,0 +1,127 @@
+"""What a handler is given: its run. And what it may answer besides returning: skip, or fail."""
+
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..model import FailureKind
+from .files import RunFiles, RunLog
+
+
+class Skip(Exception):
+    """Raised by a handler: there was nothing to do, and why. The run ends SKIPPED."""
+
+
+class Fail(Exception):
+    """Raised by a handler: the work failed, in a way that has a name."""
+
+    def __init__(self, message: str, kind: FailureKind | str = FailureKind.ERROR) -> None:
+        super().__init__(message)
+        self.kind = FailureKind(kind)
+
+
+class Stopped(Exception):
+    """Raised by `run.check()` once the run has been told to stop."""
+
+
+class RunContext:
+    """One execution of a job, as its handler sees it. Safe to use from the handler's thread."""
+
+    def __init__(
+        self,
+        run_id: str,
+        job_id: str,
+        office_id: str,
+        job_type: str,
+        params: Mapping[str, Any],
+        attempt: int,
+        files: RunFiles,
+    ) -> None:
+        self.run_id = run_id
+        self.job_id = job_id
+        self.office_id = office_id
+        self.job_type = job_type
+        self.params = params
+        self.attempt = attempt
+        self.fraction: float | None = None
+        self.text = ""
+        self._files = files
+        self._stop = threading.Event()
+        self._logger: logging.Logger | None = None
+        self._log_file: RunLog | None = None
+        self._artifacts: Path | None = None
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        """How far the work is, from 0 to 1, and what it is doing."""
+        self.fraction = min(1.0, max(0.0, float(fraction)))
+        self.text = text
+
+    @property
+    def log(self) -> logging.Logger:
+        """A logger whose lines go to the run's own log file."""
+        if self._logger is None:
+            self._log_file = self._files.open_log(self.run_id)
+            handler = _LogHandler(self._log_file)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            # A logger of its own, outside the tree: the process's log configuration has no say in what is kept here.
+            self._logger = logging.Logger(f"nextslot.run.{self.run_id}")
+            self._logger.addHandler(handler)
+        return self._logger
+
+    @property
+    def artifacts(self) -> Path:
+        """A directory for the files that the run produces; what is in it when the run ends is kept and listed."""
+        if self._artifacts is None:
+            self._artifacts = self._files.artifacts_directory(self.run_id)
+        return self._artifacts
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the run has been told to stop: by a cancel, its timeout, or the scheduler's own end."""
+        return self._stop.is_set()
+
+    def check(self) -> None:
+        """Raises if the run has been told to stop: a good thing to call between two steps."""
+        if self._stop.is_set():
+            raise Stopped
+
+    def wait(self, seconds: float) -> bool:
+        """Sleeps, unless the run is told to stop in the meantime; whether it has been."""
+        return self._stop.wait(seconds)
+
+    def skip(self, reason: str) -> NoReturn:
+        raise Skip(reason)
+
+    def fail(self, message: str, kind: FailureKind | str = FailureKind.ERROR) -> NoReturn:
+        raise Fail(message, kind)
+
+    # The executor's side.
+
+    def tell_to_stop(self) -> None:
+        self._stop.set()
+
+    @property
+    def has_log(self) -> bool:
+        return self._log_file is not None
+
+    @property
+    def has_artifacts(self) -> bool:
+        return self._artifacts is not None
+
+    def close(self) -> None:
+        if self._log_file is not None:
+            self._log_file.close()
+
+
+class _LogHandler(logging.Handler):
+    def __init__(self, file: RunLog) -> None:
+        super().__init__()
+        self._file = file
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._file.write((self.format(record) + "\n").encode("utf-8", "replace"))
+        except Exception:  # A handler's work must not fail because of a line that it logged.
+            self.handleError(record)

@@ -1,0 +1,58 @@
+"""Threads for handlers that block: as many as there is work, reused, and none that keeps the process alive."""
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ..model import Outcome
+
+Call = Callable[[], Outcome]
+
+
+class Threads(Protocol):
+    async def run(self, call: Call) -> Outcome: ...
+
+
+class DaemonThreads:
+    """Limits decide how much runs at once, so there is no other bound here.
+
+    The standard pool is not used because it waits for its threads at exit: a handler that ignores its signal would
+    then keep a stopped scheduler's process for ever.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[queue.SimpleQueue[Any]] = []
+
+    async def run(self, call: Call) -> Outcome:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Outcome] = loop.create_future()
+        inbox = self._idle.pop() if self._idle else self._new_thread()
+        inbox.put((call, loop, done, inbox))
+        return await done
+
+    def _new_thread(self) -> "queue.SimpleQueue[Any]":
+        inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, args=(inbox,), name="nextslot-handler", daemon=True).start()
+        return inbox
+
+    def _serve(self, inbox: "queue.SimpleQueue[Any]") -> None:
+        while True:
+            call, loop, done, own = inbox.get()
+            outcome = call()
+            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits for this any more.
+                loop.call_soon_threadsafe(self._finish, done, outcome, own)
+
+    def _finish(self, done: "asyncio.Future[Outcome]", outcome: Outcome, inbox: "queue.SimpleQueue[Any]") -> None:
+        self._idle.append(inbox)
+        if not done.done():
+            done.set_result(outcome)
+
+
+class InlineThreads:
+    """Runs blocking handlers where they are called: for tests on virtual time."""
+
+    async def run(self, call: Call) -> Outcome:
+        return call()

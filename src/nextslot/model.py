@@ -1,0 +1,390 @@
+"""The values of the domain: what is stored, frozen; their statuses, and which moves between them are legal.
+
+Every layer speaks in these. They decide nothing; `lifecycle` and `policy` do.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from .clock import Instant
+
+# What JSON text becomes: nothing more can be said of a user's parameters and results.
+Json = Any
+
+MAX_PRIORITY = 999_999
+URGENT = 1_000_000
+DEFAULT_OFFICE = "default"
+
+
+class JobStatus(StrEnum):
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    CANCELLED = "CANCELLED"
+
+
+class RunStatus(StrEnum):
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"
+
+
+class State(StrEnum):
+    """What people ask for: a job's status and its run's in one word."""
+
+    WAITING = "WAITING"
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"
+    CANCELLED = "CANCELLED"
+
+
+# 5.3: the only moves there are; nothing goes back to QUEUED. The database has the same table as a rule.
+TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
+    JobStatus.QUEUED: frozenset({JobStatus.RUNNING, JobStatus.CANCELLED}),
+    JobStatus.RUNNING: frozenset({JobStatus.CANCELLED}),
+    JobStatus.CANCELLED: frozenset(),
+}
+
+
+class FailureKind(StrEnum):
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    SESSION_ERROR = "session_error"
+    UNAVAILABLE = "unavailable"
+    CRASH = "crash"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+    GIT_CONFLICT = "git_conflict"
+    PERMISSION = "permission"
+    DEPENDENCY = "dependency"
+    INVALID = "invalid"
+
+
+RETRYABLE = frozenset(
+    {
+        FailureKind.ERROR,
+        FailureKind.TIMEOUT,
+        FailureKind.SESSION_ERROR,
+        FailureKind.UNAVAILABLE,
+        FailureKind.CRASH,
+        FailureKind.INTERRUPTED,
+    }
+)
+
+
+class CancelMode(StrEnum):
+    FINISH = "finish"
+    INTERRUPT = "interrupt"
+
+
+class OnDependencyFailure(StrEnum):
+    WAIT = "wait"
+    CANCEL = "cancel"
+
+
+class Decision(StrEnum):
+    """What follows a failed run. UNDECIDED is what recovery looks for."""
+
+    UNDECIDED = "undecided"
+    RETRY = "retry"
+    PERMANENT = "permanent"
+    CANCELLED = "cancelled"
+
+
+class GroupMode(StrEnum):
+    SEQUENTIAL = "sequential"
+    PARALLEL = "parallel"
+
+
+class OnFailure(StrEnum):
+    STOP = "stop"
+    CONTINUE = "continue"
+    SKIP = "skip"
+
+
+class GroupStatus(StrEnum):
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    PARTIAL = "PARTIAL"
+    CANCELLED = "CANCELLED"
+
+
+class Backoff(StrEnum):
+    EXPONENTIAL = "exponential"
+    LINEAR = "linear"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """DEC-007. `max_attempts` counts automatic retries: 3 means at most four jobs in a chain."""
+
+    max_attempts: int = 3
+    backoff: Backoff = Backoff.EXPONENTIAL
+    base_delay_seconds: float = 10
+    max_delay_seconds: float | None = None
+    jitter: float = 0
+    retry_on: tuple[FailureKind, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Office:
+    """A scope with its own jobs and settings. `default` is one of them with other values."""
+
+    office_id: str
+    name: str
+    status: str = "active"
+    is_paused: bool = False
+    max_concurrent_jobs: int = 3
+    role_limits: Mapping[str, int] = field(default_factory=lambda: {"FE": 1, "BE": 1, "QA": 1, "DevOps": 1})
+    timeout_seconds: float | None = 1800
+    retry_policy: RetryPolicy = RetryPolicy(max_attempts=2, base_delay_seconds=60)
+    cancel_mode: CancelMode = CancelMode.INTERRUPT
+    on_dependency_failure: OnDependencyFailure = OnDependencyFailure.WAIT
+    webhook: Mapping[str, Json] | None = None
+    created_at: Instant
+
+
+def default_office(now: Instant) -> Office:
+    """The office that always exists: one job at a time (DEC-011), nothing interrupted unless asked."""
+    return Office(
+        office_id=DEFAULT_OFFICE,
+        name="Default",
+        max_concurrent_jobs=1,
+        role_limits={},
+        timeout_seconds=None,
+        retry_policy=RetryPolicy(),
+        cancel_mode=CancelMode.FINISH,
+        created_at=now,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """All jobs of an office that fall under the same limits: what holds one of them back holds back all.
+
+    `local` are the limits that belong to the office (itself, its roles), `shared` those across offices, both as units
+    by limit key. Lanes of different offices with the same `class_key` share type, resources and shared limits.
+    """
+
+    lane_id: int
+    office_id: str
+    job_type: str
+    resources: Mapping[str, int]
+    local: Mapping[str, int]
+    shared: Mapping[str, int]
+    class_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A counted limit: 0 means no limit."""
+
+    limit_key: str
+    capacity: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """What a caller asks for. None means: not said, take the default of the type or the office."""
+
+    job_type: str
+    params: Mapping[str, Json] = field(default_factory=dict)
+    office_id: str = DEFAULT_OFFICE
+    key: str | None = None
+    priority: int = 0
+    urgent: bool = False
+    scheduled_for: Instant | None = None
+    expires_at: Instant | None = None
+    depends_on: Sequence[str] = ()
+    on_dependency_failure: OnDependencyFailure | None = None
+    role: str | None = None
+    task_id: str | None = None
+    title: str | None = None
+    resources: Mapping[str, int] | Sequence[str] | None = None
+    timeout_seconds: float | None = None
+    stall_timeout_seconds: float | None = None
+    retry_policy: Mapping[str, Json] | RetryPolicy | None = None
+    webhook: Mapping[str, Json] | None = None
+    unique_key: str | None = None
+    template_id: str | None = None
+    schedule_id: str | None = None
+    created_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One intent to run something, once."""
+
+    job_id: str
+    office_id: str
+    lane_id: int
+    job_type: str
+    params: Mapping[str, Json]
+    status: JobStatus
+    priority: int
+    position: int
+    created_at: Instant
+    queued_at: Instant
+    chain_id: str
+    retry_policy: RetryPolicy
+    on_dependency_failure: OnDependencyFailure
+    resources: Mapping[str, int] = field(default_factory=dict)
+    depends_on: tuple[str, ...] = ()
+    template_id: str | None = None
+    schedule_id: str | None = None
+    group_id: str | None = None
+    sequence: int | None = None
+    retry_of: str | None = None
+    scheduled_for: Instant | None = None
+    expires_at: Instant | None = None
+    role: str | None = None
+    task_id: str | None = None
+    title: str | None = None
+    timeout_seconds: float | None = None
+    stall_timeout_seconds: float | None = None
+    webhook: Mapping[str, Json] | None = None
+    webhook_status: str = "none"
+    unique_key: str | None = None
+    created_by: str | None = None
+    started_at: Instant | None = None
+    finished_at: Instant | None = None
+    outcome: RunStatus | None = None
+    decision: Decision | None = None
+    cancel_requested_at: Instant | None = None
+    cancel_mode: CancelMode | None = None
+    cancelled_at: Instant | None = None
+    cancel_reason: str | None = None
+    worker_id: str | None = None
+    # What still holds it back: prerequisites not met, its time not come, not its turn in its group.
+    unmet: int = 0
+    is_due: bool = True
+    is_turn: bool = True
+    passed_over_since: Instant | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.status is JobStatus.QUEUED and self.unmet == 0 and self.is_due and self.is_turn
+
+    @property
+    def is_running(self) -> bool:
+        return self.status is JobStatus.RUNNING and self.finished_at is None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.finished_at is not None
+
+    @property
+    def permanently_failed(self) -> bool:
+        return self.decision is Decision.PERMANENT
+
+    @property
+    def state(self) -> State:
+        """A pure function of stored columns, never of the clock."""
+        if self.status is JobStatus.CANCELLED:
+            return State.CANCELLED
+        if self.status is JobStatus.QUEUED:
+            return State.QUEUED if self.is_ready else State.WAITING
+        if self.outcome is None:
+            return State.RUNNING
+        return State(self.outcome.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What happened when a job ran: exactly one per job that was dispatched (DEC-001)."""
+
+    run_id: str
+    job_id: str
+    params_snapshot: Mapping[str, Json]
+    started_at: Instant
+    template_id: str | None = None
+    status: RunStatus | None = None
+    timeout_at: Instant | None = None
+    finished_at: Instant | None = None
+    exit_code: int | None = None
+    error: str | None = None
+    failure_kind: FailureKind | None = None
+    reason: str | None = None
+    log_path: str | None = None
+    session_id: str | None = None
+    result: Json = None
+    artifacts: tuple["Artifact", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """A file that a run produced; `path` is relative to the artifacts directory."""
+
+    name: str
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    group_id: str
+    office_id: str
+    mode: GroupMode
+    on_failure: OnFailure
+    status: GroupStatus
+    created_at: Instant
+    name: str | None = None
+    started_at: Instant | None = None
+    finished_at: Instant | None = None
+    # A member counts by the last job of its chain.
+    members: int = 0
+    ended: int = 0
+    succeeded: int = 0
+    cancelled: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    seq: int
+    type: str
+    office_id: str | None
+    job_id: str | None
+    run_id: str | None
+    details: Mapping[str, Json]
+    timestamp: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended, as the executor saw it: a value, made by one of the three named constructors."""
+
+    status: RunStatus
+    result: Json = None
+    error: str | None = None
+    failure_kind: FailureKind | None = None
+    reason: str | None = None
+    exit_code: int | None = None
+    log_path: str | None = None
+    session_id: str | None = None
+    artifacts: tuple[Artifact, ...] = ()
+
+    @classmethod
+    def completed(cls, result: Json = None) -> "Outcome":
+        return cls(status=RunStatus.COMPLETED, result=result)
+
+    @classmethod
+    def failed(cls, kind: FailureKind, error: str, exit_code: int | None = None) -> "Outcome":
+        return cls(status=RunStatus.FAILED, failure_kind=kind, error=error, exit_code=exit_code)
+
+    @classmethod
+    def skipped(cls, reason: str) -> "Outcome":
+        return cls(status=RunStatus.SKIPPED, reason=reason)
+
+
+class ChainEnd(StrEnum):
+    """How a chain ended: what dependents and groups go by."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"

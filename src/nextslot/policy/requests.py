@@ -1,0 +1,172 @@
+"""What a request for a job may say: every problem with it, named; nothing is stored while there is one."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..errors import Invalid, Problem
+from ..model import (
+    MAX_PRIORITY,
+    RETRYABLE,
+    URGENT,
+    Backoff,
+    FailureKind,
+    Json,
+    NewJob,
+    OnDependencyFailure,
+    RetryPolicy,
+)
+
+MAX_PARAMS_BYTES = 256 * 1024
+MAX_DEPTH = 64
+MAX_TEXT = 1000
+MAX_DEPENDENCIES = 10_000
+# A century: longer is a mistake, and times stay far from where integers end.
+MAX_SECONDS = 100 * 366 * 86400
+MAX_ATTEMPTS = 1000
+
+
+def problems(new: NewJob) -> list[Problem]:
+    """Everything that is wrong with a request, apart from its parameters' schema."""
+    return [*_text_problems(new), *_number_problems(new), *json_problems("params", new.params)]
+
+
+def _text_problems(new: NewJob) -> Iterator[Problem]:
+    for name in ("office_id", "key", "role", "task_id", "title", "unique_key", "created_by", "job_type"):
+        value = getattr(new, name)
+        if value is not None:
+            yield from text_problems(name, value)
+    if len(new.depends_on) > MAX_DEPENDENCIES:
+        yield Problem("depends_on", f"at most {MAX_DEPENDENCIES:,} jobs")
+    if isinstance(new.depends_on, str) or not all(isinstance(other, str) for other in new.depends_on):
+        yield Problem("depends_on", "a list of job ids or keys")
+    if new.on_dependency_failure is not None and new.on_dependency_failure not in list(OnDependencyFailure):
+        yield Problem("on_dependency_failure", "'wait' or 'cancel'")
+
+
+def text_problems(field: str, value: object) -> Iterator[Problem]:
+    if not isinstance(value, str):
+        yield Problem(field, "must be text")
+    elif not 0 < len(value) <= MAX_TEXT:
+        yield Problem(field, f"must have 1 to {MAX_TEXT} characters")
+    elif not is_storable(value):
+        yield Problem(field, "must be valid Unicode without NUL")
+
+
+def is_storable(text: str) -> bool:
+    """Whether both databases take it: no NUL, no half of a surrogate pair."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def _number_problems(new: NewJob) -> Iterator[Problem]:
+    if type(new.priority) is not int or not (-MAX_PRIORITY <= new.priority <= MAX_PRIORITY or new.priority == URGENT):
+        yield Problem("priority", f"a whole number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}")
+    if new.urgent and new.priority not in (0, URGENT):
+        yield Problem("urgent", "an urgent job has no other priority")
+    for name in ("timeout_seconds", "stall_timeout_seconds"):
+        value = getattr(new, name)
+        if value is not None and not is_number(value, above=0):
+            yield Problem(name, "a number of seconds above 0")
+    if new.expires_at is not None and new.scheduled_for is not None and new.expires_at <= new.scheduled_for:
+        yield Problem("expires_at", "is not after scheduled_for, so the job could never start")
+
+
+def is_number(value: object, above: float = -1e-9, most: float = MAX_SECONDS) -> bool:
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and above < value <= most
+    )
+
+
+def json_problems(field: str, value: Mapping[str, Json]) -> Iterator[Problem]:
+    """An object of JSON values: bounded depth, valid Unicode, finite numbers that fit 64 bits or a double."""
+    if not isinstance(value, Mapping):
+        yield Problem(field, "must be a JSON object")
+        return
+    stack: list[tuple[str, Any, int]] = [(field, value, 1)]
+    while stack:
+        where, item, depth = stack.pop()
+        if depth > MAX_DEPTH:
+            yield Problem(where, f"is nested more than {MAX_DEPTH} levels deep")
+        elif isinstance(item, Mapping):
+            for key, inner in item.items():
+                if not isinstance(key, str) or not _is_unicode(key):
+                    yield Problem(where, f"has a key that is not text: {key!r}")
+                else:
+                    stack.append((f"{where}.{key}", inner, depth + 1))
+        elif isinstance(item, (list, tuple)):
+            stack.extend((f"{where}.{number}", inner, depth + 1) for number, inner in enumerate(item))
+        else:
+            yield from _scalar_problems(where, item)
+
+
+def _scalar_problems(where: str, item: object) -> Iterator[Problem]:
+    if isinstance(item, str):
+        if not _is_unicode(item):
+            yield Problem(where, "is not valid Unicode")
+    elif isinstance(item, float):
+        if not math.isfinite(item):
+            yield Problem(where, "is not a finite number")
+    elif isinstance(item, int):
+        if not isinstance(item, bool) and not -(2**63) <= item < 2**63:
+            yield Problem(where, "does not fit 64 bits")
+    elif item is not None:
+        yield Problem(where, f"is not JSON: {type(item).__name__}")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def retry_policy(given: Mapping[str, Json] | RetryPolicy | None, default: RetryPolicy) -> RetryPolicy:
+    """The default, with what was given put over it; any part may be given."""
+    if given is None:
+        return default
+    if isinstance(given, RetryPolicy):
+        return given
+    found = list(_policy_problems(given))
+    if found:
+        raise Invalid(found)
+    values = dict(given)
+    if "backoff" in values:
+        values["backoff"] = Backoff(values["backoff"])
+    if values.get("retry_on") is not None:
+        values["retry_on"] = tuple(FailureKind(kind) for kind in values["retry_on"])
+    return replace(default, **values)
+
+
+def _policy_problems(given: Mapping[str, Json]) -> Iterator[Problem]:
+    if not isinstance(given, Mapping):
+        yield Problem("retry_policy", "must be an object")
+        return
+    for name, value in given.items():
+        field, problem = f"retry_policy.{name}", ""
+        if name == "max_attempts":
+            if type(value) is not int or not 0 <= value <= MAX_ATTEMPTS:
+                problem = f"a whole number from 0 to {MAX_ATTEMPTS:,}"
+        elif name == "backoff":
+            if value not in list(Backoff):
+                problem = "'exponential' or 'linear'"
+        elif name in ("base_delay_seconds", "max_delay_seconds"):
+            if not is_number(value) and not (name == "max_delay_seconds" and value is None):
+                problem = "a number of seconds, 0 or more"
+        elif name == "jitter":
+            if not is_number(value, most=1):
+                problem = "a number from 0 to 1"
+        elif name == "retry_on":
+            if value is not None and (not isinstance(value, (list, tuple)) or not set(map(str, value)) <= RETRYABLE):
+                problem = "a list of these kinds: " + ", ".join(sorted(RETRYABLE))
+        else:
+            problem = "there is no such part of a retry policy"
+        if problem:
+            yield Problem(field, problem)

@@ -1,0 +1,508 @@
+"""The composition: wires the engine to a store and gives it a face. `Scheduler` is the Python API."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from .chance import Chance, SystemChance
+from .clock import Clock, Instant, SystemClock
+from .engine.dependencies import DependencyResolver
+from .engine.dispatcher import STARVATION_AFTER_SECONDS, Dispatcher
+from .engine.endings import Cancelled, Endings
+from .engine.events import EventLog
+from .engine.executor import Executor
+from .engine.groups import GroupProgress
+from .engine.intake import Intake
+from .engine.lanes import Lanes
+from .engine.offices import OfficeSettings
+from .engine.queue import QueueManager
+from .engine.recovery import Recovered, Recovery
+from .engine.retry import Retried, RetryController
+from .engine.runner import Runner
+from .engine.timeouts import TimeoutManager
+from .engine.timer import Timer
+from .engine.workers import Workers
+from .errors import Draining, Invalid, NextslotError, NotFound, Unavailable
+from .handlers.files import RunFiles
+from .handlers.registry import JobTypes
+from .handlers.threads import DaemonThreads, Threads
+from .model import (
+    URGENT,
+    Event,
+    FailureKind,
+    Group,
+    GroupMode,
+    Job,
+    Json,
+    NewJob,
+    Office,
+    OnFailure,
+    Run,
+    RunStatus,
+    State,
+    default_office,
+)
+from .policy.limits import ConcurrencyPolicy, Limits
+from .store import groups, jobs, offices, runs
+from .store.jobs import Place
+from .store.open import abandon_store, data_directory, open_store
+from .store.store import Store, Tx, Work
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+# How long work that was told to stop at shutdown has, before it is left behind.
+STOP_GRACE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a chain ended: its last job, and that job's run if it had one."""
+
+    job: Job
+    run: Run | None
+
+    @property
+    def state(self) -> State:
+        return self.job.state
+
+    @property
+    def result(self) -> Json:
+        return self.run.result if self.run else None
+
+    @property
+    def error(self) -> str | None:
+        return self.run.error if self.run else self.job.cancel_reason
+
+
+class Scheduler:
+    """A durable job scheduler in this process, on one database.
+
+    `async with scheduler:` recovers what the last life left, then runs; leaving it stops gracefully.
+    """
+
+    def __init__(
+        self,
+        url: str = "sqlite:///nextslot.db",
+        *,
+        data: Path | str | None = None,
+        limits: ConcurrencyPolicy | None = None,
+        node: str = "local",
+        starvation_after_seconds: float = STARVATION_AFTER_SECONDS,
+        shutdown_grace_seconds: float | None = None,
+        synchronous: str = "FULL",
+        clock: Clock | None = None,
+        chance: Chance | None = None,
+        threads: Threads | None = None,
+        is_threaded: bool = True,
+    ) -> None:
+        self._url = url
+        self._synchronous = synchronous
+        self._is_threaded = is_threaded
+        self._grace = shutdown_grace_seconds
+        self._clock = clock or SystemClock()
+        chance = chance or SystemChance()
+        policy = limits or Limits()
+        self.job_types = JobTypes()
+        self._files = RunFiles(Path(data) if data is not None else data_directory(url))
+        self._events = EventLog()
+        self._timer = Timer(self._clock)
+        self._lanes = Lanes(policy)
+        workers = Workers(node)
+        self._queue = QueueManager(self._lanes, self._timer, self._events)
+        group_progress = GroupProgress(self._lanes, self._events)
+        self._retries = RetryController(chance, self._queue, group_progress, self._lanes, self._events)
+        resolver = DependencyResolver(self._lanes, self._events)
+        self._endings = Endings(chance, self._lanes, workers, self._retries, resolver, group_progress, self._events)
+        self._intake = Intake(chance, self.job_types, self._lanes, self._queue, resolver, self._endings)
+        self._offices = OfficeSettings(policy, self._lanes)
+        self._dispatcher = Dispatcher(
+            self._clock,
+            chance,
+            self.job_types,
+            self._lanes,
+            workers,
+            self._timer,
+            self._events,
+            starvation_after_seconds,
+        )
+        self._executor = Executor(self.job_types, threads or DaemonThreads(), self._files)
+        self._recovery = Recovery(self._clock, chance, self._endings, self._events)
+        self._timeouts = TimeoutManager(
+            self._clock, self._timer, self._endings, self._lanes, self._events, self._executor.stop
+        )
+        self._endings.connect(stop=self._executor.stop, chain_ended=self._chain_ended)
+        self._open_store: Store | None = None
+        self._runner: Runner | None = None
+        self._is_draining = False
+        self._hurry = asyncio.Event()
+        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+        self.recovered = Recovered()
+
+    # Job types.
+
+    def job_type(self, name: str, **options: Any) -> Callable[[F], F]:
+        """Registers a function, sync or async, as the handler of a job type."""
+
+        def register(handler: F) -> F:
+            self.job_types.register(name, handler, **options)
+            return handler
+
+        return register
+
+    # Life.
+
+    async def start(self) -> Recovered:
+        """Opens the store, repairs what the last life left (section 15), and begins to dispatch."""
+        if self._open_store is not None:
+            raise NextslotError("this scheduler has been started already")
+        store = open_store(
+            self._url, self._close_transaction, threaded=self._is_threaded, synchronous=self._synchronous
+        )
+        self._open_store = store
+        self._is_draining = False
+        self._hurry = asyncio.Event()
+        self._runner = Runner(self._clock, store, self._executor, self._endings)
+        await store.write(lambda tx: self._offices.install(tx, default_office(self._clock.now())))
+        self.recovered = await self._recovery.run(store)
+        await self._timeouts.start(store)
+        self._dispatcher.start(self._runner.launch)
+        await store.write(self._look_everywhere)
+        return self.recovered
+
+    async def stop(self, grace_seconds: float | None = None) -> bool:
+        """Dispatches nothing more and waits for what runs; after the grace time, or when called again, interrupts it.
+
+        Returns whether everything that ran has been stored.
+        """
+        if self._is_draining:
+            self._hurry.set()
+        store, runner = self._open_store, self._runner
+        if store is None or runner is None:
+            return True
+        if self._is_draining:
+            await runner.idle()
+            return True
+        self._is_draining = True
+        self._dispatcher.stop()
+        log.info("stopping: %d jobs are running", len(runner.running))
+        await self._wait_for_the_end(runner, self._grace if grace_seconds is None else grace_seconds)
+        await self._timeouts.close()
+        await store.close()
+        self._open_store = self._runner = None
+        self._release_waiters()
+        return not runner.running
+
+    async def _wait_for_the_end(self, runner: Runner, grace_seconds: float | None) -> None:
+        """Running work finishes; once it is told to stop, it has a while; then it is left to the next recovery."""
+        if not await self._within(grace_seconds, runner.idle(), self._hurry.wait()) or runner.running:
+            self._executor.stop_all(FailureKind.INTERRUPTED)
+            if not await self._within(STOP_GRACE_SECONDS, runner.idle()):
+                left = ", ".join(claim.job_id for claim in runner.running)
+                log.error("these jobs ignore the signal to stop and are left to the next start: %s", left)
+                await runner.abandon()
+
+    async def _within(self, seconds: float | None, *ends: Any) -> bool:
+        """Whether one of these came within that time."""
+        tasks = [asyncio.ensure_future(end) for end in ends]
+        clock = asyncio.ensure_future(self._clock.sleep(seconds)) if seconds is not None else None
+        await asyncio.wait([*tasks, clock] if clock else tasks, return_when=asyncio.FIRST_COMPLETED)
+        came = any(task.done() for task in tasks)
+        for task in [*tasks, clock] if clock else tasks:
+            task.cancel()
+        return came
+
+    def run(self) -> None:
+        """Runs until SIGTERM or SIGINT, and then stops gracefully; a second signal interrupts what still runs."""
+        asyncio.run(self._run_until_signalled())
+
+    async def _run_until_signalled(self) -> None:
+        loop, signalled = asyncio.get_running_loop(), asyncio.Event()
+
+        def told() -> None:
+            if signalled.is_set():
+                self._hurry.set()
+            signalled.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, told)
+        await self.start()
+        await signalled.wait()
+        await self.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # Jobs in.
+
+    async def submit(self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any) -> Job:
+        """Puts a job into the queue; durable when it returns. Options are the fields of `NewJob`."""
+        key = options.pop("idempotency_key", None)
+        new = _new_job(job_type=job_type, params=params or {}, **options)
+        now = self._clock.now()
+        accepted = await self._create(lambda tx: self._intake.accept(tx, [new], now, key))
+        return accepted[0].job
+
+    async def submit_many(self, wanted: Sequence[NewJob], idempotency_key: str | None = None) -> list[Job]:
+        """Many jobs in one transaction, all or none; they may depend on each other by `key`."""
+        now = self._clock.now()
+        accepted = await self._create(
+            lambda tx: self._intake.accept(tx, wanted, now, idempotency_key, "batch"), rows=len(wanted)
+        )
+        return [one.job for one in accepted]
+
+    async def submit_group(
+        self,
+        wanted: Sequence[NewJob],
+        mode: GroupMode | str = GroupMode.SEQUENTIAL,
+        on_failure: OnFailure | str = OnFailure.STOP,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> tuple[Group, list[Job]]:
+        """Jobs that belong together, one after the other or side by side."""
+        checked_mode, checked_failure = _choice(GroupMode, mode, "mode"), _choice(OnFailure, on_failure, "on_failure")
+        now = self._clock.now()
+        group, accepted = await self._create(
+            lambda tx: self._intake.accept_group(tx, wanted, checked_mode, checked_failure, name, now, idempotency_key),
+            rows=len(wanted),
+        )
+        return group, [one.job for one in accepted]
+
+    async def retry(self, run_id: str, priority: int | None = None) -> Retried:
+        """Retries a FAILED run by hand: a new job, or its waiting retry brought forward."""
+        return await self._create(lambda tx: self._retries.retry_by_hand(tx, run_id, priority, self._clock.now()))
+
+    # Jobs changed.
+
+    async def cancel(self, job_id: str, reason: str | None = None, interrupt: bool | None = None) -> Cancelled:
+        return await self._write(lambda tx: self._endings.cancel(tx, job_id, reason, interrupt, self._clock.now()))
+
+    async def cancel_group(
+        self, group_id: str, reason: str | None = None, interrupt: bool | None = None
+    ) -> list[Cancelled]:
+        return await self._write(
+            lambda tx: self._endings.cancel_group(tx, group_id, reason, interrupt, self._clock.now())
+        )
+
+    async def move(
+        self,
+        job_id: str,
+        *,
+        to: str | None = None,
+        before: str | None = None,
+        after: str | None = None,
+        place: int | None = None,
+    ) -> Job:
+        return await self._write(
+            lambda tx: self._queue.move(tx, job_id, self._clock.now(), to=to, before=before, after=after, place=place)
+        )
+
+    async def reorder(self, job_ids: Sequence[str]) -> list[Job]:
+        return await self._write(lambda tx: self._queue.reorder(tx, job_ids, self._clock.now()), rows=len(job_ids))
+
+    async def change(self, job_id: str, **changes: Any) -> Job:
+        """`params`, `priority`, `urgent`, `scheduled_for` or `title` of a job that is still queued (INV-001)."""
+        unknown = sorted(changes.keys() - {"params", "priority", "urgent", "scheduled_for", "title"})
+        if unknown or not changes:
+            raise Invalid("params, priority, urgent, scheduled_for and title can be changed", *unknown[:1])
+        return await self._write(lambda tx: self._change(tx, job_id, changes, self._clock.now()))
+
+    def _change(self, tx: Tx, job_id: str, changes: Mapping[str, Any], now: Instant) -> Job:
+        job = self._queue.queued(tx, job_id)
+        if "params" in changes:
+            job = self._intake.change_params(tx, job_id, changes["params"], now)
+        if "scheduled_for" in changes:
+            job = self._queue.reschedule(tx, job_id, _instant(changes["scheduled_for"], "scheduled_for"), now)
+        if "title" in changes:
+            job = self._queue.rename(tx, job_id, changes["title"])
+        if changes.get("urgent"):
+            job = self._queue.change_priority(tx, job_id, URGENT, now)
+        elif "priority" in changes:
+            job = self._queue.change_priority(tx, job_id, changes["priority"], now)
+        return job
+
+    async def pause(
+        self, *, office_id: str | None = None, job_type: str | None = None, resource: str | None = None
+    ) -> None:
+        """An office, a job type, a resource, or (with nothing said) the whole scheduler; running work goes on."""
+        scope, name = _scope(office_id, job_type, resource)
+        await self._write(lambda tx: self._queue.pause(tx, scope, name, self._clock.now()))
+
+    async def resume(
+        self, *, office_id: str | None = None, job_type: str | None = None, resource: str | None = None
+    ) -> None:
+        scope, name = _scope(office_id, job_type, resource)
+        await self._write(lambda tx: self._queue.resume(tx, scope, name, self._clock.now()))
+
+    # Offices.
+
+    async def create_office(self, office_id: str, **settings: Any) -> Office:
+        return await self._write(lambda tx: self._offices.create(tx, office_id, settings, self._clock.now()))
+
+    async def change_office(self, office_id: str, **settings: Any) -> Office:
+        return await self._write(lambda tx: self._offices.change(tx, office_id, settings))
+
+    async def office(self, office_id: str) -> Office:
+        return _found(await self._read(lambda tx: offices.get(tx, office_id)), "office", office_id)
+
+    # Reads.
+
+    async def job(self, job_id: str) -> Job:
+        return _found(await self._read(lambda tx: jobs.get(tx, job_id)), "job", job_id)
+
+    async def run_of(self, job_id: str) -> Run | None:
+        """The run of a job, if it was dispatched."""
+        return await self._read(lambda tx: runs.of_job(tx, job_id))
+
+    async def chain(self, job_id: str) -> list[Job]:
+        """A job with all its retries, from the first on."""
+        job = await self.job(job_id)
+        return await self._read(lambda tx: jobs.chain(tx, job.chain_id))
+
+    async def group(self, group_id: str) -> Group:
+        return _found(await self._read(lambda tx: groups.get(tx, group_id)), "group", group_id)
+
+    async def members(self, group_id: str) -> list[Job]:
+        """Every job of a group, by place; retries follow what they retry."""
+        return await self._read(lambda tx: jobs.members(tx, group_id))
+
+    async def queue(self, office_id: str = "default", after: Place | None = None, limit: int = 500) -> list[Job]:
+        """The office's queue in its order, waiting jobs too; from a place on."""
+        return await self._read(lambda tx: jobs.queue(tx, office_id, after, limit))
+
+    async def running(self, office_id: str = "default") -> list[Job]:
+        return await self._read(lambda tx: jobs.running_of(tx, office_id))
+
+    def progress(self, run_id: str) -> tuple[float | None, str] | None:
+        """How far a run is (0 to 1, and a text), while it runs."""
+        return self._executor.progress(run_id)
+
+    def events(self, after: int = 0) -> AsyncIterator[Event]:
+        """Every event from a number on, oldest first, and then each new one as it comes."""
+        return self._events.follow(self._store, after)
+
+    async def wait(self, job_id: str) -> Ended:
+        """Waits until the chain of a job has ended, retries included."""
+        job = await self.job(job_id)
+        while True:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            waiters = self._waiters.setdefault(job.chain_id, [])
+            waiters.append(ended)
+            try:
+                found = await self._read(lambda tx: _end_of_chain(tx, job.chain_id))
+                if found is not None:
+                    return found
+                await ended
+            finally:
+                waiters.remove(ended)
+                if not waiters:
+                    self._waiters.pop(job.chain_id, None)
+
+    # The machinery.
+
+    @property
+    def _store(self) -> Store:
+        if self._open_store is None:
+            raise Unavailable("this scheduler is not running: use `async with scheduler:` or `await scheduler.start()`")
+        return self._open_store
+
+    async def _create(self, work: Work[T], rows: int = 1) -> T:
+        if self._is_draining:
+            raise Draining("the scheduler is stopping and takes no new jobs")
+        return await self._store.write(work, rows=rows)
+
+    async def _write(self, work: Work[T], rows: int = 1) -> T:
+        return await self._store.write(work, rows=rows)
+
+    async def _read(self, work: Work[T]) -> T:
+        return await self._store.read(work)
+
+    def _close_transaction(self, tx: Tx) -> None:
+        """The end of every writing transaction: the next jobs are claimed, and the events get their numbers."""
+        self._dispatcher.claim(tx)
+        self._events.append(tx)
+
+    async def _crash(self) -> None:
+        """For `testing.crash`: what is in memory is gone, and the file is free for another scheduler."""
+        self._dispatcher.stop()
+        self._timer.stop()
+        if self._open_store is not None and self._runner is not None:
+            abandon_store(self._open_store)
+            await self._runner.abandon()
+        self._open_store = self._runner = None
+
+    def _look_everywhere(self, tx: Tx) -> None:
+        """The first look at the queue: every office may have something that can start."""
+        self._lanes.slate(tx).is_freed = True
+
+    def _chain_ended(self, chain_id: str) -> None:
+        for waiter in self._waiters.get(chain_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _release_waiters(self) -> None:
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(Unavailable("the scheduler was stopped before this job ended"))
+
+
+def _end_of_chain(tx: Tx, chain_id: str) -> Ended | None:
+    last = jobs.chain(tx, chain_id)[-1]
+    is_undecided = last.outcome is RunStatus.FAILED and last.decision is None
+    return Ended(last, runs.of_job(tx, last.job_id)) if last.has_ended and not is_undecided else None
+
+
+def _new_job(**fields: Any) -> NewJob:
+    """A request from keyword arguments; times may be datetimes."""
+    unknown = sorted(fields.keys() - NewJob.__dataclass_fields__.keys())
+    if unknown:
+        raise Invalid("there is no such field of a job", field=unknown[0])
+    for name in ("scheduled_for", "expires_at"):
+        if name in fields:
+            fields[name] = _instant(fields[name], name)
+    return NewJob(**fields)
+
+
+def _instant(value: Instant | datetime | None, field: str) -> Instant | None:
+    if value is None or isinstance(value, Instant):
+        return value
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise Invalid("a datetime with a time zone", field=field)
+    return Instant.of(value)
+
+
+def _choice(kind: type[T], value: object, field: str) -> T:
+    try:
+        return kind(value)  # type: ignore[call-arg]
+    except ValueError:
+        raise Invalid("one of " + ", ".join(kind), field=field) from None  # type: ignore[arg-type]
+
+
+def _scope(office_id: str | None, job_type: str | None, resource: str | None) -> tuple[str, str]:
+    named = [
+        (scope, name) for scope, name in (("office", office_id), ("type", job_type), ("resource", resource)) if name
+    ]
+    if len(named) > 1:
+        raise Invalid("say one of office_id, job_type, resource, or none for the whole scheduler")
+    return named[0] if named else ("scheduler", "")
+
+
+def _found(value: T | None, kind: str, name: str) -> T:
+    if value is None:
+        raise NotFound(kind, name)
+    return value

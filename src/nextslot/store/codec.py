@@ -1,0 +1,62 @@
+"""Values to columns and back, where a column is not simply the value: JSON, policies, sets of ids."""
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from ..clock import Instant
+from ..model import Backoff, FailureKind, RetryPolicy
+
+dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+loads = json.loads
+
+
+def canonical(value: Mapping[str, object]) -> str:
+    """The same text for the same content."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
+
+
+def optional(value: object) -> str | None:
+    return None if value is None else dumps(value)
+
+
+def parsed(text: str | None) -> Any:
+    return None if text is None else loads(text)
+
+
+def key_set(keys: Iterable[str]) -> str:
+    """A list parameter for `in (select key from json_each(:x))`, which both databases understand."""
+    return dumps(dict.fromkeys(keys, 1))
+
+
+def instant(value: int | None) -> Instant | None:
+    return None if value is None else Instant(value)
+
+
+@lru_cache(maxsize=1024)
+def policy_text(policy: RetryPolicy) -> str:
+    return dumps(
+        {
+            "max_attempts": policy.max_attempts,
+            "backoff": policy.backoff,
+            "base_delay_seconds": policy.base_delay_seconds,
+            "max_delay_seconds": policy.max_delay_seconds,
+            "jitter": policy.jitter,
+            "retry_on": None if policy.retry_on is None else list(policy.retry_on),
+        }
+    )
+
+
+@lru_cache(maxsize=1024)
+def policy(text: str) -> RetryPolicy:
+    value = loads(text)
+    kinds = value["retry_on"]
+    return RetryPolicy(
+        max_attempts=value["max_attempts"],
+        backoff=Backoff(value["backoff"]),
+        base_delay_seconds=value["base_delay_seconds"],
+        max_delay_seconds=value["max_delay_seconds"],
+        jitter=value["jitter"],
+        retry_on=None if kinds is None else tuple(FailureKind(kind) for kind in kinds),
+    )

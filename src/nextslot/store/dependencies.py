@@ -1,0 +1,48 @@
+"""The edges between jobs, one function a statement."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ..model import OnDependencyFailure
+from . import codec
+from .store import Tx
+
+
+class Edge(NamedTuple):
+    """`job_id` waits for the chain of `depends_on`."""
+
+    job_id: str
+    depends_on: str
+    chain_id: str
+    is_met: bool
+
+
+def insert(tx: Tx, edges: Sequence[Edge]) -> None:
+    tx.run_many("dependencies.insert", [
+        {"job_id": e.job_id, "depends_on": e.depends_on, "chain_id": e.chain_id, "is_met": int(e.is_met)} for e in edges
+    ])  # fmt: skip
+
+
+def meet(tx: Tx, chain_id: str) -> list[str]:
+    """Marks a chain's edges as met, once; the jobs at their other end, one for each edge."""
+    return [row[0] for row in tx.rows("dependencies.meet", chain_id=chain_id)]
+
+
+def waiting_for(tx: Tx, chain_id: str) -> list[tuple[str, OnDependencyFailure]]:
+    rows = tx.rows("dependencies.waiting_for", chain_id=chain_id)
+    return [(job_id, OnDependencyFailure(policy)) for job_id, policy in rows]
+
+
+def succeeded(tx: Tx, chain_ids: Iterable[str]) -> set[str]:
+    """Which of these chains have a job that completed or was skipped."""
+    return {row[0] for row in tx.rows("dependencies.has_succeeded", chain_ids=codec.key_set(chain_ids))}
+
+
+def dead(tx: Tx, chain_ids: Iterable[str]) -> set[str]:
+    """Which of these chains have ended without success."""
+    return {row[0] for row in tx.rows("dependencies.dead_chains", chain_ids=codec.key_set(chain_ids))}
+
+
+def of_job(tx: Tx, job_id: str) -> list[Edge]:
+    rows = tx.rows("dependencies.of_job", job_id=job_id)
+    return [Edge(job_id, depends_on, chain_id, is_met == 1) for depends_on, chain_id, is_met in rows]

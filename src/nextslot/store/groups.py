@@ -1,0 +1,62 @@
+"""Groups: rows to values and back, one function a statement."""
+
+from ..clock import Instant
+from ..model import Group, GroupMode, GroupStatus, OnFailure
+from . import codec
+from .store import Row, Tx
+
+
+def insert(tx: Tx, group: Group) -> None:
+    tx.run(
+        "groups.insert",
+        group_id=group.group_id,
+        office_id=group.office_id,
+        name=group.name,
+        mode=group.mode,
+        on_failure=group.on_failure,
+        members=group.members,
+        created_at=group.created_at,
+    )
+
+
+def get(tx: Tx, group_id: str) -> Group | None:
+    row = tx.row("groups.get", group_id=group_id)
+    return None if row is None else _group(row)
+
+
+def begin(tx: Tx, group_id: str, now: Instant) -> bool:
+    return tx.run("groups.begin", group_id=group_id, now=now) == 1
+
+
+def count(tx: Tx, group: Group) -> None:
+    tx.run(
+        "groups.count",
+        group_id=group.group_id,
+        ended=group.ended,
+        succeeded=group.succeeded,
+        cancelled=group.cancelled,
+        status=group.status,
+        finished_at=group.finished_at,
+    )
+
+
+def page(tx: Tx, office_id: str, before: str, limit: int) -> list[Group]:
+    return [_group(row) for row in tx.rows("groups.page", office_id=office_id, before=before, limit=limit)]
+
+
+def _group(row: Row) -> Group:
+    return Group(
+        group_id=row[0],
+        office_id=row[1],
+        name=row[2],
+        mode=GroupMode(row[3]),
+        on_failure=OnFailure(row[4]),
+        status=GroupStatus(row[5]),
+        members=row[6],
+        ended=row[7],
+        succeeded=row[8],
+        cancelled=row[9],
+        created_at=Instant(row[10]),
+        started_at=codec.instant(row[11]),
+        finished_at=codec.instant(row[12]),
+    )

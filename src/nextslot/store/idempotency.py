@@ -1,0 +1,28 @@
+"""Idempotency keys: what was answered to a creating request, kept for a day."""
+
+from ..clock import Instant
+from . import codec
+from .store import Tx
+
+KEPT_SECONDS = 24 * 3600
+
+
+def get(tx: Tx, office_id: str, route: str, key: str, now: Instant) -> tuple[str, list[str]] | None:
+    """(digest of the request, ids of what it created), if it was less than a day ago."""
+    row = tx.row("idempotency.get", office_id=office_id, route=route, idempotency_key=key)
+    if row is None or row[2] <= now.after(-KEPT_SECONDS):
+        return None
+    return row[0], codec.loads(row[1])
+
+
+def put(tx: Tx, office_id: str, route: str, key: str, digest: str, answer: list[str], now: Instant) -> None:
+    tx.run("idempotency.forget", before=now.after(-KEPT_SECONDS), limit=100)
+    tx.run(
+        "idempotency.put",
+        office_id=office_id,
+        route=route,
+        idempotency_key=key,
+        digest=digest,
+        answer=codec.dumps(answer),
+        now=now,
+    )

@@ -1,0 +1,447 @@
+"""Jobs: rows to values and back, one function a statement."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..clock import Instant
+from ..model import (
+    CancelMode,
+    Decision,
+    FailureKind,
+    Job,
+    JobStatus,
+    OnDependencyFailure,
+    RetryPolicy,
+    RunStatus,
+)
+from . import codec
+from .store import Row, Tx
+
+
+class Place(NamedTuple):
+    """Where a job stands in its office's queue; smaller is sooner."""
+
+    minus_priority: int
+    position: int
+    created_at: int
+    job_id: str
+
+    @property
+    def priority(self) -> int:
+        return -self.minus_priority
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A ready job at the front of its lane."""
+
+    place: Place
+    passed_over_since: Instant | None
+
+    @property
+    def job_id(self) -> str:
+        return self.place.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """A job of which one thing that held it back is gone."""
+
+    job_id: str
+    office_id: str
+    lane_id: int
+    is_ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What running a job needs to know of it."""
+
+    office_id: str
+    job_type: str
+    params: str
+    chain_id: str
+    group_id: str | None
+    retry_of: str | None
+    timeout_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndingFacts:
+    """What the end of a running job depends on."""
+
+    office_id: str
+    lane_id: int
+    chain_id: str
+    group_id: str | None
+    sequence: int | None
+    retry_of: str | None
+    worker_id: str | None
+    retry_policy: RetryPolicy
+    cancel_mode: CancelMode | None
+
+
+def insert(tx: Tx, jobs: Sequence[Job]) -> None:
+    if len(jobs) == 1:
+        tx.run("jobs.insert", **_values(jobs[0]))
+    else:
+        tx.run_many("jobs.insert", map(_values, jobs))
+
+
+def get(tx: Tx, job_id: str) -> Job | None:
+    row = tx.row("jobs.get", job_id=job_id)
+    return None if row is None else _job(row)
+
+
+def get_many(tx: Tx, job_ids: Iterable[str]) -> dict[str, Job]:
+    return {row[0]: _job(row) for row in tx.rows("jobs.get_many", job_ids=codec.key_set(job_ids))}
+
+
+def chains(tx: Tx, job_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """(chain, office) by job."""
+    return {row[0]: (row[1], row[2]) for row in tx.rows("jobs.chains", job_ids=codec.key_set(job_ids))}
+
+
+def by_unique_key(tx: Tx, office_id: str, unique_key: str) -> Job | None:
+    row = tx.row("jobs.by_unique_key", office_id=office_id, unique_key=unique_key)
+    return None if row is None else _job(row)
+
+
+def last_position(tx: Tx, office_id: str, priority: int) -> int | None:
+    row = tx.row("jobs.last_position", office_id=office_id, priority=priority)
+    return row[0] if row else None
+
+
+def heads(tx: Tx, lane_id: int, limit: int) -> list[Head]:
+    rows = tx.rows("jobs.heads", lane_id=lane_id, limit=limit)
+    return [
+        Head(Place(-priority, position, created_at, job_id), codec.instant(since))
+        for job_id, priority, position, created_at, since in rows
+    ]
+
+
+def start(tx: Tx, job_id: str, worker_id: str | None, now: Instant) -> Started | None:
+    row = tx.row("jobs.start", job_id=job_id, worker_id=worker_id, now=now)
+    return None if row is None else Started(*row)
+
+
+def ending_facts(tx: Tx, job_id: str) -> EndingFacts | None:
+    row = tx.row("jobs.ending_facts", job_id=job_id)
+    if row is None:
+        return None
+    office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, policy, mode = row
+    mode = None if mode is None else CancelMode(mode)
+    return EndingFacts(
+        office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, codec.policy(policy), mode
+    )
+
+
+def finish(tx: Tx, job_id: str, status: JobStatus, outcome: RunStatus, decision: Decision | None, now: Instant) -> bool:
+    cancelled_at = now if status is JobStatus.CANCELLED else None
+    return (
+        tx.run(
+            "jobs.finish",
+            job_id=job_id,
+            status=status,
+            outcome=outcome,
+            decision=decision,
+            now=now,
+            cancelled_at=cancelled_at,
+        )
+        == 1
+    )
+
+
+def cancel(tx: Tx, job_id: str, reason: str | None, requested_at: Instant | None, now: Instant) -> bool:
+    return tx.run("jobs.cancel", job_id=job_id, reason=reason, requested_at=requested_at, now=now) == 1
+
+
+def request_cancel(tx: Tx, job_id: str, mode: CancelMode, reason: str | None, now: Instant) -> bool:
+    return tx.run("jobs.request_cancel", job_id=job_id, mode=mode, reason=reason, now=now) == 1
+
+
+def decide(tx: Tx, job_id: str, decision: Decision) -> bool:
+    return tx.run("jobs.decide", job_id=job_id, decision=decision) == 1
+
+
+def undecided(tx: Tx, limit: int) -> list[Job]:
+    return _jobs(tx.rows("jobs.undecided", limit=limit))
+
+
+def close_with_run(tx: Tx, job_id: str, outcome: RunStatus, finished_at: Instant) -> bool:
+    decision = Decision.UNDECIDED if outcome is RunStatus.FAILED else None
+    return (
+        tx.run("jobs.close_with_run", job_id=job_id, outcome=outcome, finished_at=finished_at, decision=decision) == 1
+    )
+
+
+def running(tx: Tx, limit: int = 1_000_000) -> list[Job]:
+    return _jobs(tx.rows("jobs.running", limit=limit))
+
+
+def running_of(tx: Tx, office_id: str) -> list[Job]:
+    return _jobs(tx.rows("jobs.running_of", office_id=office_id))
+
+
+def chain(tx: Tx, chain_id: str) -> list[Job]:
+    """The whole chain from its root, in the order of its links."""
+    found = {job.retry_of: job for job in _jobs(tx.rows("jobs.chain", chain_id=chain_id))}
+    line = [found[None]] if None in found else []
+    while line and line[-1].job_id in found:
+        line.append(found[line[-1].job_id])
+    return line
+
+
+def failures_before(tx: Tx, chain_id: str, job_id: str) -> list[FailureKind]:
+    """The kinds of the failed runs that lead to a job, oldest first: found by walking the chain, never counted."""
+    before = {row[0]: (row[1], row[2]) for row in tx.rows("jobs.chain_links", chain_id=chain_id)}
+    kinds: list[FailureKind] = []
+    link = before[job_id][0]
+    while link is not None:
+        link, kind = before[link]
+        # A job that was cancelled before it ran and then retried by hand has no run; its link counts like an error's.
+        kinds.append(FailureKind.ERROR if kind is None else FailureKind(kind))
+    return kinds[::-1]
+
+
+def successor(tx: Tx, job_id: str) -> str | None:
+    row = tx.row("jobs.successor", job_id=job_id)
+    return row[0] if row else None
+
+
+def due(tx: Tx, now: Instant, limit: int) -> list[Freed]:
+    return [_freed(row) for row in tx.rows("jobs.due", now=now, limit=limit)]
+
+
+def reschedule(tx: Tx, job_id: str, scheduled_for: Instant | None, is_due: bool) -> None:
+    tx.run("jobs.reschedule", job_id=job_id, scheduled_for=scheduled_for, is_due=int(is_due))
+
+
+def give_turn(tx: Tx, job_id: str) -> Freed | None:
+    row = tx.row("jobs.give_turn", job_id=job_id)
+    return None if row is None else _freed(row)
+
+
+def met(tx: Tx, job_id: str) -> Freed | None:
+    row = tx.row("jobs.met", job_id=job_id)
+    return None if row is None or row[6] != JobStatus.QUEUED else _freed(row)
+
+
+def expired(tx: Tx, now: Instant, limit: int) -> list[Job]:
+    return _jobs(tx.rows("jobs.expired", now=now, limit=limit))
+
+
+def next_instant(tx: Tx, now: Instant) -> Instant | None:
+    row = tx.row("jobs.next_instants", now=now)
+    found = [instant for instant in row or () if instant is not None]
+    return Instant(min(found)) if found else None
+
+
+def pass_over(tx: Tx, job_id: str, now: Instant) -> None:
+    tx.run("jobs.pass_over", job_id=job_id, now=now)
+
+
+def starving(tx: Tx, since: Instant, limit: int) -> list[tuple[str, int, Head]]:
+    """(office, lane, job) of ready jobs passed over since then, the longest first."""
+    return [
+        (office_id, lane_id, Head(Place(-priority, position, created_at, job_id), Instant(passed)))
+        for job_id, office_id, lane_id, priority, position, created_at, passed in tx.rows(
+            "jobs.starving", since=since, limit=limit
+        )
+    ]
+
+
+def set_place(tx: Tx, job_id: str, priority: int, position: int) -> bool:
+    return tx.run("jobs.set_place", job_id=job_id, priority=priority, position=position) == 1
+
+
+def set_params(tx: Tx, job: Job) -> bool:
+    return (
+        tx.run(
+            "jobs.set_params",
+            job_id=job.job_id,
+            params=codec.dumps(job.params),
+            resources=codec.dumps(job.resources),
+            lane_id=job.lane_id,
+        )
+        == 1
+    )
+
+
+def set_title(tx: Tx, job_id: str, title: str | None) -> None:
+    tx.run("jobs.set_title", job_id=job_id, title=title)
+
+
+def first(tx: Tx, office_id: str, but: str) -> Place | None:
+    return _place(tx.row("jobs.first", office_id=office_id, but=but))
+
+
+def last(tx: Tx, office_id: str, but: str) -> Place | None:
+    return _place(tx.row("jobs.last", office_id=office_id, but=but))
+
+
+def nth(tx: Tx, office_id: str, place: int, but: str) -> Place | None:
+    return _place(tx.row("jobs.nth", office_id=office_id, place=place, but=but))
+
+
+def position_before(tx: Tx, office_id: str, place: Place, but: str) -> int | None:
+    row = tx.row("jobs.position_before", office_id=office_id, priority=place.priority, position=place.position, but=but)
+    return row[0] if row else None
+
+
+def from_position(tx: Tx, office_id: str, place: Place, but: str, limit: int) -> list[tuple[str, int]]:
+    rows = tx.rows(
+        "jobs.from_position",
+        office_id=office_id,
+        priority=place.priority,
+        position=place.position,
+        but=but,
+        limit=limit,
+    )
+    return [(job_id, position) for job_id, position in rows]
+
+
+def queue(tx: Tx, office_id: str, after: Place | None, limit: int) -> list[Job]:
+    """A page of the office's queue in its order, waiting jobs too."""
+    start = after or Place(-(2**31), -(2**62), 0, "")
+    rows = tx.rows(
+        "jobs.queue",
+        office_id=office_id,
+        priority=start.priority,
+        position=start.position,
+        created_at=start.created_at,
+        job_id=start.job_id,
+        limit=limit,
+    )
+    return _jobs(rows)
+
+
+def page(tx: Tx, office_id: str, before: str, limit: int) -> list[Job]:
+    return _jobs(tx.rows("jobs.page", office_id=office_id, before=before, limit=limit))
+
+
+def member_at(tx: Tx, group_id: str, sequence: int) -> str | None:
+    row = tx.row("jobs.members_after", group_id=group_id, sequence=sequence)
+    return row[0] if row else None
+
+
+def unstarted_members(tx: Tx, group_id: str, limit: int) -> list[Job]:
+    return _jobs(tx.rows("jobs.unstarted_members", group_id=group_id, limit=limit))
+
+
+def live_members(tx: Tx, group_id: str, limit: int) -> list[Job]:
+    return _jobs(tx.rows("jobs.live_members", group_id=group_id, limit=limit))
+
+
+def members(tx: Tx, group_id: str) -> list[Job]:
+    return _jobs(tx.rows("jobs.members", group_id=group_id))
+
+
+def place_of(job: Job) -> Place:
+    return Place(-job.priority, job.position, job.created_at, job.job_id)
+
+
+def _place(row: Row | None) -> Place | None:
+    return None if row is None else Place(-row[1], row[2], row[3], row[0])
+
+
+def _freed(row: Row) -> Freed:
+    job_id, office_id, lane_id, unmet, is_due, is_turn = row[:6]
+    return Freed(job_id, office_id, lane_id, unmet == 0 and is_due == 1 and is_turn == 1)
+
+
+def _values(job: Job) -> Mapping[str, object]:
+    return {
+        "job_id": job.job_id,
+        "office_id": job.office_id,
+        "lane_id": job.lane_id,
+        "job_type": job.job_type,
+        "params": codec.dumps(job.params),
+        "priority": job.priority,
+        "position": job.position,
+        "created_at": job.created_at,
+        "queued_at": job.queued_at,
+        "chain_id": job.chain_id,
+        "retry_policy": codec.policy_text(job.retry_policy),
+        "on_dependency_failure": job.on_dependency_failure,
+        "resources": codec.dumps(job.resources),
+        "depends_on": codec.dumps(job.depends_on) if job.depends_on else None,
+        "template_id": job.template_id,
+        "schedule_id": job.schedule_id,
+        "group_id": job.group_id,
+        "sequence": job.sequence,
+        "retry_of": job.retry_of,
+        "scheduled_for": job.scheduled_for,
+        "expires_at": job.expires_at,
+        "role": job.role,
+        "task_id": job.task_id,
+        "title": job.title,
+        "timeout_seconds": job.timeout_seconds,
+        "stall_timeout_seconds": job.stall_timeout_seconds,
+        "webhook": codec.optional(job.webhook),
+        "webhook_status": job.webhook_status,
+        "unique_key": job.unique_key,
+        "created_by": job.created_by,
+        "unmet": job.unmet,
+        "is_due": int(job.is_due),
+        "is_turn": int(job.is_turn),
+    }
+
+
+def _jobs(rows: Iterable[Row]) -> list[Job]:
+    return [_job(row) for row in rows]
+
+
+def _job(row: Row) -> Job:
+    (job_id, office_id, lane_id, job_type, params, status, priority, position, created_at, queued_at, chain_id,
+     retry_policy, on_dependency_failure, resources, depends_on, template_id, schedule_id, group_id, sequence, retry_of,
+     scheduled_for, expires_at, role, task_id, title, timeout_seconds, stall_timeout_seconds, webhook, webhook_status,
+     unique_key, created_by, started_at, finished_at, outcome, decision, cancel_requested_at, cancel_mode, cancelled_at,
+     cancel_reason, worker_id, unmet, is_due, is_turn, passed_over_since) = row  # fmt: skip
+    return Job(
+        job_id=job_id,
+        office_id=office_id,
+        lane_id=lane_id,
+        job_type=job_type,
+        params=codec.loads(params),
+        status=JobStatus(status),
+        priority=priority,
+        position=position,
+        created_at=Instant(created_at),
+        queued_at=Instant(queued_at),
+        chain_id=chain_id,
+        retry_policy=codec.policy(retry_policy),
+        on_dependency_failure=OnDependencyFailure(on_dependency_failure),
+        resources=codec.loads(resources),
+        depends_on=() if depends_on is None else tuple(codec.loads(depends_on)),
+        template_id=template_id,
+        schedule_id=schedule_id,
+        group_id=group_id,
+        sequence=sequence,
+        retry_of=retry_of,
+        scheduled_for=codec.instant(scheduled_for),
+        expires_at=codec.instant(expires_at),
+        role=role,
+        task_id=task_id,
+        title=title,
+        timeout_seconds=timeout_seconds,
+        stall_timeout_seconds=stall_timeout_seconds,
+        webhook=codec.parsed(webhook),
+        webhook_status=webhook_status,
+        unique_key=unique_key,
+        created_by=created_by,
+        started_at=codec.instant(started_at),
+        finished_at=codec.instant(finished_at),
+        outcome=None if outcome is None else RunStatus(outcome),
+        decision=None if decision is None else Decision(decision),
+        cancel_requested_at=codec.instant(cancel_requested_at),
+        cancel_mode=None if cancel_mode is None else CancelMode(cancel_mode),
+        cancelled_at=codec.instant(cancelled_at),
+        cancel_reason=cancel_reason,
+        worker_id=worker_id,
+        unmet=unmet,
+        is_due=is_due == 1,
+        is_turn=is_turn == 1,
+        passed_over_since=codec.instant(passed_over_since),
+    )

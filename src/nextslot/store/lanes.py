@@ -1,0 +1,124 @@
+"""Lanes, limits and pauses: the stored counters that decide what may start, one function a statement."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ..clock import Instant
+from ..model import Lane, Limit
+from . import codec
+from .store import Tx
+
+
+@dataclass(slots=True)
+class LaneCounts:
+    """What changes of a lane."""
+
+    ready: int
+    is_open: bool
+    turn: int
+
+
+def find(tx: Tx, office_id: str, class_key: str, local: Mapping[str, int]) -> int | None:
+    row = tx.row("lanes.find", office_id=office_id, class_key=class_key, local=codec.canonical(local))
+    return row[0] if row else None
+
+
+def add(
+    tx: Tx,
+    office_id: str,
+    job_type: str,
+    resources: Mapping[str, int],
+    local: Mapping[str, int],
+    shared: Mapping[str, int],
+    class_key: str,
+) -> int:
+    row = tx.row(
+        "lanes.add",
+        office_id=office_id,
+        job_type=job_type,
+        resources=codec.canonical(resources),
+        local=codec.canonical(local),
+        shared=codec.canonical(shared),
+        class_key=class_key,
+    )
+    assert row is not None
+    lane_id: int = row[0]
+    return lane_id
+
+
+def get(tx: Tx, lane_id: int) -> Lane:
+    row = tx.row("lanes.get", lane_id=lane_id)
+    assert row is not None
+    return Lane(
+        lane_id=row[0],
+        office_id=row[1],
+        job_type=row[2],
+        resources=codec.loads(row[3]),
+        local=codec.loads(row[4]),
+        shared=codec.loads(row[5]),
+        class_key=row[6],
+    )
+
+
+def class_key(job_type: str, resources: Mapping[str, int], shared: Mapping[str, int]) -> str:
+    return codec.canonical({"type": job_type, "resources": resources, "limits": shared})
+
+
+def counts(tx: Tx, lane_id: int) -> LaneCounts:
+    row = tx.row("lanes.counts", lane_id=lane_id)
+    assert row is not None
+    return LaneCounts(row[0], row[1] == 1, row[2])
+
+
+def of_office(tx: Tx, office_id: str) -> tuple[bool, dict[int, LaneCounts]]:
+    """Whether an office is paused, and its lanes that have ready jobs."""
+    rows = tx.rows("lanes.of_office", office_id=office_id)
+    counts = {row[1]: LaneCounts(row[2], row[3] == 1, row[4]) for row in rows if row[1] is not None}
+    return rows[0][0] == 1, counts
+
+
+def turn_of(tx: Tx, office_id: str) -> int:
+    row = tx.row("lanes.turn_of", office_id=office_id)
+    return row[0] if row and row[0] is not None else 0
+
+
+def save(tx: Tx, lane_id: int, counts: LaneCounts) -> None:
+    tx.run("lanes.save", lane_id=lane_id, ready=counts.ready, is_open=int(counts.is_open), turn=counts.turn)
+
+
+def first_open(tx: Tx, but: Iterable[str]) -> list[tuple[int, int]]:
+    """(lane, turn): of each class the open lane whose office was served longest ago, leaving out some offices."""
+    return [(lane_id, turn) for lane_id, turn in tx.rows("lanes.first_open", but=codec.key_set(but))]
+
+
+def add_limit(tx: Tx, limit_key: str, capacity: int) -> None:
+    tx.run("limits.add", limit_key=limit_key, capacity=capacity)
+
+
+def limits(tx: Tx, limit_keys: Iterable[str]) -> dict[str, Limit]:
+    rows = tx.rows("limits.get_many", limit_keys=codec.key_set(limit_keys))
+    return {key: Limit(limit_key=key, capacity=capacity, used=used) for key, capacity, used in rows}
+
+
+def all_limits(tx: Tx) -> list[Limit]:
+    return [Limit(limit_key=key, capacity=capacity, used=used) for key, capacity, used in tx.rows("limits.all")]
+
+
+def use(tx: Tx, limit_key: str, units: int) -> None:
+    tx.run("limits.use", limit_key=limit_key, units=units)
+
+
+def resize(tx: Tx, limit_key: str, capacity: int) -> bool:
+    return tx.run("limits.resize", limit_key=limit_key, capacity=capacity) == 1
+
+
+def pauses(tx: Tx) -> set[tuple[str, str]]:
+    return {(scope, name) for scope, name in tx.rows("limits.pauses")}
+
+
+def pause(tx: Tx, scope: str, name: str, now: Instant) -> bool:
+    return tx.run("limits.pause", scope=scope, name=name, now=now) == 1
+
+
+def resume(tx: Tx, scope: str, name: str) -> bool:
+    return tx.run("limits.resume", scope=scope, name=name) == 1

@@ -1,0 +1,373 @@
+-- The whole schema: what is stored, and what the database itself refuses.
+-- Times are microseconds since 1970 in UTC; flags are 0 or 1; JSON is text.
+
+create table offices (
+    office_id text not null primary key,
+    name text not null,
+    status text not null check (status in ('active', 'archived')),
+    is_paused {int} not null check (is_paused in (0, 1)),
+    max_concurrent_jobs {int} not null check (max_concurrent_jobs >= 0),
+    role_limits text not null,
+    timeout_seconds {real},
+    retry_policy text not null,
+    cancel_mode text not null check (cancel_mode in ('finish', 'interrupt')),
+    on_dependency_failure text not null check (on_dependency_failure in ('wait', 'cancel')),
+    webhook text,
+    created_at {int} not null
+) {table};
+
+-- A lane is the set of limits that a job falls under. `ready` counts its jobs that are free to go; `is_open` says that
+-- its office could start one now as far as the office itself is concerned; `turn` is when its office was last served.
+create table lanes (
+    lane_id {int} not null primary key,
+    office_id text not null references offices,
+    job_type text not null,
+    resources text not null,
+    local text not null,
+    shared text not null,
+    class_key text not null,
+    ready {int} not null check (ready >= 0),
+    is_open {int} not null check (is_open in (0, 1)),
+    turn {int} not null,
+    unique (office_id, class_key, local)
+) {table};
+
+create index lanes_ready on lanes (office_id) where ready > 0;
+create index lanes_open on lanes (class_key, turn, lane_id) where is_open = 1;
+create index lanes_turn on lanes (office_id, turn);
+
+create table limits (
+    limit_key text not null primary key,
+    capacity {int} not null check (capacity >= 0),
+    used {int} not null check (used >= 0)
+) {table};
+
+create table pauses (
+    scope text not null check (scope in ('scheduler', 'type', 'resource')),
+    name text not null,
+    paused_at {int} not null,
+    primary key (scope, name)
+) {table};
+
+create table job_groups (
+    group_id text not null primary key,
+    office_id text not null references offices,
+    name text,
+    mode text not null check (mode in ('sequential', 'parallel')),
+    on_failure text not null check (on_failure in ('stop', 'continue', 'skip')),
+    status text not null check (status in ('QUEUED', 'RUNNING', 'COMPLETED', 'PARTIAL', 'CANCELLED')),
+    members {int} not null check (members > 0),
+    ended {int} not null check (ended between 0 and members),
+    succeeded {int} not null check (succeeded between 0 and ended),
+    cancelled {int} not null check (cancelled between 0 and ended - succeeded),
+    created_at {int} not null,
+    started_at {int},
+    finished_at {int},
+    check ((finished_at is not null) = (status in ('COMPLETED', 'PARTIAL', 'CANCELLED'))),
+    check (finished_at is null or ended = members)
+) {table};
+
+create table jobs (
+    job_id text not null primary key,
+    office_id text not null references offices,
+    lane_id {int} not null references lanes,
+    job_type text not null,
+    template_id text,
+    schedule_id text,
+    group_id text references job_groups,
+    sequence {int},
+    params text not null,
+    status text not null check (status in ('QUEUED', 'RUNNING', 'CANCELLED')),
+    outcome text check (outcome in ('COMPLETED', 'FAILED', 'SKIPPED')),
+    decision text check (decision in ('undecided', 'retry', 'permanent', 'cancelled')),
+    priority {int} not null check (priority between -999999 and 1000000),
+    position {int} not null,
+    retry_of text references jobs,
+    chain_id text not null references jobs,
+    scheduled_for {int},
+    expires_at {int},
+    unmet {int} not null check (unmet >= 0),
+    is_due {int} not null check (is_due in (0, 1)),
+    is_turn {int} not null check (is_turn in (0, 1)),
+    passed_over_since {int},
+    depends_on text,
+    on_dependency_failure text not null check (on_dependency_failure in ('wait', 'cancel')),
+    role text,
+    task_id text,
+    title text,
+    resources text not null,
+    timeout_seconds {real},
+    stall_timeout_seconds {real},
+    retry_policy text not null,
+    webhook text,
+    webhook_status text not null check (webhook_status in ('none', 'pending', 'delivered', 'failed')),
+    unique_key text,
+    created_by text,
+    created_at {int} not null,
+    queued_at {int} not null,
+    started_at {int},
+    finished_at {int},
+    cancel_requested_at {int},
+    cancel_mode text check (cancel_mode in ('finish', 'interrupt')),
+    cancelled_at {int},
+    cancel_reason text,
+    worker_id text,
+    check ((retry_of is null) = (chain_id = job_id)),
+    check ((group_id is null) = (sequence is null)),
+    check (status <> 'QUEUED' or (started_at is null and finished_at is null and worker_id is null)),
+    check (status <> 'RUNNING' or started_at is not null),
+    check (status <> 'RUNNING' or (finished_at is null) = (outcome is null)),
+    check (status <> 'CANCELLED' or (finished_at is not null and cancelled_at is not null)),
+    check (status = 'CANCELLED' or cancelled_at is null),
+    check (decision is null or outcome = 'FAILED')
+) {table};
+
+-- The queue of an office in its order (INV-004), waiting jobs too.
+create index jobs_queue on jobs (office_id, priority desc, position, created_at, job_id) where status = 'QUEUED';
+-- What may start, lane by lane, in the same order.
+create index jobs_ready on jobs (lane_id, priority desc, position, created_at, job_id)
+    where status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1;
+-- INV-003: a worker runs one job at a time.
+create unique index jobs_worker on jobs (worker_id) where status = 'RUNNING' and finished_at is null;
+-- A chain is a line.
+create unique index jobs_retry on jobs (retry_of) where retry_of is not null;
+create index jobs_chain on jobs (chain_id) where retry_of is not null;
+create index jobs_group on jobs (group_id, sequence) where group_id is not null;
+create unique index jobs_unique_key on jobs (office_id, unique_key) where unique_key is not null and finished_at is null;
+create index jobs_due on jobs (scheduled_for) where status = 'QUEUED' and is_due = 0;
+create index jobs_expiry on jobs (expires_at) where status = 'QUEUED' and expires_at is not null;
+create index jobs_starving on jobs (passed_over_since) where status = 'QUEUED' and passed_over_since is not null;
+create index jobs_undecided on jobs (job_id) where decision = 'undecided';
+
+create table runs (
+    run_id text not null primary key,
+    job_id text not null unique references jobs,
+    template_id text,
+    params_snapshot text not null,
+    status text check (status in ('COMPLETED', 'FAILED', 'SKIPPED')),
+    started_at {int} not null,
+    timeout_at {int},
+    finished_at {int},
+    exit_code {int},
+    error text,
+    failure_kind text,
+    reason text,
+    log_path text,
+    session_id text,
+    result text,
+    check ((status is null) = (finished_at is null)),
+    check (failure_kind is null or status = 'FAILED')
+) {table};
+
+create index runs_timeout on runs (timeout_at) where status is null and timeout_at is not null;
+
+create table artifacts (
+    run_id text not null references runs,
+    name text not null,
+    path text not null,
+    size {int} not null,
+    primary key (run_id, name)
+) {table};
+
+create table dependencies (
+    job_id text not null references jobs,
+    depends_on text not null references jobs,
+    chain_id text not null references jobs,
+    is_met {int} not null check (is_met in (0, 1)),
+    primary key (job_id, depends_on)
+) {table};
+
+create index dependencies_unmet on dependencies (chain_id) where is_met = 0;
+
+create table idempotency_keys (
+    office_id text not null,
+    route text not null,
+    idempotency_key text not null,
+    digest text not null,
+    answer text not null,
+    created_at {int} not null,
+    primary key (office_id, route, idempotency_key)
+) {table};
+
+create index idempotency_age on idempotency_keys (created_at);
+
+create table reservations (
+    reservation_id text not null primary key,
+    office_id text not null references offices,
+    reserved_at {int} not null,
+    reserved_by text not null,
+    expires_at {int} not null,
+    status text not null check (status in ('ACTIVE', 'RELEASED', 'EXPIRED'))
+) {table};
+
+-- 5.5: at most one ACTIVE per office.
+create unique index reservations_active on reservations (office_id) where status = 'ACTIVE';
+
+-- Every planned instant of a schedule is accounted for, once; `until` and `count` make one row of a span.
+create table occurrences (
+    schedule_id text not null,
+    instant {int} not null,
+    until {int},
+    count {int} not null check (count > 0),
+    outcome text not null check (outcome in ('fired', 'skipped')),
+    reason text,
+    job_id text references jobs,
+    primary key (schedule_id, instant),
+    check ((outcome = 'fired') = (job_id is not null)),
+    check ((outcome = 'skipped') = (reason is not null))
+) {table};
+
+create table events (
+    seq {serial},
+    type text not null,
+    office_id text,
+    job_id text,
+    run_id text,
+    details text not null,
+    timestamp {int} not null
+) {log};
+
+create table meta (
+    name text not null primary key,
+    value text not null
+) {table};
+
+-- A transaction that must go round the rules (import, retention) puts a row here and takes it out again before it
+-- commits: the deferred reference to a table that can hold nothing makes any commit with such a row fail.
+create table never (
+    never {int} not null primary key check (never is null)
+) {table};
+
+create table maintenance (
+    reason text not null primary key,
+    never {int} not null references never deferrable initially deferred
+) {table};
+
+rule job_born_queued before insert on jobs
+    refuse 'a job is born QUEUED (5.3)'
+    when (new.status <> 'QUEUED' or new.outcome is not null) and not exists (select 1 from maintenance);
+
+-- INSERT OR REPLACE deletes without asking the delete rules, so a second insert is refused before it gets there.
+rule job_inserted_once before insert on jobs
+    refuse 'this job exists: it cannot be replaced'
+    when exists (select 1 from jobs where job_id = new.job_id)
+        or (new.retry_of is not null and exists (select 1 from jobs where retry_of = new.retry_of));
+
+rule job_kept before delete on jobs
+    refuse 'a job is never deleted outside maintenance'
+    when not exists (select 1 from maintenance);
+
+rule job_identity before update of job_id, office_id, job_type, template_id, schedule_id, group_id, sequence, retry_of, chain_id, created_at, queued_at on jobs
+    refuse 'what a job is never changes'
+    when new.job_id <> old.job_id or new.office_id <> old.office_id or new.job_type <> old.job_type
+        or new.template_id is distinct from old.template_id or new.schedule_id is distinct from old.schedule_id
+        or new.group_id is distinct from old.group_id or new.sequence is distinct from old.sequence
+        or new.retry_of is distinct from old.retry_of or new.chain_id <> old.chain_id
+        or new.created_at <> old.created_at or new.queued_at <> old.queued_at;
+
+rule job_moves before update of status on jobs
+    refuse 'illegal move: QUEUED to RUNNING or CANCELLED, RUNNING to CANCELLED, and no way back (5.3)'
+    when new.status <> old.status
+        and not (old.status = 'QUEUED' and new.status in ('RUNNING', 'CANCELLED'))
+        and not (old.status = 'RUNNING' and new.status = 'CANCELLED' and old.finished_at is null);
+
+rule job_frozen before update of params, priority, position on jobs
+    refuse 'params, priority and position are frozen once a job is dispatched or cancelled (INV-001)'
+    when old.status <> 'QUEUED'
+        and (new.params <> old.params or new.priority <> old.priority or new.position <> old.position);
+
+-- 5.1: the run is inserted first, so a job never runs without one.
+rule job_runs_with_run before update of status on jobs
+    refuse 'no RUNNING job without its run (5.1)'
+    when old.status = 'QUEUED' and new.status = 'RUNNING'
+        and not exists (select 1 from runs where job_id = new.job_id and status is null);
+
+rule job_ends_with_run before update of finished_at, outcome, status on jobs
+    refuse 'a dispatched job ends with its run, as its run (5.1)'
+    when old.status = 'RUNNING' and new.finished_at is not null and old.finished_at is null
+        and not exists (select 1 from runs where job_id = new.job_id and status = new.outcome);
+
+rule job_ends_once before update of finished_at, outcome, started_at, cancelled_at, worker_id on jobs
+    refuse 'what is written when a job starts or ends is written once'
+    when (old.finished_at is not null and new.finished_at is distinct from old.finished_at)
+        or (old.outcome is not null and new.outcome is distinct from old.outcome)
+        or (old.started_at is not null and new.started_at is distinct from old.started_at)
+        or (old.cancelled_at is not null and new.cancelled_at is distinct from old.cancelled_at)
+        or (old.worker_id is not null and new.worker_id is distinct from old.worker_id);
+
+rule job_decided_once before update of decision on jobs
+    refuse 'what follows a failure is decided once'
+    when old.decision is not null and old.decision <> 'undecided' and new.decision is distinct from old.decision;
+
+rule run_born_running before insert on runs
+    refuse 'a run begins unfinished, for a job that is QUEUED'
+    when (new.status is not null
+            or exists (select 1 from jobs where job_id = new.job_id and status <> 'QUEUED'))
+        and not exists (select 1 from maintenance);
+
+rule run_inserted_once before insert on runs
+    refuse 'a job has one run (DEC-001), and a run cannot be replaced'
+    when exists (select 1 from runs where run_id = new.run_id or job_id = new.job_id);
+
+rule run_kept before delete on runs
+    refuse 'a run is never deleted outside maintenance'
+    when not exists (select 1 from maintenance);
+
+rule run_identity before update of run_id, job_id, template_id, params_snapshot, started_at, timeout_at on runs
+    refuse 'what a run is never changes (INV-002)'
+    when new.run_id <> old.run_id or new.job_id <> old.job_id or new.template_id is distinct from old.template_id
+        or new.params_snapshot <> old.params_snapshot or new.started_at <> old.started_at
+        or new.timeout_at is distinct from old.timeout_at;
+
+rule run_written_once before update on runs
+    refuse 'the outcome of a run is written once (INV-002)'
+    when (old.finished_at is not null
+            and (new.status is distinct from old.status or new.finished_at is distinct from old.finished_at
+                or new.exit_code is distinct from old.exit_code or new.error is distinct from old.error
+                or new.failure_kind is distinct from old.failure_kind or new.reason is distinct from old.reason
+                or new.result is distinct from old.result))
+        or (old.log_path is not null and new.log_path is distinct from old.log_path)
+        or (old.session_id is not null and new.session_id is distinct from old.session_id);
+
+rule artifact_inserted_once before insert on artifacts
+    refuse 'artifacts are only added (INV-002)'
+    when exists (select 1 from artifacts where run_id = new.run_id and name = new.name);
+
+rule artifact_fixed before update on artifacts
+    refuse 'artifacts are only added (INV-002)'
+    when 1 = 1;
+
+rule artifact_kept before delete on artifacts
+    refuse 'artifacts are only added (INV-002)'
+    when not exists (select 1 from maintenance);
+
+rule event_fixed before update on events
+    refuse 'events are only appended'
+    when 1 = 1;
+
+rule event_kept before delete on events
+    refuse 'events are only appended'
+    when not exists (select 1 from maintenance);
+
+rule occurrence_inserted_once before insert on occurrences
+    refuse 'an occurrence is accounted for once'
+    when exists (select 1 from occurrences where schedule_id = new.schedule_id and instant = new.instant);
+
+rule occurrence_fixed before update on occurrences
+    refuse 'an occurrence is accounted for once'
+    when new.schedule_id <> old.schedule_id or new.instant <> old.instant or new.outcome <> old.outcome
+        or new.job_id is distinct from old.job_id or new.reason is distinct from old.reason;
+
+rule occurrence_kept before delete on occurrences
+    refuse 'an occurrence is accounted for once'
+    when not exists (select 1 from maintenance);
+
+rule reservation_inserted_once before insert on reservations
+    refuse 'a reservation cannot be replaced'
+    when exists (select 1 from reservations where reservation_id = new.reservation_id)
+        or (new.status = 'ACTIVE'
+            and exists (select 1 from reservations where office_id = new.office_id and status = 'ACTIVE'));
+
+rule reservation_moves before update of status on reservations
+    refuse 'a reservation that was released or has expired stays so (5.5)'
+    when old.status <> 'ACTIVE' and new.status <> old.status;

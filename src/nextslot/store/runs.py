@@ -1,0 +1,76 @@
+"""Runs and their artifacts: rows to values and back, one function a statement."""
+
+from ..clock import Instant
+from ..model import Artifact, FailureKind, Outcome, Run, RunStatus
+from . import codec
+from .store import Row, Tx
+
+
+def begin(tx: Tx, run_id: str, job_id: str, now: Instant) -> bool:
+    """The run of a queued job; False if it is not queued any more."""
+    return tx.run("runs.begin", run_id=run_id, job_id=job_id, now=now) == 1
+
+
+def finish(tx: Tx, run_id: str, outcome: Outcome, now: Instant) -> bool:
+    """Writes the outcome, once: False if the run had ended already."""
+    changed = tx.run(
+        "runs.finish",
+        run_id=run_id,
+        status=outcome.status,
+        now=now,
+        exit_code=outcome.exit_code,
+        error=outcome.error,
+        failure_kind=outcome.failure_kind,
+        reason=outcome.reason,
+        log_path=outcome.log_path,
+        session_id=outcome.session_id,
+        result=codec.optional(outcome.result),
+    )
+    if changed and outcome.artifacts:
+        tx.run_many("runs.add_artifact", [
+            {"run_id": run_id, "name": a.name, "path": a.path, "size": a.size} for a in outcome.artifacts
+        ])  # fmt: skip
+    return changed == 1
+
+
+def get(tx: Tx, run_id: str) -> Run | None:
+    return _found(tx, tx.row("runs.get", run_id=run_id))
+
+
+def of_job(tx: Tx, job_id: str) -> Run | None:
+    return _found(tx, tx.row("runs.of_job", job_id=job_id))
+
+
+def repair(tx: Tx, run_id: str, job_id: str) -> None:
+    """Gives a job that is RUNNING without a run the run it lacks: the rules forbid both, so they are set aside."""
+    tx.run("maintenance.begin", reason="recovery: RUNNING without a run")
+    tx.run("runs.repair", run_id=run_id, job_id=job_id)
+    tx.run("maintenance.end")
+
+
+def overdue(tx: Tx, now: Instant, limit: int) -> list[str]:
+    return [row[0] for row in tx.rows("runs.overdue", now=now, limit=limit)]
+
+
+def _found(tx: Tx, row: Row | None) -> Run | None:
+    if row is None:
+        return None
+    artifacts = tx.rows("runs.artifacts", run_id=row[0])
+    return Run(
+        run_id=row[0],
+        job_id=row[1],
+        template_id=row[2],
+        params_snapshot=codec.loads(row[3]),
+        status=None if row[4] is None else RunStatus(row[4]),
+        started_at=Instant(row[5]),
+        timeout_at=codec.instant(row[6]),
+        finished_at=codec.instant(row[7]),
+        exit_code=row[8],
+        error=row[9],
+        failure_kind=None if row[10] is None else FailureKind(row[10]),
+        reason=row[11],
+        log_path=row[12],
+        session_id=row[13],
+        result=codec.parsed(row[14]),
+        artifacts=tuple(Artifact(name=name, path=path, size=size) for name, path, size in artifacts),
+    )

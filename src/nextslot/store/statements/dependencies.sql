@@ -1,0 +1,27 @@
+-- insert: an edge: a job waits for the chain of another
+insert into dependencies (job_id, depends_on, chain_id, is_met) values (:job_id, :depends_on, :chain_id, :is_met);
+
+-- meet: a chain has succeeded: its edges are met, once
+update dependencies set is_met = 1 where chain_id = :chain_id and is_met = 0 returning job_id;
+
+-- waiting_for: the jobs that wait for a chain
+select dependencies.job_id, jobs.on_dependency_failure from dependencies
+join jobs on jobs.job_id = dependencies.job_id
+where dependencies.chain_id = :chain_id and dependencies.is_met = 0 and jobs.status = 'QUEUED'
+order by dependencies.job_id;
+
+-- has_succeeded: which of these chains have a job that completed or was skipped
+select distinct chain_id from jobs
+where (job_id in (select key from json_each(:chain_ids))
+        or (retry_of is not null and chain_id in (select key from json_each(:chain_ids))))
+    and outcome in ('COMPLETED', 'SKIPPED');
+
+-- of_job: what a job waits for
+select depends_on, chain_id, is_met from dependencies where job_id = :job_id order by depends_on;
+
+-- dead_chains: which of these chains have ended without success: their last job has, and no retry follows
+select distinct chain_id, job_id from jobs
+where (job_id in (select key from json_each(:chain_ids))
+        or (retry_of is not null and chain_id in (select key from json_each(:chain_ids))))
+    and (status = 'CANCELLED' or decision in ('permanent', 'cancelled'))
+    and not exists (select 1 from jobs later where later.retry_of = jobs.job_id);

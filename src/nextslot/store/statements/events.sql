@@ -1,0 +1,9 @@
+-- append: one event; its number is given by the database
+insert into events (type, office_id, job_id, run_id, details, timestamp)
+values (:type, :office_id, :job_id, :run_id, :details, :timestamp);
+
+-- after: events from a number on, oldest first
+select seq, type, office_id, job_id, run_id, details, timestamp from events where seq > :after order by seq limit :limit;
+
+-- last: the newest number
+select coalesce(max(seq), 0) from events;

@@ -1,0 +1,20 @@
+-- columns: a whole group, in the order that groups.py reads it
+group_id, office_id, name, mode, on_failure, status, members, ended, succeeded, cancelled, created_at, started_at, finished_at
+
+-- insert: a new group
+insert into job_groups (group_id, office_id, name, mode, on_failure, status, members, ended, succeeded, cancelled, created_at)
+values (:group_id, :office_id, :name, :mode, :on_failure, 'QUEUED', :members, 0, 0, 0, :created_at);
+
+-- get: one group
+select {groups.columns} from job_groups where group_id = :group_id;
+
+-- begin: its first member starts
+update job_groups set status = 'RUNNING', started_at = :now where group_id = :group_id and started_at is null;
+
+-- count: a member's chain ended, or went on again
+update job_groups set ended = :ended, succeeded = :succeeded, cancelled = :cancelled, status = :status,
+    finished_at = :finished_at
+where group_id = :group_id;
+
+-- page: groups of an office, newest first
+select {groups.columns} from job_groups where office_id = :office_id and group_id < :before order by group_id desc limit :limit;

@@ -1,0 +1,12 @@
+-- get: what was answered for a key
+select digest, answer, created_at from idempotency_keys
+where office_id = :office_id and route = :route and idempotency_key = :idempotency_key;
+
+-- put: what was answered for a key
+insert into idempotency_keys (office_id, route, idempotency_key, digest, answer, created_at)
+values (:office_id, :route, :idempotency_key, :digest, :answer, :now);
+
+-- forget: keys that are older than a day, a few at a time
+delete from idempotency_keys where (office_id, route, idempotency_key) in (
+    select office_id, route, idempotency_key from idempotency_keys where created_at <= :before order by created_at limit :limit
+);

@@ -1,0 +1,44 @@
+-- columns: the fixed part of a lane
+lane_id, office_id, job_type, resources, local, shared, class_key
+
+-- find: the lane of an office with these limits
+select lane_id from lanes where office_id = :office_id and class_key = :class_key and local = :local;
+
+-- add: a new lane
+insert into lanes (lane_id, office_id, job_type, resources, local, shared, class_key, ready, is_open, turn)
+select coalesce(max(lane_id), 0) + 1, :office_id, :job_type, :resources, :local, :shared, :class_key, 0, 0, 0
+from lanes
+returning lane_id;
+
+-- get: the fixed part of one lane
+select {lanes.columns} from lanes where lane_id = :lane_id;
+
+-- counts: what changes of one lane
+select ready, is_open, turn from lanes where lane_id = :lane_id;
+
+-- of_office: whether an office is paused, and its lanes that have ready jobs (at least one row)
+select offices.is_paused, lanes.lane_id, lanes.ready, lanes.is_open, lanes.turn
+from offices left join lanes on lanes.office_id = offices.office_id and lanes.ready > 0
+where offices.office_id = :office_id;
+
+-- turn_of: when an office was last served
+select max(turn) from lanes where office_id = :office_id;
+
+-- save: what has changed of a lane
+update lanes set ready = :ready, is_open = :is_open, turn = :turn where lane_id = :lane_id;
+
+-- first_open: of each class of lanes, the open one whose office was served longest ago, without some offices
+with recursive classes(class_key) as (
+    select min(class_key) from lanes where is_open = 1
+    union all
+    select (select min(lanes.class_key) from lanes where lanes.is_open = 1 and lanes.class_key > classes.class_key)
+    from classes where classes.class_key is not null
+)
+select lane_id, turn from lanes where lane_id in (
+    select (
+        select first.lane_id from lanes first
+        where first.is_open = 1 and first.class_key = classes.class_key
+            and first.office_id not in (select key from json_each(:but))
+        order by first.turn, first.lane_id limit 1
+    ) from classes where classes.class_key is not null
+);

@@ -1,0 +1,23 @@
+-- add: a limit that is met for the first time
+insert into limits (limit_key, capacity, used) values (:limit_key, :capacity, 0) on conflict (limit_key) do nothing;
+
+-- get_many: limits by a JSON object whose keys are the limit keys
+select limit_key, capacity, used from limits where limit_key in (select key from json_each(:limit_keys));
+
+-- use: units taken or given back
+update limits set used = used + :units where limit_key = :limit_key;
+
+-- resize: another capacity
+update limits set capacity = :capacity where limit_key = :limit_key and capacity <> :capacity;
+
+-- all: every limit
+select limit_key, capacity, used from limits order by limit_key;
+
+-- pauses: what is paused across offices
+select scope, name from pauses;
+
+-- pause: from now on
+insert into pauses (scope, name, paused_at) values (:scope, :name, :now) on conflict (scope, name) do nothing;
+
+-- resume: no longer
+delete from pauses where scope = :scope and name = :name;

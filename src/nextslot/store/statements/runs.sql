@@ -1,0 +1,33 @@
+-- columns: a whole run, in the order that runs.py reads it
+run_id, job_id, template_id, params_snapshot, status, started_at, timeout_at, finished_at, exit_code, error,
+failure_kind, reason, log_path, session_id, result
+
+-- begin: the run of a queued job, with its parameters as they are now
+insert into runs (run_id, job_id, template_id, params_snapshot, started_at, timeout_at)
+select :run_id, job_id, template_id, params, :now, :now + cast(timeout_seconds * 1000000 as bigint)
+from jobs where job_id = :job_id and status = 'QUEUED';
+
+-- finish: a run ends, once: one that has ended is not touched
+update runs set status = :status, finished_at = :now, exit_code = :exit_code, error = :error,
+    failure_kind = :failure_kind, reason = :reason, log_path = coalesce(log_path, :log_path),
+    session_id = coalesce(session_id, :session_id), result = :result
+where run_id = :run_id and status is null;
+
+-- get: one run
+select {runs.columns} from runs where run_id = :run_id;
+
+-- of_job: the run of a job
+select {runs.columns} from runs where job_id = :job_id;
+
+-- repair: the run of a job that is RUNNING without one (4.5, first row); only under maintenance
+insert into runs (run_id, job_id, template_id, params_snapshot, started_at)
+select :run_id, job_id, template_id, params, started_at from jobs where job_id = :job_id;
+
+-- overdue: unfinished runs whose time is up
+select run_id from runs where status is null and timeout_at <= :now order by timeout_at limit :limit;
+
+-- add_artifact: a file that the run produced
+insert into artifacts (run_id, name, path, size) values (:run_id, :name, :path, :size);
+
+-- artifacts: what a run produced
+select name, path, size from artifacts where run_id = :run_id order by name;

@@ -1,0 +1,55 @@
+"""The contract of a store: transactions as functions. `engine` writes works; a store runs them.
+
+    await store.write(lambda tx: queue.enqueue(tx, new_job, now))     # one transaction; durable when it returns
+    await store.read(lambda tx: jobs.get(tx, job_id))                 # a consistent view of what is committed
+
+A *work* is a plain function over a transaction. It may be run more than once (a group that fails is rolled back and
+run again one by one, a serialization failure is run again), so it starts nothing outside the database: what must
+happen outside is given to `tx.after_commit`, which runs it on the event loop once the commit is durable.
+A work that raises leaves nothing behind, and its error reaches its caller only.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+Local = TypeVar("Local")
+
+# A row is what the driver gives: its columns are named in the statement and typed by the function that reads it.
+Row = tuple[Any, ...]
+
+
+class Tx(Protocol):
+    """An open transaction: named statements in, rows out."""
+
+    def row(self, statement: str, /, **values: object) -> Row | None:
+        """The first row, or None."""
+
+    def rows(self, statement: str, /, **values: object) -> list[Row]: ...
+
+    def run(self, statement: str, /, **values: object) -> int:
+        """Executes a statement and returns how many rows it changed: zero is an answer."""
+
+    def run_many(self, statement: str, values: Iterable[Mapping[str, object]], /) -> None: ...
+
+    def after_commit(self, call: Callable[[], None], /) -> None:
+        """Runs `call` on the event loop after the commit, in the order given; never after a rollback."""
+
+    def local(self, kind: Callable[["Tx"], Local], /) -> Local:
+        """The transaction's own instance of `kind`, made on first use and dropped with the transaction."""
+
+
+Work = Callable[[Tx], T]
+
+
+class Store(Protocol):
+    async def write(self, work: Work[T], /, *, rows: int = 1) -> T:
+        """Runs `work` in a transaction, alone or with others. `rows` is its size, if it is large."""
+
+    async def read(self, work: Work[T], /) -> T: ...
+
+    async def close(self) -> None: ...
+
+
+# Runs once at the end of every writing transaction, before its commit: this is where the next jobs are claimed.
+Closing = Callable[[Tx], None]

@@ -1,0 +1,120 @@
+"""For tests, yours and ours: virtual time, seeded chance, and a scheduler that runs its jobs at once.
+
+    def test_my_job():
+        async def main():
+            scheduler = testing.scheduler(directory)
+            scheduler.job_type("thumbnail")(thumbnail)
+            async with scheduler:
+                job = await scheduler.submit("thumbnail", {"path": "a.png"})
+                await asyncio.sleep(3600)                 # an hour passes, at once
+                assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+
+        testing.run(main())
+
+Time passes only when nothing else can happen, so a test never sleeps for real and does the same thing twice.
+"""
+
+import asyncio
+import random
+import selectors
+import uuid
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .clock import Alarm, Instant, LoopAlarm, SystemClock
+from .handlers.threads import InlineThreads
+from .scheduler import Scheduler
+
+T = TypeVar("T")
+
+BEGINNING = Instant(1_794_726_000_000_000)  # 2026-11-15 07:00 in UTC
+
+
+class NothingLeftToWaitFor(RuntimeError):
+    """Everything waits and no timer is set: on virtual time this would last for ever."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time jumps to the next timer as soon as nothing else can run."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        super().__init__(_JumpingSelector(self))
+
+    def time(self) -> float:
+        return self.seconds
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        events = super().select(0)
+        if not events and timeout is None:
+            raise NothingLeftToWaitFor
+        if not events and timeout:
+            self._loop.seconds += timeout
+        return events
+
+
+class VirtualClock(SystemClock):
+    """The wall clock of a virtual loop; `jump` sets it forward or back, as people and time servers do."""
+
+    def __init__(self, beginning: Instant = BEGINNING) -> None:
+        self._beginning = beginning
+
+    def now(self) -> Instant:
+        return self._beginning.after(asyncio.get_running_loop().time())
+
+    def jump(self, seconds: float) -> None:
+        self._beginning = self._beginning.after(seconds)
+
+    def alarm(self, ring: Any) -> Alarm:
+        return LoopAlarm(self, ring)
+
+
+class SeededChance:
+    """Ids and fractions that are the same for the same seed; ids are UUIDv7-shaped and in order."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+        self._ids = 0
+
+    def new_id(self) -> str:
+        self._ids += 1
+        number = (self._ids << 80) | self._random.getrandbits(62)
+        return str(uuid.UUID(int=number & ~(0xF << 76) & ~(0x3 << 62) | (0x7 << 76) | (0x2 << 62)))
+
+    def fraction(self) -> float:
+        return self._random.random()
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine on virtual time."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)
+
+
+def scheduler(directory: Path | str, seed: int = 0, **options: Any) -> Scheduler:
+    """A scheduler on a real SQLite file in this directory, all in one thread, for use inside `testing.run`."""
+    options = {
+        "clock": VirtualClock(),
+        "chance": SeededChance(seed),
+        "threads": InlineThreads(),
+        "is_threaded": False,
+        **options,
+    }
+    return Scheduler(f"sqlite:///{directory}/nextslot.db", **options)
+
+
+async def settled() -> None:
+    """Returns when everything that can happen now has happened, without time having passed to speak of."""
+    await asyncio.sleep(1e-6)
+
+
+async def crash(victim: Scheduler) -> None:
+    """Ends a scheduler as a power cut would: nothing more is stored, nothing is said to anybody."""
+    await victim._crash()
