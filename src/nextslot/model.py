@@ -178,6 +178,10 @@ class Lane:
     local: Mapping[str, int]
     shared: Mapping[str, int]
     class_key: str
+    needs: Mapping[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "needs", {**self.local, **self.shared})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from ..handlers.registry import JobTypes
 from ..model import Json, Lane
 from ..store import codec, groups, jobs, lanes, runs
 from ..store.jobs import Head
+from ..store.lanes import Outlook
 from ..store.store import Tx
 from .events import EventLog
 from .lanes import Lanes, OfficeSlate, Slate
@@ -19,6 +20,8 @@ from .timer import Timer
 from .workers import Workers
 
 STARVATION_AFTER_SECONDS = 600
+# How many jobs of a lane are read ahead, where there is room for several.
+MOST_HEADS = 10
 # Of more starving jobs than this the oldest come first anyway.
 MOST_STARVING = 100
 
@@ -44,14 +47,11 @@ class _Pass:
 
     slate: Slate
     now: Instant
+    outlook: Outlook
     paused: set[tuple[str, str]]
     held: dict[str, int] = field(default_factory=dict)
     heads: dict[int, list[Head]] = field(default_factory=dict)
     others: list[tuple[int, Lane]] | None = None
-
-    def can_ever_fit(self, lane: Lane) -> bool:
-        needs = {**lane.local, **lane.shared}
-        return all(self.slate.most_room(key) >= units for key, units in needs.items())
 
 
 class Dispatcher:
@@ -87,7 +87,8 @@ class Dispatcher:
         """Starts every job that order and limits allow now. Runs at the end of each transaction that touched them."""
         slate = self._lanes.slate(tx)
         if self._launch is not None and slate.is_touched:
-            pass_ = _Pass(slate, self._clock.now(), lanes.pauses(tx))
+            outlook = lanes.outlook(tx)
+            pass_ = _Pass(slate, self._clock.now(), outlook, lanes.pauses(tx) if outlook.pauses else set())
             if ("scheduler", "") not in pass_.paused:
                 self._serve_starving(tx, pass_)
                 while self._start_next(tx, pass_):
@@ -98,17 +99,23 @@ class Dispatcher:
 
     def _start_next(self, tx: Tx, pass_: _Pass) -> bool:
         """Starts one job of the office that was served longest ago and has one that fits; False if there is none."""
-        mine = [
-            (office.turn, office.office_id) for office in pass_.slate.offices if self._open_lanes(tx, pass_, office)
-        ]
-        theirs = [(turn, lane.office_id) for turn, lane in self._open_elsewhere(tx, pass_)]
-        if not mine and not theirs:
+        best: tuple[int, str] | None = None
+        fitting: list[Lane] = []
+        for office in pass_.slate.offices:
+            if (best is None or (office.turn, office.office_id) < best) and (
+                open_ := self._open_lanes(tx, pass_, office)
+            ):
+                best, fitting = (office.turn, office.office_id), open_
+        for turn, lane in self._open_elsewhere(tx, pass_):
+            if best is None or (turn, lane.office_id) < best:
+                best, fitting = (turn, lane.office_id), []
+        if best is None:
             return False
-        next_ = min(mine + theirs)
-        if next_ not in mine:
-            pass_.others = None  # The next office of that class has to be looked for.
-        _, office_id = next_
-        self._start_first(tx, pass_, pass_.slate.office(office_id))
+        office = pass_.slate.office(best[1])
+        if not fitting:
+            pass_.others = None  # That office is one of ours now; the next of its class has to be looked for.
+            fitting = self._open_lanes(tx, pass_, office)
+        self._start_first(tx, pass_, office, fitting)
         return True
 
     def _open_lanes(self, tx: Tx, pass_: _Pass, office: OfficeSlate) -> list[Lane]:
@@ -119,14 +126,15 @@ class Dispatcher:
 
     def _open_elsewhere(self, tx: Tx, pass_: _Pass) -> list[tuple[int, Lane]]:
         """Lanes of offices that this transaction has not touched, with their turns: one for each class that fits."""
+        if not pass_.slate.is_freed or not pass_.outlook.has_open_lanes:
+            return []
         if pass_.others is None:
-            touched = [office.office_id for office in pass_.slate.offices]
-            found = lanes.first_open(tx, but=touched) if pass_.slate.is_freed else []
+            found = lanes.first_open(tx, but=[office.office_id for office in pass_.slate.offices])
             pass_.others = [(turn, self._lanes.lane(tx, lane_id)) for lane_id, turn in found]
         return [
             (turn, lane)
             for turn, lane in pass_.others
-            if self._is_allowed(pass_, lane) and self._fits(pass_, lane, local=False)
+            if self._is_allowed(pass_, lane) and self._fits_elsewhere(pass_, lane)
         ]
 
     def _is_allowed(self, pass_: _Pass, lane: Lane) -> bool:
@@ -139,17 +147,17 @@ class Dispatcher:
             )
         )
 
-    def _fits(self, pass_: _Pass, lane: Lane, local: bool = True) -> bool:
-        """Whether every limit has room, besides what is kept back for others."""
-        needs = {**lane.local, **lane.shared} if local else lane.shared
-        pass_.slate.know(needs)
-        return all(pass_.slate.room(key) >= units + pass_.held.get(key, 0) for key, units in needs.items())
+    def _fits(self, pass_: _Pass, lane: Lane) -> bool:
+        return pass_.slate.room(lane.needs, pass_.held) > 0
+
+    def _fits_elsewhere(self, pass_: _Pass, lane: Lane) -> bool:
+        """An open lane's office has room: that is what open means."""
+        return pass_.slate.room(lane.shared, pass_.held) > 0
 
     # Starting one.
 
-    def _start_first(self, tx: Tx, pass_: _Pass, office: OfficeSlate) -> None:
+    def _start_first(self, tx: Tx, pass_: _Pass, office: OfficeSlate, fitting: list[Lane]) -> None:
         """The first in order (INV-004) among the heads of the lanes that fit; those before it were passed over."""
-        fitting = self._open_lanes(tx, pass_, office)
         first = min(fitting, key=lambda lane: self._head(tx, pass_, lane).place)
         head = self._head(tx, pass_, first)
         self._note_passed_over(tx, pass_, office, fitting, head)
@@ -158,7 +166,8 @@ class Dispatcher:
     def _head(self, tx: Tx, pass_: _Pass, lane: Lane) -> Head:
         heads = pass_.heads.get(lane.lane_id)
         if not heads:
-            heads = pass_.heads[lane.lane_id] = jobs.heads(tx, lane.lane_id, limit=8)[::-1]
+            limit = min(max(pass_.slate.room(lane.needs), 1), MOST_HEADS)
+            heads = pass_.heads[lane.lane_id] = jobs.heads(tx, lane.lane_id, limit)[::-1]
         return heads[-1]
 
     def _start(self, tx: Tx, pass_: _Pass, lane: Lane, head: Head) -> None:
@@ -168,7 +177,7 @@ class Dispatcher:
         assert started is not None
         heads = pass_.heads.get(lane.lane_id)
         if heads:
-            heads.remove(head) if heads[-1] is not head else heads.pop()
+            heads.pop()
         office = pass_.slate.office(lane.office_id)
         office.turn = max(office.turn + 1, now)
         pass_.slate.take(lane)
@@ -198,15 +207,16 @@ class Dispatcher:
     def _serve_starving(self, tx: Tx, pass_: _Pass) -> None:
         """A job passed over for too long starts as soon as it fits; until then what it needs is kept back for it."""
         since = pass_.now.after(-self._starvation_after)
+        if pass_.outlook.passed_over_since is None or pass_.outlook.passed_over_since > since:
+            return
         for lane, head in self._first_by_office(tx, jobs.starving(tx, since, MOST_STARVING)):
             if not self._is_allowed(pass_, lane) or pass_.slate.office(lane.office_id).is_paused:
                 continue
             if self._fits(pass_, lane):
                 self._start(tx, pass_, lane, head)
-            elif pass_.can_ever_fit(lane):
-                for needs in (lane.local, lane.shared):
-                    for key, units in needs.items():
-                        pass_.held[key] = pass_.held.get(key, 0) + units
+            elif pass_.slate.could_ever_fit(lane.needs):
+                for key, units in lane.needs.items():
+                    pass_.held[key] = pass_.held.get(key, 0) + units
 
     def _first_by_office(self, tx: Tx, starving: Iterable[tuple[str, int, Head]]) -> list[tuple[Lane, Head]]:
         """One for each office: the first in its order; the office that has waited longest first."""
@@ -218,14 +228,15 @@ class Dispatcher:
 
     def _note_passed_over(self, tx: Tx, pass_: _Pass, office: OfficeSlate, fitting: list[Lane], started: Head) -> None:
         """Heads that a limit holds back while this one goes: earlier ones here, and offices whose turn was earlier."""
-        for lane_id in office.waiting:
+        held_back = office.waiting if len(fitting) < len(office.waiting) else []
+        for lane_id in held_back:
             lane = self._lanes.lane(tx, lane_id)
             if lane not in fitting and self._is_allowed(pass_, lane):
                 head = self._head(tx, pass_, lane)
                 if head.place < started.place and head.passed_over_since is None:
                     self._pass_over(tx, pass_, lane, head)
         for turn, lane in pass_.others or ():
-            if turn < office.turn and self._is_allowed(pass_, lane) and not self._fits(pass_, lane, local=False):
+            if turn < office.turn and self._is_allowed(pass_, lane) and not self._fits_elsewhere(pass_, lane):
                 head = self._head(tx, pass_, lane)
                 if head.passed_over_since is None:
                     self._pass_over(tx, pass_, lane, head)

@@ -13,6 +13,7 @@ from ..handlers.registry import JobType, JobTypes
 from ..handlers.run import Fail, RunContext, Skip, Stopped
 from ..handlers.threads import Threads
 from ..model import FailureKind, Json, Outcome
+from ..policy.requests import json_problems
 from ..store.codec import dumps
 from .dispatcher import Claim
 
@@ -121,10 +122,10 @@ def _call(job_type: JobType, run: RunContext) -> Outcome:
 def _returned(run: RunContext, value: Json) -> Outcome:
     if value is None:
         return Outcome.completed()
-    try:
-        size = len(dumps(value).encode())
-    except (TypeError, ValueError, RecursionError) as error:
-        return _invalid(run, f"the handler returned something that is not JSON: {error}")
+    problem = next(json_problems("result", {"": value}), None)
+    if problem is not None:
+        return _invalid(run, f"the handler returned something that cannot be kept as JSON: {problem.problem}")
+    size = len(dumps(value).encode())
     if size > MAX_RESULT_BYTES:
         return _invalid(
             run, f"the handler returned {size:,} bytes; a result has at most {MAX_RESULT_BYTES:,}: use an artifact"

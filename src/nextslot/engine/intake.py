@@ -270,7 +270,7 @@ class Intake:
             raise Invalid(problems)
         resources = self._resources(tx, new, job_type)
         type_policy = requests.retry_policy(job_type.retry_policy, office.retry_policy)
-        is_due = new.scheduled_for is None or new.scheduled_for <= now
+        priority = URGENT if new.urgent else new.priority
         draft = Job(
             job_id=job_id,
             office_id=office.office_id,
@@ -278,8 +278,8 @@ class Intake:
             job_type=new.job_type,
             params=new.params,
             status=JobStatus.QUEUED,
-            priority=URGENT if new.urgent else new.priority,
-            position=0,
+            priority=priority,
+            position=self._queue.back(tx, office.office_id, priority),
             created_at=now,
             queued_at=now,
             chain_id=job_id,
@@ -298,7 +298,7 @@ class Intake:
             webhook=new.webhook,
             unique_key=new.unique_key,
             created_by=new.created_by,
-            is_due=is_due,
+            is_due=new.scheduled_for is None or new.scheduled_for <= now,
         )
         self._refuse_large(draft)
         return draft
@@ -338,14 +338,14 @@ class Intake:
             drafts[job_id] = replace(drafts[job_id], unmet=unmet[job_id], depends_on=tuple(dict.fromkeys(others)))
         if group is not None:
             groups.insert(tx, group)
-        placed = {job.job_id: job for job in self._queue.enqueue(tx, list(drafts.values()), now)} if drafts else {}
+        self._queue.enqueue(tx, list(drafts.values()), now)
         if edges:
             dependencies.insert(tx, edges)
             doomed = self._resolver.doomed(tx, edges, drafts)
             if doomed:
                 self._endings.cancel_doomed(tx, doomed, now)
-                placed = jobs.get_many(tx, placed)
-        return placed
+                return jobs.get_many(tx, drafts)
+        return drafts
 
 
 def _member(draft: Job, group: Group, index: int) -> Job:

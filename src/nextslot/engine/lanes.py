@@ -75,11 +75,11 @@ class _Known:
 class OfficeSlate:
     """One office's lanes that have ready jobs, as this transaction has changed them so far."""
 
-    def __init__(self, office_id: str, is_paused: bool, counts: dict[int, LaneCounts], turn: int) -> None:
+    def __init__(self, office_id: str, is_paused: bool, turn: int, counts: dict[int, LaneCounts]) -> None:
         self.office_id = office_id
         self.is_paused = is_paused
-        self.lanes = counts
         self.turn = turn
+        self.lanes = counts
         self.stored = {lane_id: (c.ready, c.is_open, c.turn) for lane_id, c in counts.items()}
 
     @property
@@ -95,6 +95,8 @@ class Slate:
         self._lanes = lanes_
         self._offices: dict[str, OfficeSlate] = {}
         self._limits: dict[str, Limit] = {}
+        # What `policy.room` says of each limit that is known; worked out again when its use changes.
+        self._room: dict[str, int] = {}
         self._units: dict[str, int] = {}
         # Something shared was given back, so that other offices may have a chance too.
         self.is_freed = False
@@ -111,10 +113,7 @@ class Slate:
         """Reads an office's counters when they are first needed."""
         known = self._offices.get(office_id)
         if known is None:
-            is_paused, counts = lanes.of_office(self._tx, office_id)
-            turns = [c.turn for c in counts.values()] or [lanes.turn_of(self._tx, office_id)]
-            known = OfficeSlate(office_id, is_paused, counts, max(turns))
-            self._offices[office_id] = known
+            known = self._offices[office_id] = OfficeSlate(office_id, *lanes.of_office(self._tx, office_id))
         return known
 
     def add_ready(self, lane_id: int, jobs: int = 1) -> None:
@@ -123,33 +122,33 @@ class Slate:
         office = self.office(lane.office_id)
         counts = office.lanes.get(lane_id)
         if counts is None:
-            counts = lanes.counts(self._tx, lane_id)
+            counts = office.lanes[lane_id] = lanes.counts(self._tx, lane_id)
             office.stored[lane_id] = (counts.ready, counts.is_open, counts.turn)
-            office.lanes[lane_id] = counts
         counts.ready += jobs
 
     def take(self, lane: Lane) -> None:
+        """A job of this lane starts."""
         self._use(lane, 1)
 
     def give_back(self, lane: Lane) -> None:
+        """A job of this lane has ended."""
         self._use(lane, -1)
         self.office(lane.office_id)
         self.is_freed = True
 
-    def room(self, limit_key: str) -> int:
-        return self._lanes.policy.room(self._limits[limit_key])
+    def room(self, needs: Mapping[str, int], held: Mapping[str, int] | None = None) -> int:
+        """How many jobs with these needs could start now, besides what is kept back for others."""
+        self._know(needs)
+        room = self._room
+        if held:
+            return min((room[key] - held.get(key, 0)) // units for key, units in needs.items())
+        return min(room[key] // units for key, units in needs.items())
 
-    def most_room(self, limit_key: str) -> int:
-        """The room when nothing else runs."""
-        self.know([limit_key])
-        return self._lanes.policy.room(self._changed(self._limits[limit_key], -self._limits[limit_key].used))
-
-    def know(self, limit_keys: Iterable[str]) -> None:
-        """Reads the limits that are not known yet, together."""
-        missing = [key for key in limit_keys if key not in self._limits]
-        if missing:
-            for key, limit in lanes.limits(self._tx, missing).items():
-                self._limits[key] = self._changed(limit, self._units.get(key, 0))
+    def could_ever_fit(self, needs: Mapping[str, int]) -> bool:
+        """Whether such a job could start if nothing else ran."""
+        self._know(needs)
+        empty = {key: self._changed(self._limits[key], -self._limits[key].used) for key in needs}
+        return all(self._lanes.policy.room(empty[key]) >= units for key, units in needs.items())
 
     def save(self) -> None:
         """Writes what has changed, and only that."""
@@ -159,25 +158,32 @@ class Slate:
             if units:
                 lanes.use(self._tx, key, units)
 
-    def fits_locally(self, lane: Lane) -> bool:
-        self.know(lane.local)
-        return all(self.room(key) >= units for key, units in lane.local.items())
+    def _know(self, limit_keys: Iterable[str]) -> None:
+        """Reads the limits that are not known yet, together."""
+        missing = [key for key in limit_keys if key not in self._room]
+        if missing:
+            for key, limit in lanes.limits(self._tx, missing).items():
+                self._learn(self._changed(limit, self._units.get(key, 0)))
+
+    def _learn(self, limit: Limit) -> None:
+        self._limits[limit.limit_key] = limit
+        self._room[limit.limit_key] = self._lanes.policy.room(limit)
 
     def _use(self, lane: Lane, sign: int) -> None:
-        for keys in (lane.local, lane.shared):
-            for key, units in keys.items():
-                self._units[key] = self._units.get(key, 0) + sign * units
-                if key in self._limits:
-                    self._limits[key] = self._changed(self._limits[key], sign * units)
+        for key, units in lane.needs.items():
+            self._units[key] = self._units.get(key, 0) + sign * units
+            if key in self._limits:
+                self._learn(self._changed(self._limits[key], sign * units))
 
     def _save_lanes(self, office: OfficeSlate) -> None:
         for lane_id, counts in office.lanes.items():
             lane = self._lanes.lane(self._tx, lane_id)
-            counts.is_open = counts.ready > 0 and not office.is_paused and self.fits_locally(lane)
-            counts.turn = office.turn
-            before = office.stored[lane_id]
-            # The turn of a lane with nothing ready is read from its sisters when it matters again.
-            if (counts.ready, counts.is_open, counts.turn) != before:
+            counts.is_open = counts.ready > 0 and not office.is_paused and self.room(lane.local) > 0
+            ready, is_open, turn = office.stored[lane_id]
+            # Only an open lane's turn is looked at; what an office's last turn was is the largest of its lanes.
+            is_late = counts.is_open and turn != office.turn
+            if counts.ready != ready or counts.is_open != is_open or is_late:
+                counts.turn = office.turn
                 lanes.save(self._tx, lane_id, counts)
 
     @staticmethod

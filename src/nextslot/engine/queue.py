@@ -28,26 +28,25 @@ class QueueManager:
 
     # Entering.
 
-    def enqueue(self, tx: Tx, new: Sequence[Job], now: Instant) -> list[Job]:
-        """Puts new jobs at the back of their priorities, in the order given."""
-        backs: dict[tuple[str, int], int] = {}
-        placed = []
-        for job in new:
-            queue = (job.office_id, job.priority)
-            if queue not in backs:
-                backs[queue] = jobs.last_position(tx, *queue) or 0
-            backs[queue] += GAP
-            placed.append(replace(job, position=backs[queue]))
-        jobs.insert(tx, placed)
+    def back(self, tx: Tx, office_id: str, priority: int) -> int:
+        """A position behind every queued job of a priority; asked again in a transaction, behind that one."""
+        backs = tx.local(_Backs).positions
+        queue = (office_id, priority)
+        last = backs[queue] if queue in backs else jobs.last_position(tx, office_id, priority) or 0
+        backs[queue] = last + GAP
+        return last + GAP
+
+    def enqueue(self, tx: Tx, new: Sequence[Job], now: Instant) -> None:
+        """New jobs, each at the place it was given by `back`."""
+        jobs.insert(tx, new)
         slate = self._lanes.slate(tx)
-        for job in placed:
+        for job in new:
             self._events.note(tx, "job_queued", now, job.office_id, job.job_id)
             if job.is_ready:
                 slate.add_ready(job.lane_id)
             if not job.is_due:
                 self._timer.note(tx, job.scheduled_for)
             self._timer.note(tx, job.expires_at)
-        return placed
 
     # Changing the order.
 
@@ -95,8 +94,7 @@ class QueueManager:
         job = self.queued(tx, job_id)
         if priority == job.priority:
             return job
-        position = (jobs.last_position(tx, job.office_id, priority) or 0) + GAP
-        return self._put(tx, job, priority, position, now)
+        return self._put(tx, job, priority, self.back(tx, job.office_id, priority), now)
 
     def reschedule(self, tx: Tx, job_id: str, scheduled_for: Instant | None, now: Instant) -> Job:
         """Not before another time, or at once."""
@@ -175,7 +173,7 @@ class QueueManager:
 
     def _at_the_back(self, tx: Tx, job: Job) -> tuple[int, int]:
         last = jobs.last(tx, job.office_id, but=job.job_id)
-        return (last.priority, last.position + GAP) if last else (job.priority, job.position)
+        return (last.priority, self.back(tx, job.office_id, last.priority)) if last else (job.priority, job.position)
 
     def _beside(self, tx: Tx, job: Job, neighbour: Place, *, is_before: bool) -> tuple[int, int]:
         """A position just before or after a neighbour, in its priority."""
@@ -233,3 +231,10 @@ class QueueManager:
         gone = [job_id for job_id in job_ids if found[job_id].status is not JobStatus.QUEUED]
         if gone:
             raise AlreadyDispatched(f"no longer queued, so nothing was moved: {', '.join(gone)}")
+
+
+class _Backs:
+    """Where the queues end, as far as this transaction has added to them."""
+
+    def __init__(self, tx: Tx) -> None:
+        self.positions: dict[tuple[str, int], int] = {}

@@ -100,6 +100,7 @@ class RetryController:
             retry_of=job.job_id,
             status=JobStatus.QUEUED,
             priority=priority,
+            position=self._queue.back(tx, job.office_id, priority),
             created_at=now,
             queued_at=now,
             scheduled_for=scheduled_for,
@@ -121,7 +122,8 @@ class RetryController:
             is_turn=True,
             passed_over_since=None,
         )
-        return self._queue.enqueue(tx, [follower], now)[0]
+        self._queue.enqueue(tx, [follower], now)
+        return follower
 
 
 def was_requested(job: Job) -> bool:

@@ -48,7 +48,8 @@ class RunContext:
         self.fraction: float | None = None
         self.text = ""
         self._files = files
-        self._stop = threading.Event()
+        self._is_stopped = False
+        self._stop: threading.Event | None = None
         self._logger: logging.Logger | None = None
         self._log_file: RunLog | None = None
         self._artifacts: Path | None = None
@@ -80,16 +81,18 @@ class RunContext:
     @property
     def is_stopped(self) -> bool:
         """Whether the run has been told to stop: by a cancel, its timeout, or the scheduler's own end."""
-        return self._stop.is_set()
+        return self._is_stopped
 
     def check(self) -> None:
         """Raises if the run has been told to stop: a good thing to call between two steps."""
-        if self._stop.is_set():
+        if self._is_stopped:
             raise Stopped
 
     def wait(self, seconds: float) -> bool:
         """Sleeps, unless the run is told to stop in the meantime; whether it has been."""
-        return self._stop.wait(seconds)
+        # Made when it is needed, since few handlers wait here; the flag is looked at after it is there to be set.
+        self._stop = self._stop or threading.Event()
+        return self._is_stopped or self._stop.wait(seconds)
 
     def skip(self, reason: str) -> NoReturn:
         raise Skip(reason)
@@ -100,7 +103,9 @@ class RunContext:
     # The executor's side.
 
     def tell_to_stop(self) -> None:
-        self._stop.set()
+        self._is_stopped = True
+        if self._stop is not None:
+            self._stop.set()
 
     @property
     def has_log(self) -> bool:

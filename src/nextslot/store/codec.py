@@ -1,20 +1,27 @@
 """Values to columns and back, where a column is not simply the value: JSON, policies, sets of ids."""
 
-import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+import orjson
+
 from ..clock import Instant
 from ..model import Backoff, FailureKind, RetryPolicy
 
-dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-loads = json.loads
+loads = orjson.loads
+
+# Only what JSON has: a date or a data class in a result is a mistake that should be seen.
+_STRICT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
+
+
+def dumps(value: object) -> str:
+    return orjson.dumps(value, option=_STRICT).decode()
 
 
 def canonical(value: Mapping[str, object]) -> str:
     """The same text for the same content."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
+    return orjson.dumps(value, option=_STRICT | orjson.OPT_SORT_KEYS).decode()
 
 
 def optional(value: object) -> str | None:

@@ -85,7 +85,7 @@ class EndingFacts:
 def insert(tx: Tx, jobs: Sequence[Job]) -> None:
     if len(jobs) == 1:
         tx.run("jobs.insert", **_values(jobs[0]))
-    else:
+    elif jobs:
         tx.run_many("jobs.insert", map(_values, jobs))
 
 

@@ -70,16 +70,26 @@ def counts(tx: Tx, lane_id: int) -> LaneCounts:
     return LaneCounts(row[0], row[1] == 1, row[2])
 
 
-def of_office(tx: Tx, office_id: str) -> tuple[bool, dict[int, LaneCounts]]:
-    """Whether an office is paused, and its lanes that have ready jobs."""
+def of_office(tx: Tx, office_id: str) -> tuple[bool, int, dict[int, LaneCounts]]:
+    """Whether an office is paused, when it was last served, and its lanes that have ready jobs."""
     rows = tx.rows("lanes.of_office", office_id=office_id)
-    counts = {row[1]: LaneCounts(row[2], row[3] == 1, row[4]) for row in rows if row[1] is not None}
-    return rows[0][0] == 1, counts
+    counts = {row[2]: LaneCounts(row[3], row[4] == 1, row[5]) for row in rows if row[2] is not None}
+    return rows[0][0] == 1, rows[0][1] or 0, counts
 
 
-def turn_of(tx: Tx, office_id: str) -> int:
-    row = tx.row("lanes.turn_of", office_id=office_id)
-    return row[0] if row and row[0] is not None else 0
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a look at the queue has to care about at all."""
+
+    pauses: int
+    passed_over_since: int | None
+    has_open_lanes: bool
+
+
+def outlook(tx: Tx) -> Outlook:
+    row = tx.row("lanes.outlook")
+    assert row is not None
+    return Outlook(row[0], row[1], row[2] is not None)
 
 
 def save(tx: Tx, lane_id: int, counts: LaneCounts) -> None:

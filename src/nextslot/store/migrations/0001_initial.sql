@@ -34,7 +34,6 @@ create table lanes (
 
 create index lanes_ready on lanes (office_id) where ready > 0;
 create index lanes_open on lanes (class_key, turn, lane_id) where is_open = 1;
-create index lanes_turn on lanes (office_id, turn);
 
 create table limits (
     limit_key text not null primary key,
@@ -124,8 +123,8 @@ create table jobs (
 
 -- The queue of an office in its order (INV-004), waiting jobs too.
 create index jobs_queue on jobs (office_id, priority desc, position, created_at, job_id) where status = 'QUEUED';
--- What may start, lane by lane, in the same order.
-create index jobs_ready on jobs (lane_id, priority desc, position, created_at, job_id)
+-- What may start, lane by lane, in the same order; with all that a look at the head of a lane reads.
+create index jobs_ready on jobs (lane_id, priority desc, position, created_at, job_id, passed_over_since)
     where status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1;
 -- INV-003: a worker runs one job at a time.
 create unique index jobs_worker on jobs (worker_id) where status = 'RUNNING' and finished_at is null;

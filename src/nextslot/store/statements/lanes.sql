@@ -16,13 +16,11 @@ select {lanes.columns} from lanes where lane_id = :lane_id;
 -- counts: what changes of one lane
 select ready, is_open, turn from lanes where lane_id = :lane_id;
 
--- of_office: whether an office is paused, and its lanes that have ready jobs (at least one row)
-select offices.is_paused, lanes.lane_id, lanes.ready, lanes.is_open, lanes.turn
+-- of_office: whether an office is paused, when it was last served, and its lanes that have ready jobs (or one empty row)
+select offices.is_paused, (select max(served.turn) from lanes served where served.office_id = offices.office_id),
+    lanes.lane_id, lanes.ready, lanes.is_open, lanes.turn
 from offices left join lanes on lanes.office_id = offices.office_id and lanes.ready > 0
 where offices.office_id = :office_id;
-
--- turn_of: when an office was last served
-select max(turn) from lanes where office_id = :office_id;
 
 -- save: what has changed of a lane
 update lanes set ready = :ready, is_open = :is_open, turn = :turn where lane_id = :lane_id;
@@ -42,3 +40,8 @@ select lane_id, turn from lanes where lane_id in (
         order by first.turn, first.lane_id limit 1
     ) from classes where classes.class_key is not null
 );
+
+-- outlook: what a look at the queue has to care about at all: pauses, jobs passed over since long ago, open lanes
+select (select count(*) from pauses),
+    (select min(passed_over_since) from jobs where status = 'QUEUED' and passed_over_since is not null),
+    (select min(class_key) from lanes where is_open = 1);

@@ -1,0 +1,155 @@
+"""Hand-overs at one slot: the engine beside a raw apsw loop that does the same writes, in one run.
+
+    uv run python bench/handover.py [--backlog 1000,100000,1000000] [--jobs 2000] [--rounds 3] [--slots 1]
+
+A hand-over is: the run and the job end, the events are appended, the next job is claimed with its run; one durable
+commit. The gap is the time between the end of one handler and the start of the next. The files are made beside each
+other in a temporary directory (TMPDIR chooses the disk; a tmpfs makes fsync free). Compare within one run only.
+"""
+
+import argparse
+import asyncio
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import apsw
+import uuid_utils
+
+from nextslot import Limits, NewJob, Scheduler
+from nextslot.store import text
+
+BATCH = 20_000
+
+
+async def fill(directory: Path, jobs: int, slots: int) -> None:
+    """A backlog of no-ops, made by the engine itself; nothing runs yet."""
+    scheduler = new_scheduler(directory, synchronous="NORMAL")
+    async with scheduler:
+        await scheduler.change_office("default", max_concurrent_jobs=slots)
+        await scheduler.pause()
+        for first in range(0, jobs, BATCH):
+            count = min(BATCH, jobs - first)
+            await scheduler.submit_many([NewJob(job_type="noop", params={"i": first + i}) for i in range(count)])
+
+
+def new_scheduler(directory: Path, **options: Any) -> Scheduler:
+    scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", limits=Limits(), **options)
+    scheduler.started, scheduler.ended = [], []  # type: ignore[attr-defined]
+    started, ended = scheduler.started.append, scheduler.ended.append  # type: ignore[attr-defined]
+    clock = time.perf_counter
+
+    @scheduler.job_type("noop")
+    async def noop(run: Any, i: int) -> None:
+        started(clock())
+        ended(clock())
+
+    return scheduler
+
+
+async def engine(directory: Path, jobs: int) -> dict[str, float]:
+    scheduler = new_scheduler(directory)
+    async with scheduler:
+        await scheduler.resume()
+        ended: list[float] = scheduler.ended  # type: ignore[attr-defined]
+        while len(ended) < jobs:
+            await asyncio.sleep(0.02)
+        await scheduler.pause()
+    started: list[float] = scheduler.started  # type: ignore[attr-defined]
+    return summary(started[:jobs], ended[:jobs])
+
+
+def raw(directory: Path, jobs: int) -> dict[str, float]:
+    """The same statements on the same schema, with nothing around them."""
+    sql = text.statements()
+    connection = apsw.Connection(str(directory / "nextslot.db"), statementcachesize=512)
+    for pragma, value in (("journal_mode", "wal"), ("synchronous", "full"), ("foreign_keys", 1), ("recursive_triggers", 1)):
+        connection.pragma(pragma, value)
+    lane_id, ready = connection.execute("select lane_id, ready from lanes").fetchall()[0]
+    started: list[float] = []
+    ended: list[float] = []
+    claimed: tuple[str, str] | None = None
+    for turn in range(jobs + 1):
+        now = time.time_ns() // 1000
+        connection.execute("begin immediate")
+        events = []
+        if claimed is not None:
+            run_id, job_id = claimed
+            connection.execute(sql["runs.finish"], {
+                "run_id": run_id, "status": "COMPLETED", "now": now, "exit_code": None, "error": None,
+                "failure_kind": None, "reason": None, "log_path": None, "session_id": None, "result": None,
+            })  # fmt: skip
+            connection.execute(sql["jobs.finish"], {
+                "job_id": job_id, "now": now, "outcome": "COMPLETED", "decision": None, "status": "RUNNING",
+                "cancelled_at": None,
+            })  # fmt: skip
+            events.append(event("job_completed", job_id, run_id, now))
+        (job_id, *_) = connection.execute(sql["jobs.heads"], {"lane_id": lane_id, "limit": 1}).fetchall()[0]
+        claimed = (str(uuid_utils.uuid7()), job_id)
+        connection.execute(sql["runs.begin"], {"run_id": claimed[0], "job_id": job_id, "now": now})
+        connection.execute(sql["jobs.start"], {"job_id": job_id, "worker_id": "local/slot-1", "now": now}).fetchall()
+        events.append(event("job_started", job_id, claimed[0], now))
+        ready -= 1
+        connection.execute(sql["lanes.save"], {"lane_id": lane_id, "ready": ready, "is_open": 0, "turn": now})
+        connection.executemany(sql["events.append"], events)
+        connection.execute("commit")
+        started.append(time.perf_counter())
+        ended.append(time.perf_counter())
+    connection.close()
+    return summary(started[:jobs], ended[:jobs])
+
+
+def event(type: str, job_id: str, run_id: str, now: int) -> dict[str, object]:
+    return {"type": type, "office_id": "default", "job_id": job_id, "run_id": run_id, "details": "{}", "timestamp": now}
+
+
+def summary(started: list[float], ended: list[float]) -> dict[str, float]:
+    gaps = sorted(start - end for end, start in zip(ended, started[1:], strict=False))
+    seconds = ended[-1] - ended[0]
+    return {
+        "per_second": (len(ended) - 1) / seconds,
+        "p50_ms": gaps[len(gaps) // 2] * 1000,
+        "p99_ms": gaps[len(gaps) * 99 // 100] * 1000,
+    }
+
+
+def measure(backlog: int, jobs: int, slots: int, parent: Path) -> dict[str, dict[str, float]]:
+    with tempfile.TemporaryDirectory(dir=parent) as made:
+        ours, theirs = Path(made, "engine"), Path(made, "raw")
+        ours.mkdir()
+        asyncio.run(fill(ours, backlog + jobs + 1, slots))
+        shutil.copytree(ours, theirs)
+        found = {"raw": raw(theirs, jobs)} if slots == 1 else {}
+        return {**found, "engine": asyncio.run(engine(ours, jobs))}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--backlog", default="1000,100000,1000000")
+    arguments.add_argument("--jobs", type=int, default=2000)
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--slots", type=int, default=1)
+    arguments.add_argument("--json", type=Path, help="where to keep the figures")
+    options = arguments.parse_args()
+    table = []
+    with tempfile.TemporaryDirectory(prefix="nextslot-bench-") as parent:
+        for backlog in map(int, options.backlog.split(",")):
+            rounds = [measure(backlog, options.jobs, options.slots, Path(parent)) for _ in range(options.rounds)]
+            for who in rounds[0]:
+                row = {key: statistics.median(r[who][key] for r in rounds) for key in rounds[0][who]}
+                table.append({"backlog": backlog, "who": who, **row})
+                print(
+                    f"backlog {backlog:>9,}  {who:<7} {row['per_second']:>7,.0f} hand-overs/s"
+                    f"   gap p50 {row['p50_ms']:.3f} ms   p99 {row['p99_ms']:.2f} ms",
+                    flush=True,
+                )
+    if options.json:
+        options.json.write_text(json.dumps(table, indent=1))
+
+
+if __name__ == "__main__":
+    main()
