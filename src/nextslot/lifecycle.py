@@ -59,7 +59,7 @@ def settle(
         return _ends(outcome, JobStatus.RUNNING, None, ChainEnd.SUCCEEDED)
     kind = outcome.failure_kind or FailureKind.ERROR
     outcome = replace(outcome, failure_kind=kind)
-    if kind is FailureKind.CANCELLED:
+    if kind is FailureKind.CANCELLED and cancel_mode is CancelMode.INTERRUPT:
         return _ends(outcome, JobStatus.CANCELLED, Decision.CANCELLED, ChainEnd.CANCELLED)
     if cancel_mode is not None:
         return _ends(outcome, JobStatus.RUNNING, Decision.CANCELLED, ChainEnd.FAILED)

@@ -6,7 +6,7 @@ Every layer speaks in these. They decide nothing; `lifecycle` and `policy` do.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from .clock import Instant
 
@@ -184,8 +184,7 @@ class Lane:
         object.__setattr__(self, "needs", {**self.local, **self.shared})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class Limit(NamedTuple):
     """A counted limit: 0 means no limit."""
 
     limit_key: str
@@ -375,7 +374,7 @@ class Outcome:
 
     @classmethod
     def completed(cls, result: Json = None) -> "Outcome":
-        return cls(status=RunStatus.COMPLETED, result=result)
+        return _COMPLETED if result is None else cls(status=RunStatus.COMPLETED, result=result)
 
     @classmethod
     def failed(cls, kind: FailureKind, error: str, exit_code: int | None = None) -> "Outcome":
@@ -384,6 +383,9 @@ class Outcome:
     @classmethod
     def skipped(cls, reason: str) -> "Outcome":
         return cls(status=RunStatus.SKIPPED, reason=reason)
+
+
+_COMPLETED = Outcome(status=RunStatus.COMPLETED)
 
 
 class ChainEnd(StrEnum):

@@ -175,8 +175,15 @@ class Scheduler:
         self.recovered = await self._recovery.run(store)
         await self._timeouts.start(store)
         self._dispatcher.start(self._runner.launch)
-        await store.write(self._look_everywhere)
+        await self.process()
         return self.recovered
+
+    async def process(self) -> None:
+        """Looks at every office's queue and starts what may start: what happens by itself, asked for by hand.
+
+        Only needed after a job type was registered while the scheduler was running.
+        """
+        await self._write(lambda tx: self._lanes.slate(tx).look_everywhere())
 
     async def stop(self, grace_seconds: float | None = None) -> bool:
         """Dispatches nothing more and waits for what runs; after the grace time, or when called again, interrupts it.
@@ -252,7 +259,7 @@ class Scheduler:
     async def submit(self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any) -> Job:
         """Puts a job into the queue; durable when it returns. Options are the fields of `NewJob`."""
         key = options.pop("idempotency_key", None)
-        new = _new_job(job_type=job_type, params=params or {}, **options)
+        new = _new_job(job_type=job_type, params={} if params is None else params, **options)
         now = self._clock.now()
         accepted = await self._create(lambda tx: self._intake.accept(tx, [new], now, key))
         return accepted[0].job
@@ -445,10 +452,6 @@ class Scheduler:
             await self._runner.abandon()
         self._open_store = self._runner = None
 
-    def _look_everywhere(self, tx: Tx) -> None:
-        """The first look at the queue: every office may have something that can start."""
-        self._lanes.slate(tx).is_freed = True
-
     def _chain_ended(self, chain_id: str) -> None:
         for waiter in self._waiters.get(chain_id, ()):
             if not waiter.done():
@@ -495,7 +498,9 @@ def _choice(kind: type[T], value: object, field: str) -> T:
 
 def _scope(office_id: str | None, job_type: str | None, resource: str | None) -> tuple[str, str]:
     named = [
-        (scope, name) for scope, name in (("office", office_id), ("type", job_type), ("resource", resource)) if name
+        (scope, name)
+        for scope, name in (("office", office_id), ("type", job_type), ("resource", resource))
+        if name is not None
     ]
     if len(named) > 1:
         raise Invalid("say one of office_id, job_type, resource, or none for the whole scheduler")

@@ -5,6 +5,7 @@ It decides nothing about a job's end (Endings does) and changes no job but by st
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..chance import Chance
 from ..clock import Clock, Instant
@@ -26,8 +27,7 @@ MOST_HEADS = 10
 MOST_STARVING = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(NamedTuple):
     """A job that has just been started: what the executor needs to run it and to end it."""
 
     run_id: str

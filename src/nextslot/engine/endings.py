@@ -7,6 +7,7 @@ all of it. Each ending is fenced: what has ended already is not touched, and tha
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..chance import Chance
 from ..clock import Instant
@@ -28,8 +29,7 @@ PREDECESSOR_FAILED = "predecessor failed"
 DEPENDENCY_FAILED = "dependency failed"
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
+class _Ended(NamedTuple):
     """A chain that has ended, and whose consequences are still to be drawn."""
 
     chain_id: str
@@ -90,7 +90,7 @@ class Endings:
         )
         if not runs.finish(tx, run_id, settlement.outcome, now):
             return None
-        jobs.finish(tx, job_id, settlement.job_status, settlement.outcome.status, settlement.decision, now)
+        self._end_job(tx, job_id, settlement, now)
         self._workers.free(tx, facts.worker_id)
         self._lanes.slate(tx).give_back(self._lanes.lane(tx, facts.lane_id))
         self._events.note(tx, settlement.event_type, now, facts.office_id, job_id, run_id, _details(settlement.outcome))
@@ -126,6 +126,14 @@ class Endings:
         if settlement.decision is not None and jobs.decide(tx, job.job_id, settlement.decision):
             ended = _ended(job, settlement.chain_end or ChainEnd.FAILED)
             self._follow_up(tx, job.job_id, job.office_id, settlement, ended, now)
+
+    def _end_job(self, tx: Tx, job_id: str, settlement: Settlement, now: Instant) -> None:
+        if settlement.job_status is JobStatus.CANCELLED:
+            jobs.stop(tx, job_id, now)
+        elif settlement.decision is not None:
+            jobs.fail(tx, job_id, settlement.decision, now)
+        else:
+            jobs.succeed(tx, job_id, settlement.outcome.status, now)
 
     def _follow_up(
         self, tx: Tx, job_id: str, office_id: str, settlement: Settlement, ended: _Ended, now: Instant
@@ -224,7 +232,7 @@ class Endings:
         runs.begin(tx, run_id, job.job_id, now)
         jobs.start(tx, job.job_id, None, now)
         runs.finish(tx, run_id, Outcome.skipped(reason), now)
-        jobs.finish(tx, job.job_id, JobStatus.RUNNING, RunStatus.SKIPPED, None, now)
+        jobs.succeed(tx, job.job_id, RunStatus.SKIPPED, now)
         if job.is_ready:
             self._lanes.slate(tx).add_ready(job.lane_id, -1)
         self._events.note(tx, "job_skipped", now, job.office_id, job.job_id, run_id, {"reason": reason})

@@ -87,7 +87,12 @@ class Executor:
     async def _await(self, job_type: JobType, run: RunContext) -> Outcome:
         try:
             return _returned(run, await job_type.handler(run, **run.params))
-        except (Exception, SystemExit) as error:  # Whatever a handler raises is a failure of its job, not of ours.
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # Whatever a handler raises is a failure of its job, not of ours.
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # It was not the handler's own.
             return _raised(run, error)
 
     def _as_told(self, active: _Active, outcome: Outcome) -> Outcome:
@@ -141,13 +146,20 @@ def _invalid(run: RunContext, error: str) -> Outcome:
 def _raised(run: RunContext, error: BaseException) -> Outcome:
     """The traceback is in the log; what others see is one sentence."""
     if isinstance(error, Skip):
-        return Outcome.skipped(_clean(str(error)) or "no reason given")
+        return Outcome.skipped(_clean(_text(error)) or "no reason given")
     if isinstance(error, Stopped):
         return Outcome.failed(FailureKind.CANCELLED, "stopped")
     run.log.error("%s", "".join(traceback.format_exception(error)).rstrip())
     if isinstance(error, Fail):
-        return Outcome.failed(error.kind, _clean(str(error)) or error.kind)
-    return Outcome.failed(FailureKind.ERROR, _clean(f"{type(error).__name__}: {error}".removesuffix(": ")))
+        return Outcome.failed(error.kind, _clean(_text(error)) or error.kind)
+    return Outcome.failed(FailureKind.ERROR, _clean(f"{type(error).__name__}: {_text(error)}".removesuffix(": ")))
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # The error is the handler's own class, and may be broken too.
+        return "(its message cannot be read)"
 
 
 def _clean(text: str) -> str:

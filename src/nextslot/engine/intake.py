@@ -1,12 +1,11 @@
 """Intake: what a request becomes: it is checked, completed with defaults, and put into the queue, all or nothing."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..chance import Chance
 from ..clock import Instant
-from ..errors import IdempotencyMismatch, Invalid, NotFound, Problem
+from ..errors import IdempotencyMismatch, Invalid, NotFound, Problem, UnknownJobType
 from ..handlers.registry import JobType, JobTypes, resource_units
 from ..model import (
     URGENT,
@@ -18,11 +17,11 @@ from ..model import (
     Json,
     NewJob,
     Office,
+    OnDependencyFailure,
     OnFailure,
 )
 from ..policy import requests
-from ..policy.limits import resource_key
-from ..store import codec, dependencies, groups, idempotency, jobs, lanes, offices
+from ..store import codec, dependencies, groups, idempotency, jobs, offices
 from ..store.store import Tx
 from .dependencies import DependencyResolver, refuse_cycle
 from .endings import Endings
@@ -30,6 +29,8 @@ from .lanes import Lanes
 from .queue import QueueManager
 
 MAX_BATCH = 100_000
+# Of a large request that is wrong all over, the first so many problems are enough.
+MOST_PROBLEMS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Intake:
         if idempotency_key is None:
             return self._create(tx, wanted, now, None)
         office_id = wanted[0].office_id
-        digest = hashlib.sha256(repr(wanted).encode("utf-8", "surrogatepass")).hexdigest()
+        digest = self._digest(wanted, now)
         known = self._replay(tx, office_id, route, idempotency_key, digest, now)
         if known is not None:
             found = jobs.get_many(tx, known)
@@ -98,10 +99,13 @@ class Intake:
                 "a member of a group cannot have a unique_key: it would stand for a job outside", field="jobs"
             )
         office_id = wanted[0].office_id
-        digest = hashlib.sha256(repr((wanted, mode, on_failure, name)).encode("utf-8", "surrogatepass")).hexdigest()
-        known = idempotency_key and self._replay(tx, office_id, "groups", idempotency_key, digest, now)
-        if known:
-            return self._known_group(tx, known[0])
+        if name is not None and (problems := list(requests.text_problems("name", name))):
+            raise Invalid(problems)
+        digest = "" if idempotency_key is None else self._digest(wanted, now, mode, on_failure, name)
+        if idempotency_key is not None:
+            known = self._replay(tx, office_id, "groups", idempotency_key, digest, now)
+            if known is not None:
+                return self._known_group(tx, known[0])
         group = Group(
             group_id=self._chance.new_id(),
             office_id=office_id,
@@ -113,7 +117,7 @@ class Intake:
             created_at=now,
         )
         accepted = self._create(tx, wanted, now, group)
-        if idempotency_key:
+        if idempotency_key is not None:
             idempotency.put(tx, office_id, "groups", idempotency_key, digest, [group.group_id], now)
         return group, accepted
 
@@ -122,6 +126,13 @@ class Intake:
         assert group is not None
         roots = [job for job in jobs.members(tx, group_id) if job.retry_of is None]
         return group, [Accepted(job, is_new=False) for job in roots]
+
+    def _digest(self, wanted: Sequence[NewJob], now: Instant, *more: object) -> str:
+        try:
+            return idempotency.digest([*wanted, *more])
+        except (TypeError, ValueError, RecursionError):  # Not JSON, so it has problems that are better named.
+            self._refuse_problems(wanted, now)
+            raise
 
     def _replay(self, tx: Tx, office_id: str, route: str, key: str, digest: str, now: Instant) -> list[str] | None:
         problems = list(requests.text_problems("idempotency_key", key))
@@ -138,29 +149,34 @@ class Intake:
         """Other parameters for a queued job: checked again, with resources and limits worked out again (INV-001)."""
         job = self._queue.queued(tx, job_id)
         job_type = self._job_types.get(job.job_type)
-        problems = list(requests.json_problems("params", params)) or job_type.problems(params)
+        problems = list(requests.json_problems("params", params)) or self._params_problems(job_type, params)
         if problems:
             raise Invalid(problems)
-        resources = {**job_type.resources, **job.resources}
         office = self._office(tx, job.office_id)
+        resources = self._resources(office, job.role, job_type, job.resources)
         lane_id = self._lanes.lane_for(tx, office, job.role, job.job_type, resources)
         changed = replace(job, params=params, resources=resources, lane_id=lane_id)
-        self._refuse_large(changed)
         return self._queue.change_params(tx, job, changed, now)
 
     # From requests to jobs.
 
     def _create(self, tx: Tx, wanted: Sequence[NewJob], now: Instant, group: Group | None) -> list[Accepted]:
+        self._refuse_problems(wanted, now)
         existing = self._existing(tx, wanted)
         # Of requests with one unique_key the first makes the job and the others are answered with it.
         first_with: dict[tuple[str, str], int] = {}
         new_ids = []
+        stands_for = []
         for index, new in enumerate(wanted):
             makes = index not in existing
             if makes and new.unique_key is not None:
                 makes = first_with.setdefault((new.office_id, new.unique_key), index) == index
             new_ids.append(self._chance.new_id() if makes else "")
-        keys = self._keys(wanted, new_ids, existing)
+            if index in existing:
+                stands_for.append(existing[index].job_id)
+            else:
+                stands_for.append(new_ids[index if makes else first_with[new.office_id, new.unique_key or ""]])
+        keys = self._keys(wanted, stands_for)
         waits = self._waits(tx, wanted, new_ids, keys)
         self._refuse_cycle(wanted, new_ids, waits, group)
         drafts = self._drafts(tx, wanted, new_ids, now, group)
@@ -185,14 +201,48 @@ class Intake:
                     found[index] = job
         return found
 
-    def _keys(self, wanted: Sequence[NewJob], new_ids: Sequence[str], existing: Mapping[int, Job]) -> dict[str, str]:
+    def _refuse_problems(self, wanted: Sequence[NewJob], now: Instant) -> None:
+        """Names everything that is wrong, before anything is looked up by what the requests say."""
+        problems: list[Problem] = []
+        for index, new in enumerate(wanted):
+            try:
+                found = self._problems(new, now)
+            except UnknownJobType as error:
+                if len(wanted) == 1:
+                    raise
+                found = error.problems
+            problems += [Problem(_at(wanted, index, problem.field), problem.problem) for problem in found]
+            if len(problems) >= MOST_PROBLEMS:
+                break
+        if problems:
+            raise Invalid(problems)
+
+    def _problems(self, new: NewJob, now: Instant) -> list[Problem]:
+        problems = requests.problems(new, now)
+        if any(problem.field.startswith(("job_type", "params")) for problem in problems):
+            return problems
+        try:
+            job_type = self._job_types.get(new.job_type)
+        except UnknownJobType as error:
+            if not problems:
+                raise
+            return problems + error.problems
+        return problems + self._params_problems(job_type, new.params)
+
+    def _params_problems(self, job_type: JobType, params: Mapping[str, Json]) -> list[Problem]:
+        size = len(codec.dumps(params).encode())
+        if size > self._max_params_bytes:
+            return [Problem("params", f"{size:,} bytes of JSON; at most {self._max_params_bytes:,} are allowed")]
+        return job_type.problems(params)
+
+    def _keys(self, wanted: Sequence[NewJob], stands_for: Sequence[str]) -> dict[str, str]:
         """What the keys of a request stand for."""
         keys: dict[str, str] = {}
         for index, new in enumerate(wanted):
             if new.key is not None:
                 if new.key in keys:
                     raise Invalid(f"two jobs have the key {new.key!r}", field=f"jobs.{index}.key")
-                keys[new.key] = existing[index].job_id if index in existing else new_ids[index]
+                keys[new.key] = stands_for[index]
         return keys
 
     def _waits(
@@ -204,7 +254,7 @@ class Intake:
             for new, job_id in zip(wanted, new_ids, strict=True)
             if job_id and new.depends_on
         }
-        made = set(new_ids)
+        made = {job_id for job_id in new_ids if job_id}
         outside = {other for others in waits.values() for other in others if other not in made}
         known = jobs.chains(tx, outside) if outside else {}
         problems = []
@@ -245,7 +295,7 @@ class Intake:
                 if len(wanted) == 1:
                     raise
                 problems += [Problem(_at(wanted, index, problem.field), problem.problem) for problem in error.problems]
-                if len(problems) >= 100:
+                if len(problems) >= MOST_PROBLEMS:
                     break
             else:
                 drafts[job_id] = draft if group is None else _member(draft, group, index)
@@ -263,15 +313,10 @@ class Intake:
 
     def _draft(self, tx: Tx, new: NewJob, job_id: str, office: Office, now: Instant) -> Job:
         job_type = self._job_types.get(new.job_type)
-        problems = requests.problems(new)
-        if not any(problem.field.startswith("params") for problem in problems):
-            problems += job_type.problems(new.params)
-        if problems:
-            raise Invalid(problems)
-        resources = self._resources(tx, new, job_type)
+        resources = self._resources(office, new.role, job_type, resource_units(new.resources))
         type_policy = requests.retry_policy(job_type.retry_policy, office.retry_policy)
         priority = URGENT if new.urgent else new.priority
-        draft = Job(
+        return Job(
             job_id=job_id,
             office_id=office.office_id,
             lane_id=self._lanes.lane_for(tx, office, new.role, new.job_type, resources),
@@ -284,7 +329,7 @@ class Intake:
             queued_at=now,
             chain_id=job_id,
             retry_policy=requests.retry_policy(new.retry_policy, type_policy),
-            on_dependency_failure=new.on_dependency_failure or office.on_dependency_failure,
+            on_dependency_failure=OnDependencyFailure(new.on_dependency_failure or office.on_dependency_failure),
             resources=resources,
             template_id=new.template_id,
             schedule_id=new.schedule_id,
@@ -300,23 +345,16 @@ class Intake:
             created_by=new.created_by,
             is_due=new.scheduled_for is None or new.scheduled_for <= now,
         )
-        self._refuse_large(draft)
-        return draft
 
-    def _refuse_large(self, job: Job) -> None:
-        size = len(codec.dumps(job.params).encode())
-        if size > self._max_params_bytes:
-            raise Invalid(f"{size:,} bytes of JSON; at most {self._max_params_bytes:,} are allowed", field="params")
-
-    def _resources(self, tx: Tx, new: NewJob, job_type: JobType) -> dict[str, int]:
-        """Those of the type, and what the request adds; one that could never be had is refused now."""
-        added = resource_units(new.resources)
+    def _resources(
+        self, office: Office, role: str | None, job_type: JobType, added: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Those of the type, and what the request adds; more of one than there is could never be had."""
         units = {**job_type.resources, **{name: max(u, job_type.resources.get(name, 0)) for name, u in added.items()}}
-        large = {resource_key(name): name for name, count in units.items() if count > 1}
-        for key, limit in (lanes.limits(tx, large) if large else {}).items():
-            name = large[key]
-            if 0 < limit.capacity < units[name]:
-                problem = f"{units[name]} units of {name!r} are wanted, and there are only {limit.capacity}"
+        for key, needed in self._lanes.policy.keys(office.office_id, role, job_type.name, units).items():
+            capacity = self._lanes.policy.capacity(key, office) if needed > 1 else 0
+            if 0 < capacity < needed:
+                problem = f"{needed} units of {key!r} are wanted, and there are only {capacity}"
                 raise Invalid(problem, field="resources")
         return units
 

@@ -94,10 +94,10 @@ class Slate:
         self._tx = tx
         self._lanes = lanes_
         self._offices: dict[str, OfficeSlate] = {}
+        # The limits that are known as they are stored, the units this transaction has taken, the room that leaves.
         self._limits: dict[str, Limit] = {}
-        # What `policy.room` says of each limit that is known; worked out again when its use changes.
-        self._room: dict[str, int] = {}
         self._units: dict[str, int] = {}
+        self._room: dict[str, int] = {}
         # Something shared was given back, so that other offices may have a chance too.
         self.is_freed = False
 
@@ -115,6 +115,12 @@ class Slate:
         if known is None:
             known = self._offices[office_id] = OfficeSlate(office_id, *lanes.of_office(self._tx, office_id))
         return known
+
+    def look_everywhere(self) -> None:
+        """Every office that waits for something is looked at: after a start, and when somebody asks."""
+        for office_id in lanes.waiting_offices(self._tx):
+            self.office(office_id)
+        self.is_freed = True
 
     def add_ready(self, lane_id: int, jobs: int = 1) -> None:
         """Jobs of a lane became free to go, or are no longer."""
@@ -147,8 +153,8 @@ class Slate:
     def could_ever_fit(self, needs: Mapping[str, int]) -> bool:
         """Whether such a job could start if nothing else ran."""
         self._know(needs)
-        empty = {key: self._changed(self._limits[key], -self._limits[key].used) for key in needs}
-        return all(self._lanes.policy.room(empty[key]) >= units for key, units in needs.items())
+        room = self._lanes.policy.room
+        return all(room(key, self._limits[key].capacity, 0) >= units for key, units in needs.items())
 
     def save(self) -> None:
         """Writes what has changed, and only that."""
@@ -163,17 +169,19 @@ class Slate:
         missing = [key for key in limit_keys if key not in self._room]
         if missing:
             for key, limit in lanes.limits(self._tx, missing).items():
-                self._learn(self._changed(limit, self._units.get(key, 0)))
+                self._limits[key] = limit
+                self._measure(key)
 
-    def _learn(self, limit: Limit) -> None:
-        self._limits[limit.limit_key] = limit
-        self._room[limit.limit_key] = self._lanes.policy.room(limit)
+    def _measure(self, limit_key: str) -> None:
+        limit = self._limits[limit_key]
+        used = limit.used + self._units.get(limit_key, 0)
+        self._room[limit_key] = self._lanes.policy.room(limit_key, limit.capacity, used)
 
     def _use(self, lane: Lane, sign: int) -> None:
         for key, units in lane.needs.items():
             self._units[key] = self._units.get(key, 0) + sign * units
-            if key in self._limits:
-                self._learn(self._changed(self._limits[key], sign * units))
+            if key in self._room:
+                self._measure(key)
 
     def _save_lanes(self, office: OfficeSlate) -> None:
         for lane_id, counts in office.lanes.items():
@@ -185,9 +193,3 @@ class Slate:
             if counts.ready != ready or counts.is_open != is_open or is_late:
                 counts.turn = office.turn
                 lanes.save(self._tx, lane_id, counts)
-
-    @staticmethod
-    def _changed(limit: Limit, units: int) -> Limit:
-        if not units:
-            return limit
-        return Limit(limit_key=limit.limit_key, capacity=limit.capacity, used=limit.used + units)

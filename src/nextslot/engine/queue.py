@@ -9,6 +9,7 @@ from dataclasses import replace
 from ..clock import Instant
 from ..errors import AlreadyDispatched, AlreadyFinished, Conflict, Invalid, NotFound
 from ..model import MAX_PRIORITY, URGENT, Job, JobStatus
+from ..policy import requests
 from ..store import jobs, lanes, offices
 from ..store.jobs import Place
 from ..store.store import Tx
@@ -18,6 +19,8 @@ from .timer import Timer
 
 # Twenty moves into the same place before its neighbours have to make room.
 GAP = 1 << 20
+# Further back than any queue is long.
+MAX_PLACE = 1 << 31
 
 
 class QueueManager:
@@ -64,17 +67,19 @@ class QueueManager:
         """To the front or back, before or after a job, or to the n-th place (from 1) of its office's queue."""
         if sum(choice is not None for choice in (to, before, after, place)) != 1:
             raise Invalid("say exactly one of to, before, after, place")
+        if to not in (None, "front", "back"):
+            raise Invalid("to is 'front' or 'back'", "to")
+        if place is not None and (type(place) is not int or not 1 <= place <= MAX_PLACE):
+            raise Invalid("places are whole numbers that count from 1", "place")
         job = self.queued(tx, job_id)
         if before is not None or after is not None:
             neighbour = self._neighbour(tx, job, before or after or "")
             priority, position = self._beside(tx, job, neighbour, is_before=before is not None)
-        elif to == "front" or (place is not None and place >= 1):
-            at = jobs.nth(tx, job.office_id, 0 if place is None else place - 1, but=job_id)
-            priority, position = self._beside(tx, job, at, is_before=True) if at else self._at_the_back(tx, job)
         elif to == "back":
             priority, position = self._at_the_back(tx, job)
         else:
-            raise Invalid("to is 'front' or 'back'", "to") if to else Invalid("places count from 1", "place")
+            at = jobs.nth(tx, job.office_id, 0 if place is None else place - 1, but=job_id)
+            priority, position = self._beside(tx, job, at, is_before=True) if at else self._at_the_back(tx, job)
         return self._put(tx, job, priority, position, now)
 
     def reorder(self, tx: Tx, job_ids: Sequence[str], now: Instant) -> list[Job]:
@@ -99,6 +104,11 @@ class QueueManager:
     def reschedule(self, tx: Tx, job_id: str, scheduled_for: Instant | None, now: Instant) -> Job:
         """Not before another time, or at once."""
         job = self.queued(tx, job_id)
+        if scheduled_for is not None and not requests.is_instant(scheduled_for):
+            raise Invalid(requests.AN_INSTANT, field="scheduled_for")
+        problems = list(requests.expiry_problems(job.expires_at, scheduled_for or now))
+        if problems:
+            raise Invalid(problems)
         changed = replace(job, scheduled_for=scheduled_for, is_due=scheduled_for is None or scheduled_for <= now)
         jobs.reschedule(tx, job_id, scheduled_for, changed.is_due)
         self._count_change(tx, job, changed, now)
@@ -114,6 +124,9 @@ class QueueManager:
 
     def rename(self, tx: Tx, job_id: str, title: str | None) -> Job:
         job = self.queued(tx, job_id)
+        problems = [] if title is None else list(requests.text_problems("title", title))
+        if problems:
+            raise Invalid(problems)
         jobs.set_title(tx, job_id, title)
         return replace(job, title=title)
 

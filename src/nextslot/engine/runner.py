@@ -5,7 +5,7 @@ import logging
 
 from ..clock import Clock
 from ..errors import Unavailable
-from ..model import Outcome
+from ..model import FailureKind, Outcome
 from ..store.store import Store
 from .dispatcher import Claim
 from .endings import Endings
@@ -26,6 +26,7 @@ class Runner:
         self._tasks: dict[asyncio.Task[None], Claim] = {}
         self._is_idle = asyncio.Event()
         self._is_idle.set()
+        self._is_abandoned = False
 
     @property
     def running(self) -> list[Claim]:
@@ -43,6 +44,7 @@ class Runner:
 
     async def abandon(self) -> None:
         """Gives up on what did not stop: its jobs stay RUNNING in the store, and the next start recovers them."""
+        self._is_abandoned = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -51,7 +53,12 @@ class Runner:
 
     async def _run(self, claim: Claim) -> None:
         outcome = await self._executor.run(claim)
-        await self._record(claim, outcome)
+        try:
+            await self._record(claim, outcome)
+        except Exception as error:  # An outcome that the store refuses must not leave its job running for ever.
+            log.exception("run %s: its outcome cannot be stored", claim.run_id)
+            refused = f"its outcome could not be stored: {type(error).__name__}"
+            await self._record(claim, Outcome.failed(FailureKind.INVALID, refused))
 
     async def _record(self, claim: Claim, outcome: Outcome) -> None:
         """The work is done: its outcome is kept until the store takes it."""
@@ -62,6 +69,9 @@ class Runner:
                     lambda tx: self._endings.finish(tx, claim.run_id, claim.job_id, outcome, self._clock.now())
                 )
             except Unavailable as error:
+                if self._is_abandoned:
+                    log.error("run %s ended too late to be stored", claim.run_id)
+                    return
                 log.error("run %s ended, but cannot be stored yet: %s", claim.run_id, error)
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)

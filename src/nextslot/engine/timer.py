@@ -20,7 +20,7 @@ class Timer:
     def stop(self) -> None:
         if self._alarm is not None:
             self._alarm.set(None)
-            self._alarm = None
+            self._alarm = self._next = None
 
     def note(self, tx: Tx, at: Instant | None) -> None:
         """What this transaction stores is due then."""

@@ -1,10 +1,15 @@
 """Where a run's files are: its log, capped, and its artifacts, all below the data directory."""
 
+import logging
 import os
+import stat
 import threading
 from pathlib import Path
 
 from ..model import Artifact
+from ..policy.requests import is_storable
+
+log = logging.getLogger(__name__)
 
 LOG_CAP = 10 * 1024 * 1024
 
@@ -34,17 +39,29 @@ class RunFiles:
     def collect_artifacts(self, run_id: str) -> tuple[Artifact, ...]:
         """The regular files that a run left; links are not followed, so none leads out of the directory."""
         root = self._data / self.artifacts_path(run_id)
+        if root.is_symlink():
+            return ()
         found = []
         for folder, folders, names in os.walk(root):
             folders.sort()
             for name in sorted(names):
                 path = Path(folder, name)
-                if path.is_file() and not path.is_symlink():
-                    inside = path.relative_to(root).as_posix()
-                    found.append(
-                        Artifact(name=inside, path=f"{self.artifacts_path(run_id)}/{inside}", size=path.stat().st_size)
-                    )
+                inside = path.relative_to(root).as_posix()
+                size = _size(path)
+                if size is not None and is_storable(inside):
+                    found.append(Artifact(name=inside, path=f"{self.artifacts_path(run_id)}/{inside}", size=size))
+                else:
+                    log.warning("%r of run %s is not kept as an artifact", inside, run_id)
         return tuple(found)
+
+
+def _size(path: Path) -> int | None:
+    """Of a regular file; None for a link or a device, or if it is gone by now."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 class RunLog:

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema_rs
 
 from ..errors import Invalid, Problem, UnknownJobType
+from ..policy.requests import resource_problems
 
 Handler = Callable[..., Any]
 
@@ -96,17 +97,10 @@ class JobTypes:
 
 def resource_units(resources: Mapping[str, int] | Sequence[str] | None) -> dict[str, int]:
     """Name → units; a list of names means one unit each."""
-    if resources is None:
-        return {}
-    if isinstance(resources, str):
-        raise Invalid("resources are a list of names, or names with units", field="resources")
-    units = dict(resources) if isinstance(resources, Mapping) else dict.fromkeys(resources, 1)
-    for name, count in units.items():
-        if not isinstance(name, str) or not 0 < len(name) <= 200:
-            raise Invalid("a resource has a name of 1 to 200 characters", field="resources")
-        if type(count) is not int or not 1 <= count <= 1_000_000:
-            raise Invalid(f"{name!r} needs a whole number of units from 1 to 1,000,000", field="resources")
-    return units
+    problems = list(resource_problems(resources))
+    if problems:
+        raise Invalid(problems)
+    return dict(resources) if isinstance(resources, Mapping) else dict.fromkeys(resources or (), 1)
 
 
 def signature_schema(handler: Handler) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 from ..model import FailureKind
 from .files import RunFiles, RunLog
 
+log = logging.getLogger(__name__)
+
 
 class Skip(Exception):
     """Raised by a handler: there was nothing to do, and why. The run ends SKIPPED."""
@@ -63,13 +65,20 @@ class RunContext:
     def log(self) -> logging.Logger:
         """A logger whose lines go to the run's own log file."""
         if self._logger is None:
-            self._log_file = self._files.open_log(self.run_id)
-            handler = _LogHandler(self._log_file)
-            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
             # A logger of its own, outside the tree: the process's log configuration has no say in what is kept here.
             self._logger = logging.Logger(f"nextslot.run.{self.run_id}")
-            self._logger.addHandler(handler)
+            self._logger.addHandler(self._open_log())
         return self._logger
+
+    def _open_log(self) -> logging.Handler:
+        try:
+            self._log_file = self._files.open_log(self.run_id)
+        except OSError as error:  # As for a line that cannot be written: the work goes on.
+            log.error("run %s has no log: %s", self.run_id, error)
+            return logging.NullHandler()
+        handler = _LogHandler(self._log_file)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        return handler
 
     @property
     def artifacts(self) -> Path:
@@ -117,7 +126,10 @@ class RunContext:
 
     def close(self) -> None:
         if self._log_file is not None:
-            self._log_file.close()
+            try:
+                self._log_file.close()
+            except OSError as error:
+                log.error("the end of the log of run %s is lost: %s", self.run_id, error)
 
 
 class _LogHandler(logging.Handler):

@@ -22,7 +22,7 @@ def after_member(end: ChainEnd, on_failure: OnFailure) -> Action:
 def status_of(group: Group) -> GroupStatus:
     """Terminal only when ALL members have ended (INV-006)."""
     if group.ended < group.members:
-        return GroupStatus.QUEUED if group.started_at is None and group.ended == 0 else GroupStatus.RUNNING
+        return GroupStatus.QUEUED if group.started_at is None else GroupStatus.RUNNING
     if group.succeeded == group.members:
         return GroupStatus.COMPLETED
     return GroupStatus.CANCELLED if group.cancelled == group.members else GroupStatus.PARTIAL

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..model import Limit, Office
+from ..model import Office
 
 UNLIMITED = 2**31
 
@@ -44,8 +44,8 @@ class ConcurrencyPolicy(Protocol):
     def capacity(self, limit_key: str, office: Office) -> int:
         """What a limit is when it is first met; 0 means no limit."""
 
-    def room(self, limit: Limit) -> int:
-        """How many units of it are free now."""
+    def room(self, limit_key: str, capacity: int, used: int) -> int:
+        """How many units of a limit are free now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,5 +80,5 @@ class Limits:
             return self.resources.get(name, 0 if name in self.UNCOUNTED else self.NAMED)
         return self.running
 
-    def room(self, limit: Limit) -> int:
-        return UNLIMITED if limit.capacity == 0 else limit.capacity - limit.used
+    def room(self, limit_key: str, capacity: int, used: int) -> int:
+        return UNLIMITED if capacity == 0 else capacity - used

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from datetime import UTC, datetime
 from typing import Any
 
+from ..clock import Instant
 from ..errors import Invalid, Problem
 from ..model import (
     MAX_PRIORITY,
@@ -25,22 +27,41 @@ MAX_DEPENDENCIES = 10_000
 # A century: longer is a mistake, and times stay far from where integers end.
 MAX_SECONDS = 100 * 366 * 86400
 MAX_ATTEMPTS = 1000
+MAX_NAME = 200
+MAX_UNITS = 1_000_000
+# The last instant that a calendar can show.
+MAX_INSTANT = Instant.of(datetime.max.replace(tzinfo=UTC))
+AN_INSTANT = "an instant between 1970 and 9999"
+
+_OPTIONAL_TEXTS = ("key", "role", "task_id", "title", "unique_key", "created_by", "template_id", "schedule_id")
 
 
-def problems(new: NewJob) -> list[Problem]:
+def problems(new: NewJob, now: Instant) -> list[Problem]:
     """Everything that is wrong with a request, apart from its parameters' schema."""
-    return [*_text_problems(new), *_number_problems(new), *json_problems("params", new.params)]
+    return [
+        *_text_problems(new),
+        *_number_problems(new),
+        *_time_problems(new, now),
+        *resource_problems(new.resources),
+        *_policy_problems(new.retry_policy),
+        *(json_problems("webhook", new.webhook) if new.webhook is not None else ()),
+        *json_problems("params", new.params),
+    ]
 
 
 def _text_problems(new: NewJob) -> Iterator[Problem]:
-    for name in ("office_id", "key", "role", "task_id", "title", "unique_key", "created_by", "job_type"):
+    for name in ("office_id", "job_type"):
+        yield from text_problems(name, getattr(new, name))
+    for name in _OPTIONAL_TEXTS:
         value = getattr(new, name)
         if value is not None:
             yield from text_problems(name, value)
-    if len(new.depends_on) > MAX_DEPENDENCIES:
-        yield Problem("depends_on", f"at most {MAX_DEPENDENCIES:,} jobs")
-    if isinstance(new.depends_on, str) or not all(isinstance(other, str) for other in new.depends_on):
+    if not isinstance(new.depends_on, (list, tuple)) or not all(isinstance(other, str) for other in new.depends_on):
         yield Problem("depends_on", "a list of job ids or keys")
+    elif len(new.depends_on) > MAX_DEPENDENCIES:
+        yield Problem("depends_on", f"at most {MAX_DEPENDENCIES:,} jobs")
+    elif not all(is_storable(other) for other in new.depends_on):
+        yield Problem("depends_on", "must be valid Unicode without NUL")
     if new.on_dependency_failure is not None and new.on_dependency_failure not in list(OnDependencyFailure):
         yield Problem("on_dependency_failure", "'wait' or 'cancel'")
 
@@ -65,14 +86,43 @@ def is_storable(text: str) -> bool:
 def _number_problems(new: NewJob) -> Iterator[Problem]:
     if type(new.priority) is not int or not (-MAX_PRIORITY <= new.priority <= MAX_PRIORITY or new.priority == URGENT):
         yield Problem("priority", f"a whole number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}")
-    if new.urgent and new.priority not in (0, URGENT):
+    elif new.urgent and new.priority not in (0, URGENT):
         yield Problem("urgent", "an urgent job has no other priority")
     for name in ("timeout_seconds", "stall_timeout_seconds"):
         value = getattr(new, name)
         if value is not None and not is_number(value, above=0):
             yield Problem(name, "a number of seconds above 0")
-    if new.expires_at is not None and new.scheduled_for is not None and new.expires_at <= new.scheduled_for:
-        yield Problem("expires_at", "is not after scheduled_for, so the job could never start")
+
+
+def _time_problems(new: NewJob, now: Instant) -> Iterator[Problem]:
+    times = {"scheduled_for": new.scheduled_for, "expires_at": new.expires_at}
+    wrong = [name for name, at in times.items() if at is not None and not is_instant(at)]
+    yield from (Problem(name, AN_INSTANT) for name in wrong)
+    if not wrong:
+        yield from expiry_problems(new.expires_at, max(now, new.scheduled_for or now))
+
+
+def is_instant(value: object) -> bool:
+    return isinstance(value, Instant) and 0 <= value <= MAX_INSTANT
+
+
+def expiry_problems(expires_at: Instant | None, earliest_start: Instant) -> Iterator[Problem]:
+    if expires_at is not None and expires_at <= earliest_start:
+        yield Problem("expires_at", f"is not after {earliest_start}, so the job could never start")
+
+
+def resource_problems(given: object) -> Iterator[Problem]:
+    """A list of names, or names with units."""
+    if given is None:
+        return
+    if not isinstance(given, (Mapping, list, tuple)):
+        yield Problem("resources", "a list of names, or names with units")
+        return
+    for name, count in given.items() if isinstance(given, Mapping) else ((name, 1) for name in given):
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not is_storable(name):
+            yield Problem("resources", f"a name has 1 to {MAX_NAME} characters of valid Unicode, not {name!r}")
+        elif type(count) is not int or not 1 <= count <= MAX_UNITS:
+            yield Problem("resources", f"{name!r} needs a whole number of units from 1 to {MAX_UNITS:,}")
 
 
 def is_number(value: object, above: float = -1e-9, most: float = MAX_SECONDS) -> bool:
@@ -86,21 +136,22 @@ def is_number(value: object, above: float = -1e-9, most: float = MAX_SECONDS) ->
 
 def json_problems(field: str, value: Mapping[str, Json]) -> Iterator[Problem]:
     """An object of JSON values: bounded depth, valid Unicode, finite numbers that fit 64 bits or a double."""
-    if not isinstance(value, Mapping):
-        yield Problem(field, "must be a JSON object")
+    if not isinstance(value, dict):
+        yield Problem(field, "must be a JSON object (a dict)")
         return
     stack: list[tuple[str, Any, int]] = [(field, value, 1)]
     while stack:
         where, item, depth = stack.pop()
         if depth > MAX_DEPTH:
             yield Problem(where, f"is nested more than {MAX_DEPTH} levels deep")
-        elif isinstance(item, Mapping):
+        elif isinstance(item, dict):
             for key, inner in item.items():
-                if not isinstance(key, str) or not _is_unicode(key):
+                # Exactly these types, here and below: what the encoder does not take must be found here.
+                if type(key) is not str or not _is_unicode(key):
                     yield Problem(where, f"has a key that is not text: {key!r}")
                 else:
                     stack.append((f"{where}.{key}", inner, depth + 1))
-        elif isinstance(item, (list, tuple)):
+        elif isinstance(item, list) or type(item) is tuple:
             stack.extend((f"{where}.{number}", inner, depth + 1) for number, inner in enumerate(item))
         else:
             yield from _scalar_problems(where, item)
@@ -110,7 +161,7 @@ def _scalar_problems(where: str, item: object) -> Iterator[Problem]:
     if isinstance(item, str):
         if not _is_unicode(item):
             yield Problem(where, "is not valid Unicode")
-    elif isinstance(item, float):
+    elif type(item) is float:
         if not math.isfinite(item):
             yield Problem(where, "is not a finite number")
     elif isinstance(item, int):
@@ -130,13 +181,13 @@ def _is_unicode(text: str) -> bool:
 
 def retry_policy(given: Mapping[str, Json] | RetryPolicy | None, default: RetryPolicy) -> RetryPolicy:
     """The default, with what was given put over it; any part may be given."""
+    found = list(_policy_problems(given))
+    if found:
+        raise Invalid(found)
     if given is None:
         return default
     if isinstance(given, RetryPolicy):
         return given
-    found = list(_policy_problems(given))
-    if found:
-        raise Invalid(found)
     values = dict(given)
     if "backoff" in values:
         values["backoff"] = Backoff(values["backoff"])
@@ -145,7 +196,11 @@ def retry_policy(given: Mapping[str, Json] | RetryPolicy | None, default: RetryP
     return replace(default, **values)
 
 
-def _policy_problems(given: Mapping[str, Json]) -> Iterator[Problem]:
+def _policy_problems(given: object) -> Iterator[Problem]:
+    if given is None:
+        return
+    if isinstance(given, RetryPolicy):
+        given = {field.name: getattr(given, field.name) for field in fields(given)}
     if not isinstance(given, Mapping):
         yield Problem("retry_policy", "must be an object")
         return

@@ -30,7 +30,7 @@ def decide(policy: RetryPolicy, kinds: Sequence[FailureKind], chance: float) -> 
 
 
 def is_retryable(policy: RetryPolicy, kind: FailureKind) -> bool:
-    return kind in (RETRYABLE if policy.retry_on is None else policy.retry_on)
+    return kind in RETRYABLE and (policy.retry_on is None or kind in policy.retry_on)
 
 
 def delay_seconds(policy: RetryPolicy, number: int, kind: FailureKind, chance: float) -> float:

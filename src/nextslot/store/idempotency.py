@@ -1,10 +1,28 @@
 """Idempotency keys: what was answered to a creating request, kept for a day."""
 
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+
 from ..clock import Instant
 from . import codec
 from .store import Tx
 
 KEPT_SECONDS = 24 * 3600
+
+
+def digest(content: object) -> str:
+    """The same for the same content, in whatever order the keys of its objects come."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=_plain).encode()).hexdigest()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return repr(value)
 
 
 def get(tx: Tx, office_id: str, route: str, key: str, now: Instant) -> tuple[str, list[str]] | None:

@@ -1,7 +1,6 @@
 """Jobs: rows to values and back, one function a statement."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..clock import Instant
@@ -32,20 +31,18 @@ class Place(NamedTuple):
         return -self.minus_priority
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """A ready job at the front of its lane."""
 
     place: Place
-    passed_over_since: Instant | None
+    passed_over_since: int | None
 
     @property
     def job_id(self) -> str:
         return self.place.job_id
 
 
-@dataclass(frozen=True, slots=True)
-class Freed:
+class Freed(NamedTuple):
     """A job of which one thing that held it back is gone."""
 
     job_id: str
@@ -54,8 +51,7 @@ class Freed:
     is_ready: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(NamedTuple):
     """What running a job needs to know of it."""
 
     office_id: str
@@ -67,8 +63,7 @@ class Started:
     timeout_seconds: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class EndingFacts:
+class EndingFacts(NamedTuple):
     """What the end of a running job depends on."""
 
     office_id: str
@@ -116,7 +111,7 @@ def last_position(tx: Tx, office_id: str, priority: int) -> int | None:
 def heads(tx: Tx, lane_id: int, limit: int) -> list[Head]:
     rows = tx.rows("jobs.heads", lane_id=lane_id, limit=limit)
     return [
-        Head(Place(-priority, position, created_at, job_id), codec.instant(since))
+        Head(Place(-priority, position, created_at, job_id), since)
         for job_id, priority, position, created_at, since in rows
     ]
 
@@ -137,20 +132,16 @@ def ending_facts(tx: Tx, job_id: str) -> EndingFacts | None:
     )
 
 
-def finish(tx: Tx, job_id: str, status: JobStatus, outcome: RunStatus, decision: Decision | None, now: Instant) -> bool:
-    cancelled_at = now if status is JobStatus.CANCELLED else None
-    return (
-        tx.run(
-            "jobs.finish",
-            job_id=job_id,
-            status=status,
-            outcome=outcome,
-            decision=decision,
-            now=now,
-            cancelled_at=cancelled_at,
-        )
-        == 1
-    )
+def succeed(tx: Tx, job_id: str, outcome: RunStatus, now: Instant) -> bool:
+    return tx.run("jobs.succeed", job_id=job_id, outcome=outcome, now=now) == 1
+
+
+def fail(tx: Tx, job_id: str, decision: Decision, now: Instant) -> bool:
+    return tx.run("jobs.fail", job_id=job_id, decision=decision, now=now) == 1
+
+
+def stop(tx: Tx, job_id: str, now: Instant) -> bool:
+    return tx.run("jobs.stop", job_id=job_id, now=now) == 1
 
 
 def cancel(tx: Tx, job_id: str, reason: str | None, requested_at: Instant | None, now: Instant) -> bool:
@@ -245,7 +236,7 @@ def pass_over(tx: Tx, job_id: str, now: Instant) -> None:
 def starving(tx: Tx, since: Instant, limit: int) -> list[tuple[str, int, Head]]:
     """(office, lane, job) of ready jobs passed over since then, the longest first."""
     return [
-        (office_id, lane_id, Head(Place(-priority, position, created_at, job_id), Instant(passed)))
+        (office_id, lane_id, Head(Place(-priority, position, created_at, job_id), passed))
         for job_id, office_id, lane_id, priority, position, created_at, passed in tx.rows(
             "jobs.starving", since=since, limit=limit
         )

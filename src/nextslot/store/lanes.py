@@ -77,6 +77,11 @@ def of_office(tx: Tx, office_id: str) -> tuple[bool, int, dict[int, LaneCounts]]
     return rows[0][0] == 1, rows[0][1] or 0, counts
 
 
+def waiting_offices(tx: Tx) -> list[str]:
+    """The offices that have ready jobs."""
+    return [office_id for (office_id,) in tx.rows("lanes.waiting_offices")]
+
+
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """What a look at the queue has to care about at all."""

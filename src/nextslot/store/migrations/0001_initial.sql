@@ -113,12 +113,17 @@ create table jobs (
     worker_id text,
     check ((retry_of is null) = (chain_id = job_id)),
     check ((group_id is null) = (sequence is null)),
-    check (status <> 'QUEUED' or (started_at is null and finished_at is null and worker_id is null)),
+    check (retry_of is null or retry_of <> job_id),
+    check (status <> 'QUEUED' or (started_at is null and finished_at is null)),
     check (status <> 'RUNNING' or started_at is not null),
-    check (status <> 'RUNNING' or (finished_at is null) = (outcome is null)),
     check (status <> 'CANCELLED' or (finished_at is not null and cancelled_at is not null)),
     check (status = 'CANCELLED' or cancelled_at is null),
-    check (decision is null or outcome = 'FAILED')
+    check (worker_id is null or started_at is not null),
+    -- What ended after a start has the outcome of its run; nothing else has one.
+    check ((outcome is not null) = (started_at is not null and finished_at is not null)),
+    check (outcome is null or outcome = 'FAILED' or status <> 'CANCELLED'),
+    -- A failure always says what follows, if only that it is undecided: else recovery would not find it.
+    check ((decision is not null) = (outcome is not null and outcome = 'FAILED'))
 ) {table};
 
 -- The queue of an office in its order (INV-004), waiting jobs too.
@@ -155,6 +160,9 @@ create table runs (
     session_id text,
     result text,
     check ((status is null) = (finished_at is null)),
+    -- How it ended is not written before it ended, so that it is written once.
+    check (status is not null
+        or (exit_code is null and error is null and failure_kind is null and reason is null and result is null)),
     check (failure_kind is null or status = 'FAILED')
 ) {table};
 
@@ -217,7 +225,7 @@ create table occurrences (
 ) {table};
 
 create table events (
-    seq {serial},
+    seq {serial} check (seq > 0),
     type text not null,
     office_id text,
     job_id text,
@@ -246,22 +254,35 @@ rule job_born_queued before insert on jobs
     refuse 'a job is born QUEUED (5.3)'
     when (new.status <> 'QUEUED' or new.outcome is not null) and not exists (select 1 from maintenance);
 
--- INSERT OR REPLACE deletes without asking the delete rules, so a second insert is refused before it gets there.
+-- OR REPLACE deletes what is in its way without asking the delete rules (a plain connection has recursive triggers off),
+-- so what would replace a row is refused before it gets there: here, and in every rule below that looks for another row.
 rule job_inserted_once before insert on jobs
     refuse 'this job exists: it cannot be replaced'
     when exists (select 1 from jobs where job_id = new.job_id)
-        or (new.retry_of is not null and exists (select 1 from jobs where retry_of = new.retry_of));
+        or (new.retry_of is not null and exists (select 1 from jobs where retry_of = new.retry_of))
+        or (new.unique_key is not null and exists (
+            select 1 from jobs
+            where office_id = new.office_id and unique_key = new.unique_key and finished_at is null));
+
+rule job_follows before insert on jobs
+    refuse 'a retry follows a job of its own chain that failed or was cancelled (DEC-007)'
+    when new.retry_of is not null
+        and not exists (
+            select 1 from jobs
+            where job_id = new.retry_of and chain_id = new.chain_id and (status = 'CANCELLED' or outcome = 'FAILED'))
+        and not exists (select 1 from maintenance);
 
 rule job_kept before delete on jobs
     refuse 'a job is never deleted outside maintenance'
     when not exists (select 1 from maintenance);
 
-rule job_identity before update of job_id, office_id, job_type, template_id, schedule_id, group_id, sequence, retry_of, chain_id, created_at, queued_at on jobs
+rule job_identity before update of job_id, office_id, job_type, template_id, schedule_id, group_id, sequence, retry_of, chain_id, unique_key, created_at, queued_at on jobs
     refuse 'what a job is never changes'
     when new.job_id <> old.job_id or new.office_id <> old.office_id or new.job_type <> old.job_type
         or new.template_id is distinct from old.template_id or new.schedule_id is distinct from old.schedule_id
         or new.group_id is distinct from old.group_id or new.sequence is distinct from old.sequence
         or new.retry_of is distinct from old.retry_of or new.chain_id <> old.chain_id
+        or new.unique_key is distinct from old.unique_key
         or new.created_at <> old.created_at or new.queued_at <> old.queued_at;
 
 rule job_moves before update of status on jobs
@@ -270,10 +291,14 @@ rule job_moves before update of status on jobs
         and not (old.status = 'QUEUED' and new.status in ('RUNNING', 'CANCELLED'))
         and not (old.status = 'RUNNING' and new.status = 'CANCELLED' and old.finished_at is null);
 
-rule job_frozen before update of params, priority, position on jobs
-    refuse 'params, priority and position are frozen once a job is dispatched or cancelled (INV-001)'
+rule job_frozen before update of params, priority, position, lane_id, resources, timeout_seconds, stall_timeout_seconds, retry_policy, webhook on jobs
+    refuse 'what a job was asked to do is frozen once it is dispatched or cancelled (INV-001, INV-005)'
     when old.status <> 'QUEUED'
-        and (new.params <> old.params or new.priority <> old.priority or new.position <> old.position);
+        and (new.params <> old.params or new.priority <> old.priority or new.position <> old.position
+            or new.lane_id <> old.lane_id or new.resources <> old.resources
+            or new.timeout_seconds is distinct from old.timeout_seconds
+            or new.stall_timeout_seconds is distinct from old.stall_timeout_seconds
+            or new.retry_policy <> old.retry_policy or new.webhook is distinct from old.webhook);
 
 -- 5.1: the run is inserted first, so a job never runs without one.
 rule job_runs_with_run before update of status on jobs
@@ -281,18 +306,33 @@ rule job_runs_with_run before update of status on jobs
     when old.status = 'QUEUED' and new.status = 'RUNNING'
         and not exists (select 1 from runs where job_id = new.job_id and status is null);
 
+rule job_takes_free_worker before update of status, worker_id on jobs
+    refuse 'a worker runs one job at a time (INV-003)'
+    when new.status = 'RUNNING' and new.finished_at is null and new.worker_id is not null
+        and exists (
+            select 1 from jobs
+            where worker_id = new.worker_id and status = 'RUNNING' and finished_at is null and job_id <> new.job_id);
+
 rule job_ends_with_run before update of finished_at, outcome, status on jobs
     refuse 'a dispatched job ends with its run, as its run (5.1)'
-    when old.status = 'RUNNING' and new.finished_at is not null and old.finished_at is null
-        and not exists (select 1 from runs where job_id = new.job_id and status = new.outcome);
+    when new.finished_at is not null and old.finished_at is null
+        and ((new.started_at is not null
+                and not exists (
+                    select 1 from runs
+                    where job_id = new.job_id and status = new.outcome
+                        and (new.status <> 'CANCELLED' or failure_kind = 'cancelled')))
+            or (new.started_at is null and exists (select 1 from runs where job_id = new.job_id)));
 
-rule job_ends_once before update of finished_at, outcome, started_at, cancelled_at, worker_id on jobs
+rule job_ends_once before update of started_at, worker_id, finished_at, outcome, cancelled_at, cancel_requested_at, cancel_mode, cancel_reason on jobs
     refuse 'what is written when a job starts or ends is written once'
-    when (old.finished_at is not null and new.finished_at is distinct from old.finished_at)
-        or (old.outcome is not null and new.outcome is distinct from old.outcome)
-        or (old.started_at is not null and new.started_at is distinct from old.started_at)
-        or (old.cancelled_at is not null and new.cancelled_at is distinct from old.cancelled_at)
-        or (old.worker_id is not null and new.worker_id is distinct from old.worker_id);
+    when (old.status <> 'QUEUED'
+            and (new.started_at is distinct from old.started_at or new.worker_id is distinct from old.worker_id))
+        or (old.finished_at is not null
+            and (new.finished_at is distinct from old.finished_at or new.outcome is distinct from old.outcome
+                or new.cancelled_at is distinct from old.cancelled_at
+                or new.cancel_requested_at is distinct from old.cancel_requested_at
+                or new.cancel_mode is distinct from old.cancel_mode
+                or new.cancel_reason is distinct from old.cancel_reason));
 
 rule job_decided_once before update of decision on jobs
     refuse 'what follows a failure is decided once'
@@ -301,7 +341,7 @@ rule job_decided_once before update of decision on jobs
 rule run_born_running before insert on runs
     refuse 'a run begins unfinished, for a job that is QUEUED'
     when (new.status is not null
-            or exists (select 1 from jobs where job_id = new.job_id and status <> 'QUEUED'))
+            or not exists (select 1 from jobs where job_id = new.job_id and status = 'QUEUED'))
         and not exists (select 1 from maintenance);
 
 rule run_inserted_once before insert on runs
@@ -344,9 +384,18 @@ rule event_fixed before update on events
     refuse 'events are only appended'
     when 1 = 1;
 
+-- A number that is left to the database is not positive yet at this point, or not in use.
+rule event_inserted_once before insert on events
+    refuse 'events are only appended'
+    when new.seq > 0 and exists (select 1 from events where seq = new.seq);
+
 rule event_kept before delete on events
     refuse 'events are only appended'
     when not exists (select 1 from maintenance);
+
+rule event_newest_kept before delete on events
+    refuse 'the newest event is kept, so that its number is not given again'
+    when old.seq = (select max(seq) from events);
 
 rule occurrence_inserted_once before insert on occurrences
     refuse 'an occurrence is accounted for once'
@@ -370,3 +419,12 @@ rule reservation_inserted_once before insert on reservations
 rule reservation_moves before update of status on reservations
     refuse 'a reservation that was released or has expired stays so (5.5)'
     when old.status <> 'ACTIVE' and new.status <> old.status;
+
+rule reservation_identity before update of reservation_id, office_id, reserved_at, reserved_by on reservations
+    refuse 'what a reservation is never changes'
+    when new.reservation_id <> old.reservation_id or new.office_id <> old.office_id
+        or new.reserved_at <> old.reserved_at or new.reserved_by <> old.reserved_by;
+
+rule reservation_kept before delete on reservations
+    refuse 'a reservation is never deleted outside maintenance'
+    when not exists (select 1 from maintenance);

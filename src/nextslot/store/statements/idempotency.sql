@@ -2,9 +2,11 @@
 select digest, answer, created_at from idempotency_keys
 where office_id = :office_id and route = :route and idempotency_key = :idempotency_key;
 
--- put: what was answered for a key
+-- put: what was answered for a key; one that is older than a day may still be there
 insert into idempotency_keys (office_id, route, idempotency_key, digest, answer, created_at)
-values (:office_id, :route, :idempotency_key, :digest, :answer, :now);
+values (:office_id, :route, :idempotency_key, :digest, :answer, :now)
+on conflict (office_id, route, idempotency_key)
+do update set digest = excluded.digest, answer = excluded.answer, created_at = excluded.created_at;
 
 -- forget: keys that are older than a day, a few at a time
 delete from idempotency_keys where (office_id, route, idempotency_key) in (

@@ -47,9 +47,16 @@ returning office_id, job_type, params, chain_id, group_id, retry_of, timeout_sec
 select office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, retry_policy, cancel_mode from jobs
 where job_id = :job_id and status = 'RUNNING' and finished_at is null;
 
--- finish: a running job ends with its run
-update jobs set finished_at = :now, outcome = :outcome, decision = :decision, status = :status,
-    cancelled_at = :cancelled_at
+-- succeed: a running job ends with its run; it sets nothing that an index of waiting or undecided jobs depends on
+update jobs set finished_at = :now, outcome = :outcome
+where job_id = :job_id and status = 'RUNNING' and finished_at is null;
+
+-- fail: a running job ends with its run, and what follows is decided
+update jobs set finished_at = :now, outcome = 'FAILED', decision = :decision
+where job_id = :job_id and status = 'RUNNING' and finished_at is null;
+
+-- stop: a running job was told to stop, and has
+update jobs set status = 'CANCELLED', finished_at = :now, cancelled_at = :now, outcome = 'FAILED', decision = 'cancelled'
 where job_id = :job_id and status = 'RUNNING' and finished_at is null;
 
 -- cancel: a queued job ends without a run

@@ -22,6 +22,9 @@ select offices.is_paused, (select max(served.turn) from lanes served where serve
 from offices left join lanes on lanes.office_id = offices.office_id and lanes.ready > 0
 where offices.office_id = :office_id;
 
+-- waiting_offices: the offices that have ready jobs
+select distinct office_id from lanes where ready > 0;
+
 -- save: what has changed of a lane
 update lanes set ready = :ready, is_open = :is_open, turn = :turn where lane_id = :lane_id;
 

@@ -1,0 +1,79 @@
+"""nextslot for the comparison harness: one process, as a user would embed it.
+
+    export BENCH_ADAPTERS=$PWD/bench/peers
+    python3 ../shared/bench/run.py --peers ours:sqlite,huey:sqlite --rounds 3 --out /tmp/ours.json
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from nextslot import NewJob, Scheduler
+from peers import _lib  # type: ignore[import-not-found]
+
+EMBEDDED = True
+VARIANTS = {
+    "sqlite": dict(
+        venv="ours",
+        needs=(),
+        tuned=None,
+        durability="WAL, synchronous=FULL; claimed and finished in one commit, kept with its events",
+    )
+}
+
+# The worker's concurrency once it has been asked for; None while only a producer is wanted.
+_concurrency: int | None = None
+_producer: Scheduler | None = None
+
+
+def init(variant: str) -> None:
+    async def create() -> None:
+        async with _new_scheduler():
+            pass
+
+    asyncio.run(create())
+
+
+async def open_producer(variant: str) -> tuple[Callable[..., Awaitable[Any]], Callable[..., Awaitable[Any]]]:
+    global _producer
+    scheduler = _producer = _new_scheduler()
+    await scheduler.start()
+    if _concurrency is None:
+        await scheduler.pause()
+    else:
+        await scheduler.change_office("default", max_concurrent_jobs=_concurrency)
+
+    async def one(i: int) -> None:
+        await scheduler.submit("noop", {"i": i})
+
+    async def many(ids: list[int]) -> None:
+        await scheduler.submit_many([NewJob(job_type="noop", params={"i": i}) for i in ids])
+
+    return one, many
+
+
+def run_worker(variant: str, concurrency: int, tuned: bool) -> None:
+    """Before a producer was opened, it will work too; after it, the work begins here, in a thread of its own."""
+    global _concurrency
+    _concurrency = concurrency
+    if _producer is not None:
+        asyncio.run(_producer._crash())
+        threading.Thread(target=lambda: asyncio.run(_work(concurrency)), daemon=True).start()
+
+
+async def _work(concurrency: int) -> None:
+    async with _new_scheduler() as scheduler:
+        await scheduler.change_office("default", max_concurrent_jobs=concurrency)
+        await scheduler.resume()
+        await asyncio.Event().wait()
+
+
+def _new_scheduler() -> Scheduler:
+    scheduler = Scheduler(f"sqlite:///{_lib.path('nextslot.db')}")
+
+    @scheduler.job_type("noop")
+    async def noop(run: Any, i: int) -> None:
+        _lib.noop(i)
+
+    return scheduler

@@ -1,0 +1,272 @@
+"""A small real workload that tells what happens as it happens: `python -m nextslot.demo`, or `./run`.
+
+A film of six frames is rendered on one gpu; its soundtrack fails once; then it is encoded and published.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from .clock import Instant, SystemClock
+from .errors import NextslotError, Unavailable
+from .handlers.run import RunContext
+from .model import Event, Job, NewJob, OnDependencyFailure
+from .scheduler import Scheduler
+
+FRAMES = 6
+# While frames are rendered something always runs, so a kill in this time always leaves something to recover.
+CRASH_SECONDS = (1.0, 3.5)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="./run", description="A small workload on a real scheduler.")
+    parser.add_argument("--data", type=Path, default=Path("nextslot-demo"), metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--keep", action="store_true", help="one film after the other, until Ctrl-C")
+    parser.add_argument("--crash", action="store_true", help="kill -9 itself at a random moment; then run it again")
+    options = parser.parse_args(arguments)
+    try:
+        options.data.mkdir(parents=True, exist_ok=True)
+        asyncio.run(_run(options.data, options.keep or options.crash, options.crash))
+    except (NextslotError, OSError) as error:
+        print(f"nextslot demo: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _run(data: Path, is_endless: bool, crashes: bool) -> None:
+    scheduler = Scheduler(f"sqlite:///{data}/nextslot.db")
+    _register(scheduler)
+    narrator = Narrator(scheduler)
+    print(f"One scheduler, one gpu, two jobs at a time. All it knows is in {data}/nextslot.db.\n", flush=True)
+    async with scheduler:
+        end = _end_by_signal(scheduler)
+        await scheduler.change_office("default", max_concurrent_jobs=2)
+        left = [*await scheduler.running(), *await scheduler.queue()]
+        if left:
+            print(f"The last run left {len(left)} jobs unfinished. They go on now.\n", flush=True)
+        narrator.start()
+        if crashes:
+            asyncio.get_running_loop().call_later(random.uniform(*CRASH_SECONDS), _kill_this_process)
+        await _work(scheduler, left, end, is_endless)
+        if end.is_set():
+            print("\nStopping: what runs is finished first, the rest waits in the database.\n", flush=True)
+            await scheduler.stop()
+        await narrator.stop()
+    _tell_where_to_look(data)
+
+
+# The work.
+
+
+def _register(scheduler: Scheduler) -> None:
+    @scheduler.job_type("render", resources={"gpu": 1})
+    async def render(run: RunContext, frame: int) -> dict[str, int]:
+        for percent in (0, 50):
+            run.progress(percent / 100, "tracing light" if percent else "loading the scene")
+            await asyncio.sleep(0.3)
+        (run.artifacts / f"frame-{frame}.txt").write_text(f"frame {frame}\n")
+        return {"frame": frame}
+
+    @scheduler.job_type("compose")
+    def compose(run: RunContext) -> None:
+        """Not async, so it runs in a thread. Its first attempt fails."""
+        run.log.info("attempt %d", run.attempt)
+        run.wait(0.5)
+        if run.attempt == 1:
+            run.fail("the orchestra is not in tune")
+
+    @scheduler.job_type("encode")
+    async def encode(run: RunContext, frames: int) -> None:
+        run.progress(0.1, f"reading {frames} frames")
+        await asyncio.sleep(0.8)
+        (run.artifacts / "film.txt").write_text(f"a film of {frames} frames\n")
+
+    @scheduler.job_type("send")
+    async def send(run: RunContext, what: str) -> None:
+        run.log.info("%s", what)
+        await asyncio.sleep(0.4)
+
+
+async def _work(scheduler: Scheduler, left: list[Job], end: asyncio.Event, is_endless: bool) -> None:
+    """Finishes what the last life left; if it left nothing, makes a film, or film after film."""
+    await _wait_for(scheduler, left, end)
+    while not end.is_set() and (is_endless or not left):
+        left = await _order_a_film(scheduler)
+        await _wait_for(scheduler, left, end)
+
+
+async def _order_a_film(scheduler: Scheduler) -> list[Job]:
+    """Frames, soundtrack and encode in one transaction, then the group; then one is moved and one is cancelled."""
+    frames = [
+        NewJob(job_type="render", title=f"frame {number}", params={"frame": number}, key=f"frame {number}")
+        for number in range(1, FRAMES + 1)
+    ]
+    soundtrack = NewJob(
+        job_type="compose", title="soundtrack", key="soundtrack", retry_policy={"base_delay_seconds": 1.5}
+    )
+    poster = NewJob(job_type="render", title="poster", params={"frame": 0})
+    encode = NewJob(
+        job_type="encode",
+        title="encode",
+        params={"frames": FRAMES},
+        depends_on=[new.key or "" for new in (*frames, soundtrack)],
+        on_dependency_failure=OnDependencyFailure.CANCEL,
+    )
+    jobs = await scheduler.submit_many([*frames, soundtrack, poster, encode])
+    _, members = await scheduler.submit_group(_publish(after=jobs[-1].job_id), mode="sequential", name="publish")
+    await scheduler.move(jobs[FRAMES - 1].job_id, to="front")
+    await scheduler.cancel(jobs[-2].job_id, reason="no poster after all")
+    return [*jobs, *members]
+
+
+def _publish(after: str) -> list[NewJob]:
+    return [
+        NewJob(
+            job_type="send",
+            title=title,
+            params={"what": title},
+            depends_on=[after] if title == "upload" else [],
+            on_dependency_failure=OnDependencyFailure.CANCEL,
+        )
+        for title in ("upload", "announce")
+    ]
+
+
+async def _wait_for(scheduler: Scheduler, jobs: list[Job], end: asyncio.Event) -> None:
+    """Until all of them have ended, retries included, or somebody wants to stop."""
+    if not jobs:
+        return
+    ends: asyncio.Future[Any] = asyncio.gather(*(scheduler.wait(job.job_id) for job in jobs))
+    told: asyncio.Future[Any] = asyncio.ensure_future(end.wait())
+    await asyncio.wait([ends, told], return_when=asyncio.FIRST_COMPLETED)
+    for future in (ends, told):
+        future.cancel()
+    await asyncio.gather(ends, told, return_exceptions=True)
+
+
+# Telling.
+
+
+class Narrator:
+    """Tells what happens, from the stream of events; and how far the runs are, which is no event but can be asked."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._began = SystemClock().now()
+        self._known: dict[str, Job] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._tell_events()), asyncio.create_task(self._tell_progress())]
+
+    async def stop(self) -> None:
+        # The stream is a moment behind the work.
+        await asyncio.wait(self._tasks, timeout=0.2)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+
+    async def _tell_events(self) -> None:
+        """From the first event ever, so that none of the recovery is missed; those of earlier lives are not told."""
+        with contextlib.suppress(Unavailable):  # The scheduler has stopped.
+            async for event in self._scheduler.events():
+                if event.timestamp >= self._began:
+                    job = await self._job(event.job_id) if event.job_id else None
+                    self._tell(event.timestamp, _name(event, job), _sentence(event, job))
+
+    async def _tell_progress(self) -> None:
+        told: dict[str, str] = {}
+        with contextlib.suppress(Unavailable):
+            while True:
+                for job in await self._scheduler.running():
+                    run = await self._scheduler.run_of(job.job_id)
+                    fraction, text = (run and self._scheduler.progress(run.run_id)) or (None, "")
+                    if fraction and text != told.get(job.job_id):
+                        told[job.job_id] = text
+                        self._tell(SystemClock().now(), _title(job), f"{fraction:.0%}: {text}")
+                await asyncio.sleep(0.1)
+
+    async def _job(self, job_id: str) -> Job:
+        if job_id not in self._known:
+            self._known[job_id] = await self._scheduler.job(job_id)
+        return self._known[job_id]
+
+    def _tell(self, when: Instant, name: str, sentence: str) -> None:
+        seconds = (when - self._began) / 1_000_000
+        print(f"{seconds:6.2f} s   {name:20} {sentence}", flush=True)
+
+
+def _name(event: Event, job: Job | None) -> str:
+    if job is not None:
+        return _title(job)
+    return "group publish" if event.type == "group_finished" else "scheduler"
+
+
+def _title(job: Job) -> str:
+    return f"{job.title}{', retry' if job.retry_of else ''}"
+
+
+def _sentence(event: Event, job: Job | None) -> str:
+    """The event's own word, and what it adds."""
+    said = event.details
+    added = {
+        "job_started": f"on {said.get('worker_id')}",
+        "job_failed": f"{said.get('failure_kind')}: {said.get('error')}",
+        "job_retrying": f"as a new job, in {said.get('delay_seconds', 0):g} s",
+        "job_failed_permanently": str(said.get("error")),
+        "job_ready": "its time has come" if job and job.retry_of else "what it waited for is done",
+        "job_moved": "to the front",
+        "job_cancelled": str(said.get("reason")),
+        "group_finished": str(said.get("status")),
+        "recovered": f"{said.get('lost')} running when the last process died, so FAILED and tried again",
+    }.get(event.type)
+    word = event.type.removeprefix("job_").removeprefix("group_").replace("_", " ")
+    return f"{word}: {added}" if added else word
+
+
+def _tell_where_to_look(data: Path) -> None:
+    print(f"""
+Where to look:
+  {data}/nextslot.db    the queue and all history; open it with any SQLite tool, for example
+      sqlite3 {data}/nextslot.db 'select title, status, outcome from jobs order by job_id'
+  {data}/logs           what the runs logged, a file each
+  {data}/artifacts      what the runs made, a directory each
+
+Try next:
+  ./run --crash         kills itself with SIGKILL at a random moment; the next ./run shows the recovery
+  ./run --keep          one film after the other until Ctrl-C: it finishes what runs, then stops
+  docs/quickstart.md    the same in your own code""")
+
+
+# Ending.
+
+
+def _end_by_signal(scheduler: Scheduler) -> asyncio.Event:
+    """Set by the first Ctrl-C or SIGTERM; the second interrupts what still runs."""
+    end, loop = asyncio.Event(), asyncio.get_running_loop()
+    hurrying: list[asyncio.Task[bool]] = []
+
+    def told() -> None:
+        if end.is_set():
+            hurrying.append(loop.create_task(scheduler.stop()))
+        end.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told)
+    return end
+
+
+def _kill_this_process() -> NoReturn:
+    print("\nkill -9: this process ends here, in the middle. Run it again, without --crash.", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise SystemExit  # Never reached; SIGKILL cannot be handled.
+
+
+if __name__ == "__main__":
+    sys.exit(main())
