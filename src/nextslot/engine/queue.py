@@ -94,8 +94,7 @@ class QueueManager:
 
     def change_priority(self, tx: Tx, job_id: str, priority: int, now: Instant) -> Job:
         """To the back of another priority; URGENT goes before everything in its office."""
-        if type(priority) is not int or not (-MAX_PRIORITY <= priority <= MAX_PRIORITY or priority == URGENT):
-            raise Invalid(f"a priority is a whole number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}", field="priority")
+        refuse_priority(priority)
         job = self.queued(tx, job_id)
         if priority == job.priority:
             return job
@@ -251,3 +250,9 @@ class _Backs:
 
     def __init__(self, tx: Tx) -> None:
         self.positions: dict[tuple[str, int], int] = {}
+
+
+def refuse_priority(priority: int) -> None:
+    """Raises if no job can have it."""
+    if type(priority) is not int or not (-MAX_PRIORITY <= priority <= MAX_PRIORITY or priority == URGENT):
+        raise Invalid(f"a priority is a whole number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}", field="priority")

@@ -12,7 +12,7 @@ from ..store.store import Tx
 from .events import EventLog
 from .groups import GroupProgress
 from .lanes import Lanes
-from .queue import QueueManager
+from .queue import QueueManager, refuse_priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,8 @@ class RetryController:
 
     def retry_by_hand(self, tx: Tx, run_id: str, priority: int | None, now: Instant) -> Retried:
         """Section 6: always for a FAILED run, after the limit too; a retry that waits is brought forward instead."""
+        if priority is not None:
+            refuse_priority(priority)
         run = runs.get(tx, run_id)
         if run is None:
             raise NotFound("run", run_id)

@@ -107,7 +107,8 @@ def signature_schema(handler: Handler) -> dict[str, Any]:
     """The JSON Schema of a handler's own parameters: those after the first, by their names and annotations."""
     hints = typing.get_type_hints(_function_of(handler))
     parameters = list(inspect.signature(handler).parameters.values())
-    if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+    by_name_only = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    if not parameters or parameters[0].kind in by_name_only:
         raise Invalid("a handler takes the run as its first argument: def handler(run, …)", field="handler")
     properties: dict[str, Any] = {}
     required: list[str] = []

@@ -137,6 +137,9 @@ create unique index jobs_worker on jobs (worker_id) where status = 'RUNNING' and
 create unique index jobs_retry on jobs (retry_of) where retry_of is not null;
 create index jobs_chain on jobs (chain_id) where retry_of is not null;
 create index jobs_group on jobs (group_id, sequence) where group_id is not null;
+-- The members of a group that have not started: looked for once for each member that fails or is cancelled.
+create index jobs_unstarted on jobs (group_id, sequence)
+    where group_id is not null and status = 'QUEUED' and retry_of is null;
 create unique index jobs_unique_key on jobs (office_id, unique_key) where unique_key is not null and finished_at is null;
 create index jobs_due on jobs (scheduled_for) where status = 'QUEUED' and is_due = 0;
 create index jobs_expiry on jobs (expires_at) where status = 'QUEUED' and expires_at is not null;
