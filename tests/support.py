@@ -1,6 +1,9 @@
 """What tests of the engine share: a scheduler on virtual time, and handlers that do as they are told."""
 
 import asyncio
+import contextlib
+import json
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -72,3 +75,116 @@ async def history(scheduler: Scheduler) -> list[Event]:
 def database(directory: Path) -> apsw.Connection:
     """Another connection to the same file, for plain SQL."""
     return apsw.Connection(str(directory / "nextslot.db"))
+
+
+def with_counts(directory: Path, main: Main, **options: Any) -> None:
+    """As `with_scheduler`; and in the end the stored counters are right."""
+    with_scheduler(directory, main, **options)
+    assert_counters(directory)
+
+
+def assert_counters(directory: Path) -> None:
+    """Every stored counter (lanes.ready, lanes.is_open, limits.used) says what the jobs themselves say."""
+    connection = database(directory)
+    ready: dict[int, int] = dict(_rows(connection, _READY))
+    used: dict[str, int] = dict(_rows(connection, _USED))
+    limits = {key: (capacity, count) for key, capacity, count in _rows(connection, "select * from limits")}
+    lanes = _rows(
+        connection, "select lane_id, local, ready, is_open, is_paused from lanes join offices using (office_id)"
+    )
+    connection.close()
+
+    assert {key: count for key, (_, count) in limits.items() if count} == used
+    assert {lane_id: count for lane_id, _, count, _, _ in lanes if count} == ready
+    for lane_id, local, count, is_open, is_paused in lanes:
+        has_room = all(
+            limits[key][0] == 0 or limits[key][0] - limits[key][1] >= units for key, units in json.loads(local).items()
+        )
+        assert is_open == (count > 0 and not is_paused and has_room), f"lane {lane_id}"
+
+
+_READY = """
+    select lane_id, count(*) from jobs
+    where status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 group by lane_id
+"""
+_USED = """
+    select needs.key, sum(needs.value) from jobs join lanes using (lane_id), json_each(json_patch(local, shared)) needs
+    where status = 'RUNNING' and finished_at is null group by needs.key
+"""
+
+
+def peaks(directory: Path) -> dict[str, int]:
+    """The most units of each limit that were ever in use at once, from the stored starts and ends alone."""
+    connection = database(directory)
+    moments = _rows(
+        connection,
+        """
+        select coalesce(finished_at, 1 << 62), 0, -needs.value, needs.key
+        from jobs join lanes using (lane_id), json_each(json_patch(local, shared)) needs where worker_id is not null
+        union all
+        select started_at, 1, needs.value, needs.key
+        from jobs join lanes using (lane_id), json_each(json_patch(local, shared)) needs where worker_id is not null
+        order by 1, 2
+        """,
+    )
+    connection.close()
+    now: dict[str, int] = {}
+    most: dict[str, int] = {}
+    for _, _, units, key in moments:
+        now[key] = now.get(key, 0) + units
+        most[key] = max(most.get(key, 0), now[key])
+    return most
+
+
+def _rows(connection: apsw.Connection, sql: str) -> list[tuple[Any, ...]]:
+    return connection.execute(sql).fetchall()
+
+
+async def queued_ids(scheduler: Scheduler, office_id: str = "default") -> list[str]:
+    """The office's queue in its order."""
+    return [job.job_id for job in await scheduler.queue(office_id, limit=1_000_000)]
+
+
+async def started_order(scheduler: Scheduler) -> list[str]:
+    """The jobs in the order in which they were started."""
+    return [event.job_id or "" for event in await history(scheduler) if event.type == "job_started"]
+
+
+class Steps:
+    """How much SQLite has worked: the steps of its virtual machine, which are the same on every machine."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def watch(self, connection: apsw.Connection) -> None:
+        """From now on what this connection does is counted; fit for `apsw.connection_hooks` too."""
+        connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, self._count)
+
+    def _count(self, statement: dict[str, Any]) -> None:
+        self.taken += statement["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]
+
+
+def steps_of(scheduler: Scheduler) -> Steps:
+    """Counts what a running scheduler's writing connection does from now on."""
+    steps = Steps()
+    steps.watch(scheduler._store._writer)  # type: ignore[attr-defined]
+    return steps
+
+
+def processes_of(directory: Path) -> list[int]:
+    """The live processes of commands whose artifacts go below a directory: their environment says so."""
+    mark = f"NEXTSLOT_ARTIFACTS={directory}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+async def eventually(is_so: Callable[[], object], seconds: float = 15) -> None:
+    """Waits in real time, for what other processes do."""
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "it did not come about"
+        await asyncio.sleep(0.02)

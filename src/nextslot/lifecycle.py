@@ -39,9 +39,12 @@ class Settlement:
     def event_type(self) -> str:
         if self.job_status is JobStatus.CANCELLED:
             return "job_cancelled"
-        if self.outcome.status is RunStatus.FAILED and self.outcome.failure_kind is FailureKind.TIMEOUT:
-            return "job_timeout"
-        return f"job_{self.outcome.status.value.lower()}"
+        return event_of(self.outcome.status, self.outcome.failure_kind)
+
+
+def event_of(status: RunStatus, kind: FailureKind | None) -> str:
+    """What the end of a run is called among the events."""
+    return "job_timeout" if kind is FailureKind.TIMEOUT else f"job_{status.value.lower()}"
 
 
 def settle(

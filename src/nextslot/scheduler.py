@@ -143,7 +143,7 @@ class Scheduler:
         self._open_store: Store | None = None
         self._runner: Runner | None = None
         self._is_draining = False
-        self._hurry = asyncio.Event()
+        self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self.recovered = Recovered()
 
@@ -169,13 +169,19 @@ class Scheduler:
         )
         self._open_store = store
         self._is_draining = False
-        self._hurry = asyncio.Event()
+        self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         self._runner = Runner(self._clock, store, self._executor, self._endings)
-        await store.write(lambda tx: self._offices.install(tx, default_office(self._clock.now())))
-        self.recovered = await self._recovery.run(store)
-        await self._timeouts.start(store)
-        self._dispatcher.start(self._runner.launch)
-        await self.process()
+        try:
+            await store.write(lambda tx: self._offices.install(tx, default_office(self._clock.now())))
+            self.recovered = await self._recovery.run(store)
+            await self._timeouts.start(store)
+            self._dispatcher.start(self._runner.launch)
+            await self.process()
+        except BaseException:
+            # Else the database would stay locked, with nobody to stop.
+            if self._open_store is store:
+                await self.stop(grace_seconds=0)
+            raise
         return self.recovered
 
     async def process(self) -> None:
@@ -196,8 +202,8 @@ class Scheduler:
         if store is None or runner is None:
             return True
         if self._is_draining:
-            await runner.idle()
-            return True
+            await self._stopped.wait()
+            return runner.has_stored_all
         self._is_draining = True
         self._dispatcher.stop()
         log.info("stopping: %d jobs are running", len(runner.running))
@@ -206,7 +212,8 @@ class Scheduler:
         await store.close()
         self._open_store = self._runner = None
         self._release_waiters()
-        return not runner.running
+        self._stopped.set()
+        return runner.has_stored_all
 
     async def _wait_for_the_end(self, runner: Runner, grace_seconds: float | None) -> None:
         """Running work finishes; once it is told to stop, it has a while; then it is left to the next recovery."""
@@ -228,10 +235,14 @@ class Scheduler:
         return came
 
     def run(self) -> None:
-        """Runs until SIGTERM or SIGINT, and then stops gracefully; a second signal interrupts what still runs."""
-        asyncio.run(self._run_until_signalled())
+        """Runs until SIGTERM or SIGINT, and then stops gracefully; a second signal interrupts what still runs.
 
-    async def _run_until_signalled(self) -> None:
+        The process ends with 0 if everything that ran was stored, else with 1.
+        """
+        if not asyncio.run(self._run_until_signalled()):
+            raise SystemExit(1)
+
+    async def _run_until_signalled(self) -> bool:
         loop, signalled = asyncio.get_running_loop(), asyncio.Event()
 
         def told() -> None:
@@ -243,7 +254,7 @@ class Scheduler:
             loop.add_signal_handler(number, told)
         await self.start()
         await signalled.wait()
-        await self.stop()
+        return await self.stop()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -440,6 +451,7 @@ class Scheduler:
 
     def _close_transaction(self, tx: Tx) -> None:
         """The end of every writing transaction: the next jobs are claimed, and the events get their numbers."""
+        self._timeouts.expire_if_late(tx)
         self._dispatcher.claim(tx)
         self._events.append(tx)
 

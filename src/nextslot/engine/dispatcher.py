@@ -75,6 +75,7 @@ class Dispatcher:
         self._events = events
         self._starvation_after = starvation_after_seconds
         self._launch: Callable[[Claim], None] | None = None
+        self._turn = 0
 
     def start(self, launch: Callable[[Claim], None]) -> None:
         """From now on what may run is claimed, and given to `launch` once that is durable."""
@@ -179,7 +180,9 @@ class Dispatcher:
         if heads:
             heads.pop()
         office = pass_.slate.office(lane.office_id)
-        office.turn = max(office.turn + 1, now)
+        # Above all turns so far: of two offices that one pass serves, the first is served again first.
+        self._turn = office.turn = max(self._turn + 1, office.turn + 1, now)
+        office.served = lane.lane_id
         pass_.slate.take(lane)
         pass_.slate.add_ready(lane.lane_id, -1)
         if started.group_id is not None:
@@ -209,22 +212,25 @@ class Dispatcher:
         since = pass_.now.after(-self._starvation_after)
         if pass_.outlook.passed_over_since is None or pass_.outlook.passed_over_since > since:
             return
-        for lane, head in self._first_by_office(tx, jobs.starving(tx, since, MOST_STARVING)):
-            if not self._is_allowed(pass_, lane) or pass_.slate.office(lane.office_id).is_paused:
-                continue
+        for lane, head in self._first_by_office(tx, pass_, jobs.starving(tx, since, MOST_STARVING)):
             if self._fits(pass_, lane):
                 self._start(tx, pass_, lane, head)
             elif pass_.slate.could_ever_fit(lane.needs):
                 for key, units in lane.needs.items():
                     pass_.held[key] = pass_.held.get(key, 0) + units
 
-    def _first_by_office(self, tx: Tx, starving: Iterable[tuple[str, int, Head]]) -> list[tuple[Lane, Head]]:
-        """One for each office: the first in its order; the office that has waited longest first."""
-        first: dict[str, tuple[int, Head]] = {}
+    def _first_by_office(
+        self, tx: Tx, pass_: _Pass, starving: Iterable[tuple[str, int, Head]]
+    ) -> list[tuple[Lane, Head]]:
+        """One for each office: the first in its order that is not paused; the office that waited longest first."""
+        first: dict[str, tuple[Lane, Head]] = {}
         for office_id, lane_id, head in starving:
+            lane = self._lanes.lane(tx, lane_id)
+            if not self._is_allowed(pass_, lane) or pass_.slate.office(office_id).is_paused:
+                continue
             if office_id not in first or head.place < first[office_id][1].place:
-                first[office_id] = (lane_id, head)
-        return [(self._lanes.lane(tx, lane_id), head) for lane_id, head in first.values()]
+                first[office_id] = (lane, head)
+        return list(first.values())
 
     def _note_passed_over(self, tx: Tx, pass_: _Pass, office: OfficeSlate, fitting: list[Lane], started: Head) -> None:
         """Heads that a limit holds back while this one goes: earlier ones here, and offices whose turn was earlier."""

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from ..chance import Chance
 from ..clock import Instant
 from ..errors import AlreadyFinished, NotFound
-from ..lifecycle import Cancellation, Settlement, cancel, settle
-from ..model import CancelMode, ChainEnd, Decision, FailureKind, Job, JobStatus, Outcome, RunStatus
+from ..lifecycle import Cancellation, Settlement, cancel, event_of, settle
+from ..model import CancelMode, ChainEnd, Decision, FailureKind, Job, JobStatus, Outcome, Run, RunStatus
 from ..policy.groups import Action
 from ..store import groups, jobs, offices, runs
 from ..store.store import Tx
@@ -104,12 +104,13 @@ class Endings:
         self._follow_up(tx, job_id, facts.office_id, settlement, ended, now)
         return settlement
 
-    def close(self, tx: Tx, job: Job, run_id: str, outcome: RunStatus, now: Instant) -> None:
+    def close(self, tx: Tx, job: Job, run: Run, status: RunStatus, now: Instant) -> None:
         """A job whose run had ended, but not itself (4.5, last row): it ends as its run; a failure is then decided."""
-        jobs.close_with_run(tx, job.job_id, outcome, now)
+        jobs.close_with_run(tx, job.job_id, status, now)
+        self._workers.free(tx, job.worker_id)
         self._lanes.slate(tx).give_back(self._lanes.lane(tx, job.lane_id))
-        self._events.note(tx, f"job_{outcome.value.lower()}", now, job.office_id, job.job_id, run_id)
-        if outcome is not RunStatus.FAILED:
+        self._events.note(tx, event_of(status, run.failure_kind), now, job.office_id, job.job_id, run.run_id)
+        if status is not RunStatus.FAILED:
             self._conclude(tx, [_ended(job, ChainEnd.SUCCEEDED)], now)
 
     def decide(self, tx: Tx, job: Job, now: Instant) -> None:

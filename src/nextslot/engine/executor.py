@@ -54,6 +54,8 @@ class Executor:
         try:
             if job_type.is_async:
                 outcome = await self._await(job_type, run)
+                if active.told is not None and task is not None:
+                    task.uncancel()  # The handler has ended in its own way, and said how.
             else:
                 outcome = await self._threads.run(lambda: _call(job_type, run))
         except asyncio.CancelledError:
@@ -102,7 +104,7 @@ class Executor:
         error = _TOLD[active.told]
         if active.told is FailureKind.TIMEOUT and active.timeout_seconds is not None:
             error = f"timed out after {active.timeout_seconds:g} seconds"
-        return Outcome.failed(active.told, error)
+        return replace(Outcome.failed(active.told, error, outcome.exit_code), session_id=outcome.session_id)
 
     def _completed(self, run: RunContext, outcome: Outcome) -> Outcome:
         """With the files that the run left."""
@@ -127,6 +129,8 @@ def _call(job_type: JobType, run: RunContext) -> Outcome:
 def _returned(run: RunContext, value: Json) -> Outcome:
     if value is None:
         return Outcome.completed()
+    if isinstance(value, Outcome):  # From a handler that knows more of its end than a result: a command.
+        return replace(value, error=_optional(value.error), reason=_optional(value.reason))
     problem = next(json_problems("result", {"": value}), None)
     if problem is not None:
         return _invalid(run, f"the handler returned something that cannot be kept as JSON: {problem.problem}")
@@ -160,6 +164,10 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception:  # The error is the handler's own class, and may be broken too.
         return "(its message cannot be read)"
+
+
+def _optional(text: str | None) -> str | None:
+    return None if text is None else _clean(text)
 
 
 def _clean(text: str) -> str:

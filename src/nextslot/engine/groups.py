@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from ..clock import Instant
-from ..model import ChainEnd, Group, GroupMode
+from ..model import ChainEnd, Group, GroupMode, Job
 from ..policy.groups import Action, after_member, status_of
 from ..store import groups, jobs
 from ..store.store import Tx
@@ -35,7 +35,7 @@ class GroupProgress:
         if action is not Action.GO_ON:
             return Rest(action, [job.job_id for job in jobs.unstarted_members(tx, group_id, ALL)])
         if group.mode is GroupMode.SEQUENTIAL:
-            self._give_turn(tx, group_id, sequence + 1, now)
+            self._pass_turn(tx, group_id, sequence, now)
         return Rest(action, [])
 
     def member_reopened(self, tx: Tx, group_id: str, end: ChainEnd, by_request: bool, now: Instant) -> None:
@@ -59,9 +59,22 @@ class GroupProgress:
                 tx, "group_finished", now, group.office_id, details={"group_id": group.group_id, "status": status}
             )
 
-    def _give_turn(self, tx: Tx, group_id: str, sequence: int, now: Instant) -> None:
+    def _pass_turn(self, tx: Tx, group_id: str, sequence: int, now: Instant) -> None:
+        """To the next member that has not ended; one that ended before its own turn had none to pass on."""
+        ended = self._member(tx, group_id, sequence)
+        following = self._member(tx, group_id, sequence + 1) if ended and ended.is_turn else None
+        while following is not None and following.has_ended and not following.is_turn:
+            sequence += 1
+            following = self._member(tx, group_id, sequence + 1)
+        if following is not None:
+            self._give_turn(tx, following.job_id, now)
+
+    def _member(self, tx: Tx, group_id: str, sequence: int) -> Job | None:
         job_id = jobs.member_at(tx, group_id, sequence)
-        freed = jobs.give_turn(tx, job_id) if job_id else None
+        return jobs.get(tx, job_id) if job_id else None
+
+    def _give_turn(self, tx: Tx, job_id: str, now: Instant) -> None:
+        freed = jobs.give_turn(tx, job_id)
         if freed is not None and freed.is_ready:
             self._lanes.slate(tx).add_ready(freed.lane_id)
             self._events.note(tx, "job_ready", now, freed.office_id, freed.job_id)

@@ -119,7 +119,8 @@ class Intake:
         accepted = self._create(tx, wanted, now, group)
         if idempotency_key is not None:
             idempotency.put(tx, office_id, "groups", idempotency_key, digest, [group.group_id], now)
-        return group, accepted
+        # A member that depends on what has failed already may have ended the group.
+        return groups.get(tx, group.group_id) or group, accepted
 
     def _known_group(self, tx: Tx, group_id: str) -> tuple[Group, list[Accepted]]:
         group = groups.get(tx, group_id)
@@ -254,14 +255,17 @@ class Intake:
             for new, job_id in zip(wanted, new_ids, strict=True)
             if job_id and new.depends_on
         }
-        made = {job_id for job_id in new_ids if job_id}
-        outside = {other for others in waits.values() for other in others if other not in made}
-        known = jobs.chains(tx, outside) if outside else {}
+        office_of = {job_id: new.office_id for new, job_id in zip(wanted, new_ids, strict=True) if job_id}
+        outside = {other for others in waits.values() for other in others if other not in office_of}
+        if outside:
+            office_of |= {job_id: office_id for job_id, (_, office_id) in jobs.chains(tx, outside).items()}
+        names = {job_id: key for key, job_id in keys.items()}
         problems = []
         for index, (new, job_id) in enumerate(zip(wanted, new_ids, strict=True)):
             for other in waits.get(job_id, ()):
-                if other not in made and (other not in known or known[other][1] != new.office_id):
-                    problem = f"there is no job or key {other!r} in the office {new.office_id!r}"
+                if office_of.get(other) != new.office_id:
+                    name = names.get(other, other)
+                    problem = f"there is no job or key {name!r} in the office {new.office_id!r}"
                     problems.append(Problem(_at(wanted, index, "depends_on"), problem))
         if problems:
             raise Invalid(problems)
@@ -273,7 +277,7 @@ class Intake:
         """The order of a sequential group counts as edges."""
         edges = waits
         if group is not None and group.mode is GroupMode.SEQUENTIAL and waits:
-            edges = {job_id: [*waits.get(job_id, ()), *new_ids[:n][-1:]] for n, job_id in enumerate(new_ids)}
+            edges = {job_id: [*waits.get(job_id, ()), *new_ids[max(0, n - 1) : n]] for n, job_id in enumerate(new_ids)}
         names = {job_id: new.key or job_id for new, job_id in zip(wanted, new_ids, strict=True)}
         refuse_cycle(edges, names)
 

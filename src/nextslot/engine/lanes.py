@@ -8,7 +8,7 @@ and the next of its kind that starts cost nothing where they cancel out.
 from collections.abc import Iterable, Mapping
 
 from ..model import Lane, Limit, Office
-from ..policy.limits import ConcurrencyPolicy, is_local
+from ..policy.limits import UNLIMITED, ConcurrencyPolicy, is_local
 from ..store import lanes
 from ..store.lanes import LaneCounts
 from ..store.store import Tx
@@ -79,6 +79,8 @@ class OfficeSlate:
         self.office_id = office_id
         self.is_paused = is_paused
         self.turn = turn
+        # The lane that this transaction served last: it keeps the turn, also where its counts end as they began.
+        self.served: int | None = None
         self.lanes = counts
         self.stored = {lane_id: (c.ready, c.is_open, c.turn) for lane_id, c in counts.items()}
 
@@ -147,8 +149,8 @@ class Slate:
         self._know(needs)
         room = self._room
         if held:
-            return min((room[key] - held.get(key, 0)) // units for key, units in needs.items())
-        return min(room[key] // units for key, units in needs.items())
+            return min(((room[key] - held.get(key, 0)) // units for key, units in needs.items()), default=UNLIMITED)
+        return min((room[key] // units for key, units in needs.items()), default=UNLIMITED)
 
     def could_ever_fit(self, needs: Mapping[str, int]) -> bool:
         """Whether such a job could start if nothing else ran."""
@@ -189,7 +191,7 @@ class Slate:
             counts.is_open = counts.ready > 0 and not office.is_paused and self.room(lane.local) > 0
             ready, is_open, turn = office.stored[lane_id]
             # Only an open lane's turn is looked at; what an office's last turn was is the largest of its lanes.
-            is_late = counts.is_open and turn != office.turn
+            is_late = turn != office.turn and (counts.is_open or lane_id == office.served)
             if counts.ready != ready or counts.is_open != is_open or is_late:
                 counts.turn = office.turn
                 lanes.save(self._tx, lane_id, counts)

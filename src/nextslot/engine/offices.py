@@ -1,11 +1,11 @@
 """Offices: rows of settings, made and changed while everything runs; a lower limit stops no running job."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 
 from ..clock import Instant
-from ..errors import Conflict, Invalid, NotFound
+from ..errors import Conflict, Invalid, NotFound, Problem
 from ..model import CancelMode, Json, Office, OnDependencyFailure
 from ..policy import requests
 from ..policy.limits import ConcurrencyPolicy, is_local, office_key
@@ -23,7 +23,7 @@ class OfficeSettings:
         self._lanes = lanes_
 
     def create(self, tx: Tx, office_id: str, settings: Mapping[str, Json], now: Instant) -> Office:
-        if not _ID.fullmatch(office_id):
+        if not isinstance(office_id, str) or not _ID.fullmatch(office_id):
             raise Invalid("letters, digits, '.', '_' and '-', up to 100", field="office_id")
         office = _changed(Office(office_id=office_id, name=office_id, created_at=now), settings)
         if not offices.insert(tx, office):
@@ -72,14 +72,25 @@ def _changed(office: Office, settings: Mapping[str, Json]) -> Office:
 
 
 def _check(office: Office) -> None:
-    if not isinstance(office.name, str) or not 0 < len(office.name) <= requests.MAX_TEXT:
-        raise Invalid(f"1 to {requests.MAX_TEXT} characters", field="name")
+    problems = list(_problems(office))
+    if problems:
+        raise Invalid(problems)
+
+
+def _problems(office: Office) -> Iterator[Problem]:
+    yield from requests.text_problems("name", office.name)
     if office.status not in ("active", "archived"):
-        raise Invalid("'active' or 'archived'", field="status")
+        yield Problem("status", "'active' or 'archived'")
     counts = {"max_concurrent_jobs": office.max_concurrent_jobs}
-    counts |= {f"role_limits.{role}": limit for role, limit in office.role_limits.items()}
+    roles = office.role_limits
+    if not isinstance(roles, dict) or any(list(requests.text_problems("role", role)) for role in roles):
+        yield Problem("role_limits", f"an object: roles, of 1 to {requests.MAX_TEXT} characters, and how many of each")
+    else:
+        counts |= {f"role_limits.{role}": limit for role, limit in roles.items()}
     for name, count in counts.items():
         if type(count) is not int or not 0 <= count <= 1_000_000:
-            raise Invalid("a whole number from 0 (no limit) to 1,000,000", field=name)
+            yield Problem(name, "a whole number from 0 (no limit) to 1,000,000")
     if office.timeout_seconds is not None and not requests.is_number(office.timeout_seconds, above=0):
-        raise Invalid("a number of seconds above 0, or none", field="timeout_seconds")
+        yield Problem("timeout_seconds", "a number of seconds above 0, or none")
+    if office.webhook is not None:
+        yield from requests.json_problems("webhook", office.webhook)

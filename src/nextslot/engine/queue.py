@@ -198,17 +198,22 @@ class QueueManager:
         return neighbour.priority, self._free_position(tx, job, below, above)
 
     def _free_position(self, tx: Tx, job: Job, below: int | None, above: Place) -> int:
-        """A free integer after `below` and before the jobs from `above` on; they make room if there is none."""
+        """A free integer after `below` and before the jobs from `above` on; they make room if there is none.
+
+        The more of them have to move, the more room they are given (Dietz and Sleator's n²), so that thousands of
+        moves into the same place cost each a few neighbours, and never again and again all that have gathered there.
+        """
         if below is None:
             return above.position - GAP
         limit = 64
         while True:
             following = jobs.from_position(tx, job.office_id, above, but=job.job_id, limit=limit)
             for count, (_, position) in enumerate(following):
-                # With `count` neighbours respaced, count + 1 integers must fit between `below` and `position`.
-                if position - below > count + 1:
+                if position - below > (count + 1) ** 2:
                     return self._respace(tx, above.priority, below, position, following[:count])
             if len(following) < limit:
+                # The queue ends further back than this transaction knew.
+                tx.local(_Backs).positions.pop((job.office_id, above.priority), None)
                 return self._respace(tx, above.priority, below, below + (len(following) + 2) * GAP, following)
             limit *= 8
 

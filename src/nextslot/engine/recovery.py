@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..chance import Chance
 from ..clock import Clock
+from ..handlers.survivors import end_survivors
 from ..lifecycle import lose
 from ..store import jobs, runs
 from ..store.store import Store, Tx
@@ -34,6 +35,8 @@ class Recovery:
         self._events = events
 
     async def run(self, store: Store) -> Recovered:
+        # First of all, and while nothing else goes on: no retry may run beside what it replaces.
+        end_survivors(await store.read(_running_run_ids))
         lost = closed = decided = 0
         while True:
             found = await store.write(self._lose_running, rows=BATCH)
@@ -59,7 +62,7 @@ class Recovery:
             else:
                 run_id = run.run_id
             if run is not None and run.status is not None:
-                self._endings.close(tx, job, run_id, run.status, run.finished_at or now)
+                self._endings.close(tx, job, run, run.status, run.finished_at or now)
                 closed += 1
             else:
                 self._endings.finish(tx, run_id, job.job_id, lose(job.cancel_mode), now)
@@ -77,3 +80,8 @@ class Recovery:
     def _tell(self, tx: Tx, recovered: Recovered) -> None:
         details = {"lost": recovered.lost, "closed": recovered.closed, "decided": recovered.decided}
         self._events.note(tx, "recovered", self._clock.now(), None, details=details)
+
+
+def _running_run_ids(tx: Tx) -> list[str]:
+    found = (runs.of_job(tx, job.job_id) for job in jobs.running(tx))
+    return [run.run_id for run in found if run is not None]

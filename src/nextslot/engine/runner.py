@@ -27,10 +27,16 @@ class Runner:
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._is_abandoned = False
+        self._has_lost = False
 
     @property
     def running(self) -> list[Claim]:
         return list(self._tasks.values())
+
+    @property
+    def has_stored_all(self) -> bool:
+        """Whether the outcome of everything that was launched is in the store."""
+        return not self._tasks and not self._has_lost
 
     def launch(self, claim: Claim) -> None:
         task = asyncio.get_running_loop().create_task(self._run(claim))
@@ -70,6 +76,7 @@ class Runner:
                 )
             except Unavailable as error:
                 if self._is_abandoned:
+                    self._has_lost = True
                     log.error("run %s ended too late to be stored", claim.run_id)
                     return
                 log.error("run %s ended, but cannot be stored yet: %s", claim.run_id, error)
@@ -84,5 +91,8 @@ class Runner:
         claim = self._tasks.pop(task)
         if not self._tasks:
             self._is_idle.set()
-        if not task.cancelled() and task.exception() is not None:
+        if task.cancelled():
+            self._has_lost = True
+        elif task.exception() is not None:
+            self._has_lost = True
             log.critical("run %s could not be stored", claim.run_id, exc_info=task.exception())

@@ -48,7 +48,7 @@ class TimeoutManager:
 
     async def close(self) -> None:
         self._timer.stop()
-        if self._ticking is not None:
+        if self._ticking is not None and not self._ticking.done():
             await asyncio.wait([self._ticking])
 
     async def tick(self) -> None:
@@ -62,6 +62,13 @@ class TimeoutManager:
                 break
         if upcoming is not None:
             self._timer.wake_by(upcoming)
+
+    def expire_if_late(self, tx: Tx) -> None:
+        """What has expired is not to start because the timer is late; the rest of what is due can wait for it."""
+        now = self._clock.now()
+        if self._timer.is_late(now):
+            while self._endings.expire(tx, now, BATCH) == BATCH:
+                pass
 
     def _do_due(self, tx: Tx) -> tuple[bool, list[str], Instant | None]:
         now = self._clock.now()

@@ -33,6 +33,10 @@ class Timer:
             self._next = at
             self._alarm.set(at)
 
+    def is_late(self, now: Instant) -> bool:
+        """Whether something is due that the alarm has not rung for: the machine slept, or its clock was set."""
+        return self._next is not None and self._next < now
+
     def _rung(self) -> None:
         self._next = None
         self._ring()

@@ -25,8 +25,8 @@ class RunFiles:
         """Relative to the data directory; spread over 256 folders by the random end of the id."""
         return f"logs/{run_id[-2:]}/{run_id}.log"
 
-    def open_log(self, run_id: str) -> "RunLog":
-        return RunLog(self._data / self.log_path(run_id), self._log_cap)
+    def open_log(self, run_id: str, cap: int | None = None) -> "RunLog":
+        return RunLog(self._data / self.log_path(run_id), self._log_cap if cap is None else cap)
 
     def artifacts_path(self, run_id: str) -> str:
         return f"artifacts/{run_id[-2:]}/{run_id}"
@@ -76,7 +76,7 @@ class RunLog:
         self._half = max(1, cap // 2)
         self._file = path.open("ab")
         self._written = 0
-        self._tail = b""
+        self._tail = bytearray()
         self._cut = 0
         self._lock = threading.Lock()
 
@@ -95,14 +95,14 @@ class RunLog:
                 # Cut in large steps: dropping a few bytes at every line would copy the whole tail each time.
                 if len(self._tail) > 2 * self._half:
                     self._cut += len(self._tail) - self._half
-                    self._tail = self._tail[-self._half :]
+                    del self._tail[: -self._half]
 
     def close(self) -> None:
         with self._lock:
             extra = len(self._tail) - self._half
             if extra > 0:
                 self._cut += extra
-                self._tail = self._tail[extra:]
+                del self._tail[:extra]
             if self._cut:
                 self._file.write(f"\n… {self._cut:,} bytes cut here …\n".encode())
             self._file.write(self._tail)

@@ -13,6 +13,10 @@ from ..errors import Invalid, Problem, UnknownJobType
 from ..policy.requests import resource_problems
 
 Handler = Callable[..., Any]
+# What jobs of a type need besides, by their parameters.
+InferResources = Callable[[Mapping[str, Any]], Mapping[str, int]]
+# What a schema cannot say: more problems with parameters that fit it.
+Check = Callable[[Mapping[str, Any]], list[Problem]]
 
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array",
                type(None): "null"}  # fmt: skip
@@ -30,12 +34,14 @@ class JobType:
     timeout_seconds: float | None = None
     stall_timeout_seconds: float | None = None
     retry_policy: Mapping[str, Any] | None = None
+    infer_resources: InferResources | None = None
     validator: jsonschema_rs.Validator = field(repr=False, compare=False)
+    check: Check | None = None
 
     def problems(self, params: Mapping[str, Any]) -> list[Problem]:
-        """Everything about these parameters that does not fit the schema."""
+        """Everything about these parameters that does not fit."""
         if self.validator.is_valid(params):
-            return []
+            return self.check(params) if self.check else []
         return [
             Problem(".".join(["params", *map(str, error.instance_path)]), error.message)
             for error in self.validator.iter_errors(params)
@@ -58,6 +64,8 @@ class JobTypes:
         stall_timeout_seconds: float | None = None,
         retry_policy: Mapping[str, Any] | None = None,
         params_schema: Mapping[str, Any] | None = None,
+        infer_resources: InferResources | None = None,
+        check: Check | None = None,
     ) -> JobType:
         if not name or len(name) > 200:
             raise Invalid("a job type needs a name of 1 to 200 characters", field="job_type")
@@ -77,7 +85,9 @@ class JobTypes:
             timeout_seconds=timeout_seconds,
             stall_timeout_seconds=stall_timeout_seconds,
             retry_policy=retry_policy,
+            infer_resources=infer_resources,
             validator=validator,
+            check=check,
         )
         self._types[name] = job_type
         return job_type

@@ -49,11 +49,13 @@ class RunContext:
         self.attempt = attempt
         self.fraction: float | None = None
         self.text = ""
+        self.log_cap: int | None = None
         self._files = files
         self._is_stopped = False
         self._stop: threading.Event | None = None
         self._logger: logging.Logger | None = None
         self._log_file: RunLog | None = None
+        self._is_log_broken = False
         self._artifacts: Path | None = None
 
     def progress(self, fraction: float, text: str = "") -> None:
@@ -70,9 +72,21 @@ class RunContext:
             self._logger.addHandler(self._open_log())
         return self._logger
 
+    def write(self, data: bytes) -> None:
+        """Puts output into the run's log as it is, byte by byte."""
+        logger, file = self.log, self._log_file
+        if file is None or self._is_log_broken:
+            return
+        try:
+            file.write(data)
+        except OSError as error:  # A full disk: the work goes on.
+            self._is_log_broken = True
+            logger.handlers.clear()
+            log.error("the rest of the output of run %s is not kept: %s", self.run_id, error)
+
     def _open_log(self) -> logging.Handler:
         try:
-            self._log_file = self._files.open_log(self.run_id)
+            self._log_file = self._files.open_log(self.run_id, self.log_cap)
         except OSError as error:  # As for a line that cannot be written: the work goes on.
             log.error("run %s has no log: %s", self.run_id, error)
             return logging.NullHandler()

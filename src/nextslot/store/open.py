@@ -14,6 +14,8 @@ def open_store(url: str, closing: Closing, *, threaded: bool, synchronous: str) 
     path = _path(url)
     if not path.parent.is_dir():
         raise StoreError(f"the directory of {path} does not exist: make it first")
+    if path.is_dir():
+        raise StoreError(f"{path} is a directory: name a file in it")
     if synchronous not in ("FULL", "NORMAL"):
         raise StoreError(
             "synchronous is FULL (durable when acknowledged) or NORMAL (a power cut may lose the last moment)"
@@ -35,4 +37,6 @@ def data_directory(url: str) -> Path:
 def _path(url: str) -> Path:
     if not url.startswith(_SQLITE) or len(url) == len(_SQLITE):
         raise StoreError(f"{url!r} is not a database address; use sqlite:///file.db")
+    if url == _SQLITE + ":memory:":
+        raise StoreError("a database in memory would forget every job; use sqlite:///file.db")
     return Path(unquote(url.removeprefix(_SQLITE)))

@@ -149,6 +149,7 @@ class SqliteStore:
         for waiting in self._queue:
             waiting.done.cancel()
         self._queue.clear()
+        self._idle.set()
         self._let_go()
 
     def _let_go(self) -> None:

@@ -1,0 +1,99 @@
+"""The files that `story` and `research` leave: Markdown with front matter, and JSON; each whole or not there at all."""
+
+import asyncio
+import json
+import os
+import re
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MOST_OF_A_SLUG = 40
+MOST_OF_A_TITLE = 120
+
+_THOUGHTS = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
+_SENTENCE_END = re.compile(r"[.!?…。！？]['\"”’»)\]*_]*(?=\s|$)|[。！？]")
+
+
+async def write_files(directory: Path, files: Mapping[str, str]) -> None:
+    """Writes them all or none. In a thread, since a disk may be slow; a run that is told to stop waits for that."""
+    writing = asyncio.ensure_future(asyncio.to_thread(_write_files, directory, files))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait([writing])
+        raise
+
+
+def markdown(properties: Mapping[str, Any], body: str) -> str:
+    """Front matter whose values are written as JSON, which is YAML too and lets no text break out of its place."""
+    front = "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in properties.items())
+    return f"---\n{front}\n---\n\n{body.strip()}\n"
+
+
+def as_json(properties: Mapping[str, Any]) -> str:
+    return json.dumps(properties, ensure_ascii=False, indent=2) + "\n"
+
+
+def slug(title: str, fallback: str) -> str:
+    """A part of a file name that any file system takes, and that cannot be a path."""
+    plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:MOST_OF_A_SLUG].strip("-") or fallback
+
+
+def clean(text: str) -> str:
+    """What a model said, as text that can be stored: no thoughts, no control characters, no broken pairs."""
+    # The halves of one sign may come in two chunks: together they are whole again.
+    whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    spoken = _THOUGHTS.sub("", whole).replace("\r\n", "\n").replace("\r", "\n")
+    kept = "".join(sign for sign in spoken if sign in "\n\t" or unicodedata.category(sign) not in ("Cc", "Cs"))
+    return re.sub(r"\n{3,}", "\n\n", kept).strip()
+
+
+def whole_sentences(text: str) -> str:
+    """Without a last sentence that was cut off, unless that is a large part of the text."""
+    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
+    if not ends or ends[-1] == len(text) or ends[-1] < len(text) * 0.6:
+        return text
+    return text[: ends[-1]]
+
+
+def shortened(text: str, length: int) -> str:
+    """On one line, at most so long, cut between words where that is possible."""
+    line = " ".join(text.split())
+    if len(line) <= length:
+        return line
+    cut = line[: length - 1]
+    return (cut.rpartition(" ")[0] if cut.rfind(" ") > length // 2 else cut).rstrip(" ,;:-") + "…"
+
+
+def _write_files(directory: Path, files: Mapping[str, str]) -> None:
+    made: list[Path] = []
+    try:
+        for name, text in files.items():
+            made.append(directory / f".{name}.part")
+            _write_durably(made[-1], text)
+        for name in files:
+            (directory / f".{name}.part").rename(directory / name)
+            made.append(directory / name)
+        _sync_directory(directory)
+    except BaseException:
+        for path in made:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _write_durably(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

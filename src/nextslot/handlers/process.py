@@ -1,0 +1,286 @@
+"""Process trees: starts a command under a guardian, follows its output, and ends the whole of it when told.
+
+`Guardians` is the scheduler's side of `guardian.py`, where the protocol is written down.
+"""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+CHUNK = 64 * 1024
+_F_SETPIPE_SZ = 1031
+_PROGRAM = Path(__file__).with_name("guardian.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What to start: exactly these arguments and this environment, nothing inherited."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str | None = None
+    stdin: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How a command ended, when nothing of its tree is left; or why it could not be started.
+
+    `is_lost`: its guardian was killed, so what became of it is not known, and something of it may be left.
+    """
+
+    exit_code: int = 0
+    signal: str | None = None
+    refused: tuple[str, int] | None = None
+    broken: str | None = None
+    is_lost: bool = False
+
+
+class Process:
+    """A command under its guardian."""
+
+    def __init__(self, control: socket.socket, output: int, on_output: Callable[[bytes], None]) -> None:
+        self.pid: int | None = None
+        self.start_time: int | None = None
+        self._loop = asyncio.get_running_loop()
+        self._control = control
+        self._output: int | None = output
+        self._on_output = on_output
+        self._words = b""
+        self._refused: tuple[str, int] | None = None
+        self._broken: str | None = None
+        self._end: asyncio.Future[End] = self._loop.create_future()
+        self._loop.add_reader(control, self._hear)
+        self._loop.add_reader(output, self._read)
+
+    async def ended(self) -> End:
+        """Waits; who is cancelled while waiting may wait again."""
+        return await asyncio.shield(self._end)
+
+    def stop(self, grace_seconds: float) -> None:
+        """TERM for the whole tree, and KILL for what is left of it after that time."""
+        self._say(f"stop {grace_seconds}")
+
+    def kill(self) -> None:
+        self._say("kill")
+
+    def renew(self, deadline: float) -> None:
+        """From this instant of CLOCK_BOOTTIME on the guardian kills without being told, unless renewed."""
+        self._say(f"lease {deadline}")
+
+    def _say(self, words: str) -> None:
+        with contextlib.suppress(OSError):  # It is gone, or about to say so.
+            self._control.send(words.encode() + b"\n")
+
+    def _hear(self) -> None:
+        try:
+            words = self._control.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            words = b""
+        if not words:
+            self._close(End(is_lost=self._broken is None, broken=self._broken))
+            return
+        *lines, self._words = (self._words + words).split(b"\n")
+        for line in lines:
+            verb, _, rest = line.decode(errors="replace").partition(" ")
+            self._heard(verb, rest)
+
+    def _heard(self, verb: str, rest: str) -> None:
+        if verb == "started":
+            self.pid, self.start_time = map(int, rest.split())
+        elif verb == "refused":
+            stage, number = rest.split()
+            self._refused = stage, int(number)
+        elif verb == "broken":
+            self._broken = rest
+        elif verb == "ended":
+            self._close(_end_of(int(rest), self._refused))
+
+    def _read(self) -> bool:
+        """Whether there may be more."""
+        if self._output is None:
+            return False
+        try:
+            data = os.read(self._output, CHUNK)
+        except BlockingIOError:
+            return False
+        if data:
+            self._on_output(data)
+            return True
+        self._close_output()  # Closed early; the command may go on for long.
+        return False
+
+    def _close_output(self) -> None:
+        if self._output is not None:
+            self._loop.remove_reader(self._output)
+            os.close(self._output)
+            self._output = None
+
+    def _close(self, end: End) -> None:
+        # What is in the pipe, and no more: somebody outside the tree may hold its other end.
+        for _ in range(64):
+            if not self._read():
+                break
+        self._close_output()
+        self._loop.remove_reader(self._control)
+        self._control.close()
+        if not self._end.done():
+            self._end.set_result(end)
+
+
+def _end_of(status: int, refused: tuple[str, int] | None) -> End:
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return End(exit_code=code, refused=refused)
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # A real-time signal.
+        name = f"signal {-code}"
+    return End(exit_code=128 - code, signal=name, refused=refused)
+
+
+class Guardians:
+    """Makes a guardian for each command: by a small fork server, started with the first, which ends with us."""
+
+    def __init__(self) -> None:
+        self._server: _Server | None = None
+
+    async def start(self, start: Start, on_output: Callable[[bytes], None]) -> Process:
+        """Returns when it is on its way; whether it could be started is told by its end."""
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            control, guardians = socket.socketpair()
+            ours.callback(control.close)
+            theirs.callback(guardians.close)
+            control.setblocking(False)
+            output, written = os.pipe()
+            ours.callback(os.close, output)
+            theirs.callback(os.close, written)
+            os.set_blocking(output, False)
+            stdin = _full_of(start.stdin)
+            theirs.callback(os.close, stdin)
+            request = {"argv": start.argv, "env": dict(start.env), "cwd": start.cwd}
+            file = _file_of(json.dumps(request).encode())
+            theirs.callback(os.close, file)
+            await self._send([guardians.fileno(), stdin, written, file])
+            ours.pop_all()
+        return Process(control, output, on_output)
+
+    def close(self) -> None:
+        """No command is started any more; guardians that are there go on to the end of theirs."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _send(self, fds: list[int]) -> None:
+        while True:
+            if self._server is None:
+                self._server = _Server()
+            try:
+                self._server.send(fds)
+            except BlockingIOError:  # It has hundreds waiting already.
+                await asyncio.sleep(0.001)
+            except (BrokenPipeError, ConnectionResetError):  # Somebody killed it: its guardians live on, without it.
+                self._server.close()
+                self._server = None
+            else:
+                return
+
+
+class _Server:
+    """The fork server's process."""
+
+    def __init__(self) -> None:
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        control.setblocking(False)
+        self._control = control
+        try:
+            self._pid = self._spawn(theirs.fileno())
+        except BaseException:
+            control.close()
+            raise
+        finally:
+            theirs.close()
+        # Also when it is forgotten: the server ends when this socket does.
+        self.close = weakref.finalize(self, _leave, control, self._pid)
+        self.close.atexit = False
+
+    def send(self, fds: list[int]) -> None:
+        socket.send_fds(self._control, [b"guard"], fds)
+
+    def _spawn(self, control: int) -> int:
+        with contextlib.ExitStack() as stack:
+            null = os.open(os.devnull, os.O_RDWR)
+            stack.callback(os.close, null)
+            # High numbers first: so no descriptor is overwritten before it has been copied.
+            low = [control, null]
+            try:
+                low.insert(1, os.pidfd_open(os.getpid()))
+                stack.callback(os.close, low[1])
+            except OSError:  # A kernel before 5.3: then the socket's end alone tells that we are gone.
+                pass
+            high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in low]
+            for fd in high:
+                stack.callback(os.close, fd)
+            copies = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(high[:-1], start=3)]
+            copies += [(os.POSIX_SPAWN_DUP2, high[-1], number) for number in (0, 1, 2)]
+            mode = "watch" if len(low) == 3 else "alone"
+            words = [sys.executable, "-I", "-S", "-X", "utf8", str(_PROGRAM), mode]
+            env = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
+            return os.posix_spawn(sys.executable, words, env, file_actions=copies, setsigmask=())
+
+
+def _leave(control: socket.socket, pid: int) -> None:
+    """The server ends with its last guardian, however long that takes; somebody must take leave of it then."""
+    control.close()
+    threading.Thread(target=_reap, args=(pid,), name="nextslot-guardians", daemon=True).start()
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):  # Somebody else of this process has.
+        os.waitpid(pid, 0)
+
+
+def _full_of(data: bytes) -> int:
+    """A pipe with all of it inside, so that nobody has to write and a command need not read; else a file."""
+    read, write = os.pipe()
+    try:
+        os.set_blocking(write, False)
+        if len(data) > CHUNK:
+            fcntl.fcntl(write, _F_SETPIPE_SZ, len(data))
+        if not data or os.write(write, data) == len(data):
+            return read
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EAGAIN, errno.EBUSY, errno.EINVAL):
+            os.close(read)
+            raise
+    finally:
+        os.close(write)
+    os.close(read)
+    return _file_of(data)
+
+
+def _file_of(data: bytes) -> int:
+    """A file in memory, without a name."""
+    file = os.memfd_create("nextslot")
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(file, view) :]
+        os.lseek(file, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(file)
+        raise
+    return file

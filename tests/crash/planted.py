@@ -1,0 +1,142 @@
+"""Defects on purpose: each breaks one promise of the engine, so that the laws can be seen to catch it.
+
+Where the database itself would refuse, its rule is dropped first. Windows are widened to a few milliseconds so that a
+kill finds them; what is wrong is that they exist.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import apsw
+
+from nextslot.engine.dispatcher import Claim
+from nextslot.policy.limits import Limits
+from nextslot.store import events, jobs, lanes, runs
+from nextslot.store.sqlite import migrate
+from tests.crash.worker import Life
+
+WINDOW = 0.01
+
+
+def run_in_a_second_transaction(life: Life) -> None:
+    """The job is RUNNING first; its run follows, and then its handler."""
+    drop_rules(life, "job_runs_with_run", "run_born_running")
+    scheduler, start = life.scheduler, life.scheduler._dispatcher.start
+    tasks = []
+
+    async def insert_run(claim: Claim, launch: Callable[[Claim], None]) -> None:
+        await asyncio.sleep(WINDOW)
+        await scheduler._store.write(lambda tx: runs.repair(tx, claim.run_id, claim.job_id))
+        launch(claim)
+
+    def start_late(launch: Callable[[Claim], None]) -> None:
+        start(lambda claim: tasks.append(asyncio.ensure_future(insert_run(claim, launch))))
+
+    plant(scheduler._dispatcher, "start", start_late)
+    plant(runs, "begin", lambda *_: True)
+
+
+def handler_before_the_commit(life: Life) -> None:
+    """The work begins while the transaction that claims its job is still open."""
+    begin = runs.begin
+
+    def begin_both(tx: Any, run_id: str, job_id: str, now: Any) -> bool:
+        life.witness.began(job_id, run_id)
+        time.sleep(WINDOW)
+        return begin(tx, run_id, job_id, now)
+
+    plant(runs, "begin", begin_both)
+
+
+def acknowledged_before_the_commit(life: Life) -> None:
+    """`submit` says yes while its transaction is still open."""
+    accept = life.scheduler._intake.accept
+
+    def accept_and_tell(*arguments: Any) -> Any:
+        accepted = accept(*arguments)
+        life.witness.acknowledged([one.job.job_id for one in accepted])
+        time.sleep(WINDOW)
+        return accepted
+
+    plant(life.scheduler._intake, "accept", accept_and_tell)
+
+
+def interrupted_jobs_queued_again(life: Life) -> None:
+    """Recovery the easy way: what was running goes back to the queue, as if it had never begun."""
+    drop_rules(life, "job_moves", "job_ends_once", "run_kept")
+    connection = apsw.Connection(str(life.path))
+    with connection:
+        connection.execute("delete from runs where status is null")
+        connection.execute(
+            "update jobs set status = 'QUEUED', started_at = null, worker_id = null"
+            " where status = 'RUNNING' and finished_at is null"
+        )
+        connection.execute("update limits set used = 0")
+        connection.execute("update lanes set ready = (select count(*) from jobs where status = 'QUEUED')")
+    connection.close()
+
+
+def interrupted_jobs_not_retried(life: Life) -> None:
+    plant(life.scheduler._retries, "retry", lambda *_: None)
+
+
+def counters_in_a_second_transaction(life: Life) -> None:
+    plant(lanes, "use", in_a_second_transaction(life, lanes.use))
+
+
+def events_in_a_second_transaction(life: Life) -> None:
+    plant(events, "append", in_a_second_transaction(life, events.append))
+
+
+def no_limit(life: Life) -> None:
+    plant(Limits, "room", lambda *_: 7)
+
+
+def last_come_first_served(life: Life) -> None:
+    plant(jobs, "heads", lambda tx, lane_id, limit, heads=jobs.heads: heads(tx, lane_id, limit)[::-1])
+
+
+DEFECTS: dict[str, Callable[[Life], None]] = {
+    defect.__name__: defect
+    for defect in (
+        run_in_a_second_transaction,
+        handler_before_the_commit,
+        acknowledged_before_the_commit,
+        interrupted_jobs_queued_again,
+        interrupted_jobs_not_retried,
+        counters_in_a_second_transaction,
+        events_in_a_second_transaction,
+        no_limit,
+        last_come_first_served,
+    )
+}
+
+
+def plant(place: Any, name: str, defect: Any) -> None:
+    mock.patch.object(place, name, defect).start()
+
+
+def in_a_second_transaction(life: Life, statement: Callable[..., object]) -> Callable[..., None]:
+    """The same statement, but a while after the commit of the transaction that it belongs to."""
+    tasks = []
+
+    async def run_it(*values: Any) -> None:
+        await asyncio.sleep(WINDOW)
+        await life.scheduler._store.write(lambda tx: statement(tx, *values))
+        await life.scheduler.process()
+
+    def later(tx: Any, *values: Any) -> None:
+        tx.after_commit(lambda: tasks.append(asyncio.ensure_future(run_it(*values))))
+
+    return later
+
+
+def drop_rules(life: Life, *names: str) -> None:
+    connection = apsw.Connection(str(life.path))
+    migrate(connection)
+    for name in names:
+        connection.execute(f"drop trigger if exists {name}")
+    connection.close()

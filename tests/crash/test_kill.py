@@ -1,0 +1,100 @@
+"""Section 15 with a real process, killed again and again in its work: nothing is lost, doubled or torn."""
+
+import contextlib
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.crash import laws
+from tests.crash.laws import Judge
+from tests.crash.worker import LIMIT
+
+ROOT = Path(__file__).parents[2]
+LINE = 74  # Bytes of one execution: two ids, a space, a newline.
+LONGEST_LIFE = 60.0
+
+
+class Moment(NamedTuple):
+    """When to kill: after so many executions in all, and so many seconds more."""
+
+    executions: int
+    seconds: float
+
+
+def test_DEC_008_nothing_is_lost_doubled_or_reordered_by_20_kills_in_10_000_jobs(tmp_path: Path) -> None:
+    judge = Judge(LIMIT)
+    chance = random.Random(8)
+
+    broken = [found for life in lives(tmp_path, 10_000, moments(chance, 10_000)) for found in judge.judge(life)]
+
+    assert broken[:5] == []
+    assert list(laws.unfinished(laws.find(tmp_path), 10_000))[:5] == []
+    # Most kills have found work to interrupt: else this would prove nothing.
+    assert len(judge.interrupted) > 20
+
+
+@pytest.mark.parametrize(
+    ("defect", "law"),
+    [
+        ("run_in_a_second_transaction", "a job and its run start and end together"),
+        ("handler_before_the_commit", "no job runs twice"),
+        ("handler_before_the_commit", "nothing runs before that is stored"),
+        ("acknowledged_before_the_commit", "nothing acknowledged is ever lost"),
+        ("interrupted_jobs_queued_again", "no job runs twice"),
+        ("interrupted_jobs_not_retried", "an interrupted job has one retry"),
+        ("counters_in_a_second_transaction", "counters are what the jobs say"),
+        ("events_in_a_second_transaction", "events are complete"),
+        ("no_limit", "limits hold at every instant"),
+        ("last_come_first_served", "jobs start in the queue's order"),
+    ],
+)
+def test_the_same_laws_catch_a_planted_defect(tmp_path: Path, defect: str, law: str) -> None:
+    judge = Judge(LIMIT)
+    chance = random.Random(8)
+    soon = [Moment(40 * kill, chance.uniform(0, 0.02)) for kill in range(1, 13)]
+
+    caught: set[str] = set()
+    with contextlib.closing(lives(tmp_path, 2_000, soon, defect)) as found:
+        while law not in caught:
+            caught |= {broken.law for broken in judge.judge(next(found))}
+
+    assert law in caught
+
+
+def moments(chance: random.Random, jobs: int) -> list[Moment]:
+    """Fifteen all over the work, and five more while the next life is still starting or recovering."""
+    counts = sorted(chance.sample(range(1, jobs - jobs // 50), 15))
+    chosen = [Moment(executions, chance.uniform(0, 0.005)) for executions in counts]
+    for _ in range(5):
+        chosen.insert(chance.randrange(1, len(chosen)), Moment(0, chance.uniform(0.1, 0.4)))
+    return chosen
+
+
+def lives(directory: Path, jobs: int, kills: list[Moment], *planted: str) -> Generator[laws.Evidence]:
+    """Lets the process live until each kill in turn, and shows what it left; then once more, to the end."""
+    for number, moment in enumerate([*kills, None]):
+        command = [sys.executable, "-m", "tests.crash.worker", str(directory), str(jobs), str(number), *planted]
+        with subprocess.Popen(command, cwd=ROOT) as process:
+            try:
+                if moment is None:
+                    assert process.wait(LONGEST_LIFE) == 0
+                else:
+                    wait_for(moment, process, directory / "executions")
+            finally:
+                process.kill()
+        yield laws.find(directory)
+
+
+def wait_for(moment: Moment, process: subprocess.Popen[bytes], executions: Path) -> None:
+    end = time.monotonic() + LONGEST_LIFE
+    while moment.executions > (executions.stat().st_size // LINE if executions.exists() else 0):
+        assert process.poll() is None, "the process ended before it was killed"
+        assert time.monotonic() < end, "the process does not get on"
+        time.sleep(0.0005)
+    time.sleep(moment.seconds)

@@ -1,0 +1,110 @@
+"""A process to be killed: submits and runs tiny jobs on one file until all of them are done.
+
+    python -m tests.crash.worker DIRECTORY JOBS LIFE [PLANTED]
+
+It says what it did in two files beside the database, each line in one write: `executions` when a handler begins, and
+`acknowledged` when `submit` has returned. What a process has written outlives it, however it ends.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import sys
+from pathlib import Path
+
+from nextslot import NewJob, RunContext, Scheduler
+from nextslot.errors import Conflict
+
+OFFICE = "crash"
+LIMIT = 3
+# Few enough that the queue is still being filled at the last kill, enough that it is never empty before.
+BACKLOG = 200
+# A killed process loses nothing that the system has taken; FULL would only tell a power cut apart, and is slower.
+SYNCHRONOUS = "NORMAL"
+
+
+class Witness:
+    """Writes down, once each, which runs began and which jobs were acknowledged."""
+
+    def __init__(self, directory: Path) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._executions = os.open(directory / "executions", flags)
+        self._acknowledged = os.open(directory / "acknowledged", flags)
+        self._seen: set[str] = set()
+
+    def began(self, job_id: str, run_id: str) -> None:
+        if run_id not in self._seen:
+            self._seen.add(run_id)
+            os.write(self._executions, f"{job_id} {run_id}\n".encode())
+
+    def acknowledged(self, job_ids: list[str]) -> None:
+        new = [job_id for job_id in job_ids if job_id not in self._seen]
+        self._seen.update(new)
+        os.write(self._acknowledged, "".join(f"{job_id}\n" for job_id in new).encode())
+
+
+class Life:
+    """One life of the process, from the first look at the file to the last job, or to the kill."""
+
+    def __init__(self, directory: Path, jobs: int, life: int) -> None:
+        self.path = directory / "nextslot.db"
+        self.scheduler = Scheduler(f"sqlite:///{self.path}", synchronous=SYNCHRONOUS)
+        self.witness = Witness(directory)
+        self._random = random.Random(life)
+        self._wanted = jobs
+        self._open = 0
+        self.scheduler.job_type("tiny", retry_policy={"max_attempts": 100})(self._tiny)
+
+    async def _tiny(self, run: RunContext) -> None:
+        self.witness.began(run.job_id, run.run_id)
+        await asyncio.sleep(0.001)
+        self._open -= 1
+
+    async def run(self) -> None:
+        async with self.scheduler as scheduler:
+            with contextlib.suppress(Conflict):
+                await scheduler.create_office(OFFICE, max_concurrent_jobs=LIMIT)
+            await self._count()
+            await asyncio.gather(*(self._submit(batch) for batch in (1, 1, 1, 20)))
+            while last := (await scheduler.running(OFFICE) + await scheduler.queue(OFFICE, limit=10 * BACKLOG))[-1:]:
+                await scheduler.wait(last[0].job_id)
+
+    async def _count(self) -> None:
+        """What the lives before have left to do."""
+        from nextslot.store import events
+
+        known = await self.scheduler._read(lambda tx: events.after(tx, 0, 10_000_000))
+        kinds = [event.type for event in known]
+        self._wanted -= kinds.count("job_queued") - kinds.count("job_retrying")
+        self._open = len(await self.scheduler.queue(OFFICE, limit=10 * BACKLOG))
+
+    async def _submit(self, batch: int) -> None:
+        """As long as there is something to submit; a few at a time, so that no kill finds all of it done."""
+        while self._wanted > 0:
+            if self._open >= BACKLOG:
+                await asyncio.sleep(0.002)
+                continue
+            count = min(batch, self._wanted)
+            self._wanted -= count
+            self._open += count
+            priority = self._random.choice((0, 0, 0, 7))
+            if count == 1:
+                jobs = [await self.scheduler.submit("tiny", office_id=OFFICE, priority=priority)]
+            else:
+                new = NewJob(job_type="tiny", office_id=OFFICE, priority=priority)
+                jobs = await self.scheduler.submit_many([new] * count)
+            self.witness.acknowledged([job.job_id for job in jobs])
+
+
+def main(directory: str, jobs: str, number: str, *planted: str) -> None:
+    life = Life(Path(directory), int(jobs), int(number))
+    if planted:
+        from tests.crash.planted import DEFECTS
+
+        DEFECTS[planted[0]](life)
+    asyncio.run(life.run())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,118 @@
+"""docs/architecture.md says what the code does: the trace is walked by a real job, the files are there."""
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from nextslot import Scheduler
+from tests.support import with_scheduler
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src/nextslot"
+PAGE = (ROOT / "docs/architecture.md").read_text()
+
+
+@dataclass(frozen=True)
+class Hop:
+    number: int
+    file: str
+    function: str
+    called_by: str
+
+
+def hops() -> list[Hop]:
+    rows = re.findall(r"^\| (\d+) \| `(\S+): (\S+)` \| ([^|]+) \|", PAGE, re.MULTILINE)
+    return [Hop(int(number), file, function, called_by) for number, file, function, called_by in rows]
+
+
+def test_the_trace_has_about_ten_hops_in_order() -> None:
+    assert [hop.number for hop in hops()] == list(range(1, 11))
+
+
+@pytest.mark.parametrize("hop", hops(), ids=lambda hop: hop.function)
+def test_a_hop_exists(hop: Hop) -> None:
+    module = importlib.import_module("nextslot." + hop.file.removesuffix(".py").replace("/", "."))
+
+    function: Any = module
+    for name in hop.function.split("."):
+        function = getattr(function, name)
+
+    assert Path(function.__code__.co_filename) == SOURCE / hop.file
+    assert function.__code__.co_qualname == hop.function
+
+
+def test_a_job_walks_the_trace_in_order_and_each_hop_is_called_by_whom_the_page_says(tmp_path: Path) -> None:
+    calls = Calls()
+
+    async def main(scheduler: Scheduler) -> None:
+        sys.setprofile(calls.note)
+        try:
+            job = await scheduler.submit("work")
+            await scheduler.wait(job.job_id)
+        finally:
+            sys.setprofile(None)
+
+    with_scheduler(tmp_path, main)
+
+    assert [hop.function for hop in sorted(hops(), key=calls.order)] == [hop.function for hop in hops()]
+    callers = {hop.number: hop for hop in hops()}
+    for hop in hops():
+        if hop.called_by.isdigit():
+            assert calls.is_below(hop, callers[int(hop.called_by)]), hop
+        else:
+            assert not any(calls.is_below(hop, other) for other in hops() if other != hop), hop
+
+
+def test_every_file_of_the_engine_is_on_the_map_and_every_file_on_the_map_is_there() -> None:
+    section = PAGE.split("\n## The files\n")[1].split("\n## ")[0]
+    first_cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+
+    listed = {name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)}
+
+    top = {path.name for path in SOURCE.glob("*.py")}
+    packages = {f"{path.parent.name}/" for path in SOURCE.glob("*/__init__.py")} - {"engine/"}
+    engine = {f"engine/{path.name}" for path in SOURCE.glob("engine/*.py")}
+    assert listed == (top | packages | engine) - {"__init__.py", "engine/__init__.py"}
+
+
+class Calls:
+    """The first call of each function of nextslot: when, and below which functions on the stack."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str], tuple[int, list[tuple[str, str]]]] = {}
+
+    def note(self, frame: FrameType, event: str, argument: object) -> None:
+        name = self._name(frame)
+        if event == "call" and name is not None and name not in self._first:
+            self._first[name] = (len(self._first), list(self._stack(frame.f_back)))
+
+    def order(self, hop: Hop) -> int:
+        return self._first[hop.file, hop.function][0]
+
+    def is_below(self, hop: Hop, caller: Hop) -> bool:
+        """Whether it was called by `caller`, by what that calls, or by a function that `caller` handed to the store."""
+        _, stack = self._first[hop.file, hop.function]
+        return any(
+            file == caller.file and (name == caller.function or name.startswith(f"{caller.function}.<locals>."))
+            for file, name in stack
+        )
+
+    def _stack(self, frame: FrameType | None) -> Iterator[tuple[str, str]]:
+        while frame is not None:
+            name = self._name(frame)
+            if name is not None:
+                yield name
+            frame = frame.f_back
+
+    def _name(self, frame: FrameType) -> tuple[str, str] | None:
+        path = Path(frame.f_code.co_filename)
+        if not path.is_relative_to(SOURCE):
+            return None
+        return path.relative_to(SOURCE).as_posix(), frame.f_code.co_qualname

@@ -1,0 +1,173 @@
+"""docs/lifecycle.md says what the code does: its diagrams and tables are read, and compared."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+from nextslot import NewJob, Scheduler, testing
+from nextslot.model import (
+    RETRYABLE,
+    TRANSITIONS,
+    Backoff,
+    Decision,
+    FailureKind,
+    GroupStatus,
+    JobStatus,
+    OnFailure,
+    RetryPolicy,
+    RunStatus,
+    State,
+)
+from nextslot.policy.retry import AT_ONCE, delay_seconds
+from tests.support import database, with_scheduler
+
+PAGE = (Path(__file__).parents[2] / "docs/lifecycle.md").read_text()
+
+# The status that each derived state stands for.
+STATUS = {
+    State.WAITING: JobStatus.QUEUED,
+    State.QUEUED: JobStatus.QUEUED,
+    State.CANCELLED: JobStatus.CANCELLED,
+    **dict.fromkeys((State.RUNNING, State.COMPLETED, State.FAILED, State.SKIPPED), JobStatus.RUNNING),
+}
+
+
+def test_5_3_the_diagram_of_a_jobs_status_is_TRANSITIONS() -> None:
+    drawn = diagram("Status of a job")
+
+    legal = {(before.value, after.value) for before, afters in TRANSITIONS.items() for after in afters}
+    assert drawn == legal | {("[*]", "QUEUED")}
+
+
+def test_DEC_006_the_diagram_of_a_runs_status_has_every_ending() -> None:
+    drawn = diagram("Status of a run")
+
+    assert drawn == {("[*]", "unfinished")} | {("unfinished", status.value) for status in RunStatus}
+
+
+def test_the_diagram_of_the_state_makes_exactly_the_moves_of_the_status() -> None:
+    drawn = {(State(before), State(after)) for before, after in diagram("State") if before != "[*]"}
+
+    moves = {(STATUS[before], STATUS[after]) for before, after in drawn if STATUS[before] is not STATUS[after]}
+    # A group's skip takes a queued job through RUNNING in one transaction.
+    assert moves == {(before, after) for before, afters in TRANSITIONS.items() for after in afters}
+    assert {state for move in drawn for state in move} == set(State)
+
+
+def test_the_diagram_of_the_state_is_what_jobs_really_do(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        seen = Observer(tmp_path)
+        await scheduler.change_office("default", max_concurrent_jobs=0)
+        await live_every_life(scheduler, seen)
+
+        assert seen.moves == diagram("State")
+
+    with_scheduler(tmp_path, main)
+
+
+def test_the_table_of_failure_kinds_says_what_is_retried_and_when() -> None:
+    rows = {cells[0]: cells[2:] for cells in table("Failure kinds")}
+
+    assert rows == {
+        kind.value: (["yes", "none" if kind in AT_ONCE else "backoff"] if kind in RETRYABLE else ["no", ""])
+        for kind in FailureKind
+    }
+
+
+def test_DEC_007_the_table_of_delays_is_what_the_policy_computes() -> None:
+    policies = [
+        RetryPolicy(),
+        RetryPolicy(max_attempts=2, base_delay_seconds=60),
+        RetryPolicy(backoff=Backoff.LINEAR),
+    ]
+
+    tables = [cells[1:] for cells in table("Retry") if len(cells) == 4]
+
+    assert tables == [
+        [f"{delay_seconds(policy, n, FailureKind.ERROR, 0.5):g}" for n in (1, 2, 3)] for policy in policies
+    ]
+
+
+def test_every_state_decision_group_status_and_policy_is_explained() -> None:
+    assert set(re.findall(r"`(\w+)`(?=.*\| status)", section("State"))) == {*State}
+    assert {cells[0] for cells in table("Retry") if len(cells) == 2} == {decision.value for decision in Decision}
+    assert {cells[0] for cells in table("Groups")} == {*OnFailure} | {*GroupStatus}
+
+
+async def live_every_life(scheduler: Scheduler, seen: "Observer") -> None:
+    """One job for each way through the diagram, looked at after each step."""
+    hour = scheduler._clock.now().after(3600)
+    _, unwanted = [await scheduler.submit("work", scheduled_for=hour) for _ in range(2)]
+    seen.look()
+    await scheduler.cancel(unwanted.job_id)
+    await scheduler.pause()
+    await asyncio.sleep(3600)
+    seen.look()
+    put_off, dropped, stopped = [await scheduler.submit("work", {"seconds": 60}) for _ in range(3)]
+    await scheduler.submit("fail", {"kind": "invalid"})
+    await scheduler.submit("skip")
+    seen.look()
+    await scheduler.change(put_off.job_id, scheduled_for=hour.after(600))
+    await scheduler.cancel(dropped.job_id)
+    await scheduler.resume()
+    seen.look()
+    await scheduler.cancel(stopped.job_id, interrupt=True)
+    await asyncio.sleep(30)
+    seen.look()
+    await see_groups_skip(scheduler, seen)
+
+
+async def see_groups_skip(scheduler: Scheduler, seen: "Observer") -> None:
+    """A failing member, and one behind it that waits for its turn, or beside it that is free to go."""
+    await scheduler.pause(job_type="work")
+    for mode in ("sequential", "parallel"):
+        await scheduler.pause(job_type="fail")
+        members = [NewJob(job_type="fail", params={"kind": "invalid"}), NewJob(job_type="work")]
+        await scheduler.submit_group(members, mode=mode, on_failure="skip")
+        seen.look()
+        await scheduler.resume(job_type="fail")
+        seen.look()
+        await testing.settled()
+        seen.look()
+
+
+class Observer:
+    """Reads every job's state from the file, and collects how they changed since it last looked."""
+
+    def __init__(self, directory: Path) -> None:
+        self._connection = database(directory)
+        self._states: dict[str, str] = {}
+        self.moves: set[tuple[str, str]] = set()
+
+    def look(self) -> None:
+        rows: list[Any] = self._connection.execute(
+            "select job_id, status, outcome, unmet = 0 and is_due and is_turn from jobs"
+        ).fetchall()
+        for job_id, status, outcome, is_free in rows:
+            state = outcome or status
+            if status != "RUNNING":
+                state = "WAITING" if status == "QUEUED" and not is_free else status
+            before = self._states.get(job_id, "[*]")
+            if before != state:
+                self.moves.add((before, state))
+            self._states[job_id] = state
+
+
+def section(heading: str) -> str:
+    return PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def diagram(heading: str) -> set[tuple[str, str]]:
+    """The arrows of the mermaid diagram in a section."""
+    drawn = re.search(r"```mermaid\nstateDiagram-v2\n(.*?)```", section(heading), re.DOTALL)
+    assert drawn is not None
+    return set(re.findall(r"^ +(\S+) --> (\w+)", drawn[1], re.MULTILINE))
+
+
+def table(heading: str) -> list[list[str]]:
+    """The cells of the tables' rows in a section, without headings and backquotes."""
+    rows = re.findall(
+        r"^\| (.*?) ?\|$", re.sub(r"^\|.*\|\n\|-.*\|$", "", section(heading), flags=re.MULTILINE), re.MULTILINE
+    )
+    return [[cell.strip().strip("`") for cell in row.split("|")] for row in rows]

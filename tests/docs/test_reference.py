@@ -1,0 +1,169 @@
+"""docs/reference.md is complete: every name of the Python API is in it, with its real default, and no other."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextslot import Ended, Event, Group, Job, NewJob, Office, RetryPolicy, Run, RunContext, Scheduler, errors
+from nextslot.clock import Instant
+from nextslot.handlers.registry import JobTypes
+from nextslot.lifecycle import settle
+from nextslot.model import CancelMode, FailureKind, Outcome, default_office
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/reference.md").read_text()
+
+# The executor's side of a run.
+NOT_FOR_HANDLERS = {"tell_to_stop", "has_log", "has_artifacts", "close"}
+
+
+def test_every_method_of_the_scheduler_is_listed_with_its_parameters() -> None:
+    listed = {}
+    for cells in table("Methods"):
+        name, parameters = re.fullmatch(r"`(\w+)\((.*)\)`", cells[0]).groups()  # type: ignore[union-attr]
+        listed[name] = [part.strip("* ") for part in parameters.split(",") if part]
+
+    methods = dict(inspect.getmembers(Scheduler, inspect.isfunction))
+    assert listed == {
+        name: [parameter for parameter in inspect.signature(method).parameters if parameter != "self"]
+        for name, method in methods.items()
+        if not name.startswith("_")
+    }
+
+
+def test_every_option_of_the_scheduler_and_of_a_job_type_is_listed() -> None:
+    options = {name for cells in table("Scheduler") for name in names(cells[0])}
+    type_options = {name for cells in table("Job types") for name in names(cells[0])}
+
+    assert options == parameters(Scheduler.__init__) - {"url"}
+    assert type_options == parameters(JobTypes.register) - {"name", "handler"}
+
+
+def test_everything_a_handler_may_use_of_its_run_is_listed() -> None:
+    listed = {name.partition("(")[0] for cells in table("The run") for name in names(cells[0])}
+    listed |= {"fraction", "text", "log_cap"}
+
+    attributes = re.findall(r"self\.([a-z]\w*)(?::.*)? = ", inspect.getsource(RunContext.__init__))
+    public = {name for name in dir(RunContext) if not name.startswith("_")}
+    assert listed == (public | set(attributes)) - NOT_FOR_HANDLERS
+    assert {"fraction", "text", "log_cap"} <= set(re.findall(r"`(\w+)`", section("The run")))
+
+
+def test_every_field_of_a_job_is_listed_with_its_default() -> None:
+    listed = {names(cells[0])[0]: cells[2] for cells in table("Job options")}
+
+    assert listed == defaults(NewJob)
+
+
+def test_every_field_of_a_retry_policy_is_listed_with_its_default() -> None:
+    listed = {names(cells[0])[0]: cells[1] for cells in table("Retry policy")}
+
+    assert listed == defaults(RetryPolicy)
+
+
+def test_every_setting_of_an_office_is_listed_with_its_defaults() -> None:
+    rows = {names(cells[0])[0]: (cells[1], cells[2]) for cells in table("Office settings")}
+
+    now = Instant(0)
+    new, first = Office(office_id="x", name="its id", created_at=now), default_office(now)
+    settings = [field.name for field in fields(Office) if field.name not in ("office_id", "is_paused", "created_at")]
+    assert rows == {name: (shown_setting(getattr(new, name)), shown_setting(getattr(first, name))) for name in settings}
+
+
+@pytest.mark.parametrize("value", [Job, Run, Group, Ended, Event], ids=lambda value: value.__name__)
+def test_every_field_of_what_comes_back_is_listed(value: Any) -> None:
+    row = next(cells[1] for cells in table("What you get back") if cells[0] == f"`{value.__name__}`")
+
+    listed = set(re.findall(r"`(\w+)`", row))
+    if value is Job:
+        assert {"NewJob", "key", "urgent"} <= listed
+        listed = listed - {"NewJob", "key", "urgent"} | {field.name for field in fields(NewJob)} - {"key", "urgent"}
+    worked_out = {name for name, _ in inspect.getmembers(value, lambda member: isinstance(member, property))}
+    nested = {"name", "path", "size"} if value is Run else set()
+    assert listed == {field.name for field in fields(value)} | worked_out | nested
+
+
+def test_every_error_and_its_code_is_listed() -> None:
+    listed = {tuple(cell.strip("`") for cell in cells[:2]) for cells in table("Errors")}
+
+    classes = [
+        error for _, error in inspect.getmembers(errors, inspect.isclass) if issubclass(error, errors.NextslotError)
+    ]
+    assert listed == {(error.__name__, error.code) for error in classes}
+
+
+def test_every_type_of_event_that_the_code_emits_is_listed() -> None:
+    listed = {cells[0].strip("`") for cells in table("Events")}
+
+    assert listed == set(noted_types()) | set(settled_types())
+
+
+def noted_types() -> Iterator[str]:
+    """The words that the source gives to EventLog.note."""
+    for path in (ROOT / "src/nextslot").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "note" and len(node.args) > 2:
+                word = node.args[1]
+                if isinstance(word, ast.Constant):
+                    yield word.value  # type: ignore[misc]
+
+
+def settled_types() -> Iterator[str]:
+    """The words for every way in which a run can end."""
+    outcomes = [Outcome.completed(), Outcome.skipped("")] + [Outcome.failed(kind, "") for kind in FailureKind]
+    for outcome in outcomes:
+        for mode in (None, *CancelMode):
+            yield settle(RetryPolicy(), mode, outcome, (), 0).event_type
+
+
+def section(heading: str) -> str:
+    return PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def table(heading: str) -> list[list[str]]:
+    """The cells of the first table's rows in a section."""
+    rows = [line for line in section(heading).splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row.strip("|").split(" |")] for row in rows[2:]]
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def parameters(function: Any) -> set[str]:
+    return set(inspect.signature(function).parameters) - {"self"}
+
+
+def defaults(kind: Any) -> dict[str, str]:
+    return {field.name: shown(default_of(field)) for field in fields(kind)}
+
+
+def default_of(field: Any) -> object:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def shown(value: object) -> str:
+    """As the page writes a default."""
+    if value is MISSING:
+        return "required"
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, (int, float)) else f"`{value}`"
+
+
+def shown_setting(value: object) -> str:
+    if isinstance(value, RetryPolicy):
+        return f"{value.max_attempts} retries, base {value.base_delay_seconds:g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{role} {limit}" for role, limit in value.items())
+    return "its id" if value == "its id" else shown(value)

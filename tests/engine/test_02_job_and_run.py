@@ -1,0 +1,675 @@
+"""Section 2 of the specification: a job, its run, and what may change of them."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from nextslot import Job, Scheduler, testing
+from nextslot.errors import AlreadyDispatched, AlreadyFinished, Invalid, NotFound, UnknownJobType
+from nextslot.model import TRANSITIONS, URGENT, JobStatus, NewJob, State
+from nextslot.policy.limits import Limits
+from tests.support import (
+    assert_counters,
+    database,
+    history,
+    new_scheduler,
+    queued_ids,
+    states,
+    with_counts,
+    with_scheduler,
+)
+
+# What is copied.
+
+
+def test_a_job_is_stored_as_it_was_answered(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        first = await scheduler.submit("work")
+        job = await scheduler.submit(
+            "work",
+            {"seconds": 5, "text": "한국어 🎉 \0", "list": [1, 2.5, None, True]},
+            priority=7,
+            scheduled_for=datetime(2027, 1, 1, tzinfo=UTC),
+            expires_at=datetime(2027, 2, 1, tzinfo=UTC),
+            depends_on=[first.job_id],
+            on_dependency_failure="cancel",
+            role="FE",
+            task_id="T-1",
+            title="a title",
+            resources={"gpu": 1},
+            timeout_seconds=12.5,
+            stall_timeout_seconds=3,
+            retry_policy={"max_attempts": 1, "retry_on": ["timeout"]},
+            webhook={"url": "http://127.0.0.1/hook"},
+            unique_key="unique",
+            created_by="somebody",
+        )
+
+        assert await scheduler.job(job.job_id) == job
+        assert await scheduler.job(first.job_id) == replace(
+            first, status=JobStatus.RUNNING, started_at=first.created_at, worker_id="local/slot-1"
+        )
+
+    with_counts(tmp_path, main)
+
+
+def test_INV_005_a_job_does_not_follow_later_changes_of_its_office_or_its_type(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.job_type("typed", resources=["gpu"], timeout_seconds=50, retry_policy={"max_attempts": 1})(one)
+        await scheduler.pause()
+        await scheduler.create_office("o", on_dependency_failure="cancel", webhook={"url": "http://127.0.0.1/"})
+        job = await scheduler.submit("typed", office_id="o")
+        plain = await scheduler.submit("work", office_id="o")
+        changes: dict[str, Any] = {"timeout_seconds": 1, "retry_policy": {"max_attempts": 9}}
+        await scheduler.change_office("o", on_dependency_failure="wait", webhook=None, **changes)
+        await scheduler.stop()
+
+        async with new_scheduler(tmp_path, seed=1) as second:
+            second.job_type("typed", resources=["other"], timeout_seconds=1)(one)
+
+            assert await second.job(job.job_id) == job
+            assert await second.job(plain.job_id) == plain
+        assert (job.timeout_seconds, job.retry_policy.max_attempts, dict(job.resources)) == (50, 1, {"gpu": 1})
+        assert (plain.timeout_seconds, plain.retry_policy.max_attempts) == (1800, 2)
+        assert (job.on_dependency_failure, plain.on_dependency_failure) == ("cancel", "cancel")
+
+    with_counts(tmp_path, main)
+
+
+def test_what_a_request_says_comes_before_its_type_and_that_before_its_office(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        policy = {"max_attempts": 5, "base_delay_seconds": 1}
+        scheduler.job_type("typed", timeout_seconds=50, stall_timeout_seconds=7, retry_policy=policy)(one)
+        await scheduler.create_office("o")
+
+        said = await scheduler.submit("typed", office_id="o", timeout_seconds=3, retry_policy={"max_attempts": 0})
+        of_type = await scheduler.submit("typed", office_id="o")
+        of_office = await scheduler.submit("work", office_id="o")
+
+        assert (said.timeout_seconds, said.stall_timeout_seconds) == (3, 7)
+        assert (said.retry_policy.max_attempts, said.retry_policy.base_delay_seconds) == (0, 1)
+        assert (of_type.timeout_seconds, of_type.retry_policy.max_attempts) == (50, 5)
+        assert (of_office.timeout_seconds, of_office.retry_policy.base_delay_seconds) == (1800, 60)
+
+    with_counts(tmp_path, main)
+
+
+def test_what_a_caller_does_with_its_parameters_afterwards_does_not_reach_the_job(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        params: dict[str, Any] = {"list": [1]}
+        job = await scheduler.submit("work", params)
+        params["list"].append(2)
+
+        ended = await scheduler.wait(job.job_id)
+
+        assert ended.result == {"list": [1]}
+
+    with_scheduler(tmp_path, main)
+
+
+# States.
+
+
+def test_every_state_is_a_function_of_what_is_stored(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        jobs = await one_job_in_each_state(scheduler)
+
+        assert {state: (await scheduler.job(job.job_id)).state for state, job in jobs.items()} == {s: s for s in State}
+        await testing.crash(scheduler)
+        stored = {state: row(tmp_path, job) for state, job in jobs.items()}
+        assert {state: (status, outcome) for state, (status, outcome, _, _) in stored.items()} == {
+            "WAITING": ("QUEUED", None),
+            "QUEUED": ("QUEUED", None),
+            "RUNNING": ("RUNNING", None),
+            "COMPLETED": ("RUNNING", "COMPLETED"),
+            "FAILED": ("RUNNING", "FAILED"),
+            "SKIPPED": ("RUNNING", "SKIPPED"),
+            "CANCELLED": ("CANCELLED", None),
+        }
+        ended = {"COMPLETED", "FAILED", "SKIPPED", "CANCELLED"}
+        assert {state for state, (_, _, finished_at, _) in stored.items() if finished_at is not None} == ended
+        assert {state: run for state, (_, _, _, run) in stored.items()} == {
+            **dict.fromkeys(("WAITING", "QUEUED", "CANCELLED"), "no run"),
+            **dict.fromkeys(("RUNNING",), None),
+            **{state: state for state in ("COMPLETED", "FAILED", "SKIPPED")},
+        }
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_job_becomes_QUEUED_in_the_transaction_that_writes_so_and_not_by_the_clock(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        later = testing.BEGINNING.after(60)
+        job = await scheduler.submit("work", scheduled_for=later)
+        await testing.crash(scheduler)
+        await asyncio.sleep(3600)
+
+        assert database(tmp_path).execute("select is_due from jobs").get == 0
+        async with new_scheduler(tmp_path, seed=1) as second:
+            ended = await second.wait(job.job_id)
+            assert [event.type for event in await history(second) if event.job_id == job.job_id] == [
+                "job_queued",
+                "job_ready",
+                "job_started",
+                "job_completed",
+            ]
+        assert (ended.job.started_at or 0) >= later.after(3500)
+
+    with_scheduler(tmp_path, main)
+
+
+# The life of a job and its run.
+
+
+def test_TRANSITIONS_is_what_the_database_allows(tmp_path: Path) -> None:
+    with_scheduler(tmp_path, one_job_in_each_status)
+    connection = database(tmp_path)
+    connection.pragma("foreign_keys", True)
+
+    allowed = {
+        (old, new) for old in JobStatus for new in JobStatus if old is not new and is_allowed(connection, old, new)
+    }
+
+    assert allowed == {(old, new) for old, news in TRANSITIONS.items() for new in news}
+
+
+def test_5_1_RUNNING_and_its_run_appear_together_and_end_together(tmp_path: Path) -> None:
+    seen: set[tuple[str, str | None]] = set()
+
+    async def main(scheduler: Scheduler) -> None:
+        watch_commits(scheduler, tmp_path, seen)
+        await scheduler.create_office("o")
+        jobs = [await scheduler.submit(kind, office_id="o") for kind in ("work", "fail", "skip", "stubborn")]
+        await scheduler.cancel(jobs[3].job_id)
+        for job in jobs:
+            await scheduler.wait(job.job_id)
+
+    with_counts(tmp_path, main)
+    assert {("QUEUED", "no run"), ("RUNNING", None), ("RUNNING, ended", "COMPLETED")} <= seen
+    assert seen <= {
+        ("QUEUED", "no run"),
+        ("RUNNING", None),
+        ("RUNNING, ended", "COMPLETED"),
+        ("RUNNING, ended", "FAILED"),
+        ("RUNNING, ended", "SKIPPED"),
+        ("CANCELLED, ended", "no run"),
+        ("CANCELLED, ended", "FAILED"),
+    }
+
+
+def test_DEC_001_a_dispatched_job_has_one_run_that_says_what_happened(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("work", {"seconds": 3, "x": 1}, timeout_seconds=60)
+        queued_run = await scheduler.run_of((await scheduler.submit("work")).job_id)
+        ended = await scheduler.wait(job.job_id)
+        run = await scheduler.run_of(job.job_id)
+
+        assert queued_run is None
+        assert run == ended.run
+        assert run is not None
+        assert (run.job_id, run.params_snapshot, run.result) == (job.job_id, {"seconds": 3, "x": 1}, {"x": 1})
+        assert (run.started_at, run.finished_at) == (ended.job.started_at, ended.job.finished_at)
+        assert run.started_at.after(3) == run.finished_at
+        assert run.timeout_at == run.started_at.after(60)
+        assert (ended.job.status, ended.job.outcome, run.status) == ("RUNNING", "COMPLETED", "COMPLETED")
+
+    with_counts(tmp_path, main)
+
+
+def test_ids_are_UUIDv7_and_sort_by_age(tmp_path: Path) -> None:
+    import uuid
+
+    from nextslot.chance import SystemChance
+
+    async def main(scheduler: Scheduler) -> None:
+        jobs = [await scheduler.submit("work") for _ in range(20)]
+
+        assert {uuid.UUID(job.job_id).version for job in jobs} == {7}
+        assert sorted(job.job_id for job in jobs) == [job.job_id for job in jobs]
+
+    with_scheduler(tmp_path, main, chance=SystemChance())
+
+
+def test_a_type_without_a_handler_waits_and_runs_once_there_is_one(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.job_type("rare", resources=["gpu"])(one)
+        await scheduler.pause()
+        rare = await scheduler.submit("rare")
+        other = await scheduler.submit("work")
+        await testing.crash(scheduler)
+        async with new_scheduler(tmp_path, seed=1) as second:
+            await second.resume()
+            await second.wait(other.job_id)
+            assert await states(second, rare, other) == ["QUEUED", "COMPLETED"]
+
+        third = new_scheduler(tmp_path, seed=2)
+        third.job_type("rare")(one)
+        async with third:
+            assert (await third.wait(rare.job_id)).state == "COMPLETED"
+
+    with_counts(tmp_path, main)
+
+
+# What may change, and until when.
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"params": {"seconds": 2}},
+        {"priority": 5},
+        {"urgent": True},
+        {"title": "other"},
+        {"scheduled_for": testing.BEGINNING.after(500)},
+    ],
+)
+def test_INV_001_nothing_of_a_job_can_change_after_its_dispatch(tmp_path: Path, changes: dict[str, Any]) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("work", {"seconds": 1})
+        running = await scheduler.job(job.job_id)
+
+        with pytest.raises(AlreadyDispatched, match=f"{job.job_id} was dispatched at 2026-11-15T07:00"):
+            await scheduler.change(job.job_id, **changes)
+        with pytest.raises(AlreadyDispatched):
+            await scheduler.move(job.job_id, to="front")
+        assert await scheduler.job(job.job_id) == running
+
+        await scheduler.wait(job.job_id)
+        with pytest.raises(AlreadyFinished, match="COMPLETED"):
+            await scheduler.change(job.job_id, **changes)
+
+    with_counts(tmp_path, main)
+
+
+def test_INV_001_the_database_itself_refuses_other_params_for_a_dispatched_job(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.submit("work")
+        await testing.crash(scheduler)
+
+    with_scheduler(tmp_path, main)
+
+    for change in ("params = '{\"seconds\":9}'", "priority = 1", "position = 1"):
+        with pytest.raises(apsw.ConstraintError, match="INV-001"):
+            database(tmp_path).execute(f"update jobs set {change}")
+
+
+def test_params_of_a_queued_job_are_checked_again_and_used(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.submit("work", {"seconds": 10})
+        job = await scheduler.submit("work", {"seconds": 1, "x": 1})
+
+        for wrong in ({"seconds": "soon"}, {"x": float("nan")}, [1], {"x": "y" * 300_000}):
+            with pytest.raises(Invalid) as refused:
+                await scheduler.change(job.job_id, params=wrong)
+            assert refused.value.problems[0].field.startswith("params")
+        assert await scheduler.job(job.job_id) == job
+        changed = await scheduler.change(job.job_id, params={"seconds": 2, "x": 2})
+        ended = await scheduler.wait(job.job_id)
+
+        assert changed == replace(job, params={"seconds": 2, "x": 2})
+        assert ended.run is not None
+        assert (ended.run.params_snapshot, ended.result) == ({"seconds": 2, "x": 2}, {"x": 2})
+
+    with_counts(tmp_path, main)
+
+
+def test_other_params_work_resources_and_limits_out_again(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.job_type("typed", resources={"gpu": 1, "disk": 2})(one)
+        await scheduler.pause()
+        job = await scheduler.submit("typed", resources={"disk": 3, "own": 1})
+        await scheduler.stop()
+
+        second = new_scheduler(tmp_path, seed=1, limits=Limits(resources={"disk": 4, "gpu": 2}))
+        second.job_type("typed", resources={"gpu": 2, "ollama": 1, "disk": 1})(one)
+        async with second:
+            changed = await second.change(job.job_id, params={"seconds": 5})
+            assert changed.resources == {"gpu": 2, "disk": 3, "ollama": 1, "own": 1}
+            assert await second.job(job.job_id) == changed
+            assert changed.lane_id != job.lane_id
+            await second.resume()
+            await testing.settled()
+            assert_counters(tmp_path)
+            used = dict(database(tmp_path).execute("select limit_key, used from limits where used > 0"))
+            assert used["resource:gpu"] == 2
+            assert used["resource:ollama"] == 1
+
+    with_counts(tmp_path, main, limits=Limits(resources={"disk": 4}))
+
+
+def test_title_time_and_priority_of_a_queued_job_can_be_changed(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.submit("work", {"seconds": 1000})
+        job = await scheduler.submit("work", title="old")
+        later = testing.BEGINNING.after(500)
+
+        changed = await scheduler.change(job.job_id, title="new", scheduled_for=later, priority=3)
+        assert (changed.title, changed.scheduled_for, changed.priority) == ("new", later, 3)
+        assert changed.state == "WAITING"
+        assert await scheduler.job(job.job_id) == changed
+
+        urgent = await scheduler.change(job.job_id, scheduled_for=None, title=None, urgent=True)
+        assert (urgent.title, urgent.scheduled_for, urgent.priority) == (None, None, URGENT)
+        assert urgent.state == "QUEUED"
+        assert await scheduler.job(job.job_id) == urgent
+
+    with_counts(tmp_path, main)
+
+
+def test_a_job_whose_time_is_changed_starts_then(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        sooner = await scheduler.submit("work", scheduled_for=testing.BEGINNING.after(5000))
+        later = await scheduler.submit("work", scheduled_for=testing.BEGINNING.after(50))
+        await scheduler.change(sooner.job_id, scheduled_for=testing.BEGINNING.after(100))
+        await scheduler.change(later.job_id, scheduled_for=testing.BEGINNING.after(200))
+
+        started = [(await scheduler.wait(job.job_id)).job.started_at for job in (sooner, later)]
+
+        assert started == [testing.BEGINNING.after(100), testing.BEGINNING.after(200)]
+
+    with_counts(tmp_path, main)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"status": "CANCELLED"},
+        {"job_type": "other"},
+        {"position": 5},
+        {"title": ""},
+        {"title": "nul\0"},
+        {"title": "\ud800"},
+        {"title": 5},
+        {"priority": 1_000_001},
+        {"priority": "high"},
+        {"priority": None},
+        {"scheduled_for": "tomorrow"},
+        {"scheduled_for": datetime(2027, 1, 1)},  # noqa: DTZ001
+        {"scheduled_for": testing.BEGINNING.after(2000)},
+        {"params": None},
+        {"title": "fine", "params": {"seconds": 1}, "priority": 10**9},
+    ],
+)
+def test_a_change_that_makes_no_sense_is_refused_and_nothing_of_it_is_stored(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.submit("work", {"seconds": 10})
+        job = await scheduler.submit("work", expires_at=testing.BEGINNING.after(1000))
+
+        with pytest.raises(Invalid):
+            await scheduler.change(job.job_id, **changes)
+
+        assert await scheduler.job(job.job_id) == job
+
+    with_counts(tmp_path, main)
+
+
+def test_what_is_not_there_cannot_be_changed(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        with pytest.raises(NotFound, match="nothing"):
+            await scheduler.change("nothing", title="new")
+        with pytest.raises(NotFound):
+            await scheduler.job("nothing")
+
+    with_scheduler(tmp_path, main)
+
+
+# Parameters.
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"x": "y" * (256 * 1024)}, "params"),
+        ({"x": "é" * (128 * 1024)}, "params"),
+        ({"x": float("nan")}, "params.x"),
+        ({"x": [1, 2**70]}, "params.x.1"),
+        ({"x": "\ud800"}, "params.x"),
+        ({"x": {1: 2}}, "params.x"),
+        ({"x": b"bytes"}, "params.x"),
+        ([], "params"),
+        ("text", "params"),
+        (0, "params"),
+        ({"seconds": "soon"}, "params.seconds"),
+    ],
+)
+def test_bad_parameters_are_refused_where_they_stand_and_nothing_is_stored(
+    tmp_path: Path, params: Any, field: str
+) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        for key in (None, "a key"):
+            with pytest.raises(Invalid) as refused:
+                await scheduler.submit("work", params, idempotency_key=key)
+            assert [problem.field for problem in refused.value.problems] == [field]
+
+        assert await queued_ids(scheduler) == []
+        assert await scheduler.running() == []
+        assert await history(scheduler) == []
+
+    with_counts(tmp_path, main)
+
+
+def test_parameters_of_exactly_the_allowed_size_are_taken(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        largest = {"x": "y" * (256 * 1024 - len('{"x":""}'))}
+
+        job = await scheduler.submit("work", largest)
+
+        assert (await scheduler.job(job.job_id)).params == largest
+
+    with_scheduler(tmp_path, main)
+
+
+def test_deep_parameters_are_refused_with_an_idempotency_key_too(tmp_path: Path) -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+
+    async def main(scheduler: Scheduler) -> None:
+        for key in (None, "a key"):
+            with pytest.raises(Invalid, match="levels deep"):
+                await scheduler.submit("work", {"deep": deep}, idempotency_key=key)
+        assert await queued_ids(scheduler) == []
+
+    with_scheduler(tmp_path, main)
+
+
+def test_every_problem_of_a_request_is_named(tmp_path: Path) -> None:
+    schema = {"type": "object", "required": ["path"], "properties": {"size": {"type": "integer", "minimum": 1}}}
+
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.job_type("checked", params_schema=schema)(one)
+
+        with pytest.raises(Invalid) as refused:
+            await scheduler.submit("checked", {"size": 0}, priority=10**7, title="", resources={"gpu": 0})
+
+        assert sorted(problem.field for problem in refused.value.problems) == [
+            "params",
+            "params.size",
+            "priority",
+            "resources",
+            "title",
+        ]
+        assert await history(scheduler) == []
+
+    with_scheduler(tmp_path, main)
+
+
+def test_every_problem_of_every_job_of_a_batch_is_named_with_its_place(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        wanted = [
+            NewJob(job_type="work"),
+            NewJob(job_type="work", params={"seconds": "soon"}, priority=10**7),
+            NewJob(job_type="nonsense"),
+        ]
+
+        for submit in (scheduler.submit_many, scheduler.submit_group):
+            with pytest.raises(Invalid) as refused:
+                await submit(wanted)
+            fields = sorted(problem.field for problem in refused.value.problems)
+            assert fields == ["jobs.1.params.seconds", "jobs.1.priority", "jobs.2.job_type"]
+
+        assert await queued_ids(scheduler) == []
+        assert await history(scheduler) == []
+
+    with_counts(tmp_path, main)
+
+
+def test_parameters_fit_the_handlers_signature_or_are_refused(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        @scheduler.job_type("signed")
+        async def signed(run: Any, path: str, size: int = 1) -> dict[str, Any]:
+            return {"path": path, "size": size}
+
+        for params, words in (({}, '"path" is a required'), ({"path": "a", "colour": 1}, "colour")):
+            with pytest.raises(Invalid, match=words):
+                await scheduler.submit("signed", params)
+        job = await scheduler.submit("signed", {"path": "a"})
+
+        assert (await scheduler.wait(job.job_id)).result == {"path": "a", "size": 1}
+
+    with_scheduler(tmp_path, main)
+
+
+def test_an_unknown_type_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        with pytest.raises(UnknownJobType, match=r"'nonsense'.*fail, skip, stubborn, work") as refused:
+            await scheduler.submit("nonsense")
+
+        assert refused.value.code == "unknown_job_type"
+
+    with_scheduler(tmp_path, main)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"colour": "red"},
+        {"status": "RUNNING"},
+        {"depends_on": 5},
+        {"depends_on": ["nothing"]},
+        {"unique_key": ["list"]},
+        {"office_id": ["list"]},
+        {"key": {}},
+        {"scheduled_for": 5},
+        {"scheduled_for": datetime(2027, 1, 1)},  # noqa: DTZ001
+        {"webhook": {"url": object()}},
+        {"retry_policy": {"backoff": "never"}},
+        {"resources": {"\ud800": 1}},
+        {"role": "\ud800"},
+    ],
+)
+def test_options_that_make_no_sense_are_refused_and_nothing_is_stored(tmp_path: Path, options: dict[str, Any]) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        with pytest.raises(Invalid):
+            await scheduler.submit("work", **options)
+
+        assert await history(scheduler) == []
+
+    with_counts(tmp_path, main)
+
+
+def test_an_office_that_is_not_there_is_not_found(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        with pytest.raises(NotFound, match="'nowhere'"):
+            await scheduler.submit("work", office_id="nowhere")
+
+    with_scheduler(tmp_path, main)
+
+
+# Arrangement.
+
+
+async def one(run: Any, seconds: float = 1) -> None:
+    await asyncio.sleep(seconds)
+
+
+async def one_job_in_each_state(scheduler: Scheduler) -> dict[State, Job]:
+    await scheduler.change_office("default", retry_policy={"max_attempts": 0})
+    jobs = {
+        State.COMPLETED: await scheduler.submit("work"),
+        State.FAILED: await scheduler.submit("fail"),
+        State.SKIPPED: await scheduler.submit("skip"),
+    }
+    for job in jobs.values():
+        await scheduler.wait(job.job_id)
+    jobs[State.RUNNING] = await scheduler.submit("work", {"seconds": 1000})
+    jobs[State.QUEUED] = await scheduler.submit("work")
+    jobs[State.WAITING] = await scheduler.submit("work", depends_on=[jobs[State.QUEUED].job_id])
+    jobs[State.CANCELLED] = await scheduler.submit("work")
+    await scheduler.cancel(jobs[State.CANCELLED].job_id)
+    return jobs
+
+
+def row(directory: Path, job: Job) -> tuple[Any, ...]:
+    """(status, outcome, finished_at, status of the run)."""
+    found: tuple[Any, ...] = (
+        database(directory)
+        .execute(
+            """select jobs.status, outcome, jobs.finished_at,
+                case when run_id is null then 'no run' else runs.status end
+            from jobs left join runs using (job_id) where job_id = ?""",
+            (job.job_id,),
+        )
+        .get
+    )
+    return found
+
+
+async def one_job_in_each_status(scheduler: Scheduler) -> None:
+    await scheduler.submit("work")
+    await scheduler.submit("work")
+    await scheduler.cancel((await scheduler.submit("work")).job_id)
+    await testing.crash(scheduler)
+
+
+def is_allowed(connection: apsw.Connection, old: JobStatus, new: JobStatus) -> bool:
+    """Whether a job can be moved so with plain SQL, with all that belongs to the move; nothing is kept."""
+    job_id = connection.execute("select job_id from jobs where status = ?", (old,)).get
+    at = {
+        "QUEUED": "started_at = null, finished_at = null, worker_id = null, cancelled_at = null",
+        "RUNNING": "started_at = coalesce(started_at, 1), finished_at = null, cancelled_at = null",
+        "CANCELLED": "finished_at = 2, cancelled_at = 2",
+    }[new]
+    connection.execute("savepoint attempt")
+    try:
+        if new is JobStatus.RUNNING and old is JobStatus.QUEUED:
+            connection.execute(
+                "insert into runs (run_id, job_id, params_snapshot, started_at) values ('r', ?, '{}', 1)", (job_id,)
+            )
+        if new is JobStatus.CANCELLED and old is JobStatus.RUNNING:
+            end = "update runs set status = 'FAILED', failure_kind = 'cancelled', finished_at = 2 where job_id = ?"
+            connection.execute(end, (job_id,))
+            at += ", outcome = 'FAILED', decision = 'cancelled', cancel_requested_at = 2, cancel_mode = 'interrupt'"
+        connection.execute(f"update jobs set status = ?, {at} where job_id = ?", (new, job_id))
+    except apsw.ConstraintError:
+        return False
+    else:
+        return True
+    finally:
+        connection.execute("rollback to attempt")
+        connection.execute("release attempt")
+
+
+def watch_commits(scheduler: Scheduler, directory: Path, seen: set[tuple[str, str | None]]) -> None:
+    """Looks at every job and its run after each commit, as any other reader of the file could."""
+    connection = database(directory)
+
+    def look(*_: object) -> int:
+        seen.update(
+            connection.execute(
+                """select jobs.status || iif(jobs.finished_at is null, '', ', ended'),
+                    case when run_id is null then 'no run' else runs.status end
+                from jobs left join runs using (job_id)"""
+            )
+        )
+        return apsw.SQLITE_OK
+
+    scheduler._store._writer.set_wal_hook(look)  # type: ignore[attr-defined]

@@ -1,0 +1,623 @@
+"""Section 5 of the specification: how Python handlers are run, and what they may answer."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from nextslot import Event, FailureKind, NewJob, Run, RunContext, Scheduler, Skip
+from tests.support import database, history, register_handlers, states, with_scheduler
+
+NO_RETRY = {"max_attempts": 0}
+FLAVOURS = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+
+
+# What a handler gets.
+
+
+@FLAVOURS
+def test_a_handler_gets_its_parameters_and_its_result_is_kept(tmp_path: Path, is_async: bool) -> None:
+    def add(run: RunContext, a: int, b: int = 10) -> Any:
+        return {"sum": a + b, "of": run.params, "type": run.job_type, "attempt": run.attempt, "office": run.office_id}
+
+    run = run_once(tmp_path, add, {"a": 1}, is_async=is_async)
+
+    assert run.status == "COMPLETED"
+    assert run.result == {"sum": 11, "of": {"a": 1}, "type": "tested", "attempt": 1, "office": "default"}
+    assert (run.error, run.failure_kind, run.log_path, run.artifacts) == (None, None, None, ())
+
+
+def test_a_handler_that_changes_its_parameters_changes_nothing_stored(tmp_path: Path) -> None:
+    def spoil(run: RunContext, items: list) -> None:
+        items.append("spoiled")
+
+    run = run_once(tmp_path, spoil, {"items": [1]})
+
+    assert run.params_snapshot == {"items": [1]}
+
+
+def test_a_sync_handler_runs_in_a_thread_of_its_own(tmp_path: Path) -> None:
+    threads = []
+
+    async def main(scheduler: Scheduler) -> None:
+        @scheduler.job_type("where")
+        def where(run: RunContext) -> None:
+            threads.append(threading.current_thread())
+
+        for _ in range(2):
+            await scheduler.wait((await scheduler.submit("where")).job_id)
+
+    with_real_scheduler(tmp_path, main)
+
+    assert threads[0] is not threading.main_thread()
+    assert threads[1] is threads[0]  # Reused.
+    assert threads[0].daemon  # It does not keep a stopped scheduler's process alive.
+
+
+def test_a_handler_that_blocks_does_not_block_the_others(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        released = threading.Event()
+
+        @scheduler.job_type("block")
+        def block(run: RunContext) -> bool:
+            return released.wait(5)
+
+        await scheduler.change_office("default", max_concurrent_jobs=0)
+        blocked = await scheduler.submit("block")
+        quick = await scheduler.wait((await scheduler.submit("work", {"seconds": 0})).job_id)
+        meanwhile = await states(scheduler, blocked)
+        released.set()
+
+        assert (quick.state, meanwhile) == ("COMPLETED", ["RUNNING"])
+        assert (await scheduler.wait(blocked.job_id)).result is True
+
+    with_real_scheduler(tmp_path, main)
+
+
+def test_progress_is_seen_while_it_runs_and_kept_between_0_and_1(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        @scheduler.job_type("steps")
+        async def steps(run: RunContext) -> None:
+            for fraction, text in ((0.4, "reading"), (-3, ""), (7, "nearly there")):
+                run.progress(fraction, text)
+                await asyncio.sleep(10)
+
+        job = await scheduler.submit("steps")
+        seen = []
+        await asyncio.sleep(5)
+        run_id = await run_id_of(scheduler, job.job_id)
+        for _ in range(3):
+            seen.append(scheduler.progress(run_id))
+            await asyncio.sleep(10)
+
+        assert seen == [(0.4, "reading"), (0.0, ""), (1.0, "nearly there")]
+        assert scheduler.progress(run_id) is None
+
+    with_scheduler(tmp_path, main)
+
+
+def test_log_lines_go_to_the_run_s_own_file(tmp_path: Path) -> None:
+    def talk(run: RunContext) -> None:
+        run.log.info("first %s", "line")
+        run.log.debug("zweite Zeile: äöü \udce4")
+
+    run = run_once(tmp_path, talk)
+
+    assert run.log_path is not None
+    assert run.run_id in run.log_path
+    lines = (tmp_path / run.log_path).read_text().splitlines()
+    assert lines[0].endswith("INFO first line")
+    assert lines[1].endswith("DEBUG zweite Zeile: äöü ?")
+
+
+def test_a_log_is_capped_and_says_what_was_cut_from_its_middle(tmp_path: Path) -> None:
+    line = "x" * (1 << 20)
+
+    def flood(run: RunContext) -> None:
+        run.log.info("the beginning")
+        for _ in range(24):
+            run.log.info(line)
+        run.log.info("the end")
+
+    run = run_once(tmp_path, flood)
+
+    text = (tmp_path / str(run.log_path)).read_text()
+    cut = text.index(" bytes cut here …")
+    assert 9 << 20 < len(text) < (10 << 20) + 100
+    assert "the beginning" in text[:100]
+    assert text.endswith("the end\n")
+    assert 4 << 20 < cut < 6 << 20
+    said = int(text[:cut].rsplit("… ", 1)[1].replace(",", ""))
+    assert 24 << 20 < said + len(text) < (24 << 20) + 5000
+
+
+def test_files_left_in_the_artifacts_folder_are_listed(tmp_path: Path) -> None:
+    def leave(run: RunContext) -> None:
+        (run.artifacts / "b.txt").write_text("four")
+        (run.artifacts / "inner" / "deep").mkdir(parents=True)
+        (run.artifacts / "inner" / "deep" / "a.bin").write_bytes(b"123")
+        (run.artifacts / "empty").mkdir()
+
+    run = run_once(tmp_path, leave)
+
+    assert {(a.name, a.size) for a in run.artifacts} == {("b.txt", 4), ("inner/deep/a.bin", 3)}
+    assert {(tmp_path / a.path).read_bytes() for a in run.artifacts} == {b"four", b"123"}
+
+
+def test_artifacts_of_a_failed_run_are_kept_too(tmp_path: Path) -> None:
+    def leave(run: RunContext) -> None:
+        (run.artifacts / "half.txt").write_text("half")
+        raise ValueError
+
+    assert [a.name for a in run_once(tmp_path, leave).artifacts] == ["half.txt"]
+
+
+def test_a_link_that_leads_out_is_not_an_artifact(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key").write_text("secret")
+
+    def link(run: RunContext) -> None:
+        (run.artifacts / "file").symlink_to(secret / "key")
+        (run.artifacts / "folder").symlink_to(secret)
+        (run.artifacts / "own").write_text("mine")
+
+    assert [a.name for a in run_once(tmp_path, link).artifacts] == ["own"]
+
+
+def test_an_artifacts_folder_that_became_a_link_has_no_artifacts(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key").write_text("secret")
+
+    def replace(run: RunContext) -> None:
+        run.artifacts.rmdir()
+        run.artifacts.symlink_to(secret)
+
+    assert run_once(tmp_path, replace).artifacts == ()
+
+
+def test_a_file_whose_name_cannot_be_stored_strands_no_job(tmp_path: Path) -> None:
+    def leave(run: RunContext) -> None:
+        Path(os.fsdecode(os.fsencode(run.artifacts) + b"/\xff\xfe.txt")).write_text("odd")
+        (run.artifacts / "fine.txt").write_text("fine")
+
+    run = run_once(tmp_path, leave)
+
+    assert run.status == "COMPLETED"
+    assert "fine.txt" in [a.name for a in run.artifacts]
+
+
+# What a handler may answer.
+
+
+@FLAVOURS
+def test_a_handler_may_skip_with_a_reason(tmp_path: Path, is_async: bool) -> None:
+    def by_run(run: RunContext) -> None:
+        run.skip("nothing new")
+
+    def by_raising(run: RunContext) -> NoReturn:
+        raise Skip("nothing new")
+
+    for number, handler in enumerate((by_run, by_raising)):
+        run = run_once(tmp_path / str(number), handler, is_async=is_async)
+        assert (run.status, run.reason, run.error) == ("SKIPPED", "nothing new", None)
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_a_handler_may_fail_with_any_kind(tmp_path: Path, kind: FailureKind) -> None:
+    def fail(run: RunContext) -> None:
+        run.fail("not today", kind)
+
+    run = run_once(tmp_path, fail)
+
+    assert (run.status, run.failure_kind, run.error) == ("FAILED", kind, "not today")
+
+
+def test_only_a_cancel_request_can_make_a_dispatched_job_cancelled(tmp_path: Path) -> None:
+    """A handler that calls its own failure `cancelled` has failed: in a group it can be retried like any other."""
+
+    async def main(scheduler: Scheduler) -> None:
+        group, members = await scheduler.submit_group([NewJob(job_type="fail", params={"kind": "cancelled"})])
+        ended = await scheduler.wait(members[0].job_id)
+        await scheduler.retry(await run_id_of(scheduler, members[0].job_id))
+        await scheduler.wait(members[0].job_id)
+
+        assert (ended.state, ended.job.permanently_failed) == ("FAILED", True)
+        assert (await scheduler.group(group.group_id)).status == "PARTIAL"
+
+    with_scheduler(tmp_path, main)
+
+
+@FLAVOURS
+def test_an_exception_is_a_failure_with_its_message(tmp_path: Path, is_async: bool) -> None:
+    run = run_once(tmp_path, explode, is_async=is_async)
+
+    assert (run.status, run.failure_kind, run.error) == ("FAILED", "error", "ValueError: boom at line 7")
+
+
+def test_the_traceback_is_in_the_log_and_nowhere_else(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.job_type("explode")(explode)
+        ended = await scheduler.wait((await scheduler.submit("explode", retry_policy=NO_RETRY)).job_id)
+
+        assert ended.run is not None
+        assert "Traceback" in (tmp_path / str(ended.run.log_path)).read_text()
+        assert "Traceback" not in repr((ended, await history(scheduler)))
+        assert __file__ not in repr((ended, await history(scheduler)))
+
+    with_scheduler(tmp_path, main)
+
+
+def test_an_error_text_is_made_storable(tmp_path: Path) -> None:
+    def shout(run: RunContext) -> None:
+        raise ValueError("nul \0 half \ud800 " + "long" * 10_000)
+
+    run = run_once(tmp_path, shout)
+
+    assert run.error is not None
+    assert run.error.startswith("ValueError: nul \N{REPLACEMENT CHARACTER} half ? long")
+    assert len(run.error) == 10_000
+
+
+@pytest.mark.parametrize(
+    "result",
+    [object(), {1, 2}, b"bytes", float("nan"), float("inf"), {"k": object()}, {(1,): 2}, "\ud800", 2**70],
+    ids=repr,
+)
+def test_a_result_that_is_not_json_is_an_invalid_failure_and_not_retried(tmp_path: Path, result: Any) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        @scheduler.job_type("nonsense")
+        async def nonsense(run: RunContext) -> Any:
+            return result
+
+        ended = await scheduler.wait((await scheduler.submit("nonsense")).job_id)
+
+        assert ended.run is not None
+        assert (ended.run.status, ended.run.failure_kind) == ("FAILED", "invalid")
+        assert "JSON" in str(ended.error)
+        assert len(await scheduler.chain(ended.job.job_id)) == 1
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_result_that_is_too_big_says_how_big_and_what_to_do(tmp_path: Path) -> None:
+    run = run_once(tmp_path, lambda run: "x" * 70_000)
+
+    assert (run.status, run.failure_kind, run.result) == ("FAILED", "invalid", None)
+    assert "70,002 bytes" in str(run.error)
+    assert "artifact" in str(run.error)
+
+
+class Rude(BaseException):
+    """Not even an Exception."""
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@FLAVOURS
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), Rude("x"), Mute(), asyncio.CancelledError("x")])
+def test_whatever_a_handler_raises_fails_its_job_and_nothing_else(
+    tmp_path: Path, error: BaseException, is_async: bool
+) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.job_type("rude")(flavoured(raising(error), is_async))
+        rude = await scheduler.submit("rude", retry_policy=NO_RETRY)
+        after = await scheduler.submit("work")
+
+        await asyncio.sleep(60)
+
+        assert await states(scheduler, rude, after) == ["FAILED", "COMPLETED"]
+        run = await scheduler.run_of(rude.job_id)
+        assert run is not None
+        assert (run.failure_kind, str(run.error).split(":")[0]) == ("error", type(error).__name__)
+
+    with_scheduler(tmp_path, main)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), Rude("x"), Mute()])
+def test_whatever_a_handler_raises_in_its_thread_fails_its_job_only(tmp_path: Path, error: BaseException) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.job_type("rude")(raising(error))
+        ended = await scheduler.wait((await scheduler.submit("rude", retry_policy=NO_RETRY)).job_id)
+        after = await scheduler.wait((await scheduler.submit("work", {"seconds": 0})).job_id)
+
+        assert (ended.state, after.state) == ("FAILED", "COMPLETED")
+
+    with_real_scheduler(tmp_path, main)
+
+
+@FLAVOURS
+def test_a_log_that_cannot_be_written_strands_no_job(tmp_path: Path, is_async: bool) -> None:
+    def log(run: RunContext) -> None:
+        run.log.info("hello")
+
+    for number, (handler, status) in enumerate([(log, "COMPLETED"), (explode, "FAILED")]):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        (directory / "logs").write_text("a file where the folder should be")
+
+        run = run_once(directory, handler, is_async=is_async)
+
+        assert (run.status, run.log_path) == (status, None)
+
+
+def test_an_outcome_that_the_store_refuses_is_a_failure_and_frees_the_slot(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        database(tmp_path).execute(
+            "create trigger poison before update on runs when new.result like '%poison%'"
+            " begin select raise(abort, 'not this one'); end"
+        )
+        poisoned = await scheduler.submit("work", {"drink": "poison"})
+        after = await scheduler.submit("work")
+        await asyncio.sleep(60)
+
+        assert await states(scheduler, poisoned, after) == ["FAILED", "COMPLETED"]
+        assert (await the_run(scheduler, poisoned.job_id)).failure_kind == "invalid"
+
+    with_scheduler(tmp_path, main)
+
+
+# Timeouts.
+
+
+def test_a_run_that_is_out_of_time_is_told_to_stop_and_retried(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("work", {"seconds": 1000}, timeout_seconds=5, retry_policy={"max_attempts": 1})
+
+        ended = await scheduler.wait(job.job_id)
+
+        runs = [await the_run(scheduler, link.job_id) for link in await scheduler.chain(job.job_id)]
+        assert [seconds(run) for run in runs] == [5, 5]  # Each retry has its full time.
+        assert {(run.status, run.failure_kind) for run in runs} == {("FAILED", "timeout")}
+        assert ended.error == "timed out after 5 seconds"
+        assert types(await history(scheduler), job.job_id) == [
+            "job_queued", "job_started", "job_timeout", "job_retrying"
+        ]  # fmt: skip
+
+    with_scheduler(tmp_path, main)
+
+
+def test_when_a_run_is_out_of_time_is_stored_when_it_starts(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        first = await scheduler.submit("work", {"seconds": 7}, timeout_seconds=100)
+        second = await scheduler.submit("work", {"seconds": 7}, timeout_seconds=0.5)
+        await asyncio.sleep(8)
+
+        in_time, late = await the_run(scheduler, first.job_id), await the_run(scheduler, second.job_id)
+        assert in_time.timeout_at == in_time.started_at.after(100)
+        assert late.timeout_at == late.started_at.after(0.5)
+        assert (in_time.status, late.status, seconds(late)) == ("COMPLETED", "FAILED", 0.5)
+
+    with_scheduler(tmp_path, main)
+
+
+@pytest.mark.parametrize(
+    ("of_job", "of_type", "of_office", "expected"),
+    [(1, 2, 3, 1), (None, 2, 3, 2), (None, None, 3, 3), (1, None, None, 1), (None, None, None, None)],
+)
+def test_the_timeout_is_the_job_s_else_its_type_s_else_its_office_s(
+    tmp_path: Path, of_job: float | None, of_type: float | None, of_office: float | None, expected: float | None
+) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.job_type("typed", timeout_seconds=of_type)(raising(ValueError()))
+        await scheduler.create_office("a", timeout_seconds=of_office)
+
+        job = await scheduler.submit("typed", office_id="a", timeout_seconds=of_job)
+
+        assert job.timeout_seconds == expected
+
+    with_scheduler(tmp_path, main)
+
+
+def test_US_JS03_the_default_office_has_no_timeout_and_others_have_half_an_hour(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.create_office("a")
+        patient = await scheduler.submit("work", {"seconds": 100_000})
+        limited = await scheduler.submit("work", {"seconds": 100_000}, office_id="a", retry_policy=NO_RETRY)
+
+        await scheduler.wait(patient.job_id)
+
+        assert await states(scheduler, patient, limited) == ["COMPLETED", "FAILED"]
+        assert seconds(await the_run(scheduler, limited.job_id)) == 1800
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_job_keeps_the_timeout_it_was_created_with(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.create_office("a", timeout_seconds=50)
+        job = await scheduler.submit("fail", {"times": 1}, office_id="a")
+        await scheduler.change_office("a", timeout_seconds=5)
+
+        ended = await scheduler.wait(job.job_id)
+
+        assert [link.timeout_seconds for link in await scheduler.chain(job.job_id)] == [50, 50]
+        assert ended.state == "COMPLETED"
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_handler_that_ignores_its_signal_keeps_its_slot_until_it_returns(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        deaf = await scheduler.submit("stubborn", {"seconds": 100}, timeout_seconds=5, retry_policy=NO_RETRY)
+        waiting = await scheduler.submit("work")
+
+        await asyncio.sleep(99)
+        before = await states(scheduler, deaf, waiting)
+        await asyncio.sleep(10)
+
+        assert before == ["RUNNING", "QUEUED"]
+        assert await states(scheduler, deaf, waiting) == ["FAILED", "COMPLETED"]
+        run = await the_run(scheduler, deaf.job_id)
+        assert (run.failure_kind, seconds(run)) == ("timeout", 100)
+
+    with_scheduler(tmp_path, main)
+
+
+# The cancel signal.
+
+
+@pytest.mark.parametrize("way", ["check", "wait", "is_stopped"])
+def test_a_sync_handler_is_told_by_its_run(tmp_path: Path, way: str) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        @scheduler.job_type("listen")
+        def listen(run: RunContext) -> str:
+            run.log.info("listening")
+            while way == "check":
+                run.check()
+                run.wait(0.001)
+            while way == "is_stopped" and not run.is_stopped:
+                run.wait(0.001)
+            assert way != "wait" or run.wait(30)
+            return "stopped in time"
+
+        job = await scheduler.submit("listen")
+        await scheduler.cancel(job.job_id, interrupt=True)
+
+        ended = await scheduler.wait(job.job_id)
+
+        assert ended.run is not None
+        assert (ended.state, ended.run.status, ended.run.failure_kind) == ("CANCELLED", "FAILED", "cancelled")
+        assert "Traceback" not in (tmp_path / str(ended.run.log_path)).read_text()
+
+    with_real_scheduler(tmp_path, main)
+
+
+def test_an_async_handler_is_cancelled_and_may_tidy_up(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        tidied = []
+
+        @scheduler.job_type("tidy")
+        async def tidy(run: RunContext) -> None:
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                await asyncio.sleep(3)
+                tidied.append(run.is_stopped)
+
+        job = await scheduler.submit("tidy")
+        await asyncio.sleep(10)
+        await scheduler.cancel(job.job_id, interrupt=True)
+        ended = await scheduler.wait(job.job_id)
+
+        assert tidied == [True]
+        assert ended.run is not None
+        assert (ended.state, ended.run.failure_kind, seconds(ended.run)) == ("CANCELLED", "cancelled", 13)
+
+    with_scheduler(tmp_path, main)
+
+
+@pytest.mark.parametrize("answer", ["result", "error", "skip"])
+def test_once_told_to_stop_the_kind_is_what_it_was_told(tmp_path: Path, answer: str) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        @scheduler.job_type("answer")
+        async def late(run: RunContext) -> str:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                if answer != "result":
+                    raise ValueError if answer == "error" else Skip("too late") from None
+            return "a result"
+
+        job = await scheduler.submit("answer", timeout_seconds=1, retry_policy=NO_RETRY)
+        run = (await scheduler.wait(job.job_id)).run
+
+        assert run is not None
+        assert (run.status, run.failure_kind, run.result) == ("FAILED", "timeout", None)
+
+    with_scheduler(tmp_path, main)
+
+
+def test_what_it_was_told_first_is_what_it_ended_of(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("stubborn", {"seconds": 60}, timeout_seconds=10)
+        await asyncio.sleep(5)
+        await scheduler.cancel(job.job_id, interrupt=True)
+
+        run = (await scheduler.wait(job.job_id)).run
+
+        assert run is not None
+        assert run.failure_kind == "cancelled"
+
+    with_scheduler(tmp_path, main)
+
+
+# Arrangement.
+
+
+def explode(run: RunContext) -> None:
+    raise ValueError("boom at line 7")
+
+
+def raising(error: BaseException) -> Callable[[RunContext], None]:
+    def handler(run: RunContext) -> None:
+        raise error
+
+    return handler
+
+
+def flavoured(handler: Callable[..., Any], is_async: bool) -> Callable[..., Any]:
+    """The same handler, or an async one that does the same."""
+
+    async def later(run: RunContext, **params: Any) -> Any:
+        await asyncio.sleep(0)
+        return handler(run, **params)
+
+    return later if is_async else handler
+
+
+def run_once(
+    directory: Path, handler: Callable[..., Any], params: dict[str, Any] | None = None, *, is_async: bool = False
+) -> Run:
+    """The run of one job with this handler, on virtual time; it is over within the hour and never retried."""
+    found: list[Run] = []
+
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.job_type("tested")(flavoured(handler, is_async))
+        job = await scheduler.submit("tested", params, retry_policy=NO_RETRY)
+        await asyncio.sleep(3600)
+        found.append(await the_run(scheduler, job.job_id))
+
+    directory.mkdir(exist_ok=True)
+    with_scheduler(directory, main)
+    assert found[0].status is not None, "it is still running"
+    return found[0]
+
+
+def with_real_scheduler(directory: Path, main: Callable[[Scheduler], Awaitable[None]]) -> None:
+    """On real time, with real threads; nothing here takes long."""
+
+    async def body() -> None:
+        scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db")
+        register_handlers(scheduler)
+        async with asyncio.timeout(30), scheduler:
+            await main(scheduler)
+
+    asyncio.run(body())
+
+
+async def the_run(scheduler: Scheduler, job_id: str) -> Run:
+    run = await scheduler.run_of(job_id)
+    assert run is not None
+    return run
+
+
+async def run_id_of(scheduler: Scheduler, job_id: str) -> str:
+    return (await the_run(scheduler, job_id)).run_id
+
+
+def seconds(run: Run) -> float:
+    assert run.finished_at is not None
+    return (run.finished_at - run.started_at) / 1_000_000
+
+
+def types(events: list[Event], job_id: str) -> list[str]:
+    return [event.type for event in events if event.job_id == job_id]

@@ -1,0 +1,214 @@
+"""Offices: rows of settings that can be read and changed while everything runs (sections 4 and 14)."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextslot import Scheduler, testing
+from nextslot.errors import Conflict, Invalid, NotFound
+from nextslot.model import Office, RetryPolicy, default_office
+from tests.support import new_scheduler, peaks, states, with_counts, with_scheduler
+
+
+def test_the_office_default_always_exists(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        assert await scheduler.office("default") == default_office(testing.BEGINNING)
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_new_office_has_the_settings_of_the_seed(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        office = await scheduler.create_office("o")
+
+        assert office == await scheduler.office("o")
+        assert office == Office(
+            office_id="o",
+            name="o",
+            max_concurrent_jobs=3,
+            role_limits={"FE": 1, "BE": 1, "QA": 1, "DevOps": 1},
+            timeout_seconds=1800,
+            retry_policy=RetryPolicy(max_attempts=2, base_delay_seconds=60),
+            cancel_mode="interrupt",  # type: ignore[arg-type]
+            on_dependency_failure="wait",  # type: ignore[arg-type]
+            created_at=testing.BEGINNING,
+        )
+
+    with_scheduler(tmp_path, main)
+
+
+def test_settings_are_stored_and_survive_a_restart(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.create_office("o", name="Office", max_concurrent_jobs=7)
+        changed = await scheduler.change_office(
+            "o",
+            role_limits={"FE": 2, "한국어/x": 1},
+            timeout_seconds=0.5,
+            retry_policy={"max_attempts": 4, "backoff": "linear"},
+            cancel_mode="finish",
+            on_dependency_failure="cancel",
+            webhook={"url": "http://127.0.0.1/"},
+        )
+        default = await scheduler.change_office("default", max_concurrent_jobs=2)
+        await testing.crash(scheduler)
+
+        async with new_scheduler(tmp_path, seed=1) as second:
+            assert await second.office("o") == changed
+            assert await second.office("default") == default
+        assert (changed.name, changed.max_concurrent_jobs, changed.retry_policy.base_delay_seconds) == ("Office", 7, 60)
+
+    with_counts(tmp_path, main)
+
+
+def test_default_is_an_office_like_any_other_and_can_be_changed(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.change_office("default", max_concurrent_jobs=3, timeout_seconds=5, cancel_mode="interrupt")
+        jobs = [await scheduler.submit("work", {"seconds": 60}, retry_policy={"max_attempts": 0}) for _ in range(3)]
+        assert await states(scheduler, *jobs) == ["RUNNING"] * 3
+
+        await scheduler.cancel(jobs[0].job_id)
+        ended = [await scheduler.wait(job.job_id) for job in jobs]
+
+        assert [one.state for one in ended] == ["CANCELLED", "FAILED", "FAILED"]
+        assert [one.run.failure_kind for one in ended if one.run] == ["cancelled", "timeout", "timeout"]
+
+    with_counts(tmp_path, main)
+
+
+def test_an_office_has_its_own_jobs_queue_and_limits(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        for office_id in ("o", "p"):
+            await scheduler.create_office(office_id, max_concurrent_jobs=1)
+        mine = [await scheduler.submit("work", office_id="o") for _ in range(3)]
+        theirs = [await scheduler.submit("work", office_id="p") for _ in range(2)]
+
+        assert [job.job_id for job in await scheduler.queue("o")] == [job.job_id for job in mine[1:]]
+        assert [job.job_id for job in await scheduler.running("p")] == [theirs[0].job_id]
+        for job in [*mine, *theirs]:
+            await scheduler.wait(job.job_id)
+
+    with_counts(tmp_path, main)
+    assert (peaks(tmp_path)["office:o"], peaks(tmp_path)["office:p"], peaks(tmp_path)["scheduler"]) == (1, 1, 2)
+
+
+def test_a_name_that_begins_like_anothers_shares_no_limit_with_it(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.create_office("o", max_concurrent_jobs=0)
+        await scheduler.create_office("o.1", max_concurrent_jobs=0)
+        jobs = [
+            await scheduler.submit("work", office_id=office_id, role="FE") for office_id in ("o", "o.1") for _ in "12"
+        ]
+        await scheduler.change_office("o", role_limits={"FE": 2})
+
+        assert await states(scheduler, *jobs) == ["RUNNING", "RUNNING", "RUNNING", "QUEUED"]
+
+    with_counts(tmp_path, main)
+
+
+def test_an_archived_office_takes_no_new_jobs_and_finishes_those_it_has(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.create_office("o", max_concurrent_jobs=1)
+        jobs = [await scheduler.submit("work", office_id="o") for _ in range(3)]
+        await scheduler.change_office("o", status="archived")
+
+        with pytest.raises(Invalid, match="archived"):
+            await scheduler.submit("work", office_id="o")
+
+        assert [(await scheduler.wait(job.job_id)).state for job in jobs] == ["COMPLETED"] * 3
+
+    with_counts(tmp_path, main)
+
+
+def test_a_change_of_settings_keeps_a_pause(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.create_office("o")
+        await scheduler.pause(office_id="o")
+        job = await scheduler.submit("work", office_id="o")
+
+        changed = await scheduler.change_office("o", max_concurrent_jobs=9)
+        await asyncio.sleep(60)
+
+        assert changed.is_paused
+        assert changed == await scheduler.office("o")
+        assert await states(scheduler, job) == ["QUEUED"]
+
+    with_counts(tmp_path, main)
+
+
+@pytest.mark.parametrize(
+    ("field", "settings"),
+    [
+        ("colour", {"colour": "red"}),
+        ("is_paused", {"is_paused": True}),
+        ("created_at", {"created_at": 5}),
+        ("name", {"name": ""}),
+        ("name", {"name": 5}),
+        ("name", {"name": "nul\0"}),
+        ("name", {"name": "\ud800"}),
+        ("status", {"status": "closed"}),
+        ("max_concurrent_jobs", {"max_concurrent_jobs": -1}),
+        ("max_concurrent_jobs", {"max_concurrent_jobs": 1.5}),
+        ("max_concurrent_jobs", {"max_concurrent_jobs": True}),
+        ("max_concurrent_jobs", {"max_concurrent_jobs": None}),
+        ("max_concurrent_jobs", {"max_concurrent_jobs": 10**7}),
+        ("role_limits.FE", {"role_limits": {"FE": -1}}),
+        ("role_limits.FE", {"role_limits": {"FE": "1"}}),
+        ("role_limits", {"role_limits": None}),
+        ("role_limits", {"role_limits": ["FE"]}),
+        ("role_limits", {"role_limits": {"": 1}}),
+        ("role_limits", {"role_limits": {"\ud800": 1}}),
+        ("role_limits", {"role_limits": {5: 1}}),
+        ("timeout_seconds", {"timeout_seconds": 0}),
+        ("timeout_seconds", {"timeout_seconds": float("nan")}),
+        ("timeout_seconds", {"timeout_seconds": "soon"}),
+        ("retry_policy.max_attempts", {"retry_policy": {"max_attempts": -1}}),
+        ("retry_policy", {"retry_policy": "often"}),
+        ("cancel_mode", {"cancel_mode": "kill"}),
+        ("on_dependency_failure", {"on_dependency_failure": None}),
+        ("webhook", {"webhook": "http://127.0.0.1/"}),
+        ("webhook.url", {"webhook": {"url": object()}}),
+    ],
+    ids=str,
+)
+def test_a_setting_that_makes_no_sense_is_refused(tmp_path: Path, field: str, settings: dict[Any, Any]) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        office = await scheduler.create_office("o")
+
+        with pytest.raises(Invalid) as refused:
+            await scheduler.change_office("o", **settings)
+
+        assert [problem.field for problem in refused.value.problems] == [field]
+        assert await scheduler.office("o") == office
+
+    with_scheduler(tmp_path, main)
+
+
+@pytest.mark.parametrize("office_id", ["", "a/b", "with space", "-first", "x" * 101, "nul\0", "한국어", 5, None])
+def test_a_name_that_does_not_fit_an_address_is_refused(tmp_path: Path, office_id: Any) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        with pytest.raises(Invalid) as refused:
+            await scheduler.create_office(office_id)
+
+        assert [problem.field for problem in refused.value.problems] == ["office_id"]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_an_office_is_made_once_and_found_only_if_it_is_there(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        office = await scheduler.create_office("o", max_concurrent_jobs=5)
+
+        for office_id in ("o", "default"):
+            with pytest.raises(Conflict, match=office_id):
+                await scheduler.create_office(office_id)
+        for ask in (scheduler.office, scheduler.change_office):
+            with pytest.raises(NotFound, match="'nowhere'"):
+                await ask("nowhere")
+
+        assert await scheduler.office("o") == office
+        assert await scheduler.change_office("o") == replace(office)
+
+    with_scheduler(tmp_path, main)

@@ -1,0 +1,511 @@
+"""The engine against the model: random lives on virtual time over a real file, compared after every single step.
+
+`NEXTSLOT_EXAMPLES=5000` looks much longer, and elsewhere each time.
+"""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import apsw
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from nextslot import Fail, Instant, Limits, NewJob, RunContext, Scheduler, Skip, testing
+from nextslot import model as stored
+from nextslot.engine import queue
+from nextslot.errors import Conflict
+from nextslot.store import jobs
+from tests.crash.laws import miscounts, stored_events, stored_jobs, untold
+from tests.simulation.model import SECOND, Group, Job, Model
+
+T = TypeVar("T")
+
+EXAMPLES = int(os.environ.get("NEXTSLOT_EXAMPLES", "0"))
+OFFICES = ("default", "a", "b")
+CANCEL_MODES = {"default": "finish", "a": "interrupt", "b": "interrupt"}
+CAPACITY = {
+    "scheduler": 4,
+    "office:default": 1,
+    "office:a": 2,
+    "office:b": 3,
+    "role:a/FE": 1,
+    "role:b/FE": 1,
+    "role:default/FE": 0,
+    "resource:gpu": 1,
+    "resource:disk": 2,
+}
+
+
+class Request(NamedTuple):
+    """What a caller asks for, in the words of the model."""
+
+    office: str = "default"
+    type: str = "work"
+    priority: int = 0
+    role: str | None = None
+    resources: tuple[tuple[str, int], ...] = ()
+    delay: int | None = None
+    prerequisites: tuple[int, ...] = ()
+    is_cancelled_with_prerequisite: bool = False
+    timeout: int | None = None
+    ignores_signals: bool = False
+    retries: int = 1
+    base_delay: int = 10
+    is_linear: bool = False
+
+
+offices = st.sampled_from(OFFICES)
+priorities = st.sampled_from((0, 0, 0, 5, -1, 1_000_000))
+numbers = st.integers(0, 1000)
+ways = st.sampled_from(("front", "back", "place", "before", "after"))
+rarely = st.sampled_from((False, False, False, True))
+requests = st.builds(
+    Request,
+    office=offices,
+    type=st.sampled_from(("work", "work", "render")),
+    priority=st.sampled_from((0, 0, 0, 5, -1)),
+    role=st.sampled_from((None, None, "FE")),
+    resources=st.sampled_from(((), (), (("gpu", 1),), (("disk", 1),), (("disk", 2),), (("gpu", 1), ("disk", 1)))),
+    delay=st.sampled_from((None, None, None, 5, 60)),
+    prerequisites=st.sampled_from(((), (), ())) | st.lists(numbers, min_size=1, max_size=2).map(tuple),
+    is_cancelled_with_prerequisite=st.booleans(),
+    timeout=st.sampled_from((None, None, 30)),
+    ignores_signals=rarely,
+    retries=st.integers(0, 2),
+    base_delay=st.sampled_from((5, 60)),
+    is_linear=st.booleans(),
+)
+
+
+steps_together = st.one_of(
+    st.tuples(st.just("submit"), requests),
+    st.tuples(st.just("move"), numbers, ways, numbers),
+    st.tuples(st.just("change_priority"), numbers, priorities),
+    st.tuples(st.just("reschedule"), numbers, st.sampled_from((None, 5))),
+)
+
+
+class Engine(RuleBasedStateMachine):
+    """Each rule does one thing to the engine and to the model; then everything that both know is compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp(prefix="nextslot-model-"))
+        self.loop = testing.VirtualLoop()
+        self.model = Model(dict(CAPACITY), CANCEL_MODES)
+        self.work: dict[str, asyncio.Future[tuple[str, str]]] = {}
+        self.is_ending = False
+        self.together: list[tuple[Coroutine[Any, Any, Any], Callable[[Any], object]]] | None = None
+        self.ids: dict[tuple[str, int], str] = {}
+        self.groups: list[str] = []
+        self.lives = 0
+        self.scheduler = self.new_scheduler()
+        self.do(self.scheduler.start())
+        for office in ("a", "b"):
+            limit = CAPACITY[f"office:{office}"]
+            self.do(self.scheduler.create_office(office, max_concurrent_jobs=limit, timeout_seconds=None))
+        self.file = apsw.Connection(str(self.directory / "nextslot.db"), flags=apsw.SQLITE_OPEN_READONLY)
+
+    def new_scheduler(self) -> Scheduler:
+        self.lives += 1
+        scheduler = testing.scheduler(
+            self.directory,
+            seed=self.lives,
+            limits=Limits(running=CAPACITY["scheduler"], resources={"disk": 2}),
+            synchronous="NORMAL",
+            # One starving job that keeps units back for itself: the model does not know that rule.
+            starvation_after_seconds=1e9,
+        )
+        scheduler.job_type("work")(self.handle)
+        scheduler.job_type("render", resources=["gpu"])(self.handle)
+        return scheduler
+
+    async def handle(self, run: RunContext, ignores_signals: bool) -> None:
+        """Works until the machine says how it ends."""
+        verdict = self.work[run.job_id] = self.loop.create_future()
+        while not verdict.done():
+            try:
+                await asyncio.wait([verdict])
+            except asyncio.CancelledError:
+                if not (ignores_signals and run.is_stopped) or self.is_ending:
+                    raise
+        how, kind = verdict.result()
+        if how == "fail":
+            raise Fail("as it was told", kind)
+        if how == "skip":
+            raise Skip("as it was told")
+
+    # Both at once.
+
+    def do(self, step: Coroutine[Any, Any, T]) -> T:
+        """Lets the engine do it, and then everything that follows from it now."""
+        self.model.now = self.now
+
+        async def settle() -> T:
+            done = await step
+            await testing.settled()
+            return done
+
+        return self.loop.run_until_complete(settle())
+
+    def both(self, step: Coroutine[Any, Any, T], effect: Callable[[T], object]) -> None:
+        """The engine and then the model; or later, where several steps are to share a transaction."""
+        if self.together is None:
+            effect(self.do(step))
+        else:
+            self.together.append((step, effect))
+
+    @property
+    def now(self) -> int:
+        return testing.BEGINNING.after(self.loop.time())
+
+    def queued(self, number: int) -> Job | None:
+        """Some job that has not started."""
+        return pick([job for line in self.model.queues.values() for job in line], number)
+
+    # Jobs in.
+
+    @initialize(load=st.lists(requests, max_size=12))
+    def begin(self, load: list[Request]) -> None:
+        """Each office is served once, so that it is never a tie which of them was served longest ago."""
+        for office in OFFICES:
+            self.submit(Request(office))
+            self.agree()
+            self.end(0, "done", "")
+        for request in load:
+            self.submit(request)
+            self.agree()
+
+    @rule(request=requests)
+    def submit(self, request: Request) -> None:
+        new, made = self.translated(request, None)
+
+        def submitted(job: stored.Job) -> None:
+            made.root = job.job_id
+            self.model.submit([made])
+
+        said = {field.name: getattr(new, field.name) for field in fields(NewJob)}
+        self.both(self.scheduler.submit(**said), submitted)
+
+    @rule(
+        wanted=st.lists(requests, min_size=2, max_size=3),
+        mode=st.sampled_from(("sequential", "parallel")),
+        on_failure=st.sampled_from(("stop", "continue", "skip")),
+    )
+    def submit_group(self, wanted: list[Request], mode: str, on_failure: str) -> None:
+        group = Group(mode, on_failure)
+        both = [self.translated(request._replace(office=wanted[0].office), group) for request in wanted]
+        stored_group, members = self.do(self.scheduler.submit_group([new for new, _ in both], mode, on_failure))
+        for (_, made), job in zip(both, members, strict=True):
+            made.root = job.job_id
+        self.groups.append(stored_group.group_id)
+        self.model.submit([made for _, made in both])
+
+    def translated(self, request: Request, group: Group | None) -> tuple[NewJob, Job]:
+        """A request as the engine and as the model want it."""
+        here = [job for job in self.model.jobs if job.office == request.office]
+        others = [here[number % len(here)] for number in request.prerequisites if here]
+        due = self.now + request.delay * SECOND if request.delay else None
+        resources = dict(request.resources)
+        new = NewJob(
+            job_type=request.type,
+            params={"ignores_signals": request.ignores_signals},
+            office_id=request.office,
+            priority=request.priority,
+            role=request.role,
+            resources=resources,
+            scheduled_for=None if due is None else Instant(due),
+            depends_on=[self.ids[job.name] for job in others],
+            on_dependency_failure=stored.OnDependencyFailure(
+                "cancel" if request.is_cancelled_with_prerequisite else "wait"
+            ),
+            timeout_seconds=request.timeout,
+            retry_policy={
+                "max_attempts": request.retries,
+                "base_delay_seconds": request.base_delay,
+                "backoff": "linear" if request.is_linear else "exponential",
+            },
+        )
+        needs = {"scheduler": 1, f"office:{request.office}": 1}
+        needs |= {f"role:{request.office}/{request.role}": 1} if request.role else {}
+        needs |= {"resource:gpu": 1} if request.type == "render" else {}
+        needs |= {f"resource:{name}": units for name, units in resources.items()}
+        made = Job(
+            root="",
+            office=request.office,
+            priority=request.priority,
+            needs=needs,
+            type=request.type,
+            retries=request.retries,
+            base_delay=request.base_delay,
+            is_linear=request.is_linear,
+            timeout=request.timeout,
+            is_cancelled_with_prerequisite=request.is_cancelled_with_prerequisite,
+            ignores_signals=request.ignores_signals,
+            group=group,
+            waits_for={job.root for job in others},
+            due=due,
+        )
+        return new, made
+
+    # Ends.
+
+    @precondition(lambda self: self.model.running)
+    @rule(
+        number=numbers,
+        how=st.sampled_from(("done", "done", "done", "skip", "fail", "fail")),
+        kind=st.sampled_from(("error", "error", "timeout", "git_conflict")),
+    )
+    def end(self, number: int, how: str, kind: str) -> None:
+        job = pick(self.model.running, number)
+        assert job is not None
+        self.do(self.say(self.ids[job.name], how, kind))
+        if how == "fail":
+            self.model.fail(job, kind)
+        else:
+            self.model.succeed(job, "COMPLETED" if how == "done" else "SKIPPED")
+
+    async def say(self, job_id: str, how: str, kind: str) -> None:
+        self.work.pop(job_id).set_result((how, kind))
+
+    @rule(number=numbers, interrupt=st.sampled_from((None, None, True, False)))
+    def cancel(self, number: int, interrupt: bool | None) -> None:
+        job = pick(self.model.jobs, number)
+        if job is None:
+            return
+        if job.state in ("QUEUED", "RUNNING"):
+            self.do(self.scheduler.cancel(self.ids[job.name], interrupt=interrupt))
+            self.model.cancel([job], interrupt)
+        else:
+            self.refused(self.scheduler.cancel(self.ids[job.name], interrupt=interrupt))
+
+    @precondition(lambda self: self.groups)
+    @rule(number=numbers, interrupt=st.sampled_from((None, True, False)))
+    def cancel_group(self, number: int, interrupt: bool | None) -> None:
+        place = number % len(self.groups)
+        members = [self.model.chains[root][-1] for root in self.model.groups[place].roots]
+        self.do(self.scheduler.cancel_group(self.groups[place], interrupt=interrupt))
+        self.model.cancel([job for job in members if job.state in ("QUEUED", "RUNNING")], interrupt)
+
+    @precondition(lambda self: any(job.state == "FAILED" for job in self.model.jobs))
+    @rule(number=numbers, priority=st.none() | priorities)
+    def retry_by_hand(self, number: int, priority: int | None) -> None:
+        failed = pick([job for job in self.model.jobs if job.state == "FAILED"], number)
+        assert failed is not None
+        run = self.do(self.scheduler.run_of(self.ids[failed.name]))
+        assert run is not None
+        self.model.now = self.now
+        if self.model.retry_by_hand(failed.root, priority):
+            self.do(self.scheduler.retry(run.run_id, priority))
+        else:
+            self.refused(self.scheduler.retry(run.run_id, priority))
+
+    def refused(self, step: Coroutine[Any, Any, Any]) -> None:
+        with pytest.raises(Conflict):
+            self.do(step)
+
+    # Order.
+
+    @rule(number=numbers, to=ways, place=numbers)
+    def move(self, number: int, to: str, place: int) -> None:
+        job = self.queued(number)
+        if job is None:
+            return
+        model, job_id, move = self.model, self.ids[job.name], self.scheduler.move
+        line = model.queues[job.office]
+        if to == "front":
+            self.both(move(job_id, to="front"), lambda _: model.move(job, 0))
+        elif to == "back":
+            self.both(move(job_id, to="back"), lambda _: model.move(job, len(line)))
+        elif to == "place":
+            place %= len(line) + 1
+            self.both(move(job_id, place=1 + place), lambda _: model.move(job, place))
+        elif other := pick([other for other in line if other is not job], place):
+            beside = self.ids[other.name]
+            if to == "before":
+                self.both(move(job_id, before=beside), lambda _: model.move_before(job, other))
+            else:
+                self.both(move(job_id, after=beside), lambda _: model.move_after(job, other))
+
+    @rule(office=offices, order=st.randoms(use_true_random=False))
+    def reorder(self, office: str, order: Any) -> None:
+        chosen = list(self.model.queues[office])
+        order.shuffle(chosen)
+        chosen = chosen[:3]
+        if chosen:
+            self.do(self.scheduler.reorder([self.ids[job.name] for job in chosen]))
+            self.model.reorder(chosen)
+
+    @rule(number=numbers, priority=priorities)
+    def change_priority(self, number: int, priority: int) -> None:
+        job = self.queued(number)
+        if job is not None:
+            step = self.scheduler.change(self.ids[job.name], priority=priority)
+            self.both(step, lambda _: self.model.change_priority(job, priority))
+
+    @rule(number=numbers, delay=st.sampled_from((None, 5, 60)))
+    def reschedule(self, number: int, delay: int | None) -> None:
+        job = self.queued(number)
+        if job is not None:
+            due = self.now + delay * SECOND if delay else None
+            scheduled_for = None if due is None else Instant(due)
+            step = self.scheduler.change(self.ids[job.name], scheduled_for=scheduled_for)
+            self.both(step, lambda _: self.model.reschedule(job, due))
+
+    @rule(steps=st.lists(steps_together, min_size=2, max_size=5))
+    def do_together(self, steps: list[tuple[Any, ...]]) -> None:
+        """Calls that come at once share a transaction: each sees what was done before it, nothing starts between."""
+        self.together = []
+        for name, *values in steps:
+            getattr(self, name)(*values)
+        both, self.together = self.together, None
+        done = self.do(all_of([step for step, _ in both]))
+        self.model.is_held = True
+        for (_, effect), result in zip(both, done, strict=True):
+            effect(result)
+        self.model.is_held = False
+        self.model.claim()
+
+    # Limits, pauses, time, and lives.
+
+    @rule(office=offices, limit=st.integers(0, 3))
+    def change_limit(self, office: str, limit: int) -> None:
+        self.do(self.scheduler.change_office(office, max_concurrent_jobs=limit))
+        self.model.capacity[f"office:{office}"] = limit
+        self.model.claim()
+
+    @rule(
+        what=st.sampled_from(("scheduler", "office:default", "office:a", "office:b", "type:work", "resource:gpu")),
+        is_pause=st.booleans(),
+    )
+    def pause_or_resume(self, what: str, is_pause: bool) -> None:
+        scope, _, name = what.partition(":")
+        said = {"office": "office_id", "type": "job_type", "resource": "resource"}
+        options = {said[scope]: name} if name else {}
+        self.do(self.scheduler.pause(**options) if is_pause else self.scheduler.resume(**options))
+        (self.model.paused.add if is_pause else self.model.paused.discard)(what)
+        self.model.claim()
+
+    @rule(seconds=st.sampled_from((1, 6, 31, 61, 4000)))
+    def let_time_pass(self, seconds: int) -> None:
+        self.do(asyncio.sleep(seconds))
+        self.model.advance(self.now)
+
+    @rule(is_new=st.booleans(), seconds=st.sampled_from((0, 0, 7, 4000)))
+    def crash_and_start_again(self, is_new: bool, seconds: int) -> None:
+        self.is_ending = True
+        self.do(testing.crash(self.scheduler))
+        self.model.crash()
+        self.start_again(is_new, seconds)
+
+    @rule(is_new=st.booleans(), seconds=st.sampled_from((0, 0, 7, 4000)))
+    def stop_and_start_again(self, is_new: bool, seconds: int) -> None:
+        for job in [job for job in self.model.running if job.told]:
+            self.end(self.model.running.index(job), "done", "")
+        self.is_ending = True
+        assert self.do(self.scheduler.stop(grace_seconds=0))
+        self.model.stop()
+        self.start_again(is_new, seconds)
+
+    def start_again(self, is_new: bool, seconds: int) -> None:
+        self.is_ending = False
+        self.do(asyncio.sleep(seconds))
+        self.scheduler = self.new_scheduler() if is_new else self.scheduler
+        self.do(self.scheduler.start())
+        self.model.start()
+
+    # What both say.
+
+    @invariant()
+    def agree(self) -> None:
+        self.model.advance(self.now)
+        found = self.found()
+        self.ids = {name: job.job_id for name, job in found.items()}
+        kinds = {job.job_id: job.failure_kind for job in stored_jobs(self.file).values()}
+        shown = {name: (*as_stored(job), kinds[job.job_id]) for name, job in found.items()}
+        assert shown == {job.name: as_expected(job) for job in self.model.jobs}
+        names = {job_id: name for name, job_id in self.ids.items()}
+        for office in OFFICES:
+            line = self.read(self.scheduler.queue(office))
+            assert [names[job.job_id] for job in line] == [job.name for job in self.model.queues[office]]
+        stored_groups = [self.read(self.scheduler.group(group_id)) for group_id in self.groups]
+        assert [group.status for group in stored_groups] == list(map(self.model.group_status, self.model.groups))
+        assert list(miscounts(self.file)) == []
+
+    def found(self) -> dict[tuple[str, int], stored.Job]:
+        """Every job of the engine, by its chain's root and its number in the chain."""
+        ids = [job_id for (job_id,) in self.file.execute("select job_id from jobs")]
+        every = self.read(self.scheduler._read(lambda tx: jobs.get_many(tx, ids)))
+        followers = {job.retry_of: job for job in every.values() if job.retry_of}
+        found = {}
+        for job in every.values():
+            if job.retry_of is None:
+                link: stored.Job | None = job
+                number = 1
+                while link is not None:
+                    found[job.job_id, number] = link
+                    link, number = followers.get(link.job_id), number + 1
+        assert len(found) == len(every)
+        return found
+
+    def read(self, step: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(step)
+
+    def teardown(self) -> None:
+        try:
+            assert list(untold(stored_jobs(self.file), stored_events(self.file))) == []
+        finally:
+            self.is_ending = True
+            self.loop.run_until_complete(testing.crash(self.scheduler))
+            self.file.close()
+            self.loop.close()
+            shutil.rmtree(self.directory)
+
+
+PROFILE = settings(
+    max_examples=EXAMPLES or 100,
+    stateful_step_count=40,
+    derandomize=not EXAMPLES,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def test_the_engine_does_at_every_step_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "GAP", 2)  # So that neighbours often have to make room.
+
+    run_state_machine_as_test(Engine, settings=PROFILE)
+
+
+async def all_of(steps: list[Coroutine[Any, Any, Any]]) -> list[Any]:
+    return await asyncio.gather(*steps)
+
+
+def as_stored(job: stored.Job) -> tuple[object, ...]:
+    worker = job.worker_id if job.is_running else None
+    return job.state.value, job.priority, worker, None if job.is_due else job.scheduled_for
+
+
+def as_expected(job: Job) -> tuple[object, ...]:
+    worker = f"local/slot-{job.slot}" if job.state == "RUNNING" else None
+    return job.shown_state, job.priority, worker, job.due, job.kind
+
+
+def pick(jobs_: Sequence[Job], number: int) -> Job | None:
+    return jobs_[number % len(jobs_)] if jobs_ else None

@@ -1,0 +1,929 @@
+"""The database itself refuses what the invariants forbid: every rule of the schema, attacked with plain SQL.
+
+The file was written by a real scheduler that died while jobs ran. Each attack comes through a plain connection, as any
+tool opens one (no foreign keys, no recursive triggers), and again with both on. An attack is refused with its message,
+and the file is as it was before, to the last row.
+"""
+
+import asyncio
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from nextslot import NewJob, Scheduler, testing
+from nextslot.clock import Instant
+from nextslot.errors import Refused
+from nextslot.model import RunStatus
+from nextslot.store import jobs
+from nextslot.store.sqlite import SqliteStore
+from tests.support import database, new_scheduler, with_scheduler
+
+MOVES = "illegal move"
+BORN = "a job is born QUEUED (5.3)"
+WITH_RUN = "no RUNNING job without its run (5.1)"
+AS_ITS_RUN = "a dispatched job ends with its run, as its run (5.1)"
+ENDS_ONCE = "what is written when a job starts or ends is written once"
+FROZEN = "what a job was asked to do is frozen once it is dispatched or cancelled (INV-001, INV-005)"
+IDENTITY = "what a job is never changes"
+REPLACED = "this job exists: it cannot be replaced"
+FOLLOWS = "a retry follows a job of its own chain that failed or was cancelled (DEC-007)"
+RUN_BORN = "a run begins unfinished, for a job that is QUEUED"
+ONE_RUN = "a job has one run (DEC-001), and a run cannot be replaced"
+RUN_IDENTITY = "what a run is never changes (INV-002)"
+RUN_ONCE = "the outcome of a run is written once (INV-002)"
+ARTIFACTS = "artifacts are only added (INV-002)"
+EVENTS = "events are only appended"
+OCCURRENCES = "an occurrence is accounted for once"
+ONE_WORKER = "a worker runs one job at a time (INV-003)"
+CHECK = "CHECK constraint failed: "
+UNIQUE = "UNIQUE constraint failed: "
+FOREIGN = "FOREIGN KEY constraint failed"
+
+BEGIN_RUN = "insert into runs (run_id, job_id, params_snapshot, started_at) values ('new', :queued, '{}', 1)"
+
+
+@dataclass
+class Attacked:
+    """A connection to a file with jobs of every kind, whose ids are bound by their names: `:running`, `:failed` …"""
+
+    connection: apsw.Connection
+    names: Mapping[str, str]
+
+    def run(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+        return self.connection.execute(sql, {**self.names, **values}).fetchall()
+
+    def refuses(self, message: str, sql: str, **values: Any) -> None:
+        before = contents(self.connection)
+
+        with pytest.raises(apsw.ConstraintError, match=re.escape(message)):
+            self.run(sql, **values)
+
+        assert contents(self.connection) == before
+
+    def copy(self, verb: str, table: str, source: str, **changes: str) -> str:
+        """SQL that inserts a copy of a row with some columns changed (to SQL expressions)."""
+        columns = [row[1] for row in self.run(f"pragma table_info({table})")]
+        chosen = ", ".join(changes.get(column, column) for column in columns)
+        return f"{verb} into {table} ({', '.join(columns)}) select {chosen} from {table} where {source}"
+
+
+# Legal values and moves (5.3).
+
+
+@pytest.mark.parametrize("status", ["COMPLETED", "FAILED", "WAITING", "queued", ""])
+def test_DEC_006_a_job_has_no_other_status(db: Attacked, status: str) -> None:
+    db.connection.execute("drop trigger job_moves")  # The rule speaks first; the CHECK stands behind it.
+
+    db.refuses(CHECK + "status in", "update jobs set status = :status where job_id = :queued", status=status)
+
+
+@pytest.mark.parametrize("name", ["running", "completed", "failed", "skipped", "cancelled", "interrupted"])
+def test_5_3_nothing_goes_back_to_QUEUED(db: Attacked, name: str) -> None:
+    back = (
+        "set status = 'QUEUED', started_at = null, finished_at = null, outcome = null, decision = null, "
+        "worker_id = null, cancelled_at = null, cancel_requested_at = null, cancel_mode = null, cancel_reason = null"
+    )
+
+    db.refuses(MOVES, f"update jobs set status = 'QUEUED' where job_id = :{name}")
+    db.refuses(MOVES, f"update or ignore jobs set status = 'QUEUED' where job_id = :{name}")
+    db.refuses(MOVES, f"update or replace jobs set status = 'QUEUED' where job_id = :{name}")
+    with pytest.raises(apsw.ConstraintError):
+        db.run(f"update jobs {back} where job_id = :{name}")
+
+
+@pytest.mark.parametrize("name", ["cancelled", "interrupted"])
+@pytest.mark.parametrize("status", ["QUEUED", "RUNNING"])
+def test_5_3_CANCELLED_is_the_end(db: Attacked, name: str, status: str) -> None:
+    db.refuses(MOVES, f"update jobs set status = :status where job_id = :{name}", status=status)
+
+
+@pytest.mark.parametrize("name", ["completed", "failed", "skipped"])
+def test_5_3_a_finished_job_cannot_be_cancelled(db: Attacked, name: str) -> None:
+    db.refuses(MOVES, f"update jobs set status = 'CANCELLED' where job_id = :{name}")
+    db.refuses(ENDS_ONCE, f"update jobs set status = 'CANCELLED', cancelled_at = 1 where job_id = :{name}")
+
+
+@pytest.mark.parametrize("name", ["running", "completed", "failed", "cancelled"])
+@pytest.mark.parametrize("verb", ["insert", "insert or ignore", "insert or replace"])
+def test_5_3_a_job_is_born_QUEUED(db: Attacked, name: str, verb: str) -> None:
+    born = db.copy(verb, "jobs", f"job_id = :{name}", job_id="'new'", chain_id="'new'", worker_id="null")
+
+    db.refuses(BORN, born)
+
+
+def test_5_3_a_job_is_born_without_an_outcome(db: Attacked) -> None:
+    born = db.copy("insert", "jobs", "job_id = :queued", job_id="'new'", chain_id="'new'", outcome="'COMPLETED'")
+
+    db.refuses(BORN, born)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("started_at", 1), ("finished_at", 1), ("cancelled_at", 1), ("worker_id", "w"), ("outcome", "COMPLETED")],
+)
+def test_a_queued_job_has_neither_start_nor_end(db: Attacked, column: str, value: object) -> None:
+    db.refuses(CHECK, f"update jobs set {column} = :value where job_id = :queued", value=value)
+
+
+# RUNNING and its run (5.1, 5.2, DEC-001).
+
+
+def test_5_1_no_RUNNING_without_a_run(db: Attacked) -> None:
+    for verb in ("update", "update or ignore", "update or replace"):
+        db.refuses(WITH_RUN, f"{verb} jobs set status = 'RUNNING', started_at = 1 where job_id = :queued")
+
+
+def test_5_1_a_run_that_has_ended_does_not_make_a_job_RUNNING(db: Attacked) -> None:
+    db.run(BEGIN_RUN)
+    db.run("update runs set status = 'COMPLETED', finished_at = 1 where run_id = 'new'")
+
+    db.refuses(WITH_RUN, "update jobs set status = 'RUNNING', started_at = 1 where job_id = :queued")
+
+
+def test_5_1_a_job_does_not_end_while_its_run_goes_on(db: Attacked) -> None:
+    db.refuses(AS_ITS_RUN, "update jobs set finished_at = 2, outcome = 'COMPLETED' where job_id = :running")
+    db.refuses(
+        AS_ITS_RUN,
+        "update jobs set status = 'CANCELLED', cancelled_at = 2, finished_at = 2, outcome = 'FAILED', "
+        "decision = 'cancelled' where job_id = :running",
+    )
+
+
+def test_5_1_a_job_does_not_start_and_end_in_one_move_past_its_run(db: Attacked) -> None:
+    db.run(BEGIN_RUN)
+
+    db.refuses(
+        AS_ITS_RUN,
+        "update jobs set status = 'RUNNING', started_at = 1, finished_at = 2, outcome = 'COMPLETED' "
+        "where job_id = :queued",
+    )
+
+
+def test_5_1_a_job_with_a_run_is_not_cancelled_as_if_it_had_none(db: Attacked) -> None:
+    db.run(BEGIN_RUN)
+
+    db.refuses(
+        AS_ITS_RUN, "update jobs set status = 'CANCELLED', finished_at = 2, cancelled_at = 2 where job_id = :queued"
+    )
+
+
+@pytest.mark.parametrize("outcome", ["FAILED", "SKIPPED"])
+def test_5_1_a_job_ends_as_its_run_did(db: Attacked, outcome: str) -> None:
+    db.run("update runs set status = 'COMPLETED', finished_at = 2 where job_id = :running")
+    decision = "'permanent'" if outcome == "FAILED" else "null"
+
+    db.refuses(
+        AS_ITS_RUN,
+        f"update jobs set finished_at = 2, outcome = :outcome, decision = {decision} where job_id = :running",
+        outcome=outcome,
+    )
+
+
+def test_a_running_job_is_CANCELLED_only_by_an_interrupted_run(db: Attacked) -> None:
+    db.run("update runs set status = 'FAILED', failure_kind = 'error', finished_at = 2 where job_id = :running")
+
+    db.refuses(
+        AS_ITS_RUN,
+        "update jobs set status = 'CANCELLED', cancelled_at = 2, finished_at = 2, outcome = 'FAILED', "
+        "decision = 'cancelled' where job_id = :running",
+    )
+
+
+def test_a_cancelled_job_is_never_a_success(db: Attacked) -> None:
+    db.run("update runs set status = 'COMPLETED', finished_at = 2 where job_id = :running")
+    db.connection.execute("drop trigger job_ends_with_run")
+
+    db.refuses(
+        CHECK + "outcome is null or outcome = 'FAILED'",
+        "update jobs set status = 'CANCELLED', cancelled_at = 2, finished_at = 2, outcome = 'COMPLETED' "
+        "where job_id = :running",
+    )
+
+
+def test_a_job_cancelled_in_the_queue_gets_no_start_and_no_outcome(db: Attacked) -> None:
+    db.refuses(ENDS_ONCE, "update jobs set outcome = 'COMPLETED' where job_id = :cancelled")
+    db.refuses(ENDS_ONCE, "update jobs set started_at = 1 where job_id = :cancelled")
+    db.refuses(ENDS_ONCE, "update jobs set worker_id = 'w' where job_id = :cancelled")
+
+
+def test_a_cancel_ends_the_job(db: Attacked) -> None:
+    db.refuses(CHECK, "update jobs set status = 'CANCELLED' where job_id = :queued")
+    db.refuses(CHECK, "update jobs set status = 'CANCELLED', finished_at = 1 where job_id = :queued")
+
+
+@pytest.mark.parametrize("status", ["COMPLETED", "FAILED", "SKIPPED"])
+def test_a_run_is_born_unfinished(db: Attacked, status: str) -> None:
+    run = "insert into runs (run_id, job_id, params_snapshot, started_at, finished_at, status) "
+
+    db.refuses(RUN_BORN, run + "values ('new', :queued, '{}', 1, 2, :status)", status=status)
+
+
+def test_DEC_001_a_job_that_is_not_QUEUED_gets_no_run(db: Attacked) -> None:
+    run = BEGIN_RUN.replace(":queued", ":cancelled")
+
+    db.refuses(RUN_BORN, run)
+    db.refuses(RUN_BORN, run.replace("insert", "insert or replace"))
+
+
+@pytest.mark.parametrize("name", ["running", "completed", "failed", "interrupted"])
+def test_DEC_001_a_job_that_was_dispatched_gets_no_second_run(db: Attacked, name: str) -> None:
+    run = BEGIN_RUN.replace(":queued", f":{name}")
+
+    db.refuses(ONE_RUN, run)
+    db.refuses(ONE_RUN, run.replace("insert", "insert or replace"))
+
+
+@pytest.mark.parametrize("verb", ["insert", "insert or ignore", "insert or replace"])
+def test_DEC_001_a_job_has_one_run(db: Attacked, verb: str) -> None:
+    db.run(BEGIN_RUN)
+
+    db.refuses(ONE_RUN, BEGIN_RUN.replace("insert", verb).replace("'new'", "'second'"))
+    db.refuses(ONE_RUN, BEGIN_RUN.replace("insert", verb).replace(":queued", ":other_queued"))
+
+
+def test_5_2_no_run_without_a_job(db: Attacked) -> None:
+    db.refuses(RUN_BORN, BEGIN_RUN.replace(":queued", "'nobody'"))
+
+
+# Written once.
+
+
+@pytest.mark.parametrize("name", ["running", "completed", "failed", "cancelled", "interrupted"])
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("params", '{"other":1}'),
+        ("priority", 77),
+        ("position", 77),
+        ("resources", '{"gpu":1}'),
+        ("lane_id", 77),
+        ("timeout_seconds", 7.7),
+        ("stall_timeout_seconds", 7.7),
+        ("retry_policy", "{}"),
+        ("webhook", "{}"),
+    ],
+)
+def test_INV_001_what_a_job_was_asked_to_do_is_frozen_after_dispatch(
+    db: Attacked, name: str, column: str, value: object
+) -> None:
+    db.refuses(FROZEN, f"update jobs set {column} = :value where job_id = :{name}", value=value)
+
+
+def test_INV_001_params_cannot_change_in_the_very_move_that_ends_a_job(db: Attacked) -> None:
+    db.run("update runs set status = 'COMPLETED', finished_at = 2 where job_id = :running")
+
+    db.refuses(FROZEN, "update jobs set params = '[]', finished_at = 2, outcome = 'COMPLETED' where job_id = :running")
+
+
+@pytest.mark.parametrize("name", ["queued", "running", "completed"])
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("job_id", "new"),
+        ("office_id", "elsewhere"),
+        ("job_type", "fail"),
+        ("template_id", "t"),
+        ("schedule_id", "s"),
+        ("group_id", "g"),
+        ("sequence", 7),
+        ("retry_of", "other"),
+        ("chain_id", "other"),
+        ("unique_key", "other"),
+        ("created_at", 7),
+        ("queued_at", 7),
+    ],
+)
+def test_what_a_job_is_never_changes(db: Attacked, name: str, column: str, value: object) -> None:
+    db.refuses(IDENTITY, f"update jobs set {column} = :value where job_id = :{name}", value=value)
+
+
+@pytest.mark.parametrize("name", ["running", "completed", "interrupted"])
+@pytest.mark.parametrize("value", [77, None])
+def test_a_job_starts_once(db: Attacked, name: str, value: object) -> None:
+    db.refuses(ENDS_ONCE, f"update jobs set started_at = :value where job_id = :{name}", value=value)
+    db.refuses(ENDS_ONCE, f"update jobs set worker_id = :value where job_id = :{name}", value=value)
+
+
+@pytest.mark.parametrize("name", ["completed", "failed", "skipped", "cancelled", "interrupted"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "finished_at = finished_at + 1",
+        "finished_at = null",
+        "outcome = case outcome when 'FAILED' then 'COMPLETED' else 'FAILED' end",
+        "cancelled_at = coalesce(cancelled_at, 0) + 1",
+        "cancel_requested_at = coalesce(cancel_requested_at, 0) + 1",
+        "cancel_mode = case cancel_mode when 'finish' then 'interrupt' else 'finish' end",
+        "cancel_reason = coalesce(cancel_reason, '') || '!'",
+    ],
+)
+def test_a_job_ends_once(db: Attacked, name: str, change: str) -> None:
+    db.refuses(ENDS_ONCE, f"update jobs set {change} where job_id = :{name}")
+
+
+@pytest.mark.parametrize("decision", ["undecided", "permanent", "cancelled", None])
+def test_what_follows_a_failure_is_decided_once(db: Attacked, decision: str | None) -> None:
+    db.refuses(
+        "what follows a failure is decided once",
+        "update jobs set decision = :decision where job_id = :failed",
+        decision=decision,
+    )
+
+
+@pytest.mark.parametrize("name", ["queued", "running", "completed", "cancelled"])
+@pytest.mark.parametrize("decision", ["undecided", "retry", "permanent"])
+def test_only_a_failure_has_a_decision(db: Attacked, name: str, decision: str) -> None:
+    db.refuses(CHECK, f"update jobs set decision = :decision where job_id = :{name}", decision=decision)
+
+
+def test_a_failure_never_lacks_its_mark_for_recovery(db: Attacked) -> None:
+    db.run("update runs set status = 'FAILED', failure_kind = 'error', finished_at = 2 where job_id = :running")
+
+    db.refuses(
+        CHECK + "(decision is not null)",
+        "update jobs set finished_at = 2, outcome = 'FAILED' where job_id = :running",
+    )
+
+
+@pytest.mark.parametrize("name", ["running", "completed"])
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("run_id", "new"),
+        ("job_id", "other"),
+        ("template_id", "t"),
+        ("params_snapshot", "[]"),
+        ("started_at", 7),
+        ("timeout_at", 7),
+    ],
+)
+def test_INV_002_what_a_run_is_never_changes(db: Attacked, name: str, column: str, value: object) -> None:
+    for verb in ("update", "update or ignore", "update or replace"):
+        db.refuses(RUN_IDENTITY, f"{verb} runs set {column} = :value where job_id = :{name}", value=value)
+
+
+@pytest.mark.parametrize("name", ["completed", "failed", "skipped"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "status = null",
+        "status = case status when 'FAILED' then 'COMPLETED' else 'FAILED' end",
+        "finished_at = finished_at + 1",
+        "exit_code = coalesce(exit_code, 0) + 1",
+        "error = coalesce(error, '') || '!'",
+        "failure_kind = case failure_kind when 'error' then 'crash' else 'error' end",
+        "reason = coalesce(reason, '') || '!'",
+        "result = coalesce(result, '') || '!'",
+    ],
+)
+def test_INV_002_the_outcome_of_a_run_is_written_once(db: Attacked, name: str, change: str) -> None:
+    for verb in ("update", "update or replace"):
+        db.refuses(RUN_ONCE, f"{verb} runs set {change} where job_id = :{name}")
+
+
+@pytest.mark.parametrize("column", ["log_path", "session_id"])
+@pytest.mark.parametrize("name", ["running", "completed"])
+def test_INV_002_the_log_and_the_session_of_a_run_are_written_once(db: Attacked, name: str, column: str) -> None:
+    db.run(f"update runs set {column} = 'first' where job_id = :{name} and {column} is null")
+
+    db.refuses(RUN_ONCE, f"update runs set {column} = 'second' where job_id = :{name}")
+    db.refuses(RUN_ONCE, f"update runs set {column} = null where job_id = :{name}")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("exit_code", 0), ("error", "x"), ("failure_kind", "error"), ("reason", "x"), ("result", "1")],
+)
+def test_INV_002_a_run_has_no_outcome_before_its_end(db: Attacked, column: str, value: object) -> None:
+    db.refuses(CHECK, f"update runs set {column} = :value where job_id = :running", value=value)
+
+
+@pytest.mark.parametrize("status", ["QUEUED", "RUNNING", "CANCELLED", "done"])
+def test_DEC_006_a_run_has_no_other_status(db: Attacked, status: str) -> None:
+    db.refuses(CHECK + "status in", "update runs set status = :s, finished_at = 2 where job_id = :running", s=status)
+
+
+def test_finished_at_is_set_if_and_only_if_a_run_has_ended(db: Attacked) -> None:
+    db.refuses(CHECK + "(status is null)", "update runs set finished_at = 2 where job_id = :running")
+    db.refuses(CHECK + "(status is null)", "update runs set status = 'COMPLETED' where job_id = :running")
+
+
+def test_finished_at_is_set_if_and_only_if_a_job_has_ended(db: Attacked) -> None:
+    db.run("update runs set status = 'COMPLETED', finished_at = 2 where job_id = :running")
+
+    db.refuses(CHECK + "(outcome is not null)", "update jobs set outcome = 'COMPLETED' where job_id = :running")
+    db.connection.execute("drop trigger job_ends_with_run")
+    db.refuses(CHECK + "(outcome is not null)", "update jobs set finished_at = 2 where job_id = :running")
+
+
+def test_only_a_failed_run_has_a_failure_kind(db: Attacked) -> None:
+    ended = "update runs set status = 'COMPLETED', finished_at = 2, failure_kind = 'error' where job_id = :running"
+
+    db.refuses(CHECK + "failure_kind is null", ended)
+
+
+# One of a kind.
+
+
+@pytest.mark.parametrize("verb", ["update", "update or ignore", "update or replace"])
+def test_INV_003_a_worker_runs_one_job(db: Attacked, verb: str) -> None:
+    db.run(BEGIN_RUN)
+    [(worker_id,)] = db.run("select worker_id from jobs where job_id = :running")
+
+    db.refuses(
+        ONE_WORKER,
+        f"{verb} jobs set status = 'RUNNING', started_at = 1, worker_id = :w where job_id = :queued",
+        w=worker_id,
+    )
+
+
+def test_INV_003_holds_in_maintenance_too(db: Attacked) -> None:
+    db.run("begin")
+    db.run("insert into maintenance values ('test', 1)")
+
+    db.refuses(
+        UNIQUE + "jobs.worker_id",
+        db.copy("insert", "jobs", "job_id = :running", job_id="'new'", chain_id="'new'"),
+    )
+
+
+@pytest.mark.parametrize("verb", ["insert", "insert or replace"])
+def test_a_chain_is_a_line(db: Attacked, verb: str) -> None:
+    db.refuses(REPLACED, db.copy(verb, "jobs", "job_id = :retry", job_id="'new'"))
+
+
+def test_a_chain_is_a_line_in_maintenance_too(db: Attacked) -> None:
+    db.connection.execute("drop trigger job_inserted_once")
+
+    db.refuses(UNIQUE + "jobs.retry_of", db.copy("insert", "jobs", "job_id = :retry", job_id="'new'"))
+
+
+@pytest.mark.parametrize("name", ["queued", "running", "completed", "skipped"])
+def test_DEC_007_only_a_failed_or_cancelled_job_is_retried(db: Attacked, name: str) -> None:
+    retry = db.copy("insert", "jobs", "job_id = :retry", job_id="'new'", retry_of=f":{name}", chain_id=f":{name}")
+
+    db.refuses(FOLLOWS, retry)
+
+
+def test_DEC_007_a_retry_stays_in_its_chain(db: Attacked) -> None:
+    changes = {"job_id": "'new'", "retry_of": ":cancelled"}
+
+    db.refuses(FOLLOWS, db.copy("insert", "jobs", "job_id = :retry", chain_id=":failed", **changes))
+    db.refuses(FOLLOWS, db.copy("insert", "jobs", "job_id = :retry", chain_id="'nobody'", **changes))
+
+
+def test_a_chain_has_a_root_that_retries_nothing(db: Attacked) -> None:
+    other_chain = db.copy("insert", "jobs", "job_id = :queued", job_id="'new'", chain_id=":cancelled")
+    own_chain = db.copy("insert", "jobs", "job_id = :retry", job_id="'new'", retry_of=":cancelled", chain_id="'new'")
+
+    db.refuses(CHECK + "(retry_of is null)", other_chain)
+    db.connection.execute("drop trigger job_follows")
+    db.refuses(CHECK + "(retry_of is null)", own_chain)
+    db.refuses(CHECK, own_chain.replace(":cancelled", "'new'").replace("'new' from", ":failed from"))
+
+
+@pytest.mark.parametrize("verb", ["insert", "insert or replace"])
+def test_a_unique_key_is_held_until_its_job_has_ended(db: Attacked, verb: str) -> None:
+    db.refuses(REPLACED, db.copy(verb, "jobs", "job_id = :keyed", job_id="'new'", chain_id="'new'"))
+
+
+def test_a_unique_key_cannot_be_taken_over(db: Attacked) -> None:
+    for verb in ("update", "update or replace"):
+        db.refuses(IDENTITY, f"{verb} jobs set unique_key = 'key' where job_id = :queued")
+
+
+@pytest.mark.parametrize("verb", ["insert", "insert or replace"])
+def test_5_5_an_office_has_one_ACTIVE_reservation(db: Attacked, verb: str) -> None:
+    reserve = f"{verb} into reservations values (:id, :office, 1, 'caller', 2, 'ACTIVE')"
+    db.run(reserve, id="first", office="default")
+    db.run(reserve, id="elsewhere", office="elsewhere")
+
+    for id_, office in (("second", "default"), ("first", "third")):
+        db.refuses("a reservation cannot be replaced", reserve, id=id_, office=office)
+
+
+def test_5_5_the_index_stands_behind_the_rule(db: Attacked) -> None:
+    db.connection.execute("drop trigger reservation_inserted_once")
+    db.run("insert into reservations values ('first', 'default', 1, 'caller', 2, 'ACTIVE')")
+
+    db.refuses(UNIQUE, "insert into reservations values ('second', 'default', 1, 'caller', 2, 'ACTIVE')")
+
+
+@pytest.mark.parametrize("ended", ["RELEASED", "EXPIRED"])
+def test_5_5_a_reservation_is_not_revived(db: Attacked, ended: str) -> None:
+    db.run("insert into reservations values ('first', 'default', 1, 'caller', 2, 'ACTIVE')")
+    db.run("update reservations set status = :ended", ended=ended)
+
+    for verb in ("update", "update or replace"):
+        for status in {"ACTIVE", "RELEASED", "EXPIRED"} - {ended}:
+            db.refuses("stays so (5.5)", f"{verb} reservations set status = :status", status=status)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("reservation_id", "second"), ("office_id", "elsewhere"), ("reserved_at", 7), ("reserved_by", "another")],
+)
+def test_5_5_a_reservation_stays_with_its_holder(db: Attacked, column: str, value: object) -> None:
+    db.run("insert into reservations values ('first', 'default', 1, 'caller', 2, 'ACTIVE')")
+    db.run("insert into reservations values ('second', 'elsewhere', 1, 'caller', 2, 'ACTIVE')")
+    change = f"reservations set {column} = :value where reservation_id = 'first'"
+
+    db.refuses("what a reservation is never changes", "update " + change, value=value)
+    db.refuses("what a reservation is never changes", "update or replace " + change, value=value)
+
+
+@pytest.mark.parametrize("verb", ["insert", "insert or replace"])
+def test_one_row_for_each_schedule_and_instant(db: Attacked, verb: str) -> None:
+    db.run("insert into occurrences values ('s', 7, null, 1, 'skipped', 'missed', null)")
+    again = f"{verb} into occurrences values ('s', 7, null, 1, 'fired', null, :queued)"
+
+    db.refuses(OCCURRENCES, again)
+    db.connection.execute("drop trigger occurrence_inserted_once")
+    db.refuses(UNIQUE + "occurrences", again.replace(verb, "insert"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "schedule_id = 'other'",
+        "instant = 8",
+        "outcome = 'fired', reason = null, job_id = :queued",
+        "reason = 'overlap'",
+    ],
+)
+def test_what_became_of_an_occurrence_never_changes(db: Attacked, change: str) -> None:
+    db.run("insert into occurrences values ('s', 7, null, 1, 'skipped', 'missed', null)")
+    db.run("insert into occurrences values ('s', 8, null, 1, 'skipped', 'missed', null)")
+
+    for verb in ("update", "update or replace"):
+        db.refuses(OCCURRENCES, f"{verb} occurrences set {change} where instant = 7")
+
+
+def test_an_occurrence_made_a_job_or_was_skipped_for_a_reason(db: Attacked) -> None:
+    row = "insert into occurrences values ('s', 7, null, 1, "
+
+    db.refuses(CHECK, row + "'fired', null, null)")
+    db.refuses(CHECK, row + "'skipped', null, null)")
+    db.refuses(CHECK, row + "'skipped', 'missed', :queued)")
+    db.refuses(CHECK, row + "'lost', 'missed', null)")
+
+
+# Only added.
+
+
+def test_INV_002_artifacts_are_only_added(db: Attacked) -> None:
+    insert = "insert into artifacts select run_id, 'a.md', 'there', 1 from runs where job_id = :completed"
+    db.run(insert)
+
+    db.refuses(ARTIFACTS, insert)
+    db.refuses(ARTIFACTS, insert.replace("insert", "insert or replace").replace("there", "elsewhere"))
+    db.refuses(ARTIFACTS, "update artifacts set size = 2")
+    db.refuses(ARTIFACTS, "update or replace artifacts set path = 'elsewhere'")
+    db.refuses(ARTIFACTS, "delete from artifacts")
+
+
+def test_events_are_only_appended(db: Attacked) -> None:
+    [(last,)] = db.run("select max(seq) from events")
+
+    db.refuses(EVENTS, "update events set type = 'other'")
+    db.refuses(EVENTS, "update or replace events set seq = 1 where seq = 2")
+    db.refuses(EVENTS, "delete from events where seq = 1")
+    for verb in ("insert", "insert or replace"):
+        for seq in (1, last):
+            db.refuses(EVENTS, db.copy(verb, "events", "seq = 2", seq=str(seq)))
+    db.refuses(CHECK + "seq > 0", db.copy("insert", "events", "seq = 2", seq="-1"))
+
+
+def test_the_number_of_an_event_is_never_given_again(db: Attacked) -> None:
+    [(last,)] = db.run("select max(seq) from events")
+    db.run("begin")
+    db.run("insert into maintenance values ('retention', 1)")
+
+    db.refuses("the newest event is kept", "delete from events")
+
+    db.run("delete from events where seq < :last", last=last)
+    db.run("insert into events (type, details, timestamp) values ('new', '{}', 1)")
+    assert db.run("select seq from events order by seq") == [(last,), (last + 1,)]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("jobs", "a job is never deleted outside maintenance"),
+        ("runs", "a run is never deleted outside maintenance"),
+        ("events", EVENTS),
+        ("artifacts", ARTIFACTS),
+        ("occurrences", OCCURRENCES),
+        ("reservations", "a reservation is never deleted outside maintenance"),
+    ],
+)
+def test_history_is_not_deleted(db: Attacked, table: str, message: str) -> None:
+    db.run("insert into artifacts select run_id, 'a.md', 'there', 1 from runs where job_id = :completed")
+    db.run("insert into occurrences values ('s', 7, null, 1, 'skipped', 'missed', null)")
+    db.run("insert into reservations values ('first', 'default', 1, 'caller', 2, 'RELEASED')")
+
+    db.refuses(message, f"delete from {table}")
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("jobs", REPLACED),
+        ("runs", ONE_RUN),
+        ("artifacts", ARTIFACTS),
+        ("occurrences", OCCURRENCES),
+        ("reservations", "a reservation cannot be replaced"),
+        ("events", EVENTS),
+    ],
+)
+def test_no_row_of_history_is_replaced_by_itself(db: Attacked, table: str, message: str) -> None:
+    """Else OR REPLACE would delete a row and put another in its place, past every rule about changes."""
+    db.run("insert into artifacts select run_id, 'a.md', 'there', 1 from runs where job_id = :completed")
+    db.run("insert into occurrences values ('s', 7, null, 1, 'skipped', 'missed', null)")
+    db.run("insert into reservations values ('first', 'default', 1, 'caller', 2, 'RELEASED')")
+
+    db.refuses(message, f"insert or replace into {table} select * from {table}")
+    db.refuses(message, f"replace into {table} select * from {table}")
+
+
+def test_a_queued_job_is_not_replaced(db: Attacked) -> None:
+    for verb in ("insert or replace", "insert or ignore", "insert"):
+        db.refuses(REPLACED, db.copy(verb, "jobs", "job_id = :queued", params="'[]'"))
+    db.refuses(
+        REPLACED,
+        db.copy("insert", "jobs", "job_id = :queued") + " on conflict (job_id) do update set params = '[]'",
+    )
+
+
+# Counters and values.
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "lanes set ready = -1",
+        "limits set used = -1",
+        "limits set capacity = -1",
+        "jobs set unmet = -1 where job_id = :queued",
+        "offices set max_concurrent_jobs = -1",
+        "job_groups set ended = -1",
+        "job_groups set succeeded = -1",
+        "job_groups set cancelled = -1",
+        "job_groups set members = 0",
+    ],
+)
+def test_a_counter_is_never_below_zero(db: Attacked, change: str) -> None:
+    db.refuses(CHECK, f"update {change}")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "jobs set priority = 1000001 where job_id = :queued",
+        "jobs set priority = -1000000 where job_id = :queued",
+        "jobs set is_due = 2 where job_id = :queued",
+        "jobs set is_turn = 2 where job_id = :queued",
+        "jobs set on_dependency_failure = 'ignore' where job_id = :queued",
+        "jobs set webhook_status = 'sent' where job_id = :queued",
+        "jobs set cancel_mode = 'kill' where job_id = :running",
+        "lanes set is_open = 2",
+        "offices set is_paused = 2",
+        "offices set status = 'gone'",
+        "offices set cancel_mode = 'kill'",
+        "offices set on_dependency_failure = 'ignore'",
+        "job_groups set mode = 'random'",
+        "job_groups set on_failure = 'explode'",
+        "job_groups set status = 'FAILED'",
+        "dependencies set is_met = 2",
+    ],
+)
+def test_a_value_outside_its_range_is_refused(db: Attacked, change: str) -> None:
+    db.refuses(CHECK, f"update {change}")
+
+
+def test_a_job_has_a_place_in_its_group_if_and_only_if_it_has_one(db: Attacked) -> None:
+    new = {"job_id": "'new'", "chain_id": "'new'"}
+
+    db.refuses(CHECK + "(group_id is null)", db.copy("insert", "jobs", "job_id = :queued", sequence="1", **new))
+    db.refuses(CHECK + "(group_id is null)", db.copy("insert", "jobs", "job_id = :member", sequence="null", **new))
+
+
+def test_INV_006_a_group_is_not_over_before_all_its_members(db: Attacked) -> None:
+    db.refuses(CHECK, "update job_groups set status = 'COMPLETED', finished_at = 1")
+    db.refuses(CHECK, "update job_groups set status = 'COMPLETED', ended = members, succeeded = members")
+    db.refuses(CHECK, "update job_groups set ended = members + 1")
+    db.refuses(CHECK, "update job_groups set succeeded = ended + 1")
+    db.refuses(CHECK, "update job_groups set ended = 1, succeeded = 1, cancelled = 1")
+
+
+def test_a_pause_is_of_something_known(db: Attacked) -> None:
+    db.refuses(CHECK, "insert into pauses values ('planet', 'mars', 1)")
+
+
+# What refers to something that is not there.
+
+
+@pytest.mark.parametrize(
+    "orphan",
+    [
+        "insert into dependencies values (:queued, 'nobody', :queued, 0)",
+        "insert into dependencies values ('nobody', :queued, :queued, 0)",
+        "insert into artifacts values ('no run', 'a.md', 'there', 1)",
+        "insert into reservations values ('first', 'nowhere', 1, 'caller', 2, 'ACTIVE')",
+        "insert into occurrences values ('s', 7, null, 1, 'fired', null, 'nobody')",
+        "update jobs set lane_id = 777 where job_id = :queued",
+        "insert into lanes select 777, 'nowhere', job_type, resources, local, shared, class_key, 0, 0, 0 from lanes "
+        "limit 1",
+        "delete from offices",
+        "delete from lanes",
+        "delete from job_groups",
+        "insert or replace into lanes select 777, office_id, job_type, resources, local, shared, class_key, 0, 0, 0 "
+        "from lanes limit 1",
+    ],
+)
+def test_no_row_refers_to_nothing(db: Attacked, orphan: str) -> None:
+    db.connection.pragma("foreign_keys", True)
+
+    db.refuses(FOREIGN, orphan)
+
+
+@pytest.mark.parametrize("column", ["office_id", "lane_id", "group_id"])
+def test_no_job_refers_to_nothing(db: Attacked, column: str) -> None:
+    db.connection.pragma("foreign_keys", True)
+    nothing = {"job_id": "'new'", "chain_id": "'new'", column: "777" if column == "lane_id" else "'nothing'"}
+
+    db.refuses(FOREIGN, db.copy("insert", "jobs", "job_id = :member", **nothing))
+
+
+# Maintenance.
+
+
+def test_maintenance_lets_history_be_deleted_and_imported(db: Attacked) -> None:
+    db.connection.pragma("foreign_keys", True)
+    db.run("begin")
+    db.run("insert into maintenance values ('retention', 1)")
+
+    db.run("delete from runs where job_id = :completed")
+    db.run("delete from jobs where job_id = :completed")
+    db.run(db.copy("insert", "jobs", "job_id = :skipped", job_id="'new'", chain_id="'new'"))
+    db.run("insert into runs select 'new', 'new', template_id, params_snapshot, status, started_at, timeout_at, "
+           "finished_at, exit_code, error, failure_kind, reason, log_path, session_id, result "
+           "from runs where job_id = :skipped")  # fmt: skip
+    db.run("delete from maintenance")
+    db.run("commit")
+
+    assert db.run("select job_id from jobs where job_id in ('new', :completed)") == [("new",)]
+
+
+def test_maintenance_ends_with_its_transaction(db: Attacked) -> None:
+    db.connection.pragma("foreign_keys", True)
+    before = contents(db.connection)
+    db.run("begin")
+    db.run("insert into maintenance values ('forgotten', 1)")
+    db.run("delete from runs where job_id = :completed")
+
+    with pytest.raises(apsw.ConstraintError, match=FOREIGN):
+        db.run("commit")
+
+    db.run("rollback")
+    assert contents(db.connection) == before
+
+
+def test_maintenance_cannot_be_made_to_last(db: Attacked) -> None:
+    db.refuses(CHECK + "never is null", "insert into never values (1)")
+    db.refuses("NOT NULL constraint failed", "insert into never values (null)")
+    db.refuses("NOT NULL constraint failed", "insert into maintenance values ('for ever', null)")
+
+
+def test_maintenance_allows_no_change_of_what_is_there(db: Attacked) -> None:
+    db.run("begin")
+    db.run("insert into maintenance values ('test', 1)")
+
+    db.refuses(MOVES, "update jobs set status = 'QUEUED' where job_id = :running")
+    db.refuses(FROZEN, "update jobs set params = '[]' where job_id = :running")
+    db.refuses(RUN_ONCE, "update runs set error = 'other' where job_id = :failed")
+    db.refuses(EVENTS, "update events set type = 'other'")
+
+
+def test_maintenance_left_on_by_a_plain_connection_ends_when_a_scheduler_opens_the_file(tmp_path: Path) -> None:
+    SqliteStore(tmp_path / "nextslot.db", lambda tx: None).abandon()
+    plain = database(tmp_path)
+    plain.execute("insert into maintenance values ('forgotten', 1)")
+
+    SqliteStore(tmp_path / "nextslot.db", lambda tx: None).abandon()
+
+    assert plain.execute("select * from maintenance").fetchall() == []
+
+
+# While a scheduler has it open.
+
+
+def test_the_rules_hold_beside_a_running_scheduler(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("work", {"seconds": 10})
+        await testing.settled()
+        db = Attacked(database(tmp_path), {"job": job.job_id})
+
+        db.refuses(MOVES, "update jobs set status = 'QUEUED' where job_id = :job")
+        db.refuses(FROZEN, "update jobs set params = '{}' where job_id = :job")
+        db.refuses("a run is never deleted", "delete from runs")
+
+        assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+
+    with_scheduler(tmp_path, main)
+
+
+def test_the_rules_hold_for_the_scheduler_itself(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("work", {"seconds": 10})
+        await testing.settled()
+
+        with pytest.raises(Refused, match=re.escape(AS_ITS_RUN)):
+            await scheduler._write(lambda tx: jobs.succeed(tx, job.job_id, RunStatus.COMPLETED, Instant(1)))
+
+        assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+
+    with_scheduler(tmp_path, main)
+
+
+def test_every_rule_of_the_schema_is_attacked_here(db: Attacked) -> None:
+    """A new rule wants a new attack: take one away and at least one attack must get through."""
+    rules = {row[0] for row in db.run("select name from sqlite_schema where type = 'trigger'")}
+
+    assert rules == {
+        "artifact_fixed", "artifact_inserted_once", "artifact_kept", "event_fixed", "event_inserted_once",
+        "event_kept", "event_newest_kept", "job_born_queued", "job_decided_once", "job_ends_once", "job_ends_with_run",
+        "job_follows", "job_frozen", "job_identity", "job_inserted_once", "job_kept", "job_moves", "job_runs_with_run",
+        "job_takes_free_worker", "occurrence_fixed", "occurrence_inserted_once", "occurrence_kept",
+        "reservation_identity", "reservation_inserted_once", "reservation_kept", "reservation_moves",
+        "run_born_running", "run_identity", "run_inserted_once", "run_kept", "run_written_once",
+    }  # fmt: skip
+
+
+# Arrangement.
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A file with jobs of every kind, left by a scheduler that died while two of them ran."""
+    directory = tmp_path_factory.mktemp("written")
+    names: dict[str, str] = {}
+
+    async def body() -> None:
+        scheduler = new_scheduler(directory)
+        await scheduler.start()
+        await scheduler.create_office("elsewhere")
+        await scheduler.create_office("third")
+        await scheduler.change_office("default", max_concurrent_jobs=0)
+        names.update(await submit_every_kind(scheduler))
+        await testing.crash(scheduler)
+
+    testing.run(body())
+    return directory / "nextslot.db", names
+
+
+async def submit_every_kind(scheduler: Scheduler) -> dict[str, str]:
+    later = Instant(4_000_000_000_000_000)
+    names = {
+        "completed": (await scheduler.submit("work", {"seconds": 1, "answer": 42})).job_id,
+        "failed": (await scheduler.submit("fail", retry_policy={"base_delay_seconds": 100_000})).job_id,
+        "skipped": (await scheduler.submit("skip")).job_id,
+        "cancelled": (await scheduler.submit("work", scheduled_for=later)).job_id,
+        "interrupted": (await scheduler.submit("work", {"seconds": 1_000_000})).job_id,
+        "running": (await scheduler.submit("work", {"seconds": 1_000_000})).job_id,
+        "other_running": (await scheduler.submit("work", {"seconds": 1_000_000})).job_id,
+    }
+    await asyncio.sleep(10)
+    await scheduler.cancel(names["cancelled"])
+    await scheduler.cancel(names["interrupted"], interrupt=True)
+    await asyncio.sleep(10)
+    await scheduler.pause()
+    names["retry"] = (await scheduler.chain(names["failed"]))[1].job_id
+    names["queued"] = (await scheduler.submit("work")).job_id
+    names["other_queued"] = (await scheduler.submit("work", depends_on=[names["queued"]])).job_id
+    names["keyed"] = (await scheduler.submit("work", unique_key="key")).job_id
+    _, members = await scheduler.submit_group([NewJob(job_type="work"), NewJob(job_type="work")])
+    return {**names, "member": members[0].job_id}
+
+
+@pytest.fixture(params=["plain", "strict"])
+def db(request: pytest.FixtureRequest, written: tuple[Path, dict[str, str]], tmp_path: Path) -> Iterator[Attacked]:
+    path, names = written
+    connection = apsw.Connection(str(shutil.copy(path, tmp_path / "nextslot.db")))
+    if request.param == "strict":
+        connection.pragma("foreign_keys", True)
+        connection.pragma("recursive_triggers", True)
+    yield Attacked(connection, names)
+    connection.close()
+
+
+def contents(connection: apsw.Connection) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table."""
+    tables = connection.execute("select name from sqlite_schema where type = 'table'").fetchall()
+    return {str(name): connection.execute(f"select * from {name}").fetchall() for (name,) in tables}
