@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 from .chance import Chance, SystemChance
 from .clock import Clock, Instant, SystemClock
 from .engine.dependencies import DependencyResolver
+from .engine.direct import DirectExecutionHandler, NewDirect, Update
 from .engine.dispatcher import STARVATION_AFTER_SECONDS, Dispatcher
 from .engine.endings import Cancelled, Endings
 from .engine.events import EventLog
@@ -21,6 +22,7 @@ from .engine.groups import GroupProgress
 from .engine.intake import Intake
 from .engine.lanes import Lanes
 from .engine.offices import OfficeSettings
+from .engine.outages import Outages, Probe
 from .engine.queue import QueueManager
 from .engine.recovery import Recovered, Recovery
 from .engine.retry import Retried, RetryController
@@ -34,6 +36,7 @@ from .handlers.registry import JobTypes
 from .handlers.threads import DaemonThreads, Threads
 from .model import (
     URGENT,
+    Direct,
     Event,
     FailureKind,
     Group,
@@ -43,13 +46,14 @@ from .model import (
     NewJob,
     Office,
     OnFailure,
+    Reservation,
     Run,
     RunStatus,
     State,
     default_office,
 )
 from .policy.limits import ConcurrencyPolicy, Limits
-from .store import groups, jobs, offices, runs
+from .store import direct, groups, jobs, offices, runs
 from .store.jobs import Place
 from .store.open import abandon_store, data_directory, open_store
 from .store.store import Store, Tx, Work
@@ -121,9 +125,26 @@ class Scheduler:
         group_progress = GroupProgress(self._lanes, self._events)
         self._retries = RetryController(chance, self._queue, group_progress, self._lanes, self._events)
         resolver = DependencyResolver(self._lanes, self._events)
-        self._endings = Endings(chance, self._lanes, workers, self._retries, resolver, group_progress, self._events)
+        self._outages = Outages(self._clock, self._lanes, self._timer, self._events)
+        self._endings = Endings(
+            chance, self._lanes, workers, self._retries, resolver, group_progress, self._outages, self._events
+        )
         self._intake = Intake(chance, self.job_types, self._lanes, self._queue, resolver, self._endings)
         self._offices = OfficeSettings(policy, self._lanes)
+        self._executor = Executor(self._clock, self.job_types, threads or DaemonThreads(), self._files)
+        self._direct = DirectExecutionHandler(
+            self._clock,
+            chance,
+            self.job_types,
+            self._intake,
+            self._lanes,
+            workers,
+            self._timer,
+            self._outages,
+            self._events,
+            node,
+            self._executor.stop,
+        )
         self._dispatcher = Dispatcher(
             self._clock,
             chance,
@@ -131,13 +152,21 @@ class Scheduler:
             self._lanes,
             workers,
             self._timer,
+            self._direct,
+            self._outages,
             self._events,
             starvation_after_seconds,
         )
-        self._executor = Executor(self.job_types, threads or DaemonThreads(), self._files)
-        self._recovery = Recovery(self._clock, chance, self._endings, self._events)
+        self._recovery = Recovery(self._clock, chance, self._endings, self._direct, self._outages, self._events)
         self._timeouts = TimeoutManager(
-            self._clock, self._timer, self._endings, self._lanes, self._events, self._executor.stop
+            self._clock,
+            self._timer,
+            self._endings,
+            self._direct,
+            self._outages,
+            self._lanes,
+            self._events,
+            self._executor.stop,
         )
         self._endings.connect(stop=self._executor.stop, chain_ended=self._chain_ended)
         self._open_store: Store | None = None
@@ -170,7 +199,7 @@ class Scheduler:
         self._open_store = store
         self._is_draining = False
         self._hurry = asyncio.Event()
-        self._runner = Runner(self._clock, store, self._executor, self._endings)
+        self._runner = Runner(self._clock, store, self._executor, self._endings, self._direct)
         await store.write(lambda tx: self._offices.install(tx, default_office(self._clock.now())))
         self.recovered = await self._recovery.run(store)
         await self._timeouts.start(store)
@@ -200,9 +229,11 @@ class Scheduler:
             return True
         self._is_draining = True
         self._dispatcher.stop()
+        await self._direct.drain(store)
         log.info("stopping: %d jobs are running", len(runner.running))
         await self._wait_for_the_end(runner, self._grace if grace_seconds is None else grace_seconds)
         await self._timeouts.close()
+        await self._direct.close()
         await store.close()
         self._open_store = self._runner = None
         self._release_waiters()
@@ -355,6 +386,44 @@ class Scheduler:
         scope, name = _scope(office_id, job_type, resource)
         await self._write(lambda tx: self._queue.resume(tx, scope, name, self._clock.now()))
 
+    # Direct requests.
+
+    async def run_direct(self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any) -> Direct:
+        """Waits for the next slot, runs, and returns how it went. Options are the fields of `NewDirect`.
+
+        Cancelled while it waits, it gives its place up; while its work runs, the work is cancelled unless `detach`.
+        """
+        wanted = _new_direct(job_type=job_type, params=params or {}, **options)
+        if self._is_draining:
+            raise Draining("the scheduler is stopping and takes no direct requests")
+        return await self._direct.execute(self._store, wanted)
+
+    async def stream_direct(
+        self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any
+    ) -> AsyncIterator[Update]:
+        """As `run_direct`, but hears its place, progress and output as they come, and the result at the end."""
+        wanted = _new_direct(job_type=job_type, params=params or {}, **options)
+        if self._is_draining:
+            raise Draining("the scheduler is stopping and takes no direct requests")
+        async for update in self._direct.stream(self._store, wanted):
+            yield update
+
+    async def direct(self, direct_id: str) -> Direct:
+        return _found(await self._read(lambda tx: direct.get(tx, direct_id)), "direct execution", direct_id)
+
+    async def cancel_direct(self, direct_id: str) -> Direct:
+        return await self._write(lambda tx: self._direct.cancel(tx, direct_id, self._clock.now()))
+
+    async def reservations(self, limit: int = 50) -> list[Reservation]:
+        """The newest first."""
+        return await self._read(lambda tx: direct.reservations(tx, Instant(2**62), limit))
+
+    # Resources.
+
+    def probe(self, resource: str, probe: Probe) -> None:
+        """How to ask whether a resource that was held because it did not answer does so again."""
+        self._outages.set_probe(resource, probe)
+
     # Offices.
 
     async def create_office(self, office_id: str, **settings: Any) -> Office:
@@ -479,6 +548,13 @@ def _new_job(**fields: Any) -> NewJob:
         if name in fields:
             fields[name] = _instant(fields[name], name)
     return NewJob(**fields)
+
+
+def _new_direct(**fields: Any) -> NewDirect:
+    unknown = sorted(fields.keys() - NewDirect.__dataclass_fields__.keys())
+    if unknown:
+        raise Invalid("there is no such field of a direct request", field=unknown[0])
+    return NewDirect(**fields)
 
 
 def _instant(value: Instant | datetime | None, field: str) -> Instant | None:

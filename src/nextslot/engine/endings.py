@@ -21,6 +21,7 @@ from .dependencies import DependencyResolver
 from .events import EventLog
 from .groups import ALL, GroupProgress
 from .lanes import Lanes
+from .outages import Outages
 from .retry import RetryController
 from .workers import Workers
 
@@ -56,6 +57,7 @@ class Endings:
         retries: RetryController,
         dependencies: DependencyResolver,
         groups_: GroupProgress,
+        outages: Outages,
         events: EventLog,
     ) -> None:
         self._chance = chance
@@ -64,6 +66,7 @@ class Endings:
         self._retries = retries
         self._dependencies = dependencies
         self._groups = groups_
+        self._outages = outages
         self._events = events
         self._told_to_stop: Callable[[str, FailureKind], None] = lambda run_id, kind: None
         self._chain_ended: Callable[[str], None] = lambda chain_id: None
@@ -92,7 +95,10 @@ class Endings:
             return None
         self._end_job(tx, job_id, settlement, now)
         self._workers.free(tx, facts.worker_id)
-        self._lanes.slate(tx).give_back(self._lanes.lane(tx, facts.lane_id))
+        lane = self._lanes.lane(tx, facts.lane_id)
+        self._lanes.slate(tx).give_back(lane)
+        if lane.resources:
+            self._outages.after_run(tx, lane, settlement.outcome, now)
         self._events.note(tx, settlement.event_type, now, facts.office_id, job_id, run_id, _details(settlement.outcome))
         ended = _Ended(
             facts.chain_id,

@@ -131,7 +131,7 @@ class Intake:
         try:
             return idempotency.digest([*wanted, *more])
         except (TypeError, ValueError, RecursionError):  # Not JSON, so it has problems that are better named.
-            self._refuse_problems(wanted, now)
+            self.check(wanted, now)
             raise
 
     def _replay(self, tx: Tx, office_id: str, route: str, key: str, digest: str, now: Instant) -> list[str] | None:
@@ -161,7 +161,7 @@ class Intake:
     # From requests to jobs.
 
     def _create(self, tx: Tx, wanted: Sequence[NewJob], now: Instant, group: Group | None) -> list[Accepted]:
-        self._refuse_problems(wanted, now)
+        self.check(wanted, now)
         existing = self._existing(tx, wanted)
         # Of requests with one unique_key the first makes the job and the others are answered with it.
         first_with: dict[tuple[str, str], int] = {}
@@ -201,7 +201,7 @@ class Intake:
                     found[index] = job
         return found
 
-    def _refuse_problems(self, wanted: Sequence[NewJob], now: Instant) -> None:
+    def check(self, wanted: Sequence[NewJob], now: Instant) -> None:
         """Names everything that is wrong, before anything is looked up by what the requests say."""
         problems: list[Problem] = []
         for index, new in enumerate(wanted):

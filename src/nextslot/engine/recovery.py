@@ -11,8 +11,10 @@ from ..clock import Clock
 from ..lifecycle import lose
 from ..store import jobs, runs
 from ..store.store import Store, Tx
+from .direct import DirectExecutionHandler
 from .endings import Endings
 from .events import EventLog
+from .outages import Outages
 
 BATCH = 200
 
@@ -24,13 +26,24 @@ class Recovered:
     lost: int = 0
     closed: int = 0
     decided: int = 0
+    direct: int = 0
 
 
 class Recovery:
-    def __init__(self, clock: Clock, chance: Chance, endings: Endings, events: EventLog) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        chance: Chance,
+        endings: Endings,
+        direct: DirectExecutionHandler,
+        outages: Outages,
+        events: EventLog,
+    ) -> None:
         self._clock = clock
         self._chance = chance
         self._endings = endings
+        self._direct = direct
+        self._outages = outages
         self._events = events
 
     async def run(self, store: Store) -> Recovered:
@@ -42,7 +55,8 @@ class Recovery:
                 break
         while batch := await store.write(self._decide, rows=BATCH):
             decided += batch
-        recovered = Recovered(lost, closed, decided)
+        direct = await store.write(self._recover_direct, rows=BATCH)
+        recovered = Recovered(lost, closed, decided, direct)
         if recovered != Recovered():
             await store.write(lambda tx: self._tell(tx, recovered))
         return recovered
@@ -66,6 +80,10 @@ class Recovery:
                 lost += 1
         return lost, closed
 
+    def _recover_direct(self, tx: Tx) -> int:
+        self._outages.recover(tx)
+        return self._direct.recover(tx)
+
     def _decide(self, tx: Tx) -> int:
         """Failures without a decision (4.4)."""
         now = self._clock.now()
@@ -75,5 +93,10 @@ class Recovery:
         return len(undecided)
 
     def _tell(self, tx: Tx, recovered: Recovered) -> None:
-        details = {"lost": recovered.lost, "closed": recovered.closed, "decided": recovered.decided}
+        details = {
+            "lost": recovered.lost,
+            "closed": recovered.closed,
+            "decided": recovered.decided,
+            "direct": recovered.direct,
+        }
         self._events.note(tx, "recovered", self._clock.now(), None, details=details)
