@@ -20,6 +20,7 @@ from .engine.events import EventLog
 from .engine.executor import Executor
 from .engine.groups import GroupProgress
 from .engine.intake import Intake
+from .engine.kit import Kit
 from .engine.lanes import Lanes
 from .engine.offices import OfficeSettings
 from .engine.outages import Outages, Probe
@@ -113,61 +114,28 @@ class Scheduler:
         self._is_threaded = is_threaded
         self._grace = shutdown_grace_seconds
         self._clock = clock or SystemClock()
-        chance = chance or SystemChance()
         policy = limits or Limits()
         self.job_types = JobTypes()
         self._files = RunFiles(Path(data) if data is not None else data_directory(url))
         self._events = EventLog()
         self._timer = Timer(self._clock)
         self._lanes = Lanes(policy)
-        workers = Workers(node)
-        self._queue = QueueManager(self._lanes, self._timer, self._events)
-        group_progress = GroupProgress(self._lanes, self._events)
-        self._retries = RetryController(chance, self._queue, group_progress, self._lanes, self._events)
-        resolver = DependencyResolver(self._lanes, self._events)
-        self._outages = Outages(self._clock, self._lanes, self._timer, self._events)
-        self._endings = Endings(
-            chance, self._lanes, workers, self._retries, resolver, group_progress, self._outages, self._events
+        kit = Kit(
+            self._clock, chance or SystemChance(), self.job_types, self._lanes, Workers(node), self._timer, self._events
         )
-        self._intake = Intake(chance, self.job_types, self._lanes, self._queue, resolver, self._endings)
+        self._queue = QueueManager(kit)
+        self._outages = Outages(kit)
         self._offices = OfficeSettings(policy, self._lanes)
+        group_progress = GroupProgress(kit)
+        resolver = DependencyResolver(kit)
+        self._retries = RetryController(kit, self._queue, group_progress)
+        self._endings = Endings(kit, self._retries, resolver, group_progress, self._outages)
+        self._intake = Intake(kit, self._queue, resolver, self._endings)
         self._executor = Executor(self._clock, self.job_types, threads or DaemonThreads(), self._files)
-        self._direct = DirectExecutionHandler(
-            self._clock,
-            chance,
-            self.job_types,
-            self._intake,
-            self._lanes,
-            workers,
-            self._timer,
-            self._outages,
-            self._events,
-            node,
-            self._executor.stop,
-        )
-        self._dispatcher = Dispatcher(
-            self._clock,
-            chance,
-            self.job_types,
-            self._lanes,
-            workers,
-            self._timer,
-            self._direct,
-            self._outages,
-            self._events,
-            starvation_after_seconds,
-        )
-        self._recovery = Recovery(self._clock, chance, self._endings, self._direct, self._outages, self._events)
-        self._timeouts = TimeoutManager(
-            self._clock,
-            self._timer,
-            self._endings,
-            self._direct,
-            self._outages,
-            self._lanes,
-            self._events,
-            self._executor.stop,
-        )
+        self._direct = DirectExecutionHandler(kit, self._intake, self._outages, node, self._executor.stop)
+        self._dispatcher = Dispatcher(kit, self._direct, self._outages, starvation_after_seconds)
+        self._recovery = Recovery(kit, self._endings, self._direct, self._outages)
+        self._timeouts = TimeoutManager(kit, self._endings, self._direct, self._outages, self._executor.stop)
         self._endings.connect(stop=self._executor.stop, chain_ended=self._chain_ended)
         self._open_store: Store | None = None
         self._runner: Runner | None = None

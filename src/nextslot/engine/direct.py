@@ -10,21 +10,17 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..chance import Chance
-from ..clock import Clock, Instant
+from ..clock import Instant
 from ..errors import Conflict, Draining, Invalid, NotFound, SlotBusy, Unavailable
-from ..handlers.registry import JobTypes, resource_units
+from ..handlers.registry import resource_units
 from ..lifecycle import CRASH_ERROR
 from ..model import Direct, DirectStatus, FailureKind, Json, NewJob, Outcome
 from ..policy import requests
 from ..store import direct, offices
 from ..store.store import Store, Tx
-from .events import EventLog
 from .intake import Intake
-from .lanes import Lanes
+from .kit import Kit
 from .outages import Outages
-from .timer import Timer
-from .workers import Workers
 
 MOST_WAITING = 100
 WAIT_SECONDS = 300.0
@@ -78,28 +74,17 @@ class _Caller:
 
 class DirectExecutionHandler:
     def __init__(
-        self,
-        clock: Clock,
-        chance: Chance,
-        job_types: JobTypes,
-        intake: Intake,
-        lanes_: Lanes,
-        workers: Workers,
-        timer: Timer,
-        outages: Outages,
-        events: EventLog,
-        node: str,
-        stop: Callable[[str, FailureKind], None],
+        self, kit: Kit, intake: Intake, outages: Outages, node: str, stop: Callable[[str, FailureKind], None]
     ) -> None:
-        self._clock = clock
-        self._chance = chance
-        self._job_types = job_types
+        self._clock = kit.clock
+        self._chance = kit.chance
+        self._job_types = kit.job_types
         self._intake = intake
-        self._lanes = lanes_
-        self._workers = workers
-        self._timer = timer
+        self._lanes = kit.lanes
+        self._workers = kit.workers
+        self._timer = kit.timer
         self._outages = outages
-        self._events = events
+        self._events = kit.events
         self._node = node
         self._stop = stop
         self._callers: dict[str, _Caller] = {}

@@ -7,20 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..chance import Chance
-from ..clock import Clock, Instant
-from ..handlers.registry import JobTypes
+from ..clock import Instant
 from ..model import Json, Lane
 from ..store import codec, direct, groups, jobs, lanes, runs
 from ..store.jobs import Head
 from ..store.lanes import Outlook
 from ..store.store import Tx
 from .direct import DirectExecutionHandler
-from .events import EventLog
-from .lanes import Lanes, OfficeSlate, Slate
+from .kit import Kit
+from .lanes import OfficeSlate, Slate
 from .outages import Outages
-from .timer import Timer
-from .workers import Workers
 
 STARVATION_AFTER_SECONDS = 600
 # How many jobs of a lane are read ahead, where there is room for several.
@@ -67,26 +63,20 @@ class _Pass:
 class Dispatcher:
     def __init__(
         self,
-        clock: Clock,
-        chance: Chance,
-        job_types: JobTypes,
-        lanes_: Lanes,
-        workers: Workers,
-        timer: Timer,
+        kit: Kit,
         direct_: DirectExecutionHandler,
         outages: Outages,
-        events: EventLog,
         starvation_after_seconds: float = STARVATION_AFTER_SECONDS,
     ) -> None:
-        self._clock = clock
-        self._chance = chance
-        self._job_types = job_types
-        self._lanes = lanes_
-        self._workers = workers
-        self._timer = timer
+        self._clock = kit.clock
+        self._chance = kit.chance
+        self._job_types = kit.job_types
+        self._lanes = kit.lanes
+        self._workers = kit.workers
+        self._timer = kit.timer
         self._direct = direct_
         self._outages = outages
-        self._events = events
+        self._events = kit.events
         self._starvation_after = starvation_after_seconds
         self._launch: Callable[[Claim], None] | None = None
 

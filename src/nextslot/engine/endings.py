@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..chance import Chance
 from ..clock import Instant
 from ..errors import AlreadyFinished, NotFound
 from ..lifecycle import Cancellation, Settlement, cancel, settle
@@ -18,12 +17,10 @@ from ..policy.groups import Action
 from ..store import groups, jobs, offices, runs
 from ..store.store import Tx
 from .dependencies import DependencyResolver
-from .events import EventLog
 from .groups import ALL, GroupProgress
-from .lanes import Lanes
+from .kit import Kit
 from .outages import Outages
 from .retry import RetryController
-from .workers import Workers
 
 EXPIRED = "expired"
 PREDECESSOR_FAILED = "predecessor failed"
@@ -51,23 +48,20 @@ class Cancelled:
 class Endings:
     def __init__(
         self,
-        chance: Chance,
-        lanes_: Lanes,
-        workers: Workers,
+        kit: Kit,
         retries: RetryController,
         dependencies: DependencyResolver,
         groups_: GroupProgress,
         outages: Outages,
-        events: EventLog,
     ) -> None:
-        self._chance = chance
-        self._lanes = lanes_
-        self._workers = workers
+        self._chance = kit.chance
+        self._lanes = kit.lanes
+        self._workers = kit.workers
         self._retries = retries
         self._dependencies = dependencies
         self._groups = groups_
         self._outages = outages
-        self._events = events
+        self._events = kit.events
         self._told_to_stop: Callable[[str, FailureKind], None] = lambda run_id, kind: None
         self._chain_ended: Callable[[str], None] = lambda chain_id: None
 

@@ -7,13 +7,11 @@ probe where it has one, else by letting one job through; what that finds decides
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from ..clock import Clock, Instant
+from ..clock import Instant
 from ..model import FailureKind, Lane, Outcome, RunStatus
 from ..store import outages
 from ..store.store import Store, Tx
-from .events import EventLog
-from .lanes import Lanes
-from .timer import Timer
+from .kit import Kit
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +23,11 @@ Probe = Callable[[], Awaitable[bool]]
 
 
 class Outages:
-    def __init__(self, clock: Clock, lanes_: Lanes, timer: Timer, events: EventLog) -> None:
-        self._clock = clock
-        self._lanes = lanes_
-        self._timer = timer
-        self._events = events
+    def __init__(self, kit: Kit) -> None:
+        self._clock = kit.clock
+        self._lanes = kit.lanes
+        self._timer = kit.timer
+        self._events = kit.events
         self._probes: dict[str, Probe] = {}
 
     def set_probe(self, resource: str, probe: Probe) -> None:

@@ -6,14 +6,12 @@ Queued jobs are never touched. Its cost is that of what was running, never of wh
 
 from dataclasses import dataclass
 
-from ..chance import Chance
-from ..clock import Clock
 from ..lifecycle import lose
 from ..store import jobs, runs
 from ..store.store import Store, Tx
 from .direct import DirectExecutionHandler
 from .endings import Endings
-from .events import EventLog
+from .kit import Kit
 from .outages import Outages
 
 BATCH = 200
@@ -30,21 +28,13 @@ class Recovered:
 
 
 class Recovery:
-    def __init__(
-        self,
-        clock: Clock,
-        chance: Chance,
-        endings: Endings,
-        direct: DirectExecutionHandler,
-        outages: Outages,
-        events: EventLog,
-    ) -> None:
-        self._clock = clock
-        self._chance = chance
+    def __init__(self, kit: Kit, endings: Endings, direct: DirectExecutionHandler, outages: Outages) -> None:
+        self._clock = kit.clock
+        self._chance = kit.chance
         self._endings = endings
         self._direct = direct
         self._outages = outages
-        self._events = events
+        self._events = kit.events
 
     async def run(self, store: Store) -> Recovered:
         lost = closed = decided = 0

@@ -8,17 +8,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..clock import Clock, Instant
+from ..clock import Instant
 from ..model import FailureKind
 from ..store import jobs, runs
 from ..store.outages import Outage
 from ..store.store import Store, Tx
 from .direct import DirectExecutionHandler
 from .endings import Endings
-from .events import EventLog
-from .lanes import Lanes
+from .kit import Kit
 from .outages import Outages
-from .timer import Timer
 
 log = logging.getLogger(__name__)
 
@@ -39,22 +37,19 @@ class _Due:
 class TimeoutManager:
     def __init__(
         self,
-        clock: Clock,
-        timer: Timer,
+        kit: Kit,
         endings: Endings,
         direct: DirectExecutionHandler,
         outages: Outages,
-        lanes_: Lanes,
-        events: EventLog,
         stop: Callable[[str, FailureKind], None],
     ) -> None:
-        self._clock = clock
-        self._timer = timer
+        self._clock = kit.clock
+        self._timer = kit.timer
         self._endings = endings
         self._direct = direct
         self._outages = outages
-        self._lanes = lanes_
-        self._events = events
+        self._lanes = kit.lanes
+        self._events = kit.events
         self._stop = stop
         self._store: Store | None = None
         self._ticking: asyncio.Task[None] | None = None
