@@ -92,6 +92,19 @@ class Unavailable(NextslotError):
     code = "unavailable"
 
 
+class SlotBusy(Unavailable):
+    """A direct caller did not get the slot in the time it was ready to wait."""
+
+    code = "slot_busy"
+
+    def __init__(self, ahead: int, message: str) -> None:
+        self.ahead = ahead
+        super().__init__(message)
+
+    def data(self) -> Mapping[str, object]:
+        return {"ahead": self.ahead}
+
+
 class Draining(Unavailable):
     code = "draining"
 

@@ -13,14 +13,17 @@ from typing import Any, Self, TypeVar
 from .chance import Chance, SystemChance
 from .clock import Clock, Instant, SystemClock
 from .engine.dependencies import DependencyResolver
+from .engine.direct import DirectExecutionHandler, NewDirect, Update
 from .engine.dispatcher import STARVATION_AFTER_SECONDS, Dispatcher
 from .engine.endings import Cancelled, Endings
 from .engine.events import EventLog
 from .engine.executor import Executor
 from .engine.groups import GroupProgress
 from .engine.intake import Intake
+from .engine.kit import Kit
 from .engine.lanes import Lanes
 from .engine.offices import OfficeSettings
+from .engine.outages import Outages, Probe
 from .engine.queue import QueueManager
 from .engine.recovery import Recovered, Recovery
 from .engine.retry import Retried, RetryController
@@ -34,6 +37,7 @@ from .handlers.registry import JobTypes
 from .handlers.threads import DaemonThreads, Threads
 from .model import (
     URGENT,
+    Direct,
     Event,
     FailureKind,
     Group,
@@ -43,13 +47,14 @@ from .model import (
     NewJob,
     Office,
     OnFailure,
+    Reservation,
     Run,
     RunStatus,
     State,
     default_office,
 )
 from .policy.limits import ConcurrencyPolicy, Limits
-from .store import groups, jobs, offices, runs
+from .store import direct, groups, jobs, offices, runs
 from .store.jobs import Place
 from .store.open import abandon_store, data_directory, open_store
 from .store.store import Store, Tx, Work
@@ -109,36 +114,28 @@ class Scheduler:
         self._is_threaded = is_threaded
         self._grace = shutdown_grace_seconds
         self._clock = clock or SystemClock()
-        chance = chance or SystemChance()
         policy = limits or Limits()
         self.job_types = JobTypes()
         self._files = RunFiles(Path(data) if data is not None else data_directory(url))
         self._events = EventLog()
         self._timer = Timer(self._clock)
         self._lanes = Lanes(policy)
-        workers = Workers(node)
-        self._queue = QueueManager(self._lanes, self._timer, self._events)
-        group_progress = GroupProgress(self._lanes, self._events)
-        self._retries = RetryController(chance, self._queue, group_progress, self._lanes, self._events)
-        resolver = DependencyResolver(self._lanes, self._events)
-        self._endings = Endings(chance, self._lanes, workers, self._retries, resolver, group_progress, self._events)
-        self._intake = Intake(chance, self.job_types, self._lanes, self._queue, resolver, self._endings)
+        kit = Kit(
+            self._clock, chance or SystemChance(), self.job_types, self._lanes, Workers(node), self._timer, self._events
+        )
+        self._queue = QueueManager(kit)
+        self._outages = Outages(kit)
         self._offices = OfficeSettings(policy, self._lanes)
-        self._dispatcher = Dispatcher(
-            self._clock,
-            chance,
-            self.job_types,
-            self._lanes,
-            workers,
-            self._timer,
-            self._events,
-            starvation_after_seconds,
-        )
-        self._executor = Executor(self.job_types, threads or DaemonThreads(), self._files)
-        self._recovery = Recovery(self._clock, chance, self._endings, self._events)
-        self._timeouts = TimeoutManager(
-            self._clock, self._timer, self._endings, self._lanes, self._events, self._executor.stop
-        )
+        group_progress = GroupProgress(kit)
+        resolver = DependencyResolver(kit)
+        self._retries = RetryController(kit, self._queue, group_progress)
+        self._endings = Endings(kit, self._retries, resolver, group_progress, self._outages)
+        self._intake = Intake(kit, self._queue, resolver, self._endings)
+        self._executor = Executor(self._clock, self.job_types, threads or DaemonThreads(), self._files)
+        self._direct = DirectExecutionHandler(kit, self._intake, self._outages, node, self._executor.stop)
+        self._dispatcher = Dispatcher(kit, self._direct, self._outages, starvation_after_seconds)
+        self._recovery = Recovery(kit, self._endings, self._direct, self._outages)
+        self._timeouts = TimeoutManager(kit, self._endings, self._direct, self._outages, self._executor.stop)
         self._endings.connect(stop=self._executor.stop, chain_ended=self._chain_ended)
         self._open_store: Store | None = None
         self._runner: Runner | None = None
@@ -170,7 +167,7 @@ class Scheduler:
         self._open_store = store
         self._is_draining = False
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
-        self._runner = Runner(self._clock, store, self._executor, self._endings)
+        self._runner = Runner(self._clock, store, self._executor, self._endings, self._direct)
         try:
             await store.write(lambda tx: self._offices.install(tx, default_office(self._clock.now())))
             self.recovered = await self._recovery.run(store)
@@ -206,9 +203,11 @@ class Scheduler:
             return runner.has_stored_all
         self._is_draining = True
         self._dispatcher.stop()
+        await self._direct.drain(store)
         log.info("stopping: %d jobs are running", len(runner.running))
         await self._wait_for_the_end(runner, self._grace if grace_seconds is None else grace_seconds)
         await self._timeouts.close()
+        await self._direct.close()
         await store.close()
         self._open_store = self._runner = None
         self._release_waiters()
@@ -366,6 +365,44 @@ class Scheduler:
         scope, name = _scope(office_id, job_type, resource)
         await self._write(lambda tx: self._queue.resume(tx, scope, name, self._clock.now()))
 
+    # Direct requests.
+
+    async def run_direct(self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any) -> Direct:
+        """Waits for the next slot, runs, and returns how it went. Options are the fields of `NewDirect`.
+
+        Cancelled while it waits, it gives its place up; while its work runs, the work is cancelled unless `detach`.
+        """
+        wanted = _new_direct(job_type=job_type, params=params or {}, **options)
+        if self._is_draining:
+            raise Draining("the scheduler is stopping and takes no direct requests")
+        return await self._direct.execute(self._store, wanted)
+
+    async def stream_direct(
+        self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any
+    ) -> AsyncIterator[Update]:
+        """As `run_direct`, but hears its place, progress and output as they come, and the result at the end."""
+        wanted = _new_direct(job_type=job_type, params=params or {}, **options)
+        if self._is_draining:
+            raise Draining("the scheduler is stopping and takes no direct requests")
+        async for update in self._direct.stream(self._store, wanted):
+            yield update
+
+    async def direct(self, direct_id: str) -> Direct:
+        return _found(await self._read(lambda tx: direct.get(tx, direct_id)), "direct execution", direct_id)
+
+    async def cancel_direct(self, direct_id: str) -> Direct:
+        return await self._write(lambda tx: self._direct.cancel(tx, direct_id, self._clock.now()))
+
+    async def reservations(self, limit: int = 50) -> list[Reservation]:
+        """The newest first."""
+        return await self._read(lambda tx: direct.reservations(tx, Instant(2**62), limit))
+
+    # Resources.
+
+    def probe(self, resource: str, probe: Probe) -> None:
+        """How to ask whether a resource that was held because it did not answer does so again."""
+        self._outages.set_probe(resource, probe)
+
     # Offices.
 
     async def create_office(self, office_id: str, **settings: Any) -> Office:
@@ -491,6 +528,13 @@ def _new_job(**fields: Any) -> NewJob:
         if name in fields:
             fields[name] = _instant(fields[name], name)
     return NewJob(**fields)
+
+
+def _new_direct(**fields: Any) -> NewDirect:
+    unknown = sorted(fields.keys() - NewDirect.__dataclass_fields__.keys())
+    if unknown:
+        raise Invalid("there is no such field of a direct request", field=unknown[0])
+    return NewDirect(**fields)
 
 
 def _instant(value: Instant | datetime | None, field: str) -> Instant | None:

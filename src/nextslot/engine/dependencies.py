@@ -9,14 +9,13 @@ from ..model import ChainEnd, Job, OnDependencyFailure
 from ..store import dependencies, jobs
 from ..store.dependencies import Edge
 from ..store.store import Tx
-from .events import EventLog
-from .lanes import Lanes
+from .kit import Kit
 
 
 class DependencyResolver:
-    def __init__(self, lanes_: Lanes, events: EventLog) -> None:
-        self._lanes = lanes_
-        self._events = events
+    def __init__(self, kit: Kit) -> None:
+        self._lanes = kit.lanes
+        self._events = kit.events
 
     def edges(self, tx: Tx, waits: Mapping[str, Sequence[str]], new: Mapping[str, Job]) -> list[Edge]:
         """The edges of new jobs: to each other, or to jobs that exist and may have succeeded already."""

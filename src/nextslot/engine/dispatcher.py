@@ -3,22 +3,20 @@
 It decides nothing about a job's end (Endings does) and changes no job but by starting it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..chance import Chance
-from ..clock import Clock, Instant
-from ..handlers.registry import JobTypes
+from ..clock import Instant
 from ..model import Json, Lane
-from ..store import codec, groups, jobs, lanes, runs
+from ..store import codec, direct, groups, jobs, lanes, runs
 from ..store.jobs import Head
 from ..store.lanes import Outlook
 from ..store.store import Tx
-from .events import EventLog
-from .lanes import Lanes, OfficeSlate, Slate
-from .timer import Timer
-from .workers import Workers
+from .direct import DirectExecutionHandler
+from .kit import Kit
+from .lanes import OfficeSlate, Slate
+from .outages import Outages
 
 STARVATION_AFTER_SECONDS = 600
 # How many jobs of a lane are read ahead, where there is room for several.
@@ -39,6 +37,8 @@ class Claim(NamedTuple):
     attempt: int
     worker_id: str
     timeout_seconds: float | None
+    stall_timeout_seconds: float | None = None
+    is_direct: bool = False
 
 
 @dataclass(slots=True)
@@ -49,30 +49,34 @@ class _Pass:
     now: Instant
     outlook: Outlook
     paused: set[tuple[str, str]]
+    # Resources that do not answer; True where one job may go and see.
+    unavailable: dict[str, bool]
     held: dict[str, int] = field(default_factory=dict)
     heads: dict[int, list[Head]] = field(default_factory=dict)
     others: list[tuple[int, Lane]] | None = None
+
+    def keep_back(self, needs: Mapping[str, int]) -> None:
+        for key, units in needs.items():
+            self.held[key] = self.held.get(key, 0) + units
 
 
 class Dispatcher:
     def __init__(
         self,
-        clock: Clock,
-        chance: Chance,
-        job_types: JobTypes,
-        lanes_: Lanes,
-        workers: Workers,
-        timer: Timer,
-        events: EventLog,
+        kit: Kit,
+        direct_: DirectExecutionHandler,
+        outages: Outages,
         starvation_after_seconds: float = STARVATION_AFTER_SECONDS,
     ) -> None:
-        self._clock = clock
-        self._chance = chance
-        self._job_types = job_types
-        self._lanes = lanes_
-        self._workers = workers
-        self._timer = timer
-        self._events = events
+        self._clock = kit.clock
+        self._chance = kit.chance
+        self._job_types = kit.job_types
+        self._lanes = kit.lanes
+        self._workers = kit.workers
+        self._timer = kit.timer
+        self._direct = direct_
+        self._outages = outages
+        self._events = kit.events
         self._starvation_after = starvation_after_seconds
         self._launch: Callable[[Claim], None] | None = None
         self._turn = 0
@@ -88,13 +92,23 @@ class Dispatcher:
         """Starts every job that order and limits allow now. Runs at the end of each transaction that touched them."""
         slate = self._lanes.slate(tx)
         if self._launch is not None and slate.is_touched:
-            outlook = lanes.outlook(tx)
-            pass_ = _Pass(slate, self._clock.now(), outlook, lanes.pauses(tx) if outlook.pauses else set())
+            pass_ = self._new_pass(tx, slate)
+            self._serve_callers(tx, pass_)
             if ("scheduler", "") not in pass_.paused:
                 self._serve_starving(tx, pass_)
                 while self._start_next(tx, pass_):
                     pass
         slate.save()
+
+    def _new_pass(self, tx: Tx, slate: Slate) -> _Pass:
+        now, outlook = self._clock.now(), lanes.outlook(tx)
+        return _Pass(
+            slate,
+            now,
+            outlook,
+            lanes.pauses(tx) if outlook.pauses else set(),
+            self._outages.held(tx, now) if outlook.outages else {},
+        )
 
     # Who is next.
 
@@ -120,7 +134,7 @@ class Dispatcher:
         return True
 
     def _open_lanes(self, tx: Tx, pass_: _Pass, office: OfficeSlate) -> list[Lane]:
-        if office.is_paused:
+        if office.is_closed:
             return []
         found = [self._lanes.lane(tx, lane_id) for lane_id in office.waiting]
         return [lane for lane in found if self._is_allowed(pass_, lane) and self._fits(pass_, lane)]
@@ -139,14 +153,17 @@ class Dispatcher:
         ]
 
     def _is_allowed(self, pass_: _Pass, lane: Lane) -> bool:
-        """Not held back by a pause or for want of a handler: such a job is not passed over, it waits."""
-        return lane.job_type in self._job_types and not (
-            pass_.paused
-            and (
-                ("type", lane.job_type) in pass_.paused
-                or any(("resource", resource) in pass_.paused for resource in lane.resources)
-            )
+        """Not held back by a pause, an outage or for want of a handler: such a job is not passed over, it waits."""
+        if lane.job_type not in self._job_types or not self._answers(pass_, lane):
+            return False
+        return not pass_.paused or not (
+            ("type", lane.job_type) in pass_.paused
+            or any(("resource", resource) in pass_.paused for resource in lane.resources)
         )
+
+    def _answers(self, pass_: _Pass, lane: Lane) -> bool:
+        """Whether no resource it needs is held because of an outage, or it may be the one that tries."""
+        return not pass_.unavailable or all(pass_.unavailable.get(resource, True) for resource in lane.resources)
 
     def _fits(self, pass_: _Pass, lane: Lane) -> bool:
         return pass_.slate.room(lane.needs, pass_.held) > 0
@@ -185,6 +202,7 @@ class Dispatcher:
         office.served = lane.lane_id
         pass_.slate.take(lane)
         pass_.slate.add_ready(lane.lane_id, -1)
+        self._note_probe(tx, pass_, lane)
         if started.group_id is not None:
             groups.begin(tx, started.group_id, now)
         self._events.note(tx, "job_started", now, lane.office_id, head.job_id, run_id, {"worker_id": worker_id})
@@ -198,12 +216,57 @@ class Dispatcher:
             attempt=1 if started.retry_of is None else 1 + len(jobs.failures_before(tx, started.chain_id, head.job_id)),
             worker_id=worker_id,
             timeout_seconds=started.timeout_seconds,
+            stall_timeout_seconds=started.stall_timeout_seconds,
         )
         if started.timeout_seconds is not None:
             self._timer.note(tx, now.after(started.timeout_seconds))
+        self._launch_after(tx, claim)
+
+    def _launch_after(self, tx: Tx, claim: Claim) -> None:
         launch = self._launch
         assert launch is not None
         tx.after_commit(lambda: launch(claim))
+
+    def _note_probe(self, tx: Tx, pass_: _Pass, lane: Lane) -> None:
+        """The job that is let through to a held resource is the only one until it is known how it went."""
+        tried = [resource for resource in lane.resources if pass_.unavailable.get(resource)]
+        if tried:
+            self._outages.let_through(tx, tried)
+            pass_.unavailable.update(dict.fromkeys(tried, False))
+
+    # Callers on the line.
+
+    def _serve_callers(self, tx: Tx, pass_: _Pass) -> None:
+        """Who holds a reservation starts as soon as it fits, the oldest first; until then its units are kept back.
+
+        A pause does not hold it back, and the queue's order is not touched.
+        """
+        for holder in direct.holders(tx) if pass_.outlook.callers else ():
+            lane = self._lanes.lane(tx, holder.lane_id)
+            if not self._answers(pass_, lane):
+                continue
+            if self._fits(pass_, lane):
+                self._start_direct(tx, pass_, lane, holder)
+            else:
+                pass_.keep_back(lane.needs)
+
+    def _start_direct(self, tx: Tx, pass_: _Pass, lane: Lane, holder: direct.Holder) -> None:
+        worker_id, started = self._direct.start(tx, holder, pass_.now)
+        self._note_probe(tx, pass_, lane)
+        claim = Claim(
+            run_id=holder.direct_id,
+            job_id=holder.direct_id,
+            office_id=holder.office_id,
+            lane_id=holder.lane_id,
+            job_type=lane.job_type,
+            params=codec.loads(started.params),
+            attempt=1,
+            worker_id=worker_id,
+            timeout_seconds=started.timeout_seconds,
+            stall_timeout_seconds=started.stall_timeout_seconds,
+            is_direct=True,
+        )
+        self._launch_after(tx, claim)
 
     # No starving.
 
@@ -216,17 +279,16 @@ class Dispatcher:
             if self._fits(pass_, lane):
                 self._start(tx, pass_, lane, head)
             elif pass_.slate.could_ever_fit(lane.needs):
-                for key, units in lane.needs.items():
-                    pass_.held[key] = pass_.held.get(key, 0) + units
+                pass_.keep_back(lane.needs)
 
     def _first_by_office(
         self, tx: Tx, pass_: _Pass, starving: Iterable[tuple[str, int, Head]]
     ) -> list[tuple[Lane, Head]]:
-        """One for each office: the first in its order that is not paused; the office that waited longest first."""
+        """One for each office: the first in its order that may go; the office that waited longest first."""
         first: dict[str, tuple[Lane, Head]] = {}
         for office_id, lane_id, head in starving:
             lane = self._lanes.lane(tx, lane_id)
-            if not self._is_allowed(pass_, lane) or pass_.slate.office(office_id).is_paused:
+            if not self._is_allowed(pass_, lane) or pass_.slate.office(office_id).is_closed:
                 continue
             if office_id not in first or head.place < first[office_id][1].place:
                 first[office_id] = (lane, head)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..chance import Chance
 from ..clock import Instant
 from ..errors import AlreadyFinished, NotFound
 from ..lifecycle import Cancellation, Settlement, cancel, event_of, settle
@@ -18,11 +17,10 @@ from ..policy.groups import Action
 from ..store import groups, jobs, offices, runs
 from ..store.store import Tx
 from .dependencies import DependencyResolver
-from .events import EventLog
 from .groups import ALL, GroupProgress
-from .lanes import Lanes
+from .kit import Kit
+from .outages import Outages
 from .retry import RetryController
-from .workers import Workers
 
 EXPIRED = "expired"
 PREDECESSOR_FAILED = "predecessor failed"
@@ -50,21 +48,20 @@ class Cancelled:
 class Endings:
     def __init__(
         self,
-        chance: Chance,
-        lanes_: Lanes,
-        workers: Workers,
+        kit: Kit,
         retries: RetryController,
         dependencies: DependencyResolver,
         groups_: GroupProgress,
-        events: EventLog,
+        outages: Outages,
     ) -> None:
-        self._chance = chance
-        self._lanes = lanes_
-        self._workers = workers
+        self._chance = kit.chance
+        self._lanes = kit.lanes
+        self._workers = kit.workers
         self._retries = retries
         self._dependencies = dependencies
         self._groups = groups_
-        self._events = events
+        self._outages = outages
+        self._events = kit.events
         self._told_to_stop: Callable[[str, FailureKind], None] = lambda run_id, kind: None
         self._chain_ended: Callable[[str], None] = lambda chain_id: None
 
@@ -92,7 +89,10 @@ class Endings:
             return None
         self._end_job(tx, job_id, settlement, now)
         self._workers.free(tx, facts.worker_id)
-        self._lanes.slate(tx).give_back(self._lanes.lane(tx, facts.lane_id))
+        lane = self._lanes.lane(tx, facts.lane_id)
+        self._lanes.slate(tx).give_back(lane)
+        if lane.resources:
+            self._outages.after_run(tx, lane, settlement.outcome, now)
         self._events.note(tx, settlement.event_type, now, facts.office_id, job_id, run_id, _details(settlement.outcome))
         ended = _Ended(
             facts.chain_id,

@@ -5,12 +5,14 @@ It decides no retry, changes no job and sends nothing.
 
 import asyncio
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..clock import Clock
 from ..handlers.files import RunFiles
 from ..handlers.registry import JobType, JobTypes
-from ..handlers.run import Fail, RunContext, Skip, Stopped
+from ..handlers.run import Fail, Listener, RunContext, Skip, Stopped
 from ..handlers.threads import Threads
 from ..model import FailureKind, Json, Outcome
 from ..policy.requests import json_problems
@@ -34,16 +36,18 @@ class _Active:
     task: asyncio.Task[Any] | None
     timeout_seconds: float | None
     told: FailureKind | None = None
+    error: str | None = None
 
 
 class Executor:
-    def __init__(self, job_types: JobTypes, threads: Threads, files: RunFiles) -> None:
+    def __init__(self, clock: Clock, job_types: JobTypes, threads: Threads, files: RunFiles) -> None:
+        self._clock = clock
         self._job_types = job_types
         self._threads = threads
         self._files = files
         self._active: dict[str, _Active] = {}
 
-    async def run(self, claim: Claim) -> Outcome:
+    async def run(self, claim: Claim, listen: Listener | None = None) -> Outcome:
         """Runs the handler to its end, whatever that is; raises only when its task is cancelled from outside."""
         job_type = self._job_types.get(claim.job_type)
         run = RunContext(
@@ -51,6 +55,9 @@ class Executor:
         )
         task = asyncio.current_task() if job_type.is_async else None
         active = self._active[claim.run_id] = _Active(run, task, claim.timeout_seconds)
+        if listen is not None:
+            run.listen = _on_loop(listen)
+        watch = self._watch(claim, run)
         try:
             if job_type.is_async:
                 outcome = await self._await(job_type, run)
@@ -65,6 +72,8 @@ class Executor:
             outcome = Outcome.completed()
         finally:
             del self._active[claim.run_id]
+            if watch is not None:
+                watch.cancel()
         return self._completed(run, self._as_told(active, outcome))
 
     def stop(self, run_id: str, kind: FailureKind) -> None:
@@ -76,6 +85,26 @@ class Executor:
         active.run.tell_to_stop()
         if active.task is not None:
             active.task.cancel()
+
+    def _watch(self, claim: Claim, run: RunContext) -> asyncio.Task[None] | None:
+        """Somebody who notices when a run has been silent for too long, if that matters to it."""
+        if claim.stall_timeout_seconds is None:
+            return None
+        run.now, run.last_active = self._clock.now, self._clock.now()
+        return asyncio.get_running_loop().create_task(
+            self._notice_stall(claim.run_id, claim.stall_timeout_seconds, run)
+        )
+
+    async def _notice_stall(self, run_id: str, seconds: float, run: RunContext) -> None:
+        while True:
+            left = seconds - (self._clock.now() - run.last_active) / 1_000_000
+            if left <= 0:
+                active = self._active.get(run_id)
+                if active is not None and active.told is None:
+                    active.error = f"no output and no progress for {seconds:g} seconds"
+                self.stop(run_id, FailureKind.TIMEOUT)
+                return
+            await self._clock.sleep(left)
 
     def stop_all(self, kind: FailureKind) -> None:
         for run_id in list(self._active):
@@ -101,8 +130,8 @@ class Executor:
         """Once it was told to stop, that is what it ended of, whatever it says itself (section 5)."""
         if active.told is None:
             return outcome
-        error = _TOLD[active.told]
-        if active.told is FailureKind.TIMEOUT and active.timeout_seconds is not None:
+        error = active.error or _TOLD[active.told]
+        if active.told is FailureKind.TIMEOUT and active.error is None and active.timeout_seconds is not None:
             error = f"timed out after {active.timeout_seconds:g} seconds"
         return replace(Outcome.failed(active.told, error, outcome.exit_code), session_id=outcome.session_id)
 
@@ -116,6 +145,16 @@ class Executor:
             log_path=self._files.log_path(run.run_id) if run.has_log else None,
             artifacts=self._files.collect_artifacts(run.run_id) if run.has_artifacts else (),
         )
+
+
+def _on_loop(listen: Listener) -> Listener:
+    """A listener that may be called from a handler's thread."""
+    loop = asyncio.get_running_loop()
+
+    def pass_on(kind: str, data: Mapping[str, Any]) -> None:
+        loop.call_soon_threadsafe(listen, kind, data)
+
+    return pass_on
 
 
 def _call(job_type: JobType, run: RunContext) -> Outcome:

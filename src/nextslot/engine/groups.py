@@ -7,8 +7,7 @@ from ..model import ChainEnd, Group, GroupMode, Job
 from ..policy.groups import Action, after_member, status_of
 from ..store import groups, jobs
 from ..store.store import Tx
-from .events import EventLog
-from .lanes import Lanes
+from .kit import Kit
 
 ALL = 1_000_000_000
 
@@ -22,9 +21,9 @@ class Rest:
 
 
 class GroupProgress:
-    def __init__(self, lanes_: Lanes, events: EventLog) -> None:
-        self._lanes = lanes_
-        self._events = events
+    def __init__(self, kit: Kit) -> None:
+        self._lanes = kit.lanes
+        self._events = kit.events
 
     def member_ended(self, tx: Tx, group_id: str, sequence: int, end: ChainEnd, by_request: bool, now: Instant) -> Rest:
         """Counts a member whose chain has ended, gives the next its turn, and says what happens to the rest."""

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..chance import Chance
 from ..clock import Instant
 from ..errors import IdempotencyMismatch, Invalid, NotFound, Problem, UnknownJobType
-from ..handlers.registry import JobType, JobTypes, resource_units
+from ..handlers.registry import JobType, resource_units
 from ..model import (
     URGENT,
     Group,
@@ -25,7 +24,7 @@ from ..store import codec, dependencies, groups, idempotency, jobs, offices
 from ..store.store import Tx
 from .dependencies import DependencyResolver, refuse_cycle
 from .endings import Endings
-from .lanes import Lanes
+from .kit import Kit
 from .queue import QueueManager
 
 MAX_BATCH = 100_000
@@ -44,17 +43,15 @@ class Accepted:
 class Intake:
     def __init__(
         self,
-        chance: Chance,
-        job_types: JobTypes,
-        lanes_: Lanes,
+        kit: Kit,
         queue: QueueManager,
         resolver: DependencyResolver,
         endings: Endings,
         max_params_bytes: int = requests.MAX_PARAMS_BYTES,
     ) -> None:
-        self._chance = chance
-        self._job_types = job_types
-        self._lanes = lanes_
+        self._chance = kit.chance
+        self._job_types = kit.job_types
+        self._lanes = kit.lanes
         self._queue = queue
         self._resolver = resolver
         self._endings = endings
@@ -132,7 +129,7 @@ class Intake:
         try:
             return idempotency.digest([*wanted, *more])
         except (TypeError, ValueError, RecursionError):  # Not JSON, so it has problems that are better named.
-            self._refuse_problems(wanted, now)
+            self.check(wanted, now)
             raise
 
     def _replay(self, tx: Tx, office_id: str, route: str, key: str, digest: str, now: Instant) -> list[str] | None:
@@ -162,7 +159,7 @@ class Intake:
     # From requests to jobs.
 
     def _create(self, tx: Tx, wanted: Sequence[NewJob], now: Instant, group: Group | None) -> list[Accepted]:
-        self._refuse_problems(wanted, now)
+        self.check(wanted, now)
         existing = self._existing(tx, wanted)
         # Of requests with one unique_key the first makes the job and the others are answered with it.
         first_with: dict[tuple[str, str], int] = {}
@@ -202,7 +199,7 @@ class Intake:
                     found[index] = job
         return found
 
-    def _refuse_problems(self, wanted: Sequence[NewJob], now: Instant) -> None:
+    def check(self, wanted: Sequence[NewJob], now: Instant) -> None:
         """Names everything that is wrong, before anything is looked up by what the requests say."""
         problems: list[Problem] = []
         for index, new in enumerate(wanted):

@@ -75,14 +75,20 @@ class _Known:
 class OfficeSlate:
     """One office's lanes that have ready jobs, as this transaction has changed them so far."""
 
-    def __init__(self, office_id: str, is_paused: bool, turn: int, counts: dict[int, LaneCounts]) -> None:
+    def __init__(self, office_id: str, is_paused: bool, callers: int, turn: int, counts: dict[int, LaneCounts]) -> None:
         self.office_id = office_id
         self.is_paused = is_paused
+        self.callers = callers
         self.turn = turn
         # The lane that this transaction served last: it keeps the turn, also where its counts end as they began.
         self.served: int | None = None
         self.lanes = counts
         self.stored = {lane_id: (c.ready, c.is_open, c.turn) for lane_id, c in counts.items()}
+
+    @property
+    def is_closed(self) -> bool:
+        """Its queue dispatches nothing: it is paused, or a direct caller waits (DEC-004)."""
+        return self.is_paused or self.callers > 0
 
     @property
     def waiting(self) -> list[int]:
@@ -188,7 +194,7 @@ class Slate:
     def _save_lanes(self, office: OfficeSlate) -> None:
         for lane_id, counts in office.lanes.items():
             lane = self._lanes.lane(self._tx, lane_id)
-            counts.is_open = counts.ready > 0 and not office.is_paused and self.room(lane.local) > 0
+            counts.is_open = counts.ready > 0 and not office.is_closed and self.room(lane.local) > 0
             ready, is_open, turn = office.stored[lane_id]
             # Only an open lane's turn is looked at; what an office's last turn was is the largest of its lanes.
             is_late = turn != office.turn and (counts.is_open or lane_id == office.served)

@@ -13,9 +13,7 @@ from ..policy import requests
 from ..store import jobs, lanes, offices
 from ..store.jobs import Place
 from ..store.store import Tx
-from .events import EventLog
-from .lanes import Lanes
-from .timer import Timer
+from .kit import Kit
 
 # Twenty moves into the same place before its neighbours have to make room.
 GAP = 1 << 20
@@ -24,10 +22,10 @@ MAX_PLACE = 1 << 31
 
 
 class QueueManager:
-    def __init__(self, lanes_: Lanes, timer: Timer, events: EventLog) -> None:
-        self._lanes = lanes_
-        self._timer = timer
-        self._events = events
+    def __init__(self, kit: Kit) -> None:
+        self._lanes = kit.lanes
+        self._timer = kit.timer
+        self._events = kit.events
 
     # Entering.
 

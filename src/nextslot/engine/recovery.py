@@ -6,14 +6,14 @@ Queued jobs are never touched. Its cost is that of what was running, never of wh
 
 from dataclasses import dataclass
 
-from ..chance import Chance
-from ..clock import Clock
 from ..handlers.survivors import end_survivors
 from ..lifecycle import lose
 from ..store import jobs, runs
 from ..store.store import Store, Tx
+from .direct import DirectExecutionHandler
 from .endings import Endings
-from .events import EventLog
+from .kit import Kit
+from .outages import Outages
 
 BATCH = 200
 
@@ -25,14 +25,17 @@ class Recovered:
     lost: int = 0
     closed: int = 0
     decided: int = 0
+    direct: int = 0
 
 
 class Recovery:
-    def __init__(self, clock: Clock, chance: Chance, endings: Endings, events: EventLog) -> None:
-        self._clock = clock
-        self._chance = chance
+    def __init__(self, kit: Kit, endings: Endings, direct: DirectExecutionHandler, outages: Outages) -> None:
+        self._clock = kit.clock
+        self._chance = kit.chance
         self._endings = endings
-        self._events = events
+        self._direct = direct
+        self._outages = outages
+        self._events = kit.events
 
     async def run(self, store: Store) -> Recovered:
         # First of all, and while nothing else goes on: no retry may run beside what it replaces.
@@ -45,7 +48,8 @@ class Recovery:
                 break
         while batch := await store.write(self._decide, rows=BATCH):
             decided += batch
-        recovered = Recovered(lost, closed, decided)
+        direct = await store.write(self._recover_direct, rows=BATCH)
+        recovered = Recovered(lost, closed, decided, direct)
         if recovered != Recovered():
             await store.write(lambda tx: self._tell(tx, recovered))
         return recovered
@@ -69,6 +73,10 @@ class Recovery:
                 lost += 1
         return lost, closed
 
+    def _recover_direct(self, tx: Tx) -> int:
+        self._outages.recover(tx)
+        return self._direct.recover(tx)
+
     def _decide(self, tx: Tx) -> int:
         """Failures without a decision (4.4)."""
         now = self._clock.now()
@@ -78,7 +86,12 @@ class Recovery:
         return len(undecided)
 
     def _tell(self, tx: Tx, recovered: Recovered) -> None:
-        details = {"lost": recovered.lost, "closed": recovered.closed, "decided": recovered.decided}
+        details = {
+            "lost": recovered.lost,
+            "closed": recovered.closed,
+            "decided": recovered.decided,
+            "direct": recovered.direct,
+        }
         self._events.note(tx, "recovered", self._clock.now(), None, details=details)
 
 

@@ -2,16 +2,14 @@
 
 from dataclasses import dataclass, replace
 
-from ..chance import Chance
 from ..clock import Instant
 from ..errors import Conflict, NotFound
 from ..model import ChainEnd, Job, JobStatus, RunStatus
 from ..policy.retry import Retry
 from ..store import jobs, runs
 from ..store.store import Tx
-from .events import EventLog
 from .groups import GroupProgress
-from .lanes import Lanes
+from .kit import Kit
 from .queue import QueueManager, refuse_priority
 
 
@@ -24,14 +22,12 @@ class Retried:
 
 
 class RetryController:
-    def __init__(
-        self, chance: Chance, queue: QueueManager, groups: GroupProgress, lanes_: Lanes, events: EventLog
-    ) -> None:
-        self._chance = chance
+    def __init__(self, kit: Kit, queue: QueueManager, groups: GroupProgress) -> None:
+        self._chance = kit.chance
         self._queue = queue
         self._groups = groups
-        self._lanes = lanes_
-        self._events = events
+        self._lanes = kit.lanes
+        self._events = kit.events
 
     def retry(self, tx: Tx, failed: Job, retry: Retry, now: Instant) -> Job:
         """The automatic retry; if it exists already, that one (4.4)."""

@@ -6,7 +6,8 @@ import logging
 from ..clock import Clock
 from ..errors import Unavailable
 from ..model import FailureKind, Outcome
-from ..store.store import Store
+from ..store.store import Store, Tx
+from .direct import DirectExecutionHandler
 from .dispatcher import Claim
 from .endings import Endings
 from .executor import Executor
@@ -18,11 +19,14 @@ LONGEST_PAUSE = 30.0
 
 
 class Runner:
-    def __init__(self, clock: Clock, store: Store, executor: Executor, endings: Endings) -> None:
+    def __init__(
+        self, clock: Clock, store: Store, executor: Executor, endings: Endings, direct: DirectExecutionHandler
+    ) -> None:
         self._clock = clock
         self._store = store
         self._executor = executor
         self._endings = endings
+        self._direct = direct
         self._tasks: dict[asyncio.Task[None], Claim] = {}
         self._is_idle = asyncio.Event()
         self._is_idle.set()
@@ -58,7 +62,8 @@ class Runner:
             await asyncio.wait(tasks, timeout=1)
 
     async def _run(self, claim: Claim) -> None:
-        outcome = await self._executor.run(claim)
+        listen = self._direct.listener(claim.run_id) if claim.is_direct else None
+        outcome = await self._executor.run(claim, listen)
         try:
             await self._record(claim, outcome)
         except Exception as error:  # An outcome that the store refuses must not leave its job running for ever.
@@ -71,9 +76,7 @@ class Runner:
         pause = FIRST_PAUSE
         while True:
             try:
-                settlement = await self._store.write(
-                    lambda tx: self._endings.finish(tx, claim.run_id, claim.job_id, outcome, self._clock.now())
-                )
+                stored = await self._store.write(lambda tx: self._finish(tx, claim, outcome))
             except Unavailable as error:
                 if self._is_abandoned:
                     self._has_lost = True
@@ -83,9 +86,15 @@ class Runner:
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
-                if settlement is None:
+                if stored is None:
                     log.warning("run %s had been ended by somebody else; its outcome is dropped", claim.run_id)
                 return
+
+    def _finish(self, tx: Tx, claim: Claim, outcome: Outcome) -> object | None:
+        now = self._clock.now()
+        if claim.is_direct:
+            return self._direct.finish(tx, claim.run_id, outcome, now)
+        return self._endings.finish(tx, claim.run_id, claim.job_id, outcome, now)
 
     def _left(self, task: asyncio.Task[None]) -> None:
         claim = self._tasks.pop(task)

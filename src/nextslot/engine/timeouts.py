@@ -6,15 +6,17 @@ One alarm, set to the earliest of them; no loop asks again and again. `tick` doe
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from ..clock import Clock, Instant
+from ..clock import Instant
 from ..model import FailureKind
 from ..store import jobs, runs
+from ..store.outages import Outage
 from ..store.store import Store, Tx
+from .direct import DirectExecutionHandler
 from .endings import Endings
-from .events import EventLog
-from .lanes import Lanes
-from .timer import Timer
+from .kit import Kit
+from .outages import Outages
 
 log = logging.getLogger(__name__)
 
@@ -22,21 +24,32 @@ BATCH = 500
 RETRY_SECONDS = 1.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Due:
+    """What a look at the clock found: whether that was all, what has to be done outside, and when to look again."""
+
+    is_all: bool
+    overdue: list[str]
+    to_probe: list[Outage]
+    upcoming: Instant | None
+
+
 class TimeoutManager:
     def __init__(
         self,
-        clock: Clock,
-        timer: Timer,
+        kit: Kit,
         endings: Endings,
-        lanes_: Lanes,
-        events: EventLog,
+        direct: DirectExecutionHandler,
+        outages: Outages,
         stop: Callable[[str, FailureKind], None],
     ) -> None:
-        self._clock = clock
-        self._timer = timer
+        self._clock = kit.clock
+        self._timer = kit.timer
         self._endings = endings
-        self._lanes = lanes_
-        self._events = events
+        self._direct = direct
+        self._outages = outages
+        self._lanes = kit.lanes
+        self._events = kit.events
         self._stop = stop
         self._store: Store | None = None
         self._ticking: asyncio.Task[None] | None = None
@@ -55,13 +68,14 @@ class TimeoutManager:
         """Does all that is due, a batch a transaction, and sets the timer for what is next."""
         assert self._store is not None
         while True:
-            is_done, overdue, upcoming = await self._store.write(self._do_due, rows=BATCH)
-            for run_id in overdue:
+            due = await self._store.write(self._do_due, rows=BATCH)
+            for run_id in due.overdue:
                 self._stop(run_id, FailureKind.TIMEOUT)
-            if is_done:
+            await self._outages.probe(self._store, due.to_probe)
+            if due.is_all:
                 break
-        if upcoming is not None:
-            self._timer.wake_by(upcoming)
+        if due.upcoming is not None:
+            self._timer.wake_by(due.upcoming)
 
     def expire_if_late(self, tx: Tx) -> None:
         """What has expired is not to start because the timer is late; the rest of what is due can wait for it."""
@@ -70,7 +84,7 @@ class TimeoutManager:
             while self._endings.expire(tx, now, BATCH) == BATCH:
                 pass
 
-    def _do_due(self, tx: Tx) -> tuple[bool, list[str], Instant | None]:
+    def _do_due(self, tx: Tx) -> _Due:
         now = self._clock.now()
         due = jobs.due(tx, now, BATCH)
         for freed in due:
@@ -78,8 +92,15 @@ class TimeoutManager:
                 self._lanes.slate(tx).add_ready(freed.lane_id)
                 self._events.note(tx, "job_ready", now, freed.office_id, freed.job_id)
         expired = self._endings.expire(tx, now, BATCH)
-        is_done = len(due) < BATCH and expired < BATCH
-        return is_done, runs.overdue(tx, now, BATCH), jobs.next_instant(tx, now)
+        no_more_callers, overdue_direct, next_direct = self._direct.do_due(tx, now, BATCH)
+        to_probe, next_probe = self._outages.do_due(tx, now)
+        upcoming = [at for at in (jobs.next_instant(tx, now), next_direct, next_probe) if at is not None]
+        return _Due(
+            is_all=len(due) < BATCH and expired < BATCH and no_more_callers,
+            overdue=runs.overdue(tx, now, BATCH) + overdue_direct,
+            to_probe=to_probe,
+            upcoming=min(upcoming, default=None),
+        )
 
     def _ring(self) -> None:
         self._ticking = asyncio.get_running_loop().create_task(self._tick_or_try_again(), name="nextslot-timers")

@@ -2,14 +2,18 @@
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..clock import Instant
 from ..model import FailureKind
 from .files import RunFiles, RunLog
 
 log = logging.getLogger(__name__)
+
+
+Listener = Callable[[str, Mapping[str, Any]], None]
 
 
 class Skip(Exception):
@@ -50,6 +54,10 @@ class RunContext:
         self.fraction: float | None = None
         self.text = ""
         self.log_cap: int | None = None
+        # Who hears what this run does as it does it, and when it last did something; set where that matters.
+        self.listen: Listener | None = None
+        self.now: Callable[[], Instant] | None = None
+        self.last_active = Instant(0)
         self._files = files
         self._is_stopped = False
         self._stop: threading.Event | None = None
@@ -62,6 +70,14 @@ class RunContext:
         """How far the work is, from 0 to 1, and what it is doing."""
         self.fraction = min(1.0, max(0.0, float(fraction)))
         self.text = text
+        self.note("progress", {"fraction": self.fraction, "text": text})
+
+    def note(self, kind: str, data: Mapping[str, Any]) -> None:
+        """The run has shown life: `progress`, or a piece of `output`."""
+        if self.now is not None:
+            self.last_active = self.now()
+        if self.listen is not None:
+            self.listen(kind, data)
 
     @property
     def log(self) -> logging.Logger:
@@ -90,7 +106,7 @@ class RunContext:
         except OSError as error:  # As for a line that cannot be written: the work goes on.
             log.error("run %s has no log: %s", self.run_id, error)
             return logging.NullHandler()
-        handler = _LogHandler(self._log_file)
+        handler = _LogHandler(self._log_file, self.note)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         return handler
 
@@ -147,12 +163,15 @@ class RunContext:
 
 
 class _LogHandler(logging.Handler):
-    def __init__(self, file: RunLog) -> None:
+    def __init__(self, file: RunLog, note: Listener) -> None:
         super().__init__()
         self._file = file
+        self._note = note
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._file.write((self.format(record) + "\n").encode("utf-8", "replace"))
+            line = self.format(record) + "\n"
+            self._file.write(line.encode("utf-8", "replace"))
+            self._note("output", {"text": line})
         except Exception:  # A handler's work must not fail because of a line that it logged.
             self.handleError(record)

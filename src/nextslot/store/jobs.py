@@ -61,6 +61,7 @@ class Started(NamedTuple):
     group_id: str | None
     retry_of: str | None
     timeout_seconds: float | None
+    stall_timeout_seconds: float | None
 
 
 class EndingFacts(NamedTuple):

@@ -70,11 +70,11 @@ def counts(tx: Tx, lane_id: int) -> LaneCounts:
     return LaneCounts(row[0], row[1] == 1, row[2])
 
 
-def of_office(tx: Tx, office_id: str) -> tuple[bool, int, dict[int, LaneCounts]]:
-    """Whether an office is paused, when it was last served, and its lanes that have ready jobs."""
+def of_office(tx: Tx, office_id: str) -> tuple[bool, int, int, dict[int, LaneCounts]]:
+    """Whether an office is paused, how many callers wait, when it was last served, and its lanes with ready jobs."""
     rows = tx.rows("lanes.of_office", office_id=office_id)
-    counts = {row[2]: LaneCounts(row[3], row[4] == 1, row[5]) for row in rows if row[2] is not None}
-    return rows[0][0] == 1, rows[0][1] or 0, counts
+    counts = {row[3]: LaneCounts(row[4], row[5] == 1, row[6]) for row in rows if row[3] is not None}
+    return rows[0][0] == 1, rows[0][1], rows[0][2] or 0, counts
 
 
 def waiting_offices(tx: Tx) -> list[str]:
@@ -89,12 +89,14 @@ class Outlook:
     pauses: int
     passed_over_since: int | None
     has_open_lanes: bool
+    callers: int
+    outages: int
 
 
 def outlook(tx: Tx) -> Outlook:
     row = tx.row("lanes.outlook")
     assert row is not None
-    return Outlook(row[0], row[1], row[2] is not None)
+    return Outlook(row[0], row[1], row[2] is not None, row[3], row[4])
 
 
 def save(tx: Tx, lane_id: int, counts: LaneCounts) -> None:

@@ -201,8 +201,46 @@ create table idempotency_keys (
 
 create index idempotency_age on idempotency_keys (created_at);
 
+-- A caller who waits on the line for a result: not a job, and recorded like a run. `arrival` is first come, first served.
+create table direct_executions (
+    direct_id text not null primary key,
+    arrival {int} not null unique,
+    office_id text not null references offices,
+    lane_id {int} not null references lanes,
+    job_type text not null,
+    params text not null,
+    status text not null check (status in ('WAITING', 'RUNNING', 'COMPLETED', 'FAILED', 'SKIPPED', 'CANCELLED')),
+    is_detached {int} not null check (is_detached in (0, 1)),
+    timeout_seconds {real} not null,
+    stall_timeout_seconds {real},
+    webhook text,
+    created_by text,
+    created_at {int} not null,
+    wait_until {int} not null,
+    started_at {int},
+    timeout_at {int},
+    finished_at {int},
+    worker_id text,
+    exit_code {int},
+    error text,
+    failure_kind text,
+    reason text,
+    log_path text,
+    session_id text,
+    result text,
+    artifacts text,
+    check ((finished_at is null) = (status in ('WAITING', 'RUNNING'))),
+    check (status <> 'WAITING' or started_at is null),
+    check (status not in ('RUNNING', 'COMPLETED', 'SKIPPED') or started_at is not null)
+) {table};
+
+create index direct_waiting on direct_executions (office_id, arrival) where status = 'WAITING';
+create index direct_wait on direct_executions (wait_until) where status = 'WAITING';
+create index direct_running on direct_executions (timeout_at) where status = 'RUNNING';
+
 create table reservations (
     reservation_id text not null primary key,
+    direct_id text references direct_executions,
     office_id text not null references offices,
     reserved_at {int} not null,
     reserved_by text not null,
@@ -212,6 +250,18 @@ create table reservations (
 
 -- 5.5: at most one ACTIVE per office.
 create unique index reservations_active on reservations (office_id) where status = 'ACTIVE';
+create index reservations_expiry on reservations (expires_at) where status = 'ACTIVE';
+
+-- A resource whose work fails again and again because it does not answer is held, and probed with growing pauses.
+create table outages (
+    resource text not null primary key,
+    failures {int} not null check (failures > 0),
+    held_since {int},
+    probe_at {int},
+    pause_seconds {real} not null,
+    is_probed {int} not null check (is_probed in (0, 1)),
+    check ((held_since is null) = (probe_at is null))
+) {table};
 
 -- Every planned instant of a schedule is accounted for, once; `until` and `count` make one row of a span.
 create table occurrences (
@@ -430,4 +480,25 @@ rule reservation_identity before update of reservation_id, office_id, reserved_a
 
 rule reservation_kept before delete on reservations
     refuse 'a reservation is never deleted outside maintenance'
+    when not exists (select 1 from maintenance);
+
+rule direct_born_waiting before insert on direct_executions
+    refuse 'a direct execution begins WAITING, and cannot be replaced'
+    when new.status <> 'WAITING'
+        or exists (select 1 from direct_executions where direct_id = new.direct_id or arrival = new.arrival);
+
+rule direct_moves before update of status on direct_executions
+    refuse 'illegal move of a direct execution'
+    when new.status <> old.status
+        and not (old.status = 'WAITING' and new.status in ('RUNNING', 'FAILED', 'CANCELLED'))
+        and not (old.status = 'RUNNING' and new.status in ('COMPLETED', 'FAILED', 'SKIPPED'));
+
+rule direct_written_once before update on direct_executions
+    refuse 'what a direct execution is never changes, and how it ended is written once'
+    when new.direct_id <> old.direct_id or new.office_id <> old.office_id or new.job_type <> old.job_type
+        or new.params <> old.params or new.created_at <> old.created_at or new.arrival <> old.arrival
+        or old.finished_at is not null;
+
+rule direct_kept before delete on direct_executions
+    refuse 'a direct execution is never deleted outside maintenance'
     when not exists (select 1 from maintenance);

@@ -41,7 +41,7 @@ order by priority desc, position, created_at, job_id limit :limit;
 -- start: a queued job begins to run; its run has been inserted just before
 update jobs set status = 'RUNNING', started_at = :now, worker_id = :worker_id
 where job_id = :job_id and status = 'QUEUED'
-returning office_id, job_type, params, chain_id, group_id, retry_of, timeout_seconds;
+returning office_id, job_type, params, chain_id, group_id, retry_of, timeout_seconds, stall_timeout_seconds;
 
 -- ending_facts: what the decision at a run's end depends on; only of a job that still runs
 select office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, retry_policy, cancel_mode from jobs

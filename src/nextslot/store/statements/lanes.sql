@@ -16,8 +16,10 @@ select {lanes.columns} from lanes where lane_id = :lane_id;
 -- counts: what changes of one lane
 select ready, is_open, turn from lanes where lane_id = :lane_id;
 
--- of_office: whether an office is paused, when it was last served, and its lanes that have ready jobs (or one empty row)
-select offices.is_paused, (select max(served.turn) from lanes served where served.office_id = offices.office_id),
+-- of_office: an office's pause, waiting callers and last turn, with its lanes that have ready jobs (or one empty row)
+select offices.is_paused,
+    (select count(*) from direct_executions where direct_executions.office_id = offices.office_id and status = 'WAITING'),
+    (select max(served.turn) from lanes served where served.office_id = offices.office_id),
     lanes.lane_id, lanes.ready, lanes.is_open, lanes.turn
 from offices left join lanes on lanes.office_id = offices.office_id and lanes.ready > 0
 where offices.office_id = :office_id;
@@ -47,4 +49,6 @@ select lane_id, turn from lanes where lane_id in (
 -- outlook: what a look at the queue has to care about at all: pauses, jobs passed over since long ago, open lanes
 select (select count(*) from pauses),
     (select min(passed_over_since) from jobs where status = 'QUEUED' and passed_over_since is not null),
-    (select min(class_key) from lanes where is_open = 1);
+    (select min(class_key) from lanes where is_open = 1),
+    (select count(*) from direct_executions where status = 'WAITING'),
+    (select count(*) from outages where held_since is not null);

@@ -1,0 +1,353 @@
+"""DirectExecutionHandler: callers who wait on the line get the next slot, and nothing is interrupted for it (DEC-004).
+
+The caller is stored, and the first of an office holds its reservation until its work has ended. While one waits, the
+office's queue dispatches nothing, and what it needs is kept back in all offices. It makes no jobs, preempts nothing and
+does not touch the queue's order. The functions over a transaction come first, the callers on the line below.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..clock import Instant
+from ..errors import Conflict, Draining, Invalid, NotFound, SlotBusy, Unavailable
+from ..handlers.registry import resource_units
+from ..lifecycle import CRASH_ERROR
+from ..model import Direct, DirectStatus, FailureKind, Json, NewJob, Outcome
+from ..policy import requests
+from ..store import direct, offices
+from ..store.store import Store, Tx
+from .intake import Intake
+from .kit import Kit
+from .outages import Outages
+
+MOST_WAITING = 100
+WAIT_SECONDS = 300.0
+TIMEOUT_SECONDS = 3600.0
+RESERVATION_SECONDS = 600.0
+RENEWED_BEFORE_SECONDS = 300.0
+
+HUNG_UP = "the caller hung up"
+WAITED_TOO_LONG = "the wait ran out"
+DRAINING = "the scheduler is stopping"
+CANCELLED = "cancelled"
+OWNER_GONE = "its owner is gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewDirect:
+    """What a caller on the line asks for."""
+
+    job_type: str
+    params: Mapping[str, Json] = field(default_factory=dict)
+    office_id: str = "default"
+    wait_timeout_seconds: float = WAIT_SECONDS
+    timeout_seconds: float | None = None
+    detach: bool = False
+    direct_id: str | None = None
+    webhook: Mapping[str, Json] | None = None
+    created_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a caller hears while it is on the line: `place`, `started`, `progress`, `output`, and last `result`."""
+
+    kind: str
+    data: Mapping[str, Any]
+
+
+class _Caller:
+    """Somebody on the line, in this process."""
+
+    def __init__(self, office_id: str) -> None:
+        self.office_id = office_id
+        self.ended: asyncio.Future[Direct] = asyncio.get_running_loop().create_future()
+        self.updates: asyncio.Queue[Update] | None = None
+        self.ahead = 0
+
+    def tell(self, kind: str, data: Mapping[str, Any]) -> None:
+        if self.updates is not None:
+            self.updates.put_nowait(Update(kind, data))
+
+
+class DirectExecutionHandler:
+    def __init__(
+        self, kit: Kit, intake: Intake, outages: Outages, node: str, stop: Callable[[str, FailureKind], None]
+    ) -> None:
+        self._clock = kit.clock
+        self._chance = kit.chance
+        self._job_types = kit.job_types
+        self._intake = intake
+        self._lanes = kit.lanes
+        self._workers = kit.workers
+        self._timer = kit.timer
+        self._outages = outages
+        self._events = kit.events
+        self._node = node
+        self._stop = stop
+        self._callers: dict[str, _Caller] = {}
+        self._goodbyes: set[asyncio.Task[None]] = set()
+
+    # Over a transaction.
+
+    def request(self, tx: Tx, wanted: NewDirect, direct_id: str, now: Instant) -> Direct:
+        """Stores the caller behind those who wait; the first of its office holds the reservation."""
+        office = offices.get(tx, wanted.office_id)
+        if office is None:
+            raise NotFound("office", wanted.office_id)
+        if office.status != "active":
+            raise Invalid(f"the office {wanted.office_id!r} is archived", field="office_id")
+        if direct.get(tx, direct_id) is not None:
+            raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
+        slate = self._lanes.slate(tx).office(wanted.office_id)
+        if slate.callers >= MOST_WAITING:
+            raise SlotBusy(slate.callers, f"{slate.callers} callers are waiting already; try again later")
+        job_type = self._job_types.get(wanted.job_type)
+        resources = resource_units(job_type.resources)
+        caller = Direct(
+            direct_id=direct_id,
+            office_id=wanted.office_id,
+            lane_id=self._lanes.lane_for(tx, office, None, wanted.job_type, resources),
+            job_type=wanted.job_type,
+            params=wanted.params,
+            status=DirectStatus.WAITING,
+            is_detached=wanted.detach,
+            timeout_seconds=wanted.timeout_seconds or job_type.timeout_seconds or TIMEOUT_SECONDS,
+            stall_timeout_seconds=job_type.stall_timeout_seconds,
+            created_by=wanted.created_by,
+            created_at=now,
+            wait_until=now.after(wanted.wait_timeout_seconds),
+        )
+        direct.insert(tx, caller, wanted.webhook)
+        slate.callers += 1
+        if not direct.is_reserved(tx, wanted.office_id):
+            self._reserve(tx, wanted.office_id, direct_id, now)
+        self._timer.note(tx, caller.wait_until)
+        return caller
+
+    def start(self, tx: Tx, holder: direct.Holder, now: Instant) -> tuple[str, direct.StartedDirect]:
+        """Its limits have room: it counts in them from now on. (worker, what is needed to run it)"""
+        worker_id = self._workers.take(tx)
+        started = direct.start(tx, holder.direct_id, worker_id, now)
+        assert started is not None
+        slate = self._lanes.slate(tx)
+        slate.take(self._lanes.lane(tx, holder.lane_id))
+        slate.office(holder.office_id).callers -= 1
+        self._timer.note(tx, now.after(started.timeout_seconds))
+        tx.after_commit(lambda: self._tell_started(holder))
+        return worker_id, started
+
+    def finish(self, tx: Tx, direct_id: str, outcome: Outcome, now: Instant) -> Direct | None:
+        """Stores how it ended, releases its reservation and hands it to the next caller; None if it had ended."""
+        ended = direct.finish(tx, direct_id, outcome, now)
+        if ended is None:
+            return None
+        self._workers.free(tx, ended.worker_id)
+        lane = self._lanes.lane(tx, ended.lane_id)
+        self._lanes.slate(tx).give_back(lane)
+        self._outages.after_run(tx, lane, outcome, now)
+        self._pass_on(tx, direct_id, ended.office_id, "RELEASED", now)
+        return self._goodbye(tx, direct_id)
+
+    def give_up(
+        self, tx: Tx, direct_id: str, reason: str, now: Instant, kind: FailureKind | None = None
+    ) -> Direct | None:
+        """A caller who waits leaves, or is sent away; None if it does not wait any more."""
+        status = DirectStatus.CANCELLED if kind is None else DirectStatus.FAILED
+        office_id = direct.give_up(tx, direct_id, status, reason, kind, now)
+        if office_id is None:
+            return None
+        slate = self._lanes.slate(tx)
+        slate.office(office_id).callers -= 1
+        slate.is_freed = True
+        self._pass_on(tx, direct_id, office_id, "RELEASED" if kind is None else "EXPIRED", now)
+        return self._goodbye(tx, direct_id)
+
+    def do_due(self, tx: Tx, now: Instant, limit: int) -> tuple[bool, list[str], Instant | None]:
+        """Waits that ran out and reservations to renew; (whether all was done, work out of time, what is next)."""
+        over = direct.over(tx, now, limit)
+        for direct_id in over:
+            self._send_away(tx, direct_id, now)
+        overdue = direct.overdue(tx, now, limit)
+        for direct_id, expires_at in direct.expiring(tx, now.after(RENEWED_BEFORE_SECONDS)):
+            if direct_id in self._callers:
+                direct.renew(tx, direct_id, now.after(RESERVATION_SECONDS))
+            elif expires_at <= now and self.give_up(tx, direct_id, OWNER_GONE, now, FailureKind.CRASH) is None:
+                overdue.append(direct_id)  # It runs, and nobody is there: its work is ended first, `finish` releases.
+        wait, timeout, expiry = direct.next_instants(tx, now)
+        renewal = None if expiry is None else max(expiry.after(-RENEWED_BEFORE_SECONDS), now.after(1))
+        upcoming = [at for at in (wait, timeout, renewal) if at is not None]
+        return len(over) < limit, overdue, min(upcoming, default=None)
+
+    def recover(self, tx: Tx) -> int:
+        """What the last life left: executions FAILED, reservations EXPIRED (11.7); how many. Twice changes nothing."""
+        now = self._clock.now()
+        unfinished = direct.unfinished(tx)
+        for caller in unfinished:
+            if caller.status is DirectStatus.RUNNING:
+                direct.finish(tx, caller.direct_id, Outcome.failed(FailureKind.CRASH, CRASH_ERROR), now)
+                self._workers.free(tx, caller.worker_id)
+                self._lanes.slate(tx).give_back(self._lanes.lane(tx, caller.lane_id))
+            else:
+                direct.give_up(tx, caller.direct_id, DirectStatus.FAILED, CRASH_ERROR, FailureKind.CRASH, now)
+            self._end_reservation(tx, caller.direct_id, caller.office_id, "EXPIRED", now)
+        return len(unfinished)
+
+    def _send_away(self, tx: Tx, direct_id: str, now: Instant) -> None:
+        """Its wait ran out: it hears how many were ahead."""
+        found, caller = direct.get(tx, direct_id), self._callers.get(direct_id)
+        assert found is not None
+        ahead = direct.waiting_ids(tx, found.office_id).index(direct_id)
+        if caller is not None:
+            tx.after_commit(lambda: setattr(caller, "ahead", ahead))
+        self.give_up(tx, direct_id, WAITED_TOO_LONG, now)
+
+    def _reserve(self, tx: Tx, office_id: str, direct_id: str, now: Instant) -> None:
+        reservation_id = self._chance.new_id()
+        expires_at = now.after(RESERVATION_SECONDS)
+        direct.reserve(tx, reservation_id, direct_id, office_id, self._node, expires_at, now)
+        self._timer.note(tx, now.after(RESERVATION_SECONDS - RENEWED_BEFORE_SECONDS))
+        details = {"reservation_id": reservation_id, "direct_id": direct_id}
+        self._events.note(tx, "reservation_made", now, office_id, details=details)
+
+    def _pass_on(self, tx: Tx, direct_id: str, office_id: str, status: str, now: Instant) -> None:
+        """The next caller reserves in the very transaction that releases the one before."""
+        if self._end_reservation(tx, direct_id, office_id, status, now):
+            following = direct.first_waiting(tx, office_id)
+            if following is not None:
+                self._reserve(tx, office_id, following, now)
+        waiting = direct.waiting_ids(tx, office_id)
+        tx.after_commit(lambda: self._tell_places(waiting))
+
+    def _end_reservation(self, tx: Tx, direct_id: str, office_id: str, status: str, now: Instant) -> bool:
+        reservation_id = direct.release(tx, direct_id, status)
+        if reservation_id is not None:
+            details = {"reservation_id": reservation_id, "direct_id": direct_id}
+            self._events.note(tx, f"reservation_{status.lower()}", now, office_id, details=details)
+        return reservation_id is not None
+
+    def _goodbye(self, tx: Tx, direct_id: str) -> Direct:
+        ended = direct.get(tx, direct_id)
+        assert ended is not None
+        tx.after_commit(lambda: self._tell_ended(ended))
+        return ended
+
+    # On the line.
+
+    async def execute(self, store: Store, wanted: NewDirect) -> Direct:
+        """Waits for the slot and for the work; how it ended. Cancelled while it waits, it gives its place up."""
+        direct_id, caller = self._pick_up(wanted)
+        try:
+            await store.write(lambda tx: self.request(tx, wanted, direct_id, self._clock.now()))
+            return _answer(await caller.ended, caller.ahead)
+        except asyncio.CancelledError:
+            self._hang_up(store, direct_id, wanted.detach)
+            raise
+        finally:
+            if not (wanted.detach and caller.ended.cancelled()):
+                self._callers.pop(direct_id, None)
+
+    async def stream(self, store: Store, wanted: NewDirect) -> AsyncIterator[Update]:
+        """As `execute`, but hears its place, progress and output as they come, and the result at the end."""
+        direct_id, caller = self._pick_up(wanted)
+        caller.updates = asyncio.Queue()
+        is_over = False
+        try:
+            await store.write(lambda tx: self.request(tx, wanted, direct_id, self._clock.now()))
+            ahead = await store.read(lambda tx: direct.waiting_ids(tx, wanted.office_id))
+            if direct_id in ahead:
+                yield Update("place", {"direct_id": direct_id, "ahead": ahead.index(direct_id)})
+            while not is_over:
+                update = await caller.updates.get()
+                is_over = update.kind == "result"
+                yield update
+        finally:
+            if not is_over:
+                self._hang_up(store, direct_id, wanted.detach)
+            if is_over or not wanted.detach:
+                self._callers.pop(direct_id, None)
+
+    async def drain(self, store: Store) -> None:
+        """Callers who wait are sent away; work that runs goes on."""
+        for direct_id in list(self._callers):
+            await store.write(lambda tx, d=direct_id: self.give_up(tx, d, DRAINING, self._clock.now()))  # type: ignore[misc]
+
+    async def close(self) -> None:
+        if self._goodbyes:
+            await asyncio.wait(self._goodbyes)
+
+    def cancel(self, tx: Tx, direct_id: str, now: Instant) -> Direct:
+        """Gives up the place of one that waits; tells the work of one that runs to stop."""
+        found = direct.get(tx, direct_id)
+        if found is None:
+            raise NotFound("direct execution", direct_id)
+        if found.finished_at is not None:
+            raise Conflict(f"direct execution {direct_id} is {found.status} since {found.finished_at}")
+        ended = self.give_up(tx, direct_id, CANCELLED, now)
+        if ended is None:
+            tx.after_commit(lambda: self._stop(direct_id, FailureKind.CANCELLED))
+        return ended or found
+
+    def listener(self, direct_id: str) -> Callable[[str, Mapping[str, Any]], None] | None:
+        """Who hears the progress and output of a direct execution, if somebody does."""
+        caller = self._callers.get(direct_id)
+        return None if caller is None or caller.updates is None else caller.tell
+
+    def _pick_up(self, wanted: NewDirect) -> tuple[str, _Caller]:
+        now = self._clock.now()
+        self._intake.check([NewJob(job_type=wanted.job_type, params=wanted.params, office_id=wanted.office_id)], now)
+        for name in ("wait_timeout_seconds", "timeout_seconds"):
+            value = getattr(wanted, name)
+            if value is not None and not requests.is_number(value, above=0 if name == "timeout_seconds" else -1e-9):
+                raise Invalid("a number of seconds", field=name)
+        if wanted.direct_id is not None and (problems := list(requests.text_problems("direct_id", wanted.direct_id))):
+            raise Invalid(problems)
+        direct_id = wanted.direct_id or self._chance.new_id()
+        if direct_id in self._callers:
+            raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
+        caller = self._callers[direct_id] = _Caller(wanted.office_id)
+        return direct_id, caller
+
+    def _hang_up(self, store: Store, direct_id: str, detach: bool) -> None:
+        """In a task of its own, since the caller's is being cancelled."""
+        task = asyncio.get_running_loop().create_task(self._leave(store, direct_id, detach), name="nextslot-hang-up")
+        self._goodbyes.add(task)
+        task.add_done_callback(self._goodbyes.discard)
+
+    async def _leave(self, store: Store, direct_id: str, detach: bool) -> None:
+        try:
+            gone = await store.write(lambda tx: self.give_up(tx, direct_id, HUNG_UP, self._clock.now()))
+        except Unavailable:
+            return
+        if gone is None and not detach:
+            self._stop(direct_id, FailureKind.CANCELLED)
+
+    def _tell_started(self, holder: direct.Holder) -> None:
+        caller = self._callers.get(holder.direct_id)
+        if caller is not None:
+            caller.tell("started", {"direct_id": holder.direct_id})
+
+    def _tell_places(self, waiting: list[str]) -> None:
+        for ahead, direct_id in enumerate(waiting):
+            caller = self._callers.get(direct_id)
+            if caller is not None:
+                caller.tell("place", {"direct_id": direct_id, "ahead": ahead})
+
+    def _tell_ended(self, ended: Direct) -> None:
+        caller = self._callers.pop(ended.direct_id, None)
+        if caller is not None:
+            caller.tell("result", {"direct": ended})
+            if not caller.ended.done():
+                caller.ended.set_result(ended)
+
+
+def _answer(ended: Direct, ahead: int) -> Direct:
+    """What the caller gets: the record, or why there is none."""
+    if ended.status is DirectStatus.CANCELLED and ended.reason == WAITED_TOO_LONG:
+        waited = ended.waited_seconds or 0
+        raise SlotBusy(ahead, f"the slot did not come free within {waited:g} seconds; {ahead} callers were ahead")
+    if ended.status is DirectStatus.CANCELLED and ended.reason == DRAINING:
+        raise Draining("the scheduler is stopping; try again later")
+    return ended

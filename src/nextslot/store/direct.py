@@ -1,0 +1,208 @@
+"""Direct executions and reservations: rows to values and back, one function a statement."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ..clock import Instant
+from ..model import Artifact, Direct, DirectStatus, FailureKind, Json, Outcome, Reservation
+from . import codec
+from .store import Row, Tx
+
+
+class Holder(NamedTuple):
+    """A caller who waits with the reservation of its office."""
+
+    reserved_at: int
+    direct_id: str
+    office_id: str
+    lane_id: int
+
+
+class StartedDirect(NamedTuple):
+    params: str
+    timeout_seconds: float
+    stall_timeout_seconds: float | None
+
+
+class EndedDirect(NamedTuple):
+    office_id: str
+    lane_id: int
+    worker_id: str | None
+
+
+def insert(tx: Tx, direct: Direct, webhook: Mapping[str, Json] | None) -> None:
+    tx.run(
+        "direct.insert",
+        direct_id=direct.direct_id,
+        office_id=direct.office_id,
+        lane_id=direct.lane_id,
+        job_type=direct.job_type,
+        params=codec.dumps(direct.params),
+        is_detached=int(direct.is_detached),
+        timeout_seconds=direct.timeout_seconds,
+        stall_timeout_seconds=direct.stall_timeout_seconds,
+        webhook=codec.optional(webhook),
+        created_by=direct.created_by,
+        now=direct.created_at,
+        wait_until=direct.wait_until,
+    )
+
+
+def get(tx: Tx, direct_id: str) -> Direct | None:
+    row = tx.row("direct.get", direct_id=direct_id)
+    return None if row is None else _direct(row)
+
+
+def waiting(tx: Tx, office_id: str) -> int:
+    row = tx.row("direct.waiting", office_id=office_id)
+    return row[0] if row else 0
+
+
+def waiting_ids(tx: Tx, office_id: str) -> list[str]:
+    return [row[0] for row in tx.rows("direct.waiting_ids", office_id=office_id)]
+
+
+def first_waiting(tx: Tx, office_id: str) -> str | None:
+    row = tx.row("direct.first_waiting", office_id=office_id)
+    return row[0] if row else None
+
+
+def holders(tx: Tx) -> list[Holder]:
+    return [Holder(*row) for row in tx.rows("direct.holders")]
+
+
+def start(tx: Tx, direct_id: str, worker_id: str, now: Instant) -> StartedDirect | None:
+    row = tx.row("direct.start", direct_id=direct_id, worker_id=worker_id, now=now)
+    return None if row is None else StartedDirect(*row)
+
+
+def finish(tx: Tx, direct_id: str, outcome: Outcome, now: Instant) -> EndedDirect | None:
+    """Writes the outcome, once: None if it had ended already."""
+    row = tx.row(
+        "direct.finish",
+        direct_id=direct_id,
+        status=outcome.status,
+        now=now,
+        exit_code=outcome.exit_code,
+        error=outcome.error,
+        failure_kind=outcome.failure_kind,
+        reason=outcome.reason,
+        log_path=outcome.log_path,
+        session_id=outcome.session_id,
+        result=codec.optional(outcome.result),
+        artifacts=codec.dumps([[a.name, a.path, a.size] for a in outcome.artifacts]) if outcome.artifacts else None,
+    )
+    return None if row is None else EndedDirect(*row)
+
+
+def give_up(
+    tx: Tx, direct_id: str, status: DirectStatus, reason: str, kind: FailureKind | None, now: Instant
+) -> str | None:
+    """A caller who waits leaves; its office, or None if it does not wait any more."""
+    error = None if kind is None else reason
+    row = tx.row(
+        "direct.give_up", direct_id=direct_id, status=status, reason=reason, error=error, failure_kind=kind, now=now
+    )
+    return row[0] if row else None
+
+
+def over(tx: Tx, now: Instant, limit: int) -> list[str]:
+    return [row[0] for row in tx.rows("direct.over", now=now, limit=limit)]
+
+
+def overdue(tx: Tx, now: Instant, limit: int) -> list[str]:
+    return [row[0] for row in tx.rows("direct.overdue", now=now, limit=limit)]
+
+
+def unfinished(tx: Tx) -> list[Direct]:
+    return [_direct(row) for row in tx.rows("direct.unfinished")]
+
+
+def page(tx: Tx, office_id: str, before: Instant, limit: int) -> list[Direct]:
+    return [_direct(row) for row in tx.rows("direct.page", office_id=office_id, before=before, limit=limit)]
+
+
+def reserve(
+    tx: Tx, reservation_id: str, direct_id: str, office_id: str, reserved_by: str, expires_at: Instant, now: Instant
+) -> None:
+    tx.run(
+        "direct.reserve",
+        reservation_id=reservation_id,
+        direct_id=direct_id,
+        office_id=office_id,
+        reserved_by=reserved_by,
+        expires_at=expires_at,
+        now=now,
+    )
+
+
+def is_reserved(tx: Tx, office_id: str) -> bool:
+    return tx.row("direct.is_reserved", office_id=office_id) is not None
+
+
+def release(tx: Tx, direct_id: str, status: str) -> str | None:
+    """Ends a caller's reservation; its id, or None if it held none."""
+    row = tx.row("direct.release", direct_id=direct_id, status=status)
+    return row[0] if row else None
+
+
+def renew(tx: Tx, direct_id: str, expires_at: Instant) -> None:
+    tx.run("direct.renew", direct_id=direct_id, expires_at=expires_at)
+
+
+def expiring(tx: Tx, by: Instant) -> list[tuple[str, Instant]]:
+    return [(direct_id, Instant(expires_at)) for direct_id, expires_at in tx.rows("direct.expiring", by=by)]
+
+
+def reservations(tx: Tx, before: Instant, limit: int) -> list[Reservation]:
+    return [
+        Reservation(
+            reservation_id=row[0],
+            direct_id=row[1],
+            office_id=row[2],
+            reserved_at=Instant(row[3]),
+            reserved_by=row[4],
+            expires_at=Instant(row[5]),
+            status=row[6],
+        )
+        for row in tx.rows("direct.reservations", before=before, limit=limit)
+    ]
+
+
+def next_instants(tx: Tx, now: Instant) -> tuple[Instant | None, Instant | None, Instant | None]:
+    """When the first caller's patience ends, the first work's time is up, the first reservation expires."""
+    row = tx.row("direct.next_instants", now=now)
+    assert row is not None
+    return codec.instant(row[0]), codec.instant(row[1]), codec.instant(row[2])
+
+
+def _direct(row: Row) -> Direct:
+    (direct_id, office_id, lane_id, job_type, params, status, is_detached, timeout_seconds, stall_timeout_seconds,
+     created_by, created_at, wait_until, started_at, timeout_at, finished_at, worker_id, exit_code, error, failure_kind,
+     reason, log_path, session_id, result, artifacts) = row  # fmt: skip
+    return Direct(
+        direct_id=direct_id,
+        office_id=office_id,
+        lane_id=lane_id,
+        job_type=job_type,
+        params=codec.loads(params),
+        status=DirectStatus(status),
+        is_detached=is_detached == 1,
+        timeout_seconds=timeout_seconds,
+        stall_timeout_seconds=stall_timeout_seconds,
+        created_by=created_by,
+        created_at=Instant(created_at),
+        wait_until=Instant(wait_until),
+        started_at=codec.instant(started_at),
+        timeout_at=codec.instant(timeout_at),
+        finished_at=codec.instant(finished_at),
+        worker_id=worker_id,
+        exit_code=exit_code,
+        error=error,
+        failure_kind=None if failure_kind is None else FailureKind(failure_kind),
+        reason=reason,
+        log_path=log_path,
+        session_id=session_id,
+        result=codec.parsed(result),
+        artifacts=tuple(Artifact(name=n, path=p, size=s) for n, p, s in codec.parsed(artifacts) or ()),
+    )

@@ -1,0 +1,89 @@
+-- columns: a whole direct execution, in the order that direct.py reads it
+direct_id, office_id, lane_id, job_type, params, status, is_detached, timeout_seconds, stall_timeout_seconds, created_by,
+created_at, wait_until, started_at, timeout_at, finished_at, worker_id, exit_code, error, failure_kind, reason, log_path,
+session_id, result, artifacts
+
+-- insert: a caller arrives, behind all others
+insert into direct_executions (direct_id, arrival, office_id, lane_id, job_type, params, status, is_detached,
+    timeout_seconds, stall_timeout_seconds, webhook, created_by, created_at, wait_until)
+select :direct_id, coalesce(max(arrival), 0) + 1, :office_id, :lane_id, :job_type, :params, 'WAITING', :is_detached,
+    :timeout_seconds, :stall_timeout_seconds, :webhook, :created_by, :now, :wait_until
+from direct_executions;
+
+-- get: one direct execution
+select {direct.columns} from direct_executions where direct_id = :direct_id;
+
+-- waiting: how many callers of an office wait
+select count(*) from direct_executions where office_id = :office_id and status = 'WAITING';
+
+-- waiting_ids: the callers of an office that wait, in order
+select direct_id from direct_executions where office_id = :office_id and status = 'WAITING' order by arrival;
+
+-- first_waiting: the caller of an office who is next
+select direct_id from direct_executions where office_id = :office_id and status = 'WAITING' order by arrival limit 1;
+
+-- holders: callers who hold a reservation and wait, the oldest reservation first
+select reservations.reserved_at, direct_executions.direct_id, direct_executions.office_id, direct_executions.lane_id
+from reservations join direct_executions on direct_executions.direct_id = reservations.direct_id
+where reservations.status = 'ACTIVE' and direct_executions.status = 'WAITING'
+order by reservations.reserved_at, reservations.reservation_id;
+
+-- start: the caller's work begins
+update direct_executions set status = 'RUNNING', started_at = :now, worker_id = :worker_id,
+    timeout_at = :now + cast(timeout_seconds * 1000000 as bigint)
+where direct_id = :direct_id and status = 'WAITING'
+returning params, timeout_seconds, stall_timeout_seconds;
+
+-- finish: the caller's work has ended, once
+update direct_executions set status = :status, finished_at = :now, exit_code = :exit_code, error = :error,
+    failure_kind = :failure_kind, reason = :reason, log_path = :log_path, session_id = :session_id, result = :result,
+    artifacts = :artifacts
+where direct_id = :direct_id and status = 'RUNNING'
+returning office_id, lane_id, worker_id;
+
+-- give_up: a caller who waits leaves, or is sent away
+update direct_executions set status = :status, finished_at = :now, reason = :reason, error = :error,
+    failure_kind = :failure_kind
+where direct_id = :direct_id and status = 'WAITING'
+returning office_id;
+
+-- over: callers whose patience is at an end
+select direct_id from direct_executions where status = 'WAITING' and wait_until <= :now order by wait_until limit :limit;
+
+-- overdue: work whose time is up
+select direct_id from direct_executions where status = 'RUNNING' and timeout_at <= :now order by timeout_at limit :limit;
+
+-- unfinished: what waits or runs, for recovery
+select {direct.columns} from direct_executions where status = 'RUNNING'
+union all
+select {direct.columns} from direct_executions where status = 'WAITING';
+
+-- page: direct executions of an office, newest first
+select {direct.columns} from direct_executions where office_id = :office_id and created_at < :before
+order by created_at desc, direct_id desc limit :limit;
+
+-- reserve: the next slot of an office is this caller's
+insert into reservations (reservation_id, direct_id, office_id, reserved_at, reserved_by, expires_at, status)
+values (:reservation_id, :direct_id, :office_id, :now, :reserved_by, :expires_at, 'ACTIVE');
+
+-- is_reserved: whether an office has an ACTIVE reservation
+select direct_id from reservations where office_id = :office_id and status = 'ACTIVE';
+
+-- release: a caller's reservation ends
+update reservations set status = :status where direct_id = :direct_id and status = 'ACTIVE'
+returning reservation_id, office_id;
+
+-- renew: its owner lives
+update reservations set expires_at = :expires_at where direct_id = :direct_id and status = 'ACTIVE';
+
+-- expiring: reservations that end soon
+select direct_id, expires_at from reservations where status = 'ACTIVE' and expires_at <= :by order by expires_at;
+
+-- reservations: newest first
+select reservation_id, direct_id, office_id, reserved_at, reserved_by, expires_at, status from reservations
+where reserved_at < :before order by reserved_at desc, reservation_id desc limit :limit;
+
+-- next_instants: the earliest of each thing that a timer must do
+select (select min(wait_until) from direct_executions where status = 'WAITING'),
+    (select min(timeout_at) from direct_executions where status = 'RUNNING' and timeout_at > :now),
+    (select min(expires_at) from reservations where status = 'ACTIVE');

@@ -1,0 +1,414 @@
+"""Section 11 of the specification: direct requests take the next slot, and nothing is interrupted (DEC-004)."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextslot import Scheduler, testing
+from nextslot.errors import Conflict, Draining, Invalid, SlotBusy, UnknownJobType
+from nextslot.model import Direct, DirectStatus, FailureKind
+from tests.support import database, history, new_scheduler, states, with_scheduler
+
+
+def test_DEC_004_the_order_is_running_then_direct_then_the_queue(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        order = watch_starts(scheduler)
+        running = await scheduler.submit("work", {"seconds": 10})
+        queued = [await scheduler.submit("work", {"seconds": 1}) for _ in range(5)]
+        before = await places(scheduler)
+
+        callers = [asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 2, "n": n})) for n in range(10)]
+        await asyncio.sleep(15)
+        during = await places(scheduler)
+        ended = await asyncio.gather(*callers)
+        await scheduler.wait(queued[-1].job_id)
+
+        assert before == during, "the queue's order is what it was, to the byte"
+        assert [direct.status for direct in ended] == [DirectStatus.COMPLETED] * 10
+        assert [direct.result["n"] for direct in by_start(ended)] == list(range(10)), "first come, first served"
+        assert order == [running.job_id, *(d.direct_id for d in by_start(ended)), *(job.job_id for job in queued)]
+        assert (await scheduler.wait(running.job_id)).state == "COMPLETED", "nothing is preempted"
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_direct_request_makes_no_job_and_is_recorded(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        ended = await scheduler.run_direct("work", {"seconds": 3, "x": 1}, created_by="me")
+
+        stored = await scheduler.direct(ended.direct_id)
+        assert stored == ended
+        assert (stored.status, stored.result, stored.created_by) == (DirectStatus.COMPLETED, {"x": 1}, "me")
+        assert (stored.waited_seconds, stored.ran_seconds) == (0, 3)
+        assert count(tmp_path, "jobs") == count(tmp_path, "runs") == 0
+        assert [(r.status, r.direct_id) for r in await scheduler.reservations()] == [("RELEASED", ended.direct_id)]
+        assert [e.type for e in await history(scheduler)] == ["reservation_made", "reservation_released"]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_work_that_fails_or_skips_is_an_answer_and_is_not_retried(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        failed = await scheduler.run_direct("fail", {"kind": "error"})
+        skipped = await scheduler.run_direct("skip", {"reason": "no need"})
+
+        assert (failed.status, failed.failure_kind) == (DirectStatus.FAILED, FailureKind.ERROR)
+        assert (skipped.status, skipped.reason) == (DirectStatus.SKIPPED, "no need")
+        await asyncio.sleep(3600)
+        assert count(tmp_path, "direct_executions") == 2
+
+    with_scheduler(tmp_path, main)
+
+
+def test_while_any_caller_of_an_office_waits_its_queue_dispatches_nothing(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.change_office("default", max_concurrent_jobs=2)
+        long = await scheduler.submit("work", {"seconds": 100})
+        first = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 20}))
+        second = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 20}))
+        await testing.settled()
+        queued = await scheduler.submit("work", {"seconds": 1})
+
+        await asyncio.sleep(30)
+
+        assert await states(scheduler, long, queued) == ["RUNNING", "QUEUED"], (
+            "one slot was free for 20 s, and is again"
+        )
+        assert first.done() and not second.done()
+        await second
+        await testing.settled()
+        assert await states(scheduler, queued) == ["RUNNING"]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_with_room_the_queue_goes_on_beside_a_direct_request_that_runs(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.change_office("default", max_concurrent_jobs=2)
+        caller = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 50}))
+        await testing.settled()
+
+        jobs = [await scheduler.submit("work", {"seconds": 10}) for _ in range(2)]
+        await testing.settled()
+
+        assert await states(scheduler, *jobs) == ["RUNNING", "QUEUED"], "it counts in the limits like a running job"
+        await caller
+
+    with_scheduler(tmp_path, main)
+
+
+def test_the_units_a_holder_needs_are_kept_back_in_all_offices(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        @scheduler.job_type("gpu", resources={"gpu": 1})
+        async def gpu(run: Any, seconds: float = 10) -> None:
+            await asyncio.sleep(seconds)
+
+        order = watch_starts(scheduler)
+        for office in ("a", "b", "c"):
+            await scheduler.create_office(office)
+        jobs = [await scheduler.submit("gpu", office_id=office) for office in ("a", "b", "c", "a", "b", "c")]
+        await asyncio.sleep(1)
+
+        ended = await scheduler.run_direct("gpu", {"seconds": 5}, office_id="c")
+
+        assert order[:2] == [jobs[0].job_id, ended.direct_id], "three offices fight for it; the caller is next"
+        for job in jobs:
+            await scheduler.wait(job.job_id)
+
+    with_scheduler(tmp_path, main)
+
+
+def test_among_several_reservations_the_oldest_comes_first(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        @scheduler.job_type("gpu", resources={"gpu": 1})
+        async def gpu(run: Any) -> None:
+            await asyncio.sleep(10)
+
+        for office in ("a", "b"):
+            await scheduler.create_office(office)
+        await scheduler.submit("gpu")
+        await asyncio.sleep(1)
+        later = [asyncio.ensure_future(scheduler.run_direct("gpu", office_id=office)) for office in ("b", "a")]
+
+        ended = await asyncio.gather(*later)
+
+        assert [direct.office_id for direct in by_start(ended)] == ["b", "a"]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_pause_does_not_hold_a_direct_request_back(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.pause()
+        job = await scheduler.submit("work")
+
+        ended = await scheduler.run_direct("work", {"seconds": 1})
+
+        assert ended.status is DirectStatus.COMPLETED
+        assert await states(scheduler, job) == ["QUEUED"]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_wait_that_runs_out_is_slot_busy_and_says_how_many_were_ahead(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.submit("work", {"seconds": 1000})
+        patient = asyncio.ensure_future(scheduler.run_direct("work", wait_timeout_seconds=2000))
+        await testing.settled()
+
+        with pytest.raises(SlotBusy, match="within 60 seconds; 1 callers were ahead") as refused:
+            await scheduler.run_direct("work", wait_timeout_seconds=60)
+
+        assert (refused.value.code, refused.value.ahead) == ("slot_busy", 1)
+        assert (await patient).status is DirectStatus.COMPLETED
+        assert count(tmp_path, "direct_executions", "status = 'CANCELLED' and reason = 'the wait ran out'") == 1
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_caller_that_hangs_up_while_waiting_gives_its_place_up_at_once(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        running = await scheduler.submit("work", {"seconds": 10})
+        queued = await scheduler.submit("work", {"seconds": 1})
+        first, second = (asyncio.ensure_future(scheduler.run_direct("work", {"n": n})) for n in range(2))
+        await testing.settled()
+
+        first.cancel()
+        await testing.settled()
+
+        assert [r.status for r in await scheduler.reservations()] == ["ACTIVE", "RELEASED"], "the next has reserved"
+        second.cancel()
+        await scheduler.wait(running.job_id)
+        await testing.settled()
+        assert await states(scheduler, queued) == ["RUNNING"], "nobody waits, so the queue goes on"
+        assert count(tmp_path, "direct_executions", "reason = 'the caller hung up'") == 2
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_caller_that_hangs_up_while_its_work_runs_ends_it_unless_it_asked_to_detach(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        attached = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 50}, direct_id="attached"))
+        await asyncio.sleep(1)
+        attached.cancel()
+        await testing.settled()
+        detached = asyncio.ensure_future(
+            scheduler.run_direct("work", {"seconds": 50, "x": 1}, direct_id="detached", detach=True)
+        )
+        await asyncio.sleep(1)
+        detached.cancel()
+        await asyncio.sleep(100)
+
+        ended = await scheduler.direct("attached")
+        assert (ended.status, ended.failure_kind) == (DirectStatus.FAILED, FailureKind.CANCELLED)
+        kept = await scheduler.direct("detached")
+        assert (kept.status, kept.result) == (DirectStatus.COMPLETED, {"x": 1})
+
+    with_scheduler(tmp_path, main)
+
+
+def test_direct_work_always_has_a_timeout(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        own = await scheduler.run_direct("work", {"seconds": 10_000}, timeout_seconds=5)
+        default = await scheduler.run_direct("work", {"seconds": 10_000})
+
+        assert (own.failure_kind, own.ran_seconds) == (FailureKind.TIMEOUT, 5)
+        assert (default.failure_kind, default.ran_seconds) == (FailureKind.TIMEOUT, 3600)
+
+    with_scheduler(tmp_path, main)
+
+
+def test_the_reservation_is_renewed_while_its_owner_lives(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        caller = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 3000}))
+        await asyncio.sleep(2500)
+
+        (reservation,) = await scheduler.reservations()
+
+        assert reservation.status == "ACTIVE"
+        assert reservation.expires_at > scheduler._clock.now()
+        assert (await caller).status is DirectStatus.COMPLETED
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_reservation_without_an_owner_expires_after_its_work_was_ended_and_the_queue_goes_on(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 3000}, direct_id="orphan"))
+        await asyncio.sleep(1)
+        job = await scheduler.submit("work", {"seconds": 5000})
+        scheduler._direct._callers.clear()
+
+        await asyncio.sleep(700)
+
+        orphan = await scheduler.direct("orphan")
+        assert orphan.status is DirectStatus.FAILED
+        assert await states(scheduler, job) == ["RUNNING"]
+        assert (await scheduler.job(job.job_id)).started_at == orphan.finished_at
+
+    with_scheduler(tmp_path, main)
+
+
+def test_after_a_crash_reservations_expire_executions_fail_and_the_queue_resumes(tmp_path: Path) -> None:
+    async def main() -> None:
+        first = new_scheduler(tmp_path)
+        await first.start()
+        for direct_id in ("running", "waiting"):
+            asyncio.ensure_future(first.run_direct("work", {"seconds": 100}, direct_id=direct_id))
+        await testing.settled()
+        job = await first.submit("work", {"seconds": 1})
+        await testing.crash(first)
+
+        second = new_scheduler(tmp_path, seed=1)
+        async with second:
+            for direct_id in ("running", "waiting"):
+                ended = await second.direct(direct_id)
+                assert (ended.status, ended.failure_kind) == (DirectStatus.FAILED, FailureKind.CRASH)
+            assert {r.status for r in await second.reservations()} == {"EXPIRED"}
+            assert second.recovered.direct == 2
+            assert (await second.wait(job.job_id)).state == "COMPLETED"
+        third = new_scheduler(tmp_path, seed=2)
+        async with third:
+            assert third.recovered.direct == 0, "doing it twice changes nothing"
+
+    testing.run(main())
+
+
+def test_at_most_a_hundred_callers_wait_in_an_office(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.submit("work", {"seconds": 10})
+        callers = [asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 0.1})) for _ in range(100)]
+        await testing.settled()
+
+        with pytest.raises(SlotBusy) as refused:
+            await scheduler.run_direct("work")
+
+        assert refused.value.ahead == 100
+        assert all(direct.status is DirectStatus.COMPLETED for direct in await asyncio.gather(*callers))
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_direct_request_can_be_cancelled_while_it_waits_and_while_it_runs(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        running, waiting = (
+            asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 50}, direct_id=name)) for name in "ab"
+        )
+        await testing.settled()
+
+        await scheduler.cancel_direct("b")
+        await scheduler.cancel_direct("a")
+
+        assert (await waiting).status is DirectStatus.CANCELLED
+        assert (await running).failure_kind is FailureKind.CANCELLED
+        with pytest.raises(Conflict, match="is FAILED since"):
+            await scheduler.cancel_direct("a")
+
+    with_scheduler(tmp_path, main)
+
+
+def test_while_draining_waiting_callers_are_sent_away_and_running_work_finishes(tmp_path: Path) -> None:
+    async def main() -> None:
+        scheduler = new_scheduler(tmp_path)
+        await scheduler.start()
+        running, waiting = (asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 50})) for _ in range(2))
+        await testing.settled()
+
+        stopping = asyncio.ensure_future(scheduler.stop())
+        await testing.settled()
+
+        with pytest.raises(Draining):
+            await waiting
+        with pytest.raises(Draining):
+            await scheduler.run_direct("work")
+        assert (await running).status is DirectStatus.COMPLETED
+        assert await stopping is True
+
+    testing.run(main())
+
+
+def test_a_caller_hears_its_place_progress_and_output_as_they_come(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        @scheduler.job_type("talk")
+        async def talk(run: Any) -> str:
+            run.progress(0.5, "half")
+            run.log.info("hello")
+            return "done"
+
+        await scheduler.submit("work", {"seconds": 5})
+        before = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 5}))
+        await testing.settled()
+
+        heard = [update async for update in scheduler.stream_direct("talk")]
+
+        assert [update.kind for update in heard] == ["place", "place", "started", "progress", "output", "result"]
+        assert [update.data["ahead"] for update in heard[:2]] == [1, 0]
+        assert heard[3].data == {"fraction": 0.5, "text": "half"}
+        assert heard[4].data["text"].endswith("INFO hello\n")
+        assert heard[5].data["direct"].result == "done"
+        await before
+
+    with_scheduler(tmp_path, main)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"job_type": "nonsense"}, UnknownJobType),
+        ({"job_type": "work", "params": {"seconds": "x"}}, Invalid),
+        ({"job_type": "work", "wait_timeout_seconds": "soon"}, Invalid),
+        ({"job_type": "work", "timeout_seconds": -1}, Invalid),
+        ({"job_type": "work", "direct_id": ""}, Invalid),
+        ({"job_type": "work", "colour": "red"}, Invalid),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_a_bad_direct_request_is_refused_and_nothing_is_stored(
+    tmp_path: Path, options: dict[str, Any], problem: type[Exception]
+) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        with pytest.raises(problem):
+            await scheduler.run_direct(**options)
+
+        assert count(tmp_path, "direct_executions") == 0
+
+    with_scheduler(tmp_path, main)
+
+
+def test_an_id_of_ones_own_choice_is_used_once(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.run_direct("work", direct_id="mine")
+
+        with pytest.raises(Conflict, match="already"):
+            await scheduler.run_direct("work", direct_id="mine")
+
+    with_scheduler(tmp_path, main)
+
+
+def watch_starts(scheduler: Scheduler) -> list[str]:
+    """The ids of what is started, in order, as it happens."""
+    order: list[str] = []
+    launch = scheduler._dispatcher._launch
+    assert launch is not None
+
+    def noted(claim: Any) -> None:
+        order.append(claim.job_id)
+        launch(claim)
+
+    scheduler._dispatcher.start(noted)
+    return order
+
+
+async def places(scheduler: Scheduler) -> list[tuple[str, int, int]]:
+    return [(job.job_id, job.priority, job.position) for job in await scheduler.queue()]
+
+
+def by_start(ended: list[Direct]) -> list[Direct]:
+    return sorted(ended, key=lambda direct: direct.started_at or 0)
+
+
+def count(directory: Path, table: str, where: str = "1 = 1") -> int:
+    number: int = database(directory).execute(f"select count(*) from {table} where {where}").get
+    return number
