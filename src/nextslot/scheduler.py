@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +37,7 @@ from .handlers.registry import JobTypes
 from .handlers.threads import DaemonThreads, Threads
 from .model import (
     URGENT,
+    Decision,
     Direct,
     Event,
     FailureKind,
@@ -165,6 +166,7 @@ class Scheduler:
             self._url, self._close_transaction, threaded=self._is_threaded, synchronous=self._synchronous
         )
         self._open_store = store
+        self._events.open()
         self._is_draining = False
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         self._runner = Runner(self._clock, store, self._executor, self._endings, self._direct)
@@ -208,6 +210,7 @@ class Scheduler:
         await self._wait_for_the_end(runner, self._grace if grace_seconds is None else grace_seconds)
         await self._timeouts.close()
         await self._direct.close()
+        self._events.close()
         await store.close()
         self._open_store = self._runner = None
         self._release_waiters()
@@ -276,6 +279,7 @@ class Scheduler:
 
     async def submit_many(self, wanted: Sequence[NewJob], idempotency_key: str | None = None) -> list[Job]:
         """Many jobs in one transaction, all or none; they may depend on each other by `key`."""
+        wanted = _with_instants(wanted)
         now = self._clock.now()
         accepted = await self._create(
             lambda tx: self._intake.accept(tx, wanted, now, idempotency_key, "batch"), rows=len(wanted)
@@ -292,6 +296,7 @@ class Scheduler:
     ) -> tuple[Group, list[Job]]:
         """Jobs that belong together, one after the other or side by side."""
         checked_mode, checked_failure = _choice(GroupMode, mode, "mode"), _choice(OnFailure, on_failure, "on_failure")
+        wanted = _with_instants(wanted)
         now = self._clock.now()
         group, accepted = await self._create(
             lambda tx: self._intake.accept_group(tx, wanted, checked_mode, checked_failure, name, now, idempotency_key),
@@ -433,13 +438,16 @@ class Scheduler:
 
     async def members(self, group_id: str) -> list[Job]:
         """Every job of a group, by place; retries follow what they retry."""
+        await self.group(group_id)
         return await self._read(lambda tx: jobs.members(tx, group_id))
 
     async def queue(self, office_id: str = "default", after: Place | None = None, limit: int = 500) -> list[Job]:
         """The office's queue in its order, waiting jobs too; from a place on."""
+        await self.office(office_id)
         return await self._read(lambda tx: jobs.queue(tx, office_id, after, limit))
 
     async def running(self, office_id: str = "default") -> list[Job]:
+        await self.office(office_id)
         return await self._read(lambda tx: jobs.running_of(tx, office_id))
 
     def progress(self, run_id: str) -> tuple[float | None, str] | None:
@@ -515,7 +523,7 @@ class Scheduler:
 
 def _end_of_chain(tx: Tx, chain_id: str) -> Ended | None:
     last = jobs.chain(tx, chain_id)[-1]
-    is_undecided = last.outcome is RunStatus.FAILED and last.decision is None
+    is_undecided = last.outcome is RunStatus.FAILED and last.decision in (None, Decision.UNDECIDED)
     return Ended(last, runs.of_job(tx, last.job_id)) if last.has_ended and not is_undecided else None
 
 
@@ -528,6 +536,20 @@ def _new_job(**fields: Any) -> NewJob:
         if name in fields:
             fields[name] = _instant(fields[name], name)
     return NewJob(**fields)
+
+
+def _with_instants(wanted: Sequence[NewJob]) -> list[NewJob]:
+    """Times in requests may be datetimes."""
+    return [
+        replace(
+            new,
+            scheduled_for=_instant(new.scheduled_for, "scheduled_for"),
+            expires_at=_instant(new.expires_at, "expires_at"),
+        )
+        if new.scheduled_for is not None or new.expires_at is not None
+        else new
+        for new in wanted
+    ]
 
 
 def _new_direct(**fields: Any) -> NewDirect:

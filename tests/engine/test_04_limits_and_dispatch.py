@@ -1,6 +1,7 @@
 """Section 4 of the specification: limits, and what is dispatched when."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from nextslot import Job, Scheduler, testing
-from nextslot.errors import Invalid
+from nextslot.errors import Invalid, NotFound
 from nextslot.model import NewJob, Office
 from nextslot.policy.limits import Limits
 from tests.support import (
@@ -285,6 +286,25 @@ def test_no_limit_is_exceeded_at_any_instant(tmp_path: Path, seed: int) -> None:
     assert (found["scheduler"], found["resource:gpu"]) == (6, 3)
     left = database(tmp_path).execute("select count(*) from jobs where finished_at is null").get
     assert left == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_stored_counters_say_what_the_jobs_say_whatever_is_done(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def main(scheduler: Scheduler) -> None:
+        for office_id in ("o", "p", "q"):
+            await scheduler.create_office(office_id)
+        for step in range(1, 200):
+            if chance.random() < 0.02:
+                await testing.crash(scheduler)
+                scheduler = new_scheduler(tmp_path, seed=step)
+                await scheduler.start()
+            await do_something(scheduler, chance)
+            assert_counters(tmp_path)
+        await testing.crash(scheduler)
+
+    with_counts(tmp_path, main, synchronous="NORMAL")
 
 
 # The order among those that fit.
@@ -713,6 +733,42 @@ async def submit_something(scheduler: Scheduler, chance: random.Random) -> None:
         scheduled_for=chance.choice((None, scheduler._clock.now().after(chance.random() * 30))),
         retry_policy={"max_attempts": 1},
     )
+
+
+async def do_something(scheduler: Scheduler, chance: random.Random) -> None:
+    """Anything that can be done to a queue; what comes too late is refused, and that is fine."""
+    office_id = chance.choice(("o", "p", "q", "default"))
+    queue = await scheduler.queue(office_id)
+    job_id = chance.choice(queue).job_id if queue else "nothing"
+    running = await scheduler.running(office_id)
+    scope = chance.choice(({}, {"office_id": office_id}, {"job_type": "work"}, {"resource": "gpu"}))
+    with contextlib.suppress(NotFound):
+        match chance.randrange(16):
+            case 0:
+                await scheduler.cancel(job_id)
+            case 1 if running:
+                await scheduler.cancel(running[0].job_id, interrupt=chance.random() < 0.5)
+            case 2:
+                await scheduler.move(job_id, to=chance.choice(("front", "back")))
+            case 3:
+                await scheduler.change(job_id, params={}, scheduled_for=scheduler._clock.now().after(5))
+            case 4:
+                await scheduler.change(job_id, priority=chance.randint(-2, 2), scheduled_for=None)
+            case 5:
+                await scheduler.pause(**scope)
+            case 6 | 7:
+                await scheduler.resume(**scope)
+            case 8:
+                await scheduler.change_office(office_id, max_concurrent_jobs=chance.randint(0, 4))
+            case 9:
+                members = [NewJob(job_type=kind, office_id=office_id) for kind in ("work", "fail", "skip")]
+                await scheduler.submit_group(members, chance.choice(("parallel", "sequential")), "skip")
+            case 10:
+                await scheduler.submit("work", office_id=office_id, depends_on=[job_id] if queue else [])
+            case 11 | 12:
+                await asyncio.sleep(chance.random() * 30)
+            case _:
+                await submit_something(scheduler, chance)
 
 
 async def served(scheduler: Scheduler) -> str:

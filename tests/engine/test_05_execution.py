@@ -266,7 +266,7 @@ def test_an_error_text_is_made_storable(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "result",
-    [object(), {1, 2}, b"bytes", float("nan"), float("inf"), {"k": object()}, {(1,): 2}, "\ud800", 2**70],
+    [Ellipsis, {1, 2}, b"bytes", float("nan"), float("inf"), {"k": Ellipsis}, {(1,): 2}, "\ud800", 2**70],
     ids=repr,
 )
 def test_a_result_that_is_not_json_is_an_invalid_failure_and_not_retried(tmp_path: Path, result: Any) -> None:

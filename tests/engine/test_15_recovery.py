@@ -310,7 +310,7 @@ def test_recovered_says_what_was_done_and_nothing_is_started_before(tmp_path: Pa
     async def check(scheduler: Scheduler) -> None:
         new = [event for event in await history(scheduler) if event.seq > 6]
         told = [event for event in new if event.type == "recovered"]
-        assert [event.details for event in told] == [{"lost": 3, "closed": 0, "decided": 0}]
+        assert [event.details for event in told] == [{"lost": 3, "closed": 0, "decided": 0, "direct": 0}]
         assert min(event.seq for event in new if event.type == "job_started") > told[0].seq
 
     recovered(tmp_path, check)

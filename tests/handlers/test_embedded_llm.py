@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from nextslot.handlers import embedded
@@ -81,7 +81,8 @@ def test_it_speaks_ollamas_protocol() -> None:
         parts = [json.loads(line) for line in again.splitlines()]
         assert whole["response"]
         assert (whole["done"], whole["done_reason"], whole["eval_count"]) == (True, "length", 5)
-        assert [part["done"] for part in parts] == [False] * 5 + [True]
+        assert len(parts) > 2
+        assert [part["done"] for part in parts] == [False] * (len(parts) - 1) + [True]
         assert "".join(part["response"] for part in parts)
         assert said["message"]["role"] == "assistant"
         assert said["message"]["content"].lstrip().startswith("{")
@@ -144,8 +145,9 @@ def test_it_answers_one_request_at_a_time() -> None:
         heard: list[str] = []
 
         async def listen(who: str) -> None:
-            async for _ in models.generate(models.name(None), "Count to ten", "", GenerateOptions(max_tokens=20)):
-                heard.append(who)
+            options = GenerateOptions(max_tokens=20)
+            async for _ in models.generate(models.name(None), "Count to ten", "", options):
+                heard.append(who)  # noqa: PERF401 each at its time
 
         await asyncio.gather(listen("a"), listen("b"))
         await models.close()
@@ -206,13 +208,12 @@ def test_its_process_stays_while_it_is_used() -> None:
 def test_when_its_process_dies_the_request_fails_and_the_next_one_has_a_new_process() -> None:
     async def main() -> None:
         models, process = embedded_models()
-        with pytest.raises(Fail, match="embedded model at .* cut the connection") as failed:
-            async with aclosing(models.generate(models.name(None), "Count", "", LONG)) as chunks:
-                await anext(chunks)
-                assert process.pid is not None
-                os.kill(process.pid, signal.SIGKILL)
-                async for _ in chunks:
-                    pass
+        async with aclosing(models.generate(models.name(None), "Count", "", LONG)) as chunks:
+            await anext(chunks)
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+            with pytest.raises(Fail, match=r"embedded model at .* cut the connection") as failed:
+                [chunk async for chunk in chunks]
         assert failed.value.kind == "unavailable"
         await eventually(lambda: process.pid is None)
 
@@ -241,7 +242,7 @@ def test_a_model_that_cannot_be_loaded_says_so(tmp_path: Path, monkeypatch: pyte
 
     async def main() -> None:
         models, process = embedded_models()
-        with pytest.raises(Fail, match="the embedded model did not start: ."):
+        with pytest.raises(Fail, match=r"the embedded model did not start: ."):
             await hello(models)
 
         assert process.pid is None
@@ -303,6 +304,6 @@ def connections(pid: int | None) -> int:
 def is_gone(pid: int) -> bool:
     """Ended; somebody may still have to take note of it."""
     try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True

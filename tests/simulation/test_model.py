@@ -73,7 +73,6 @@ offices = st.sampled_from(OFFICES)
 priorities = st.sampled_from((0, 0, 0, 5, -1, 1_000_000))
 numbers = st.integers(0, 1000)
 ways = st.sampled_from(("front", "back", "place", "before", "after"))
-rarely = st.sampled_from((False, False, False, True))
 requests = st.builds(
     Request,
     office=offices,
@@ -85,7 +84,7 @@ requests = st.builds(
     prerequisites=st.sampled_from(((), (), ())) | st.lists(numbers, min_size=1, max_size=2).map(tuple),
     is_cancelled_with_prerequisite=st.booleans(),
     timeout=st.sampled_from((None, None, 30)),
-    ignores_signals=rarely,
+    ignores_signals=st.booleans(),
     retries=st.integers(0, 2),
     base_delay=st.sampled_from((5, 60)),
     is_linear=st.booleans(),
@@ -285,10 +284,11 @@ class Engine(RuleBasedStateMachine):
 
     @rule(number=numbers, interrupt=st.sampled_from((None, None, True, False)))
     def cancel(self, number: int, interrupt: bool | None) -> None:
-        job = pick(self.model.jobs, number)
+        live = [job for job in self.model.jobs if job.state in ("QUEUED", "RUNNING")]
+        job = pick(live if number % 5 else self.model.jobs, number // 5)
         if job is None:
             return
-        if job.state in ("QUEUED", "RUNNING"):
+        if job in live:
             self.do(self.scheduler.cancel(self.ids[job.name], interrupt=interrupt))
             self.model.cancel([job], interrupt)
         else:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 
 from ..clock import Instant
+from ..errors import Unavailable
 from ..model import Event
 from ..store import events
 from ..store.store import Store, Tx
@@ -16,6 +17,7 @@ class EventLog:
 
     def __init__(self) -> None:
         self._news = asyncio.Event()
+        self._is_closing = False
 
     def note(
         self,
@@ -37,15 +39,30 @@ class EventLog:
             tx.after_commit(self._wake)
 
     async def follow(self, store: Store, after: int) -> AsyncIterator[Event]:
-        """Every event from a number on, oldest first, and then each new one as it comes."""
+        """Every event from a number on, oldest first, and then each new one as it comes, until the scheduler stops."""
         while True:
-            news = self._news
-            page = await store.read(lambda tx, seq=after: events.after(tx, seq, PAGE))  # type: ignore[misc]
+            news, is_closing = self._news, self._is_closing
+            try:
+                page = await store.read(lambda tx, seq=after: events.after(tx, seq, PAGE))  # type: ignore[misc]
+            except Unavailable:
+                if self._is_closing:
+                    return  # Whoever comes back with its last number misses nothing.
+                raise
             for event in page:
                 after = event.seq
                 yield event
+            if not page and is_closing:
+                return
             if not page:
                 await news.wait()
+
+    def open(self) -> None:
+        self._is_closing = False
+
+    def close(self) -> None:
+        """Readers get what is left, and then their end."""
+        self._is_closing = True
+        self._wake()
 
     def _wake(self) -> None:
         self._news.set()

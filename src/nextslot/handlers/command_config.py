@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import orjson
 
 from ..errors import Invalid, Problem
-from ..model import FailureKind
-from ..policy.requests import is_number, is_storable, resource_problems
+from ..model import FailureKind, RetryPolicy
+from ..policy.requests import is_number, is_storable, resource_problems, retry_policy
 from .command import COMPLETED, PLACEHOLDER, SKIPPED, CommandType, register_command
 from .process import Guardians
 from .registry import JobType, JobTypes, resource_units
@@ -30,6 +31,8 @@ def load_job_types(
     for name, table in tables.items():
         try:
             commands[name] = command_type(table, base_dir)
+            if name in job_types:
+                raise Invalid("there is a job type of this name already")
         except Invalid as error:
             problems += [
                 Problem(".".join(filter(None, ["job_types", name, one.field])), one.problem) for one in error.problems
@@ -50,6 +53,7 @@ def command_type(table: Mapping[str, Any], base_dir: Path) -> CommandType:
     options["pass_env"] = tuple(table.get("pass_env", ()))
     options["resources"] = resource_units(table.get("resources"))
     options["exit_codes"] = {int(code): str(meaning) for code, meaning in table.get("exit_codes", {}).items()}
+    retry_policy(table.get("retry_policy"), RetryPolicy())  # Refuses what is wrong; the office's fills in the rest.
     options["params_schema"] = _schema(table.get("params_schema"), base_dir)
     command = CommandType(**options)
     unknown = [name for name in command.placeholders if not _knows(command.params_schema, name)]
@@ -128,7 +132,7 @@ def _exit_code_problems(codes: object) -> Iterator[Problem]:
 
 def _schema(given: Any, base_dir: Path) -> Mapping[str, Any] | None:
     if given is None or isinstance(given, Mapping):
-        return given
+        return None if given is None else _checked(given)
     path = base_dir / given
     try:
         schema = orjson.loads(path.read_bytes())
@@ -138,15 +142,30 @@ def _schema(given: Any, base_dir: Path) -> Mapping[str, Any] | None:
         raise Invalid(f"{path} is not JSON: {error}", field="params_schema") from error
     if not isinstance(schema, dict):
         raise Invalid(f"{path} has no JSON object", field="params_schema")
+    return _checked(schema)
+
+
+def _checked(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        jsonschema_rs.validator_for(dict(schema))
+    except (ValueError, jsonschema_rs.ValidationError) as error:
+        raise Invalid(f"not a JSON Schema: {error}", field="params_schema") from error
     return schema
 
 
 def _knows(schema: Mapping[str, Any] | None, name: str) -> bool:
     """Whether a schema has something to say of a parameter; with no schema, every one is known."""
     return schema is None or any(
-        name in part.get("properties", {}) or any(re.search(p, name) for p in part.get("patternProperties", {}))
+        name in part.get("properties", {}) or any(_matches(p, name) for p in part.get("patternProperties", {}))
         for part in _parts(schema, schema, set())
     )
+
+
+def _matches(pattern: str, name: str) -> bool:
+    try:
+        return re.search(pattern, name) is not None
+    except re.error:  # It may be one in the other dialect.
+        return True
 
 
 def _parts(schema: Any, whole: Mapping[str, Any], seen: set[int]) -> Iterator[Mapping[str, Any]]:

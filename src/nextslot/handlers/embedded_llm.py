@@ -91,8 +91,8 @@ class Model:
                 choice = chunk["choices"][0]
                 content = choice["delta"].get("content")
                 ended["reason"] = choice.get("finish_reason") or ended["reason"]
+                ended["tokens"] = chunk.get("timings", {}).get("predicted_n", 0)
                 if content:
-                    ended["tokens"] += 1
                     say(content)
             except Exception as error:
                 failed.append(error)
@@ -126,9 +126,10 @@ class Handler(BaseHTTPRequestHandler):
         if self._is_from_a_page():
             return
         try:
+            body = self._body()  # First of all: what is left of it would be taken for the next request.
             if self.path not in ("/api/generate", "/api/chat"):
                 raise Refused(404, "there is no such path here")
-            self._generate(self._body(), is_chat=self.path == "/api/chat")
+            self._generate(body, is_chat=self.path == "/api/chat")
         except Refused as error:
             self._answer_json(error.status, {"error": str(error)})
         except (ConnectionError, TimeoutError):
@@ -156,6 +157,8 @@ class Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
             self.close_connection = True
+            if length.isdecimal():  # Closing on unread bytes would take the answer with it.
+                self.rfile.read(min(int(length), 8 * MAX_BODY_BYTES))
             raise Refused(413, f"a request has a Content-Length of at most {MAX_BODY_BYTES:,} bytes")
         try:
             body = json.loads(self.rfile.read(int(length)))

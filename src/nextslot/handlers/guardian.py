@@ -42,13 +42,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    os.closerange(SCHEDULER_FD + 1, 1 << 20)
+    is_watched = sys.argv[1] == "watch"
+    own = (SERVER_FD, SCHEDULER_FD) if is_watched else (SERVER_FD,)
+    os.closerange(own[-1] + 1, 1 << 20)
+    for fd in own:
+        os.set_inheritable(fd, False)
     os.setsid()
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    is_watched = sys.argv[1] == "watch"
-    for fd in (SERVER_FD, SCHEDULER_FD) if is_watched else (SERVER_FD,):
-        os.set_inheritable(fd, False)
     gc.disable()
     gc.freeze()
     Server(socket.socket(fileno=SERVER_FD), SCHEDULER_FD if is_watched else None).serve()

@@ -49,8 +49,14 @@ class Output:
 
     def _note_progress(self, lines: bytes) -> None:
         """The newest of many: nobody sees the ones between."""
-        fraction = text = b""
-        for found in _PROGRESS.finditer(lines):
-            fraction, text = found[1], found[2] or b""
-        with suppress(ValueError):  # Not a number: a line like any other.
-            self._run.progress(float(fraction), text.decode("utf-8", "replace").strip())
+        end = len(lines)
+        while end > 0:
+            begin = lines.rfind(_MARK, 0, end)
+            if begin < 0:
+                return
+            found = _PROGRESS.match(lines, begin) if lines[begin - 1 : begin] in (b"", b"\n") else None
+            if found:
+                with suppress(ValueError):  # Not a number: a line like any other.
+                    self._run.progress(float(found[1]), (found[2] or b"").decode("utf-8", "replace").strip())
+                    return
+            end = begin

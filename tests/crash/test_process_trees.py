@@ -1,0 +1,157 @@
+"""Section 5 with a real scheduler, killed while its commands run: their trees die, and no retry runs beside one.
+
+python -m tests.crash.test_process_trees DIRECTORY [forked]       is that scheduler
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nextslot import Scheduler
+from nextslot.handlers.command import register_command
+from nextslot.handlers.command_config import command_type
+from nextslot.handlers.guardian import descendants, processes
+from nextslot.handlers.process import Guardians
+from tests.support import eventually, processes_of
+
+COMMANDS = 10
+# Each: the command, a child and its child, one that left the session, one whose parents have gone, and one more.
+TREE = 6
+# Notes its run and attempt; and, if it is a retry, which processes of an earlier attempt are there beside it.
+COMMAND = """
+import os, subprocess, sys
+from pathlib import Path
+run_id, attempt = os.environ["NEXTSLOT_RUN_ID"], os.environ["NEXTSLOT_ATTEMPT"]
+if attempt != "1":
+    first = [line.split()[0] for line in open("runs") if line.endswith(" 1\\n")]
+    for entry in Path("/proc").iterdir():
+        try:
+            found = entry.name.isdigit() and (entry / "environ").read_text()
+        except OSError:
+            continue
+        if found and any(one in found for one in first):
+            print(entry.name, run_id, file=open("beside", "a"))
+else:
+    subprocess.Popen(["sh", "-c", "trap '' TERM; setsid sleep 300 & while :; do sleep 300; done"])
+    subprocess.Popen(["sh", "-c", "(setsid sleep 300 &)"]).wait()
+with open("runs", "a") as runs:
+    runs.write(f"{run_id} {attempt}\\n")
+if attempt == "1":
+    subprocess.Popen(["sleep", "300"]).wait()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(tmp_path: Path) -> Iterator[None]:
+    yield
+    for pid in processes_of(tmp_path):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("mode", ["plain", "forked"])
+def test_the_trees_of_a_killed_scheduler_are_gone_within_two_seconds_and_retries_start_after(
+    tmp_path: Path, mode: str
+) -> None:
+    scheduler = started_scheduler(tmp_path, mode)
+    try:
+        alive = len(processes_of(tmp_path))
+        scheduler.kill()
+        scheduler.wait()
+        asyncio.run(eventually(lambda: not processes_of(tmp_path), seconds=2))
+    finally:
+        end_forked(tmp_path)
+
+    retry_all(tmp_path)
+
+    assert alive >= TREE * COMMANDS
+    assert not (tmp_path / "beside").exists()
+
+
+def test_trees_that_outlive_their_guardians_too_are_ended_before_the_retries(tmp_path: Path) -> None:
+    scheduler = started_scheduler(tmp_path, "plain")
+    ours = [pid for pid, _ in descendants(scheduler.pid) if pid not in processes_of(tmp_path)]
+    commands = processes_of(tmp_path)
+    for pid in (scheduler.pid, *ours):
+        os.kill(pid, signal.SIGSTOP)
+    for pid in (*ours, scheduler.pid):
+        os.kill(pid, signal.SIGKILL)
+    scheduler.wait()
+    asyncio.run(eventually(lambda: not processes().keys() & set(ours)))
+
+    survivors = len(processes_of(tmp_path))
+    retry_all(tmp_path)
+
+    assert survivors == len(commands) >= TREE * COMMANDS
+    assert not (tmp_path / "beside").exists()
+    assert not processes().keys() & set(commands)
+
+
+def started_scheduler(directory: Path, mode: str) -> "subprocess.Popen[bytes]":
+    """A scheduler in a process of its own, with all its trees grown."""
+    scheduler = subprocess.Popen([sys.executable, "-m", __name__, str(directory), mode])
+    try:
+        asyncio.run(eventually(lambda: len(runs(directory, attempt=1)) == COMMANDS, seconds=30))
+        asyncio.run(eventually(lambda: len(processes_of(directory)) >= TREE * COMMANDS, seconds=30))
+        asyncio.run(eventually(lambda: mode == "plain" or (directory / "forked").exists(), seconds=30))
+    except BaseException:
+        scheduler.kill()
+        raise
+    return scheduler
+
+
+def retry_all(directory: Path) -> None:
+    """The next life, until every command has been run again."""
+    scheduler = subprocess.Popen([sys.executable, "-m", __name__, str(directory), "plain"])
+    try:
+        asyncio.run(eventually(lambda: len(runs(directory, attempt=2)) == COMMANDS, seconds=30))
+    finally:
+        scheduler.kill()
+        scheduler.wait()
+
+
+def runs(directory: Path, attempt: int) -> list[str]:
+    path = directory / "runs"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line.split()[0] for line in lines if line.endswith(f" {attempt}")]
+
+
+def end_forked(directory: Path) -> None:
+    """The child that the scheduler had forked, which has all its descriptors: it outlived it, as it should."""
+    path = directory / "forked"
+    if path.exists():
+        os.kill(int(path.read_text()), signal.SIGKILL)
+
+
+async def main(directory: Path, mode: str) -> None:
+    scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", synchronous="NORMAL")
+    command = command_type({"command": [sys.executable, "-ISc", COMMAND]}, directory)
+    register_command(scheduler.job_types, "tree", command, Guardians())
+    async with scheduler:
+        await scheduler.change_office("default", max_concurrent_jobs=COMMANDS)
+        if not runs(directory, attempt=1):
+            for _ in range(COMMANDS):
+                await scheduler.submit("tree")
+        if mode == "forked":
+            await eventually(lambda: len(runs(directory, attempt=1)) == COMMANDS, seconds=60)
+            (directory / "forked").write_text(str(forked()))
+        await asyncio.sleep(120)
+
+
+def forked() -> int:
+    """A child without exec, as some process pools make them: it holds every descriptor of ours open."""
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    return pid
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
