@@ -351,8 +351,10 @@ class Scheduler:
             job = self._queue.reschedule(tx, job_id, _instant(changes["scheduled_for"], "scheduled_for"), now)
         if "title" in changes:
             job = self._queue.rename(tx, job_id, changes["title"])
-        if changes.get("urgent"):
-            job = self._queue.change_priority(tx, job_id, URGENT, now)
+        if "urgent" in changes:
+            usual = 0 if job.priority == URGENT else job.priority
+            wanted = URGENT if changes["urgent"] else changes.get("priority", usual)
+            job = self._queue.change_priority(tx, job_id, wanted, now)
         elif "priority" in changes:
             job = self._queue.change_priority(tx, job_id, changes["priority"], now)
         return job

@@ -90,7 +90,7 @@ def test_trees_that_outlive_their_guardians_too_are_ended_before_the_retries(tmp
 
     assert survivors == len(commands) >= TREE * COMMANDS
     assert not (tmp_path / "beside").exists()
-    assert not processes().keys() & set(commands)
+    assert not set(processes_of(tmp_path)) & set(commands)
 
 
 def started_scheduler(directory: Path, mode: str) -> "subprocess.Popen[bytes]":

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nextslot import Job, Scheduler, testing
-from nextslot.errors import Invalid, NotFound
+from nextslot.errors import Conflict, Invalid, NotFound
 from nextslot.model import NewJob, Office
 from nextslot.policy.limits import Limits
 from tests.support import (
@@ -259,7 +259,7 @@ def test_a_crash_neither_leaks_a_limit_nor_exceeds_one(tmp_path: Path) -> None:
     assert (peaks(tmp_path)["office:o"], peaks(tmp_path)["resource:gpu"]) == (2, 2)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_limit_is_exceeded_at_any_instant(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     limits = Limits(running=6, job_types={"fail": 2}, resources={"gpu": 3, "disk": 2})
@@ -288,7 +288,7 @@ def test_no_limit_is_exceeded_at_any_instant(tmp_path: Path, seed: int) -> None:
     assert left == 0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_stored_counters_say_what_the_jobs_say_whatever_is_done(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
 
@@ -742,7 +742,7 @@ async def do_something(scheduler: Scheduler, chance: random.Random) -> None:
     job_id = chance.choice(queue).job_id if queue else "nothing"
     running = await scheduler.running(office_id)
     scope = chance.choice(({}, {"office_id": office_id}, {"job_type": "work"}, {"resource": "gpu"}))
-    with contextlib.suppress(NotFound):
+    with contextlib.suppress(NotFound, Conflict):
         match chance.randrange(16):
             case 0:
                 await scheduler.cancel(job_id)

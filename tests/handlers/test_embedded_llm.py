@@ -298,7 +298,8 @@ def chat_of(role: str, content: Any) -> dict[str, Any]:
 
 def connections(pid: int | None) -> int:
     assert pid is not None
-    return sum(one.status == "ESTABLISHED" for one in psutil.Process(pid).net_connections("tcp4"))
+    states = [one.status for one in psutil.Process(pid).net_connections("tcp4")]
+    return states.count("ESTABLISHED") + states.count("CLOSE_WAIT")
 
 
 def is_gone(pid: int) -> bool:

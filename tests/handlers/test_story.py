@@ -200,7 +200,7 @@ def test_5_stories_of_a_failed_run_do_not_count_for_its_retry(tmp_path: Path) ->
 
 def test_5_a_hundred_stories_fit_into_a_result(tmp_path: Path) -> None:
     async def main() -> None:
-        async with scripted(tmp_path, ollama.tells(f"# {'an endless title ' * 9}🌊{'🌊' * 40}\n", CLOCK)) as (
+        async with scripted(tmp_path, ollama.tells(f"# {'lighthouse ' * 4}{'🌊' * 90}\n", CLOCK)) as (
             submit,
             _,
         ):

@@ -39,10 +39,10 @@ EXAMPLES = int(os.environ.get("NEXTSLOT_EXAMPLES", "0"))
 OFFICES = ("default", "a", "b")
 CANCEL_MODES = {"default": "finish", "a": "interrupt", "b": "interrupt"}
 CAPACITY = {
-    "scheduler": 4,
+    "scheduler": 3,
     "office:default": 1,
     "office:a": 2,
-    "office:b": 3,
+    "office:b": 2,
     "role:a/FE": 1,
     "role:b/FE": 1,
     "role:default/FE": 0,
@@ -76,10 +76,10 @@ ways = st.sampled_from(("front", "back", "place", "before", "after"))
 requests = st.builds(
     Request,
     office=offices,
-    type=st.sampled_from(("work", "work", "render")),
+    type=st.sampled_from(("work", "work", "work", "render")),
     priority=st.sampled_from((0, 0, 0, 5, -1)),
-    role=st.sampled_from((None, None, "FE")),
-    resources=st.sampled_from(((), (), (("gpu", 1),), (("disk", 1),), (("disk", 2),), (("gpu", 1), ("disk", 1)))),
+    role=st.sampled_from((None, None, None, "FE")),
+    resources=st.sampled_from(((), (), (), (("gpu", 1),), (("disk", 1),), (("disk", 2),), (("gpu", 1), ("disk", 1)))),
     delay=st.sampled_from((None, None, None, 5, 60)),
     prerequisites=st.sampled_from(((), (), ())) | st.lists(numbers, min_size=1, max_size=2).map(tuple),
     is_cancelled_with_prerequisite=st.booleans(),
@@ -478,7 +478,7 @@ class Engine(RuleBasedStateMachine):
 
 
 PROFILE = settings(
-    max_examples=EXAMPLES or 100,
+    max_examples=EXAMPLES or 150,
     stateful_step_count=40,
     derandomize=not EXAMPLES,
     database=None,
@@ -491,6 +491,22 @@ def test_the_engine_does_at_every_step_what_the_model_says(monkeypatch: pytest.M
     monkeypatch.setattr(queue, "GAP", 2)  # So that neighbours often have to make room.
 
     run_state_machine_as_test(Engine, settings=PROFILE)
+
+
+def test_a_new_job_goes_behind_those_that_had_to_make_room_in_the_same_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue, "GAP", 2)
+    engine = Engine()
+    engine.pause_or_resume("scheduler", True)
+    engine.do_together([("submit", Request())] * 6)
+    engine.agree()
+
+    moves = [("move", number, "after", 4) for number in range(4)]  # Each of the first four behind the last.
+    engine.do_together([("submit", Request()), *moves, ("submit", Request())])
+
+    engine.agree()
+    engine.teardown()
 
 
 async def all_of(steps: list[Coroutine[Any, Any, Any]]) -> list[Any]:

@@ -40,11 +40,22 @@ RUN_ONCE = "the outcome of a run is written once (INV-002)"
 ARTIFACTS = "artifacts are only added (INV-002)"
 EVENTS = "events are only appended"
 OCCURRENCES = "an occurrence is accounted for once"
+DIRECT_BORN = "a direct execution begins WAITING, and cannot be replaced"
+DIRECT_MOVES = "illegal move of a direct execution"
+DIRECT_ONCE = "what a direct execution is never changes, and how it ended is written once"
 ONE_WORKER = "a worker runs one job at a time (INV-003)"
 CHECK = "CHECK constraint failed: "
 UNIQUE = "UNIQUE constraint failed: "
 FOREIGN = "FOREIGN KEY constraint failed"
 
+RESERVE = (
+    "insert into reservations (reservation_id, office_id, reserved_at, reserved_by, expires_at, status) "
+    "values (:id, :office, 1, 'caller', 2, 'ACTIVE')"
+)
+WAIT = (
+    "insert into direct_executions (direct_id, arrival, office_id, lane_id, job_type, params, status, is_detached, "
+    "timeout_seconds, created_at, wait_until) values (:id, :arrival, 'default', 1, 'work', '{}', :status, 0, 1.0, 1, 2)"
+)
 BEGIN_RUN = "insert into runs (run_id, job_id, params_snapshot, started_at) values ('new', :queued, '{}', 1)"
 
 
@@ -500,7 +511,7 @@ def test_a_unique_key_cannot_be_taken_over(db: Attacked) -> None:
 
 @pytest.mark.parametrize("verb", ["insert", "insert or replace"])
 def test_5_5_an_office_has_one_ACTIVE_reservation(db: Attacked, verb: str) -> None:
-    reserve = f"{verb} into reservations values (:id, :office, 1, 'caller', 2, 'ACTIVE')"
+    reserve = RESERVE.replace("insert", verb)
     db.run(reserve, id="first", office="default")
     db.run(reserve, id="elsewhere", office="elsewhere")
 
@@ -510,14 +521,14 @@ def test_5_5_an_office_has_one_ACTIVE_reservation(db: Attacked, verb: str) -> No
 
 def test_5_5_the_index_stands_behind_the_rule(db: Attacked) -> None:
     db.connection.execute("drop trigger reservation_inserted_once")
-    db.run("insert into reservations values ('first', 'default', 1, 'caller', 2, 'ACTIVE')")
+    db.run(RESERVE, id="first", office="default")
 
-    db.refuses(UNIQUE, "insert into reservations values ('second', 'default', 1, 'caller', 2, 'ACTIVE')")
+    db.refuses(UNIQUE, RESERVE, id="second", office="default")
 
 
 @pytest.mark.parametrize("ended", ["RELEASED", "EXPIRED"])
 def test_5_5_a_reservation_is_not_revived(db: Attacked, ended: str) -> None:
-    db.run("insert into reservations values ('first', 'default', 1, 'caller', 2, 'ACTIVE')")
+    db.run(RESERVE, id="first", office="default")
     db.run("update reservations set status = :ended", ended=ended)
 
     for verb in ("update", "update or replace"):
@@ -530,12 +541,52 @@ def test_5_5_a_reservation_is_not_revived(db: Attacked, ended: str) -> None:
     [("reservation_id", "second"), ("office_id", "elsewhere"), ("reserved_at", 7), ("reserved_by", "another")],
 )
 def test_5_5_a_reservation_stays_with_its_holder(db: Attacked, column: str, value: object) -> None:
-    db.run("insert into reservations values ('first', 'default', 1, 'caller', 2, 'ACTIVE')")
-    db.run("insert into reservations values ('second', 'elsewhere', 1, 'caller', 2, 'ACTIVE')")
+    db.run(RESERVE, id="first", office="default")
+    db.run(RESERVE, id="second", office="elsewhere")
     change = f"reservations set {column} = :value where reservation_id = 'first'"
 
     db.refuses("what a reservation is never changes", "update " + change, value=value)
     db.refuses("what a reservation is never changes", "update or replace " + change, value=value)
+
+
+@pytest.mark.parametrize("verb", ["insert", "insert or replace"])
+def test_DEC_004_a_direct_execution_begins_WAITING_and_is_not_replaced(db: Attacked, verb: str) -> None:
+    wait = WAIT.replace("insert", verb)
+    db.run(wait, id="first", arrival=1, status="WAITING")
+
+    for status in ("RUNNING", "COMPLETED", "FAILED", "SKIPPED", "CANCELLED"):
+        db.refuses(DIRECT_BORN, wait, id="second", arrival=2, status=status)
+    db.refuses(DIRECT_BORN, wait, id="first", arrival=2, status="WAITING")
+    db.refuses(DIRECT_BORN, wait, id="second", arrival=1, status="WAITING")
+
+
+@pytest.mark.parametrize("ended", ["COMPLETED", "FAILED", "SKIPPED"])
+def test_DEC_004_a_direct_execution_waits_then_runs_then_ends(db: Attacked, ended: str) -> None:
+    db.run(WAIT, id="first", arrival=1, status="WAITING")
+
+    db.refuses(CHECK, "update direct_executions set status = 'RUNNING'")
+    for early in ("COMPLETED", "SKIPPED"):
+        db.refuses(DIRECT_MOVES, "update direct_executions set status = :early", early=early)
+    db.run("update direct_executions set status = 'RUNNING', started_at = 1")
+    for back in ("WAITING", "CANCELLED"):
+        db.refuses(DIRECT_MOVES, "update direct_executions set status = :back", back=back)
+    db.refuses(CHECK, "update direct_executions set status = :ended", ended=ended)
+    db.run("update direct_executions set status = :ended, finished_at = 2", ended=ended)
+    for change in ("status = 'RUNNING', finished_at = null", "error = 'other'", "finished_at = 3", "result = '[]'"):
+        db.refuses(DIRECT_ONCE, f"update direct_executions set {change}")
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["direct_id = 'other'", "arrival = 2", "office_id = 'elsewhere'", "job_type = 'x'", "params = '[]'",
+     "created_at = 7"],
+)  # fmt: skip
+def test_DEC_004_what_a_direct_execution_is_never_changes(db: Attacked, change: str) -> None:
+    db.run(WAIT, id="first", arrival=1, status="WAITING")
+    db.run(WAIT, id="other", arrival=2, status="WAITING")
+
+    for verb in ("update", "update or replace"):
+        db.refuses(DIRECT_ONCE, f"{verb} direct_executions set {change} where direct_id = 'first'")
 
 
 @pytest.mark.parametrize("verb", ["insert", "insert or replace"])
@@ -621,12 +672,14 @@ def test_the_number_of_an_event_is_never_given_again(db: Attacked) -> None:
         ("artifacts", ARTIFACTS),
         ("occurrences", OCCURRENCES),
         ("reservations", "a reservation is never deleted outside maintenance"),
+        ("direct_executions", "a direct execution is never deleted outside maintenance"),
     ],
 )
 def test_history_is_not_deleted(db: Attacked, table: str, message: str) -> None:
     db.run("insert into artifacts select run_id, 'a.md', 'there', 1 from runs where job_id = :completed")
     db.run("insert into occurrences values ('s', 7, null, 1, 'skipped', 'missed', null)")
-    db.run("insert into reservations values ('first', 'default', 1, 'caller', 2, 'RELEASED')")
+    db.run(RESERVE, id="first", office="default")
+    db.run(WAIT, id="d", arrival=1, status="WAITING")
 
     db.refuses(message, f"delete from {table}")
 
@@ -639,6 +692,7 @@ def test_history_is_not_deleted(db: Attacked, table: str, message: str) -> None:
         ("artifacts", ARTIFACTS),
         ("occurrences", OCCURRENCES),
         ("reservations", "a reservation cannot be replaced"),
+        ("direct_executions", DIRECT_BORN),
         ("events", EVENTS),
     ],
 )
@@ -646,7 +700,8 @@ def test_no_row_of_history_is_replaced_by_itself(db: Attacked, table: str, messa
     """Else OR REPLACE would delete a row and put another in its place, past every rule about changes."""
     db.run("insert into artifacts select run_id, 'a.md', 'there', 1 from runs where job_id = :completed")
     db.run("insert into occurrences values ('s', 7, null, 1, 'skipped', 'missed', null)")
-    db.run("insert into reservations values ('first', 'default', 1, 'caller', 2, 'RELEASED')")
+    db.run(RESERVE, id="first", office="default")
+    db.run(WAIT, id="d", arrival=1, status="WAITING")
 
     db.refuses(message, f"insert or replace into {table} select * from {table}")
     db.refuses(message, f"replace into {table} select * from {table}")
@@ -726,6 +781,15 @@ def test_a_pause_is_of_something_known(db: Attacked) -> None:
     db.refuses(CHECK, "insert into pauses values ('planet', 'mars', 1)")
 
 
+def test_an_outage_is_of_failures_and_is_probed_while_it_is_held(db: Attacked) -> None:
+    outage = "insert into outages (resource, failures, held_since, probe_at, pause_seconds, is_probed) values ('r', "
+
+    db.refuses(CHECK, outage + "0, null, null, 1.0, 0)")
+    db.refuses(CHECK, outage + "5, 1, null, 1.0, 0)")
+    db.refuses(CHECK, outage + "5, null, 1, 1.0, 0)")
+    db.refuses(CHECK, outage + "5, 1, 1, 1.0, 2)")
+
+
 # What refers to something that is not there.
 
 
@@ -735,7 +799,7 @@ def test_a_pause_is_of_something_known(db: Attacked) -> None:
         "insert into dependencies values (:queued, 'nobody', :queued, 0)",
         "insert into dependencies values ('nobody', :queued, :queued, 0)",
         "insert into artifacts values ('no run', 'a.md', 'there', 1)",
-        "insert into reservations values ('first', 'nowhere', 1, 'caller', 2, 'ACTIVE')",
+        RESERVE.replace(":id", "'first'").replace(":office", "'nowhere'"),
         "insert into occurrences values ('s', 7, null, 1, 'fired', null, 'nobody')",
         "update jobs set lane_id = 777 where job_id = :queued",
         "insert into lanes select 777, 'nowhere', job_type, resources, local, shared, class_key, 0, 0, 0 from lanes "
@@ -857,7 +921,8 @@ def test_every_rule_of_the_schema_is_attacked_here(db: Attacked) -> None:
     rules = {row[0] for row in db.run("select name from sqlite_schema where type = 'trigger'")}
 
     assert rules == {
-        "artifact_fixed", "artifact_inserted_once", "artifact_kept", "event_fixed", "event_inserted_once",
+        "artifact_fixed", "artifact_inserted_once", "artifact_kept", "direct_born_waiting", "direct_kept",
+        "direct_moves", "direct_written_once", "event_fixed", "event_inserted_once",
         "event_kept", "event_newest_kept", "job_born_queued", "job_decided_once", "job_ends_once", "job_ends_with_run",
         "job_follows", "job_frozen", "job_identity", "job_inserted_once", "job_kept", "job_moves", "job_runs_with_run",
         "job_takes_free_worker", "occurrence_fixed", "occurrence_inserted_once", "occurrence_kept",

@@ -342,16 +342,19 @@ def abandon(store: Store) -> None:
 
 @contextlib.contextmanager
 def forked() -> Iterator[None]:
-    """A child that runs no other program, alive meanwhile."""
+    """A child that runs no other program: it has begun when the body runs, and ends after it."""
+    begun, begin = os.pipe()
     end, hold = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(hold)
+        os.write(begin, b".")
         os.read(end, 1)
         os._exit(0)
-    os.close(end)
+    os.read(begun, 1)
     yield
-    os.close(hold)
+    for pipe in (begun, begin, end, hold):
+        os.close(pipe)
     os.waitpid(child, 0)
 
 

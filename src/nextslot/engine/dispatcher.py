@@ -130,7 +130,8 @@ class Dispatcher:
         if not fitting:
             pass_.others = None  # That office is one of ours now; the next of its class has to be looked for.
             fitting = self._open_lanes(tx, pass_, office)
-        self._start_first(tx, pass_, office, fitting)
+        if fitting:  # Else a policy has changed its mind since the lane was stored as open: look again without it.
+            self._start_first(tx, pass_, office, fitting)
         return True
 
     def _open_lanes(self, tx: Tx, pass_: _Pass, office: OfficeSlate) -> list[Lane]:

@@ -1,5 +1,6 @@
 """The job types: which handler a type has, what parameters it takes, what it needs."""
 
+import functools
 import inspect
 import types
 import typing
@@ -136,7 +137,9 @@ def signature_schema(handler: Handler) -> dict[str, Any]:
 
 
 def _function_of(handler: Handler) -> Any:
-    """The function behind a handler that may be an object with `__call__`."""
+    """The function behind a handler that may be a partial one, or an object with `__call__`."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
     return handler if inspect.isroutine(handler) else type(handler).__call__
 
 
