@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from .chance import Chance, SystemChance
 from .clock import Clock, Instant, SystemClock
@@ -32,8 +32,9 @@ from .engine.timeouts import TimeoutManager
 from .engine.timer import Timer
 from .engine.workers import Workers
 from .errors import Draining, Invalid, NextslotError, NotFound, Unavailable
+from .handlers.catalog import Catalog
 from .handlers.files import RunFiles
-from .handlers.registry import JobTypes
+from .handlers.similarity import Known
 from .handlers.threads import DaemonThreads, Threads
 from .model import (
     URGENT,
@@ -62,9 +63,14 @@ from .store.store import Store, Tx, Work
 
 log = logging.getLogger(__name__)
 
+if TYPE_CHECKING:
+    from .handlers.llm import LanguageModels
+
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Of more stories than this a new one is compared with the newest.
+MOST_STORIES = 10_000
 # How long work that was told to stop at shutdown has, before it is left behind.
 STOP_GRACE_SECONDS = 10.0
 
@@ -116,7 +122,7 @@ class Scheduler:
         self._grace = shutdown_grace_seconds
         self._clock = clock or SystemClock()
         policy = limits or Limits()
-        self.job_types = JobTypes()
+        self.job_types = Catalog(self._clock)
         self._files = RunFiles(Path(data) if data is not None else data_directory(url))
         self._events = EventLog()
         self._timer = Timer(self._clock)
@@ -148,13 +154,30 @@ class Scheduler:
     # Job types.
 
     def job_type(self, name: str, **options: Any) -> Callable[[F], F]:
-        """Registers a function, sync or async, as the handler of a job type."""
+        """Registers a function, sync or async, as the handler of a job type; see `job_types.add` for the options."""
 
         def register(handler: F) -> F:
-            self.job_types.register(name, handler, **options)
+            self.job_types.add(name, handler, **options)
             return handler
 
         return register
+
+    def use_language_models(self, models: "LanguageModels | None" = None) -> None:
+        """Adds `story` and `research`, and asks Ollama itself when it was held because it did not answer."""
+        # Imported here because a scheduler without language models needs no HTTP client in its memory.
+        from .handlers import llm
+
+        models = models or llm.LanguageModels()
+        self.job_types.add_language_models(models, self._earlier_stories)
+        self.probe("ollama", models.answers)
+
+    async def _earlier_stories(self) -> list[Known]:
+        found = await self._read(lambda tx: runs.story_results(tx, MOST_STORIES))
+        return [
+            Known(story["fingerprint"], story["sketch"], story["story_id"])
+            for result in found
+            for story in result.get("stories", ())
+        ]
 
     # Life.
 
@@ -210,6 +233,7 @@ class Scheduler:
         await self._wait_for_the_end(runner, self._grace if grace_seconds is None else grace_seconds)
         await self._timeouts.close()
         await self._direct.close()
+        await self.job_types.close()
         self._events.close()
         await store.close()
         self._open_store = self._runner = None

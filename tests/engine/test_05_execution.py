@@ -462,6 +462,30 @@ def test_a_handler_that_ignores_its_signal_keeps_its_slot_until_it_returns(tmp_p
     with_scheduler(tmp_path, main)
 
 
+def test_no_progress_and_no_output_for_the_stall_time_is_a_timeout(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        @scheduler.job_type("steps")
+        async def steps(run: RunContext, sign: str) -> None:
+            for number in range(10):
+                await asyncio.sleep(4)
+                if sign == "progress":
+                    run.progress(number / 10)
+                elif sign == "output":
+                    run.log.info("still here")
+
+        await scheduler.change_office("default", max_concurrent_jobs=0)
+        options: dict[str, Any] = {"stall_timeout_seconds": 5, "retry_policy": NO_RETRY}
+        alive = [await scheduler.submit("steps", {"sign": sign}, **options) for sign in ("progress", "output")]
+        stalled = await scheduler.submit("steps", {"sign": "none"}, **options)
+        await asyncio.sleep(100)
+
+        assert await states(scheduler, *alive, stalled) == ["COMPLETED", "COMPLETED", "FAILED"]
+        run = await the_run(scheduler, stalled.job_id)
+        assert (run.failure_kind, 5 <= seconds(run) < 6) == ("timeout", True)
+
+    with_scheduler(tmp_path, main)
+
+
 # The cancel signal.
 
 

@@ -76,7 +76,7 @@ def test_while_any_caller_of_an_office_waits_its_queue_dispatches_nothing(tmp_pa
         assert await states(scheduler, long, queued) == ["RUNNING", "QUEUED"], (
             "one slot was free for 20 s, and is again"
         )
-        assert first.done() and not second.done()
+        assert (first.done(), second.done()) == (True, False)
         await second
         await testing.settled()
         assert await states(scheduler, queued) == ["RUNNING"]
@@ -236,7 +236,7 @@ def test_the_reservation_is_renewed_while_its_owner_lives(tmp_path: Path) -> Non
 
 def test_a_reservation_without_an_owner_expires_after_its_work_was_ended_and_the_queue_goes_on(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 3000}, direct_id="orphan"))
+        left = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 3000}, direct_id="orphan"))
         await asyncio.sleep(1)
         job = await scheduler.submit("work", {"seconds": 5000})
         scheduler._direct._callers.clear()
@@ -247,6 +247,7 @@ def test_a_reservation_without_an_owner_expires_after_its_work_was_ended_and_the
         assert orphan.status is DirectStatus.FAILED
         assert await states(scheduler, job) == ["RUNNING"]
         assert (await scheduler.job(job.job_id)).started_at == orphan.finished_at
+        left.cancel()
 
     with_scheduler(tmp_path, main)
 
@@ -255,11 +256,15 @@ def test_after_a_crash_reservations_expire_executions_fail_and_the_queue_resumes
     async def main() -> None:
         first = new_scheduler(tmp_path)
         await first.start()
-        for direct_id in ("running", "waiting"):
+        callers = [
             asyncio.ensure_future(first.run_direct("work", {"seconds": 100}, direct_id=direct_id))
+            for direct_id in ("running", "waiting")
+        ]
         await testing.settled()
         job = await first.submit("work", {"seconds": 1})
         await testing.crash(first)
+        for caller in callers:
+            caller.cancel()
 
         second = new_scheduler(tmp_path, seed=1)
         async with second:

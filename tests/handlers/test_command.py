@@ -220,6 +220,19 @@ def test_told_to_stop_the_kind_is_what_we_told_it_and_nothing_is_left(tmp_path: 
     with_command(tmp_path, main, ["sh", "-c", script])
 
 
+@pytest.mark.parametrize(
+    ("script", "status", "error"),
+    [
+        ("for i in 1 2 3 4 5 6; do printf .; sleep 0.2; done", "COMPLETED", None),
+        ("sleep 60", "FAILED", "no output and no progress for 0.8 seconds"),
+    ],
+)
+def test_a_command_that_writes_is_not_stalled(tmp_path: Path, script: str, status: str, error: str | None) -> None:
+    run = run_command(tmp_path, ["sh", "-c", script], stall_timeout_seconds=0.8)
+
+    assert (run.status, run.error) == (status, error)
+
+
 def test_what_ignores_its_signal_is_killed_after_its_grace_time(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         job = await scheduler.submit("tested", timeout_seconds=0.5, retry_policy=NO_RETRY)

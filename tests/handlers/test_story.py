@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +292,28 @@ def test_5_files_are_written_all_or_none(tmp_path: Path) -> None:
     asyncio.run(main())
 
     assert [path.name for path in tmp_path.iterdir()] == ["b.json"]
+
+
+def test_7_a_run_that_is_told_to_stop_while_it_writes_leaves_whole_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_writing, may_go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(os, "fsync", lambda _: (is_writing.set(), may_go_on.wait(10)))
+
+    async def main() -> None:
+        writing = asyncio.ensure_future(write_files(tmp_path, {"a.md": "text", "b.json": "{}"}))
+        await asyncio.to_thread(is_writing.wait)
+
+        writing.cancel()
+        await asyncio.wait([writing], timeout=0.05)
+
+        assert not writing.done()
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a.md", "b.json"]
+
+    asyncio.run(main())
 
 
 def test_similar_texts_have_similar_sketches() -> None:

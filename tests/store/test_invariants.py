@@ -496,7 +496,15 @@ def test_a_chain_has_a_root_that_retries_nothing(db: Attacked) -> None:
     db.refuses(CHECK + "(retry_of is null)", other_chain)
     db.connection.execute("drop trigger job_follows")
     db.refuses(CHECK + "(retry_of is null)", own_chain)
-    db.refuses(CHECK, own_chain.replace(":cancelled", "'new'").replace("'new' from", ":failed from"))
+
+
+def test_a_job_is_not_its_own_retry(db: Attacked) -> None:
+    db.connection.execute("drop trigger job_follows")
+
+    db.refuses(
+        CHECK + "retry_of is null or retry_of <> job_id",
+        db.copy("insert", "jobs", "job_id = :retry", job_id="'new'", retry_of="'new'", chain_id=":failed"),
+    )
 
 
 @pytest.mark.parametrize("verb", ["insert", "insert or replace"])
@@ -614,6 +622,12 @@ def test_what_became_of_an_occurrence_never_changes(db: Attacked, change: str) -
 
     for verb in ("update", "update or replace"):
         db.refuses(OCCURRENCES, f"{verb} occurrences set {change} where instant = 7")
+
+
+def test_an_occurrence_keeps_the_job_that_it_made(db: Attacked) -> None:
+    db.run("insert into occurrences values ('s', 7, null, 1, 'fired', null, :queued)")
+
+    db.refuses(OCCURRENCES, "update occurrences set job_id = :other_queued")
 
 
 def test_an_occurrence_made_a_job_or_was_skipped_for_a_reason(db: Attacked) -> None:

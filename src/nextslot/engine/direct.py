@@ -12,7 +12,6 @@ from typing import Any
 
 from ..clock import Instant
 from ..errors import Conflict, Draining, Invalid, NotFound, SlotBusy, Unavailable
-from ..handlers.registry import resource_units
 from ..lifecycle import CRASH_ERROR
 from ..model import Direct, DirectStatus, FailureKind, Json, NewJob, Outcome
 from ..policy import requests
@@ -105,7 +104,7 @@ class DirectExecutionHandler:
         if slate.callers >= MOST_WAITING:
             raise SlotBusy(slate.callers, f"{slate.callers} callers are waiting already; try again later")
         job_type = self._job_types.get(wanted.job_type)
-        resources = resource_units(job_type.resources)
+        resources = job_type.needs(wanted.params)
         caller = Direct(
             direct_id=direct_id,
             office_id=wanted.office_id,

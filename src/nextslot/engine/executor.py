@@ -4,23 +4,18 @@ It decides no retry, changes no job and sends nothing.
 """
 
 import asyncio
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..clock import Clock
 from ..handlers.files import RunFiles
+from ..handlers.outcomes import raised, returned
 from ..handlers.registry import JobType, JobTypes
-from ..handlers.run import Fail, Listener, RunContext, Skip, Stopped
+from ..handlers.run import Listener, RunContext
 from ..handlers.threads import Threads
-from ..model import FailureKind, Json, Outcome
-from ..policy.requests import json_problems
-from ..store.codec import dumps
+from ..model import FailureKind, Outcome
 from .dispatcher import Claim
-
-MAX_RESULT_BYTES = 64 * 1024
-MAX_ERROR = 10_000
 
 _TOLD = {
     FailureKind.TIMEOUT: "timed out",
@@ -117,14 +112,14 @@ class Executor:
 
     async def _await(self, job_type: JobType, run: RunContext) -> Outcome:
         try:
-            return _returned(run, await job_type.handler(run, **run.params))
+            return returned(run, await job_type.handler(run, **run.params))
         except GeneratorExit:
             raise
         except BaseException as error:  # Whatever a handler raises is a failure of its job, not of ours.
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise  # It was not the handler's own.
-            return _raised(run, error)
+            return raised(run, error)
 
     def _as_told(self, active: _Active, outcome: Outcome) -> Outcome:
         """Once it was told to stop, that is what it ended of, whatever it says itself (section 5)."""
@@ -160,55 +155,6 @@ def _on_loop(listen: Listener) -> Listener:
 def _call(job_type: JobType, run: RunContext) -> Outcome:
     """In a thread of its own."""
     try:
-        return _returned(run, job_type.handler(run, **run.params))
+        return returned(run, job_type.handler(run, **run.params))
     except BaseException as error:  # The thread goes on to serve the next handler.
-        return _raised(run, error)
-
-
-def _returned(run: RunContext, value: Json) -> Outcome:
-    if value is None:
-        return Outcome.completed()
-    if isinstance(value, Outcome):  # From a handler that knows more of its end than a result: a command.
-        return replace(value, error=_optional(value.error), reason=_optional(value.reason))
-    problem = next(json_problems("result", {"": value}), None)
-    if problem is not None:
-        return _invalid(run, f"the handler returned something that cannot be kept as JSON: {problem.problem}")
-    size = len(dumps(value).encode())
-    if size > MAX_RESULT_BYTES:
-        return _invalid(
-            run, f"the handler returned {size:,} bytes; a result has at most {MAX_RESULT_BYTES:,}: use an artifact"
-        )
-    return Outcome.completed(value)
-
-
-def _invalid(run: RunContext, error: str) -> Outcome:
-    run.log.error("%s", error)
-    return Outcome.failed(FailureKind.INVALID, _clean(error))
-
-
-def _raised(run: RunContext, error: BaseException) -> Outcome:
-    """The traceback is in the log; what others see is one sentence."""
-    if isinstance(error, Skip):
-        return Outcome.skipped(_clean(_text(error)) or "no reason given")
-    if isinstance(error, Stopped):
-        return Outcome.failed(FailureKind.CANCELLED, "stopped")
-    run.log.error("%s", "".join(traceback.format_exception(error)).rstrip())
-    if isinstance(error, Fail):
-        return Outcome.failed(error.kind, _clean(_text(error)) or error.kind)
-    return Outcome.failed(FailureKind.ERROR, _clean(f"{type(error).__name__}: {_text(error)}".removesuffix(": ")))
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # The error is the handler's own class, and may be broken too.
-        return "(its message cannot be read)"
-
-
-def _optional(text: str | None) -> str | None:
-    return None if text is None else _clean(text)
-
-
-def _clean(text: str) -> str:
-    """Text that any database takes, of a bounded length."""
-    return text[:MAX_ERROR].encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
+        return raised(run, error)

@@ -151,7 +151,9 @@ class Intake:
         if problems:
             raise Invalid(problems)
         office = self._office(tx, job.office_id)
-        resources = self._resources(office, job.role, job_type, job.resources)
+        own = job_type.needs(job.params)
+        added = {name: units for name, units in job.resources.items() if units > own.get(name, 0)}
+        resources = self._resources(office, job.role, job.job_type, job_type.needs(params), added)
         lane_id = self._lanes.lane_for(tx, office, job.role, job.job_type, resources)
         changed = replace(job, params=params, resources=resources, lane_id=lane_id)
         return self._queue.change_params(tx, job, changed, now)
@@ -314,7 +316,8 @@ class Intake:
 
     def _draft(self, tx: Tx, new: NewJob, job_id: str, office: Office, now: Instant) -> Job:
         job_type = self._job_types.get(new.job_type)
-        resources = self._resources(office, new.role, job_type, resource_units(new.resources))
+        added = resource_units(new.resources)
+        resources = self._resources(office, new.role, job_type.name, job_type.needs(new.params), added)
         type_policy = requests.retry_policy(job_type.retry_policy, office.retry_policy)
         priority = URGENT if new.urgent else new.priority
         return Job(
@@ -348,11 +351,11 @@ class Intake:
         )
 
     def _resources(
-        self, office: Office, role: str | None, job_type: JobType, added: Mapping[str, int]
+        self, office: Office, role: str | None, job_type: str, own: Mapping[str, int], added: Mapping[str, int]
     ) -> dict[str, int]:
         """Those of the type, and what the request adds; more of one than there is could never be had."""
-        units = {**job_type.resources, **{name: max(u, job_type.resources.get(name, 0)) for name, u in added.items()}}
-        for key, needed in self._lanes.policy.keys(office.office_id, role, job_type.name, units).items():
+        units = {**own, **{name: max(count, own.get(name, 0)) for name, count in added.items()}}
+        for key, needed in self._lanes.policy.keys(office.office_id, role, job_type, units).items():
             capacity = self._lanes.policy.capacity(key, office) if needed > 1 else 0
             if 0 < capacity < needed:
                 problem = f"{needed} units of {key!r} are wanted, and there are only {capacity}"

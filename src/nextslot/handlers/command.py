@@ -109,10 +109,10 @@ class CommandHandler:
         run.log_cap = self._command.log_cap_bytes
         output = Output(run)
         process = await self._guardians.start(self._start(run, params), output.write)
-        end = await _until_ended(process, run, self._command.grace_seconds)
+        end = await until_ended(process, run, self._command.grace_seconds)
         with suppress(OSError):
             run.artifacts.rmdir()  # Nothing was left in it.
-        outcome = self._refused(end) if end.refused else _broken(end) or self._command.outcome(end, output.last_line)
+        outcome = self._refused(end) if end.refused else broken(end) or self._command.outcome(end, output.last_line)
         return _with(outcome, process, end)
 
     def _start(self, run: RunContext, params: Mapping[str, Any]) -> Start:
@@ -149,7 +149,7 @@ class CommandHandler:
         return Outcome.failed(FailureKind.ERROR, f"{thing} could not be started: {why}")
 
 
-async def _until_ended(process: Process, run: RunContext, grace_seconds: float) -> End:
+async def until_ended(process: Process, run: RunContext, grace_seconds: float) -> End:
     """A cancel while it runs is passed on to the tree, and waited for; a second one is an order to hurry."""
     cancelled: asyncio.CancelledError | None = None
     end: End | None = None
@@ -174,7 +174,7 @@ async def _ended(process: Process, run: RunContext) -> End:
     return end
 
 
-def _broken(end: End) -> Outcome | None:
+def broken(end: End) -> Outcome | None:
     if end.broken is not None:
         return Outcome.failed(FailureKind.ERROR, f"the command could not be started: {end.broken}")
     if end.is_lost:

@@ -35,6 +35,7 @@ PR_SET_CHILD_SUBREAPER = 36
 # What a command left running when it ended by itself has this long between TERM and KILL.
 LEFTOVER_GRACE = 2.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
+LONGEST_WAIT = 86400.0  # What poll takes is bounded.
 # Ours are told by their sockets alone: Ctrl-C in a terminal, or TERM for a whole service, is the scheduler's business.
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE)
 
@@ -168,7 +169,7 @@ class Guardian:
         try:
             if self._request["cwd"] is not None:
                 os.chdir(self._request["cwd"])
-            stage, os.environ["PATH"] = "program", env["PATH"]  # Where it is looked for.
+            stage, os.environ["PATH"] = "program", env.get("PATH", os.defpath)  # Where it is looked for.
             reset = [*IGNORED, signal.SIGXFSZ]  # Which Python ignores.
             self._command = os.posix_spawnp(argv[0], argv, env, file_actions=files, setsid=True, setsigdef=reset)
         except OSError as error:
@@ -236,7 +237,7 @@ class Guardian:
         """Kills if it is time to; how long there is nothing to do then."""
         end = min(self._deadline, self._lease)
         if end > now():
-            return None if end == float("inf") else end - now()
+            return None if end == float("inf") else min(end - now(), LONGEST_WAIT)
         kill_children()
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return self._pause

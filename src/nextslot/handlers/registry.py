@@ -39,6 +39,11 @@ class JobType:
     validator: jsonschema_rs.Validator = field(repr=False, compare=False)
     check: Check | None = None
 
+    def needs(self, params: Mapping[str, Any]) -> dict[str, int]:
+        """The resources of a job with these parameters: the type's own, and what follows from the parameters."""
+        inferred = {} if self.infer_resources is None else resource_units(self.infer_resources(params))
+        return {**self.resources, **inferred}
+
     def problems(self, params: Mapping[str, Any]) -> list[Problem]:
         """Everything about these parameters that does not fit."""
         if self.validator.is_valid(params):

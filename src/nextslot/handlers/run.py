@@ -90,6 +90,8 @@ class RunContext:
 
     def write(self, data: bytes) -> None:
         """Puts output into the run's log as it is, byte by byte."""
+        if self.now is not None or self.listen is not None:
+            self.note("output", {"text": data.decode("utf-8", "replace")})
         logger, file = self.log, self._log_file
         if file is None or self._is_log_broken:
             return

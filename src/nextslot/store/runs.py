@@ -1,7 +1,7 @@
 """Runs and their artifacts: rows to values and back, one function a statement."""
 
 from ..clock import Instant
-from ..model import Artifact, FailureKind, Outcome, Run, RunStatus
+from ..model import Artifact, FailureKind, Json, Outcome, Run, RunStatus
 from . import codec
 from .store import Row, Tx
 
@@ -46,6 +46,11 @@ def repair(tx: Tx, run_id: str, job_id: str) -> None:
     tx.run("maintenance.begin", reason="recovery: RUNNING without a run")
     tx.run("runs.repair", run_id=run_id, job_id=job_id)
     tx.run("maintenance.end")
+
+
+def story_results(tx: Tx, limit: int) -> list[Json]:
+    """What completed work of the type `story` returned, the newest first."""
+    return [codec.loads(row[0]) for row in tx.rows("runs.story_results", limit=limit)]
 
 
 def overdue(tx: Tx, now: Instant, limit: int) -> list[str]:

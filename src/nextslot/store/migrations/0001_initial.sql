@@ -144,6 +144,8 @@ create unique index jobs_unique_key on jobs (office_id, unique_key) where unique
 create index jobs_due on jobs (scheduled_for) where status = 'QUEUED' and is_due = 0;
 create index jobs_expiry on jobs (expires_at) where status = 'QUEUED' and expires_at is not null;
 create index jobs_starving on jobs (passed_over_since) where status = 'QUEUED' and passed_over_since is not null;
+-- Stories are compared with the earlier ones that were completed.
+create index jobs_stories on jobs (job_id) where job_type = 'story' and outcome = 'COMPLETED';
 create index jobs_undecided on jobs (job_id) where decision = 'undecided';
 
 create table runs (
@@ -236,6 +238,7 @@ create table direct_executions (
 
 create index direct_waiting on direct_executions (office_id, arrival) where status = 'WAITING';
 create index direct_wait on direct_executions (wait_until) where status = 'WAITING';
+create index direct_stories on direct_executions (direct_id) where job_type = 'story' and status = 'COMPLETED';
 create index direct_running on direct_executions (timeout_at) where status = 'RUNNING';
 
 create table reservations (
