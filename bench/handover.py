@@ -37,30 +37,37 @@ async def fill(directory: Path, jobs: int, slots: int) -> None:
             await scheduler.submit_many([NewJob(job_type="noop", params={"i": first + i}) for i in range(count)])
 
 
-def new_scheduler(directory: Path, **options: Any) -> Scheduler:
-    scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", limits=Limits(), **options)
-    scheduler.started, scheduler.ended = [], []  # type: ignore[attr-defined]
-    started, ended = scheduler.started.append, scheduler.ended.append  # type: ignore[attr-defined]
+class Timed(Scheduler):
+    """A scheduler whose jobs do nothing but note when."""
+
+    started: list[float]
+    ended: list[float]
+    done: asyncio.Event
+
+
+def new_scheduler(directory: Path, jobs: int = 0, **options: Any) -> Timed:
+    scheduler = Timed(f"sqlite:///{directory}/nextslot.db", limits=Limits(), **options)
+    started, ended = scheduler.started, scheduler.ended = [], []
+    done = scheduler.done = asyncio.Event()
     clock = time.perf_counter
 
     @scheduler.job_type("noop")
     async def noop(run: Any, i: int) -> None:
-        started(clock())
-        ended(clock())
+        started.append(clock())
+        if len(started) == jobs:
+            done.set()
+        ended.append(clock())
 
     return scheduler
 
 
 async def engine(directory: Path, jobs: int) -> dict[str, float]:
-    scheduler = new_scheduler(directory)
+    scheduler = new_scheduler(directory, jobs)
     async with scheduler:
         await scheduler.resume()
-        ended: list[float] = scheduler.ended  # type: ignore[attr-defined]
-        while len(ended) < jobs:
-            await asyncio.sleep(0.02)
+        await scheduler.done.wait()
         await scheduler.pause()
-    started: list[float] = scheduler.started  # type: ignore[attr-defined]
-    return summary(started[:jobs], ended[:jobs])
+    return summary(scheduler.started[:jobs], scheduler.ended[:jobs])
 
 
 def raw(directory: Path, jobs: int) -> dict[str, float]:
@@ -68,13 +75,15 @@ def raw(directory: Path, jobs: int) -> dict[str, float]:
     sql = text.statements()
     connection = apsw.Connection(str(directory / "nextslot.db"), statementcachesize=512)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    for pragma, value in (("journal_mode", "wal"), ("synchronous", "full"), ("foreign_keys", 1), ("recursive_triggers", 1)):
+    pragmas = {"journal_mode": "wal", "synchronous": "full", "foreign_keys": 1, "recursive_triggers": 1}
+    for pragma, value in pragmas.items():
         connection.pragma(pragma, value)
-    lane_id, ready = connection.execute("select lane_id, ready from lanes").fetchall()[0]
+    lane: tuple[Any, ...] = connection.execute("select lane_id, ready from lanes").fetchall()[0]
+    lane_id, ready = lane
     started: list[float] = []
     ended: list[float] = []
     claimed: tuple[str, str] | None = None
-    for turn in range(jobs + 1):
+    for _ in range(jobs + 1):
         now = time.time_ns() // 1000
         connection.execute("begin immediate")
         events = []
@@ -86,7 +95,8 @@ def raw(directory: Path, jobs: int) -> dict[str, float]:
             })  # fmt: skip
             connection.execute(sql["jobs.succeed"], {"job_id": job_id, "now": now, "outcome": "COMPLETED"})
             events.append(event("job_completed", job_id, run_id, now))
-        (job_id, *_) = connection.execute(sql["jobs.heads"], {"lane_id": lane_id, "limit": 1}).fetchall()[0]
+        head: tuple[Any, ...] = connection.execute(sql["jobs.heads"], {"lane_id": lane_id, "limit": 1}).fetchall()[0]
+        job_id = head[0]
         claimed = (str(uuid_utils.uuid7()), job_id)
         connection.execute(sql["runs.begin"], {"run_id": claimed[0], "job_id": job_id, "now": now})
         connection.execute(sql["jobs.start"], {"job_id": job_id, "worker_id": "local/slot-1", "now": now}).fetchall()

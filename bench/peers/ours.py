@@ -1,7 +1,7 @@
 """nextslot for the comparison harness: one process, as a user would embed it.
 
-    export BENCH_ADAPTERS=$PWD/bench/peers
-    python3 ../shared/bench/run.py --peers ours:sqlite,huey:sqlite --rounds 3 --out /tmp/ours.json
+export BENCH_ADAPTERS=$PWD/bench/peers
+python3 ../shared/bench/run.py --peers ours:sqlite,huey:sqlite --rounds 3 --out /tmp/ours.json
 """
 
 import asyncio
@@ -9,17 +9,18 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from nextslot import NewJob, Scheduler
 from peers import _lib  # type: ignore[import-not-found]
+
+from nextslot import NewJob, Scheduler
 
 EMBEDDED = True
 VARIANTS = {
-    "sqlite": dict(
-        venv="ours",
-        needs=(),
-        tuned=None,
-        durability="WAL, synchronous=FULL; claimed and finished in one commit, kept with its events",
-    )
+    "sqlite": {
+        "venv": "ours",
+        "needs": (),
+        "tuned": None,
+        "durability": "WAL, synchronous=FULL; claimed and finished in one commit, kept with its events",
+    }
 }
 
 # The worker's concurrency once it has been asked for; None while only a producer is wanted.

@@ -126,14 +126,22 @@ while time.monotonic() < end:
 
 def test_told_before_it_has_begun_it_does_not_begin(tmp_path: Path) -> None:
     async def main(guardians: Guardians) -> None:
-        process, output = await started(guardians, tmp_path, "touch begun; sleep 60")
+        before, _ = await started(guardians, tmp_path, "read line; sleep 0.3")
+        await eventually(lambda: before.pid)
+        server = guardian.processes()[guardian_of(before)][0]
+        os.kill(server, signal.SIGSTOP)
+        told = [(await started(guardians, tmp_path, "touch begun; sleep 60"))[0] for _ in range(2)]
 
-        process.kill()
+        told[0].kill()
+        told[1].stop(grace_seconds=30)
+        os.kill(server, signal.SIGCONT)
 
-        assert (await process.ended()).signal == "SIGKILL"
-        assert not output
+        assert [(await process.ended()).signal for process in told] == ["SIGKILL", "SIGKILL"]
+        await before.ended()
 
     run(main)
+
+    assert not (tmp_path / "begun").exists()
 
 
 # Ends by itself.

@@ -298,7 +298,12 @@ def test_7_a_run_that_is_told_to_stop_while_it_writes_leaves_whole_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_writing, may_go_on = threading.Event(), threading.Event()
-    monkeypatch.setattr(os, "fsync", lambda _: (is_writing.set(), may_go_on.wait(10)))
+
+    def fsync(_: int) -> None:
+        is_writing.set()
+        may_go_on.wait(10)
+
+    monkeypatch.setattr(os, "fsync", fsync)
 
     async def main() -> None:
         writing = asyncio.ensure_future(write_files(tmp_path, {"a.md": "text", "b.json": "{}"}))
@@ -311,9 +316,10 @@ def test_7_a_run_that_is_told_to_stop_while_it_writes_leaves_whole_files(
         may_go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await writing
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["a.md", "b.json"]
 
     asyncio.run(main())
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.md", "b.json"]
 
 
 def test_similar_texts_have_similar_sketches() -> None:

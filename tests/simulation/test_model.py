@@ -91,6 +91,11 @@ requests = st.builds(
 )
 
 
+ends = st.tuples(
+    numbers,
+    st.sampled_from(("done", "done", "done", "skip", "fail", "fail")),
+    st.sampled_from(("error", "error", "timeout", "git_conflict")),
+)
 steps_together = st.one_of(
     st.tuples(st.just("submit"), requests),
     st.tuples(st.just("move"), numbers, ways, numbers),
@@ -179,16 +184,14 @@ class Engine(RuleBasedStateMachine):
 
     # Jobs in.
 
-    @initialize(load=st.lists(requests, max_size=12))
+    @initialize(load=st.lists(requests, min_size=6, max_size=12))
     def begin(self, load: list[Request]) -> None:
-        """Each office is served once, so that it is never a tie which of them was served longest ago."""
+        """Each office is served once, so that it is never a tie which was served longest ago; then there is work."""
         for office in OFFICES:
             self.submit(Request(office))
             self.agree()
-            self.end(0, "done", "")
-        for request in load:
-            self.submit(request)
-            self.agree()
+            self.end([(0, "done", "")])
+        self.do_together([("submit", request) for request in load])
 
     @rule(request=requests)
     def submit(self, request: Request) -> None:
@@ -265,22 +268,24 @@ class Engine(RuleBasedStateMachine):
     # Ends.
 
     @precondition(lambda self: self.model.running)
-    @rule(
-        number=numbers,
-        how=st.sampled_from(("done", "done", "done", "skip", "fail", "fail")),
-        kind=st.sampled_from(("error", "error", "timeout", "git_conflict")),
-    )
-    def end(self, number: int, how: str, kind: str) -> None:
-        job = pick(self.model.running, number)
-        assert job is not None
-        self.do(self.say(self.ids[job.name], how, kind))
-        if how == "fail":
-            self.model.fail(job, kind)
-        else:
-            self.model.succeed(job, "COMPLETED" if how == "done" else "SKIPPED")
+    @rule(ends=st.lists(ends, min_size=1, max_size=3))
+    def end(self, ends: list[tuple[int, str, str]]) -> None:
+        """Work that ends at once ends in one transaction, and only then the next is claimed."""
+        model = self.model
+        chosen = {model.running[number % len(model.running)]: (how, kind) for number, how, kind in ends}
+        self.do(self.say({self.ids[job.name]: verdict for job, verdict in chosen.items()}))
+        model.is_held = True
+        for job, (how, kind) in chosen.items():
+            if how == "fail":
+                model.fail(job, kind)
+            else:
+                model.succeed(job, "COMPLETED" if how == "done" else "SKIPPED")
+        model.is_held = False
+        model.claim()
 
-    async def say(self, job_id: str, how: str, kind: str) -> None:
-        self.work.pop(job_id).set_result((how, kind))
+    async def say(self, verdicts: dict[str, tuple[str, str]]) -> None:
+        for job_id, verdict in verdicts.items():
+            self.work.pop(job_id).set_result(verdict)
 
     @rule(number=numbers, interrupt=st.sampled_from((None, None, True, False)))
     def cancel(self, number: int, interrupt: bool | None) -> None:
@@ -406,28 +411,33 @@ class Engine(RuleBasedStateMachine):
         self.do(asyncio.sleep(seconds))
         self.model.advance(self.now)
 
-    @rule(is_new=st.booleans(), seconds=st.sampled_from((0, 0, 7, 4000)))
-    def crash_and_start_again(self, is_new: bool, seconds: int) -> None:
-        self.is_ending = True
-        self.do(testing.crash(self.scheduler))
-        self.model.crash()
-        self.start_again(is_new, seconds)
-
-    @rule(is_new=st.booleans(), seconds=st.sampled_from((0, 0, 7, 4000)))
-    def stop_and_start_again(self, is_new: bool, seconds: int) -> None:
-        for job in [job for job in self.model.running if job.told]:
-            self.end(self.model.running.index(job), "done", "")
-        self.is_ending = True
-        assert self.do(self.scheduler.stop(grace_seconds=0))
-        self.model.stop()
-        self.start_again(is_new, seconds)
-
-    def start_again(self, is_new: bool, seconds: int) -> None:
-        self.is_ending = False
+    @rule(is_crash=st.booleans(), is_new=st.booleans(), seconds=st.sampled_from((0, 0, 7, 4000)))
+    def start_again(self, is_crash: bool, is_new: bool, seconds: int) -> None:
+        """After a crash or a stop, and a while; the same object or another, as in a process or in the next."""
+        if is_crash:
+            self.crash()
+        else:
+            self.stop()
         self.do(asyncio.sleep(seconds))
         self.scheduler = self.new_scheduler() if is_new else self.scheduler
         self.do(self.scheduler.start())
         self.model.start()
+
+    def crash(self) -> None:
+        self.is_ending = True
+        self.do(testing.crash(self.scheduler))
+        self.model.crash()
+        self.is_ending = False
+
+    def stop(self) -> None:
+        """Work that ignores its signal and has had it ends first: else it would hold the stop up."""
+        told = [(number, "done", "") for number, job in enumerate(self.model.running) if job.told]
+        if told:
+            self.end(told)
+        self.is_ending = True
+        assert self.do(self.scheduler.stop(grace_seconds=0))
+        self.model.stop()
+        self.is_ending = False
 
     # What both say.
 
