@@ -205,7 +205,7 @@ class Engine(RuleBasedStateMachine):
         self.both(self.scheduler.submit(**said), submitted)
 
     @rule(
-        wanted=st.lists(requests, min_size=2, max_size=3),
+        wanted=st.lists(requests, min_size=2, max_size=4),
         mode=st.sampled_from(("sequential", "parallel")),
         on_failure=st.sampled_from(("stop", "continue", "skip")),
     )
@@ -300,12 +300,19 @@ class Engine(RuleBasedStateMachine):
             self.refused(self.scheduler.cancel(self.ids[job.name], interrupt=interrupt))
 
     @precondition(lambda self: self.groups)
-    @rule(number=numbers, interrupt=st.sampled_from((None, True, False)))
-    def cancel_group(self, number: int, interrupt: bool | None) -> None:
+    @rule(number=numbers, member=st.none() | numbers, interrupt=st.sampled_from((None, True, False)))
+    def cancel_group(self, number: int, member: int | None, interrupt: bool | None) -> None:
+        """All of a group, or one of it."""
         place = number % len(self.groups)
         members = [self.model.chains[root][-1] for root in self.model.groups[place].roots]
-        self.do(self.scheduler.cancel_group(self.groups[place], interrupt=interrupt))
-        self.model.cancel([job for job in members if job.state in ("QUEUED", "RUNNING")], interrupt)
+        live = [job for job in members if job.state in ("QUEUED", "RUNNING")]
+        one = pick(live, member) if member is not None else None
+        if one is not None:
+            self.do(self.scheduler.cancel(self.ids[one.name], interrupt=interrupt))
+            self.model.cancel([one], interrupt)
+        else:
+            self.do(self.scheduler.cancel_group(self.groups[place], interrupt=interrupt))
+            self.model.cancel(live, interrupt)
 
     @precondition(lambda self: any(job.state == "FAILED" for job in self.model.jobs))
     @rule(number=numbers, priority=st.none() | priorities)

@@ -150,6 +150,12 @@ def test_5_1_no_RUNNING_without_a_run(db: Attacked) -> None:
         db.refuses(WITH_RUN, f"{verb} jobs set status = 'RUNNING', started_at = 1 where job_id = :queued")
 
 
+def test_a_RUNNING_job_has_started(db: Attacked) -> None:
+    db.run(BEGIN_RUN)
+
+    db.refuses(CHECK + "status <> 'RUNNING'", "update jobs set status = 'RUNNING' where job_id = :queued")
+
+
 def test_5_1_a_run_that_has_ended_does_not_make_a_job_RUNNING(db: Attacked) -> None:
     db.run(BEGIN_RUN)
     db.run("update runs set status = 'COMPLETED', finished_at = 1 where run_id = 'new'")
@@ -433,6 +439,15 @@ def test_finished_at_is_set_if_and_only_if_a_job_has_ended(db: Attacked) -> None
     db.refuses(CHECK + "(outcome is not null)", "update jobs set finished_at = 2 where job_id = :running")
 
 
+def test_a_job_has_no_other_outcome_or_decision(db: Attacked) -> None:
+    db.run("update runs set status = 'FAILED', finished_at = 2 where job_id = :running")
+    end = "update jobs set finished_at = 2, outcome = :outcome, decision = :decision where job_id = :running"
+
+    db.refuses(CHECK + "decision in", end, outcome="FAILED", decision="maybe")
+    db.connection.execute("drop trigger job_ends_with_run")
+    db.refuses(CHECK + "outcome in", end, outcome="DONE", decision=None)
+
+
 def test_only_a_failed_run_has_a_failure_kind(db: Attacked) -> None:
     ended = "update runs set status = 'COMPLETED', finished_at = 2, failure_kind = 'error' where job_id = :running"
 
@@ -512,6 +527,15 @@ def test_a_unique_key_is_held_until_its_job_has_ended(db: Attacked, verb: str) -
     db.refuses(REPLACED, db.copy(verb, "jobs", "job_id = :keyed", job_id="'new'", chain_id="'new'"))
 
 
+def test_the_index_of_unique_keys_stands_behind_the_rule(db: Attacked) -> None:
+    db.connection.execute("drop trigger job_inserted_once")
+
+    db.refuses(
+        UNIQUE + "jobs.office_id, jobs.unique_key",
+        db.copy("insert", "jobs", "job_id = :keyed", job_id="'new'", chain_id="'new'"),
+    )
+
+
 def test_a_unique_key_cannot_be_taken_over(db: Attacked) -> None:
     for verb in ("update", "update or replace"):
         db.refuses(IDENTITY, f"{verb} jobs set unique_key = 'key' where job_id = :queued")
@@ -532,6 +556,12 @@ def test_5_5_the_index_stands_behind_the_rule(db: Attacked) -> None:
     db.run(RESERVE, id="first", office="default")
 
     db.refuses(UNIQUE, RESERVE, id="second", office="default")
+
+
+def test_5_5_a_reservation_has_no_other_status(db: Attacked) -> None:
+    db.run(RESERVE, id="first", office="default")
+
+    db.refuses(CHECK + "status in", "update reservations set status = 'LOST'")
 
 
 @pytest.mark.parametrize("ended", ["RELEASED", "EXPIRED"])
@@ -636,7 +666,8 @@ def test_an_occurrence_made_a_job_or_was_skipped_for_a_reason(db: Attacked) -> N
     db.refuses(CHECK, row + "'fired', null, null)")
     db.refuses(CHECK, row + "'skipped', null, null)")
     db.refuses(CHECK, row + "'skipped', 'missed', :queued)")
-    db.refuses(CHECK, row + "'lost', 'missed', null)")
+    db.refuses(CHECK + "outcome in", row + "'lost', null, null)")
+    db.refuses(CHECK + "count > 0", row.replace("1, ", "0, ") + "'skipped', 'missed', null)")
 
 
 # Only added.
@@ -812,6 +843,8 @@ def test_an_outage_is_of_failures_and_is_probed_while_it_is_held(db: Attacked) -
     [
         "insert into dependencies values (:queued, 'nobody', :queued, 0)",
         "insert into dependencies values ('nobody', :queued, :queued, 0)",
+        "insert into dependencies values (:queued, :keyed, 'nobody', 0)",
+        "update job_groups set office_id = 'nowhere'",
         "insert into artifacts values ('no run', 'a.md', 'there', 1)",
         RESERVE.replace(":id", "'first'").replace(":office", "'nowhere'"),
         "insert into occurrences values ('s', 7, null, 1, 'fired', null, 'nobody')",
@@ -837,6 +870,38 @@ def test_no_job_refers_to_nothing(db: Attacked, column: str) -> None:
     nothing = {"job_id": "'new'", "chain_id": "'new'", column: "777" if column == "lane_id" else "'nothing'"}
 
     db.refuses(FOREIGN, db.copy("insert", "jobs", "job_id = :member", **nothing))
+
+
+@pytest.mark.parametrize("column", ["retry_of", "chain_id"])
+def test_no_retry_follows_nothing(db: Attacked, column: str) -> None:
+    db.connection.pragma("foreign_keys", True)
+    db.connection.execute("drop trigger job_follows")
+    changes = {"job_id": "'new'", "retry_of": ":cancelled", "chain_id": ":cancelled", column: "'nobody'"}
+
+    db.refuses(FOREIGN, db.copy("insert", "jobs", "job_id = :retry", **changes))
+
+
+def test_5_2_the_foreign_key_stands_behind_the_rule(db: Attacked) -> None:
+    db.connection.pragma("foreign_keys", True)
+    db.connection.execute("drop trigger run_born_running")
+
+    db.refuses(FOREIGN, BEGIN_RUN.replace(":queued", "'nobody'"))
+
+
+@pytest.mark.parametrize(("column", "value"), [("office_id", "'nowhere'"), ("lane_id", "777")])
+def test_no_direct_execution_refers_to_nothing(db: Attacked, column: str, value: str) -> None:
+    db.connection.pragma("foreign_keys", True)
+    db.run(WAIT, id="first", arrival=1, status="WAITING")
+    changes = {"direct_id": "'second'", "arrival": "2", column: value}
+
+    db.refuses(FOREIGN, db.copy("insert", "direct_executions", "direct_id = 'first'", **changes))
+
+
+def test_no_reservation_is_for_nobody(db: Attacked) -> None:
+    db.connection.pragma("foreign_keys", True)
+    db.run(RESERVE, id="first", office="default")
+
+    db.refuses(FOREIGN, "update reservations set direct_id = 'nobody'")
 
 
 # Maintenance.

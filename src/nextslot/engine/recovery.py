@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..handlers.survivors import end_survivors
 from ..lifecycle import lose
-from ..store import jobs, runs
+from ..store import direct, jobs, runs
 from ..store.store import Store, Tx
 from .direct import DirectExecutionHandler
 from .endings import Endings
@@ -29,11 +29,11 @@ class Recovered:
 
 
 class Recovery:
-    def __init__(self, kit: Kit, endings: Endings, direct: DirectExecutionHandler, outages: Outages) -> None:
+    def __init__(self, kit: Kit, endings: Endings, direct_: DirectExecutionHandler, outages: Outages) -> None:
         self._clock = kit.clock
         self._chance = kit.chance
         self._endings = endings
-        self._direct = direct
+        self._direct = direct_
         self._outages = outages
         self._events = kit.events
 
@@ -48,8 +48,8 @@ class Recovery:
                 break
         while batch := await store.write(self._decide, rows=BATCH):
             decided += batch
-        direct = await store.write(self._recover_direct, rows=BATCH)
-        recovered = Recovered(lost, closed, decided, direct)
+        callers = await store.write(self._recover_direct, rows=BATCH)
+        recovered = Recovered(lost, closed, decided, callers)
         if recovered != Recovered():
             await store.write(lambda tx: self._tell(tx, recovered))
         return recovered
@@ -96,5 +96,6 @@ class Recovery:
 
 
 def _running_run_ids(tx: Tx) -> list[str]:
+    """Of jobs and of direct callers: what a process of the last life may still be working for."""
     found = (runs.of_job(tx, job.job_id) for job in jobs.running(tx))
-    return [run.run_id for run in found if run is not None]
+    return [run.run_id for run in found if run is not None] + [one.direct_id for one in direct.unfinished(tx)]
