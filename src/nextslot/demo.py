@@ -1,27 +1,36 @@
 """A small real workload that tells what happens as it happens: `python -m nextslot.demo`, or `./run`.
 
-A film of six frames is rendered on one gpu; its soundtrack fails once; then it is encoded and published.
+A film of six frames is rendered on one gpu; its soundtrack fails once; then it is encoded and published. Meanwhile
+somebody on the line gets a preview before the queue, and a language model, where there is one, writes the film's story.
 """
 
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import random
 import signal
 import sys
+import textwrap
+import urllib.request
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, NoReturn
 
 from .clock import Instant, SystemClock
+from .engine.direct import Update
 from .errors import NextslotError, Unavailable
+from .handlers.embedded import weights
+from .handlers.llm import DEFAULT_MODEL, LlmConfig
 from .handlers.run import RunContext
-from .model import Event, Job, NewJob, OnDependencyFailure
+from .model import Direct, Event, Job, NewJob, OnDependencyFailure
 from .scheduler import Scheduler
 
 FRAMES = 6
-# While frames are rendered something always runs, so a kill in this time always leaves something to recover.
-CRASH_SECONDS = (1.0, 3.5)
+PREVIEW = "preview, direct"
+# While frames are rendered some job always runs, so a kill in this time always leaves one to recover.
+CRASH_SECONDS = (1.6, 3.8)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,36 +38,54 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, default=Path("nextslot-demo"), metavar="DIR", help="default: %(default)s")
     parser.add_argument("--keep", action="store_true", help="one film after the other, until Ctrl-C")
     parser.add_argument("--crash", action="store_true", help="kill -9 itself at a random moment; then run it again")
+    parser.add_argument("--no-story", action="store_true", help="do without a language model")
     options = parser.parse_args(arguments)
     try:
         options.data.mkdir(parents=True, exist_ok=True)
-        asyncio.run(_run(options.data, options.keep or options.crash, options.crash))
+        asyncio.run(_run(options))
     except (NextslotError, OSError) as error:
         print(f"nextslot demo: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-async def _run(data: Path, is_endless: bool, crashes: bool) -> None:
+async def _run(options: argparse.Namespace) -> None:
+    data: Path = options.data
     scheduler = Scheduler(f"sqlite:///{data}/nextslot.db")
     _register(scheduler)
     narrator = Narrator(scheduler)
-    print(f"One scheduler, one gpu, two jobs at a time. All it knows is in {data}/nextslot.db.\n", flush=True)
+    print(f"One scheduler, one gpu, three jobs at a time. All it knows is in {data}/nextslot.db.", flush=True)
+    model = None if options.no_story else await asyncio.to_thread(_find_model)
+    print(f"A story is written by {model}.\n" if model else "No story: there is no language model here.\n", flush=True)
     async with scheduler:
         end = _end_by_signal(scheduler)
-        await scheduler.change_office("default", max_concurrent_jobs=2)
+        await scheduler.change_office("default", max_concurrent_jobs=3)
         left = [*await scheduler.running(), *await scheduler.queue()]
         if left:
             print(f"The last run left {len(left)} jobs unfinished. They go on now.\n", flush=True)
         narrator.start()
-        if crashes:
+        if options.crash:
             asyncio.get_running_loop().call_later(random.uniform(*CRASH_SECONDS), _kill_this_process)
-        await _work(scheduler, left, end, is_endless)
+        done = await _work(scheduler, narrator, left, end, options, model)
         if end.is_set():
             print("\nStopping: what runs is finished first, the rest waits in the database.\n", flush=True)
             await scheduler.stop()
+        else:
+            await _tell_stories(scheduler, data, done)
         await narrator.stop()
     _tell_where_to_look(data)
+
+
+def _find_model() -> str | None:
+    """Who can write a story: the smallest model of an Ollama that answers, else the embedded one, if it is there."""
+    url = LlmConfig.from_environment().ollama_base_url
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/api/tags", timeout=2) as answer:
+            models = json.load(answer)["models"]
+            writers = [model for model in models if "embed" not in model["name"]]
+            return f"ollama:{min(writers, key=lambda model: model['size'])['name']}" if writers else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return DEFAULT_MODEL if weights() else None
 
 
 # The work.
@@ -92,17 +119,40 @@ def _register(scheduler: Scheduler) -> None:
         run.log.info("%s", what)
         await asyncio.sleep(0.4)
 
+    # A program; each parameter that its argv names is one argument, whatever it contains. There is no shell.
+    pack = [sys.executable, "-m", "tarfile", "--verbose", "--create", "{to}", "{what}"]
+    scheduler.job_types.add_command("pack", pack)
+    # `story` and `research`.
+    scheduler.use_language_models()
 
-async def _work(scheduler: Scheduler, left: list[Job], end: asyncio.Event, is_endless: bool) -> None:
-    """Finishes what the last life left; if it left nothing, makes a film, or film after film."""
+
+async def _work(
+    scheduler: Scheduler,
+    narrator: "Narrator",
+    left: list[Job],
+    end: asyncio.Event,
+    options: argparse.Namespace,
+    model: str | None,
+) -> list[Job]:
+    """Finishes what the last life left; if it left nothing, makes a film, or film after film. The last jobs it did."""
     await _wait_for(scheduler, left, end)
+    is_endless = options.keep or options.crash
     while not end.is_set() and (is_endless or not left):
-        left = await _order_a_film(scheduler)
-        await _wait_for(scheduler, left, end)
+        left = await _order_a_film(scheduler, options.data, model)
+        await _wait_for(scheduler, left, end, _ask_for_a_preview(scheduler, narrator))
+    return left
 
 
-async def _order_a_film(scheduler: Scheduler) -> list[Job]:
-    """Frames, soundtrack and encode in one transaction, then the group; then one is moved and one is cancelled."""
+async def _ask_for_a_preview(scheduler: Scheduler, narrator: "Narrator") -> None:
+    """A direct request: no job, and nothing is interrupted for it; but the next slot that fits is its own."""
+    await asyncio.sleep(0.1)
+    with contextlib.suppress(Unavailable):  # It was sent away, because the scheduler is stopping.
+        async for update in scheduler.stream_direct("render", {"frame": 0}):
+            narrator.hear(update)
+
+
+async def _order_a_film(scheduler: Scheduler, data: Path, model: str | None) -> list[Job]:
+    """Everything but the group in one transaction; then one job is moved and one is cancelled."""
     frames = [
         NewJob(job_type="render", title=f"frame {number}", params={"frame": number}, key=f"frame {number}")
         for number in range(1, FRAMES + 1)
@@ -114,15 +164,38 @@ async def _order_a_film(scheduler: Scheduler) -> list[Job]:
     encode = NewJob(
         job_type="encode",
         title="encode",
+        key="encode",
         params={"frames": FRAMES},
         depends_on=[new.key or "" for new in (*frames, soundtrack)],
         on_dependency_failure=OnDependencyFailure.CANCEL,
     )
-    jobs = await scheduler.submit_many([*frames, soundtrack, poster, encode])
-    _, members = await scheduler.submit_group(_publish(after=jobs[-1].job_id), mode="sequential", name="publish")
-    await scheduler.move(jobs[FRAMES - 1].job_id, to="front")
-    await scheduler.cancel(jobs[-2].job_id, reason="no poster after all")
+    pack = NewJob(
+        job_type="pack",
+        title="pack the logs",
+        params={"to": f"{data}/logs.tar.gz", "what": f"{data}/logs"},
+        depends_on=["encode"],
+        on_dependency_failure=OnDependencyFailure.CANCEL,
+    )
+    jobs = await scheduler.submit_many([*frames, soundtrack, poster, encode, pack, *_story(model)])
+    ids = {job.title: job.job_id for job in jobs}
+    _, members = await scheduler.submit_group(_publish(after=ids["encode"]), mode="sequential", name="publish")
+    await scheduler.move(ids[f"frame {FRAMES}"], to="front")
+    await scheduler.cancel(ids["poster"], reason="no poster after all")
     return [*jobs, *members]
+
+
+def _story(model: str | None) -> list[NewJob]:
+    if model is None:
+        return []
+    return [
+        NewJob(
+            job_type="story",
+            title="story",
+            params={"topic": "a lighthouse and its keeper's first film", "target_length": 400, "model": model},
+            timeout_seconds=60,
+            retry_policy={"max_attempts": 1, "base_delay_seconds": 1},
+        )
+    ]
 
 
 def _publish(after: str) -> list[NewJob]:
@@ -138,11 +211,13 @@ def _publish(after: str) -> list[NewJob]:
     ]
 
 
-async def _wait_for(scheduler: Scheduler, jobs: list[Job], end: asyncio.Event) -> None:
+async def _wait_for(
+    scheduler: Scheduler, jobs: list[Job], end: asyncio.Event, *beside: Coroutine[Any, Any, None]
+) -> None:
     """Until all of them have ended, retries included, or somebody wants to stop."""
     if not jobs:
         return
-    ends: asyncio.Future[Any] = asyncio.gather(*(scheduler.wait(job.job_id) for job in jobs))
+    ends: asyncio.Future[Any] = asyncio.gather(*(scheduler.wait(job.job_id) for job in jobs), *beside)
     told: asyncio.Future[Any] = asyncio.ensure_future(end.wait())
     await asyncio.wait([ends, told], return_when=asyncio.FIRST_COMPLETED)
     for future in (ends, told):
@@ -172,23 +247,36 @@ class Narrator:
             task.cancel()
         await asyncio.wait(self._tasks)
 
+    def hear(self, update: Update) -> None:
+        """What a direct caller is told while it is on the line."""
+        said = update.data
+        if update.kind == "place":
+            self._tell(SystemClock().now(), PREVIEW, f"waits on the line, {said['ahead']} callers ahead of it")
+        elif update.kind == "started":
+            self._tell(SystemClock().now(), PREVIEW, "started: after what ran, before what is queued")
+        elif update.kind == "result":
+            ended: Direct = said["direct"]
+            self._tell(SystemClock().now(), PREVIEW, f"{ended.status.lower()}: it waited {ended.waited_seconds:.1f} s")
+
     async def _tell_events(self) -> None:
         """From the first event ever, so that none of the recovery is missed; those of earlier lives are not told."""
         with contextlib.suppress(Unavailable):  # The scheduler has stopped.
             async for event in self._scheduler.events():
-                if event.timestamp >= self._began:
+                # The caller itself tells what becomes of its reservation.
+                if event.timestamp >= self._began and not event.type.startswith("reservation_"):
                     job = await self._job(event.job_id) if event.job_id else None
                     self._tell(event.timestamp, _name(event, job), _sentence(event, job))
 
     async def _tell_progress(self) -> None:
-        told: dict[str, str] = {}
+        told: dict[str, int] = {}
         with contextlib.suppress(Unavailable):
             while True:
                 for job in await self._scheduler.running():
                     run = await self._scheduler.run_of(job.job_id)
                     fraction, text = (run and self._scheduler.progress(run.run_id)) or (None, "")
-                    if fraction and text != told.get(job.job_id):
-                        told[job.job_id] = text
+                    # A story says so with every word: each quarter will do.
+                    if fraction and int(4 * fraction) != told.get(job.job_id):
+                        told[job.job_id] = int(4 * fraction)
                         self._tell(SystemClock().now(), _title(job), f"{fraction:.0%}: {text}")
                 await asyncio.sleep(0.1)
 
@@ -230,6 +318,21 @@ def _sentence(event: Event, job: Job | None) -> str:
     return f"{word}: {added}" if added else word
 
 
+async def _tell_stories(scheduler: Scheduler, data: Path, jobs: list[Job]) -> None:
+    """The title, how it begins, and where it is."""
+    for job in jobs:
+        if job.job_type != "story":
+            continue
+        ended = await scheduler.wait(job.job_id)
+        for artifact in ended.run.artifacts if ended.run else ():
+            if artifact.name.endswith(".md"):
+                file = data / artifact.path
+                _, _, story = file.read_text().partition("\n---\n")
+                title, *text = [line for line in story.splitlines() if line]
+                begin = textwrap.wrap(" ".join(text), 100)[:4]
+                print("\n    ".join(["", title, *begin, f"… in {file}"]), flush=True)
+
+
 def _tell_where_to_look(data: Path) -> None:
     print(f"""
 Where to look:
@@ -237,11 +340,14 @@ Where to look:
       sqlite3 {data}/nextslot.db 'select title, status, outcome from jobs order by job_id'
   {data}/logs           what the runs logged, a file each
   {data}/artifacts      what the runs made, a directory each
+  {data}/logs.tar.gz    what the command packed
 
 Try next:
   ./run --crash         kills itself with SIGKILL at a random moment; the next ./run shows the recovery
   ./run --keep          one film after the other until Ctrl-C: it finishes what runs, then stops
-  docs/quickstart.md    the same in your own code""")
+  ./run --no-story      the same in 6 seconds, without the language model
+  docs/quickstart.md    the same in your own code
+  docs/how-to.md        each thing you saw, by task""")
 
 
 # Ending.

@@ -245,7 +245,8 @@ class Scheduler:
         """Running work finishes; once it is told to stop, it has a while; then it is left to the next recovery."""
         if not await self._within(grace_seconds, runner.idle(), self._hurry.wait()) or runner.running:
             self._executor.stop_all(FailureKind.INTERRUPTED)
-            if not await self._within(STOP_GRACE_SECONDS, runner.idle()):
+            patience = STOP_GRACE_SECONDS + self._executor.longest_grace()
+            if not await self._within(patience, runner.idle()):
                 left = ", ".join(claim.job_id for claim in runner.running)
                 log.error("these jobs ignore the signal to stop and are left to the next start: %s", left)
                 await runner.abandon()

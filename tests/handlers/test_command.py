@@ -20,7 +20,7 @@ from nextslot.handlers.command import CommandType, register_command
 from nextslot.handlers.command_config import command_type, load_job_types
 from nextslot.handlers.process import Guardians
 from nextslot.handlers.registry import JobTypes
-from tests.support import eventually, processes_of
+from tests.support import database, eventually, processes_of
 
 NO_RETRY = {"max_attempts": 0}
 ARGUMENTS = [sys.executable, "-ISc", "import json, sys; print(json.dumps(sys.argv[1:]))"]
@@ -242,6 +242,25 @@ def test_what_ignores_its_signal_is_killed_after_its_grace_time(tmp_path: Path) 
         assert (run.failure_kind, run.error, run.exit_code) == ("timeout", "timed out after 0.5 seconds", 137)
 
     with_command(tmp_path, main, ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], grace_seconds=0.3)
+
+
+def test_a_shutdown_that_cannot_wait_any_longer_kills_and_still_records_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nextslot.scheduler.STOP_GRACE_SECONDS", 0.3)
+
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.submit("tested")
+        await eventually(lambda: len(processes_of(tmp_path)) >= 2)
+
+        await scheduler.stop(grace_seconds=0)
+
+        assert processes_of(tmp_path) == []
+
+    with_command(tmp_path, main, ["sh", "-c", "trap '' TERM; sleep 61 & wait; sleep 61"], grace_seconds=30)
+
+    ended = database(tmp_path).execute("select status, failure_kind, exit_code from runs").fetchall()
+    assert ended == [("FAILED", "interrupted", 137)]
 
 
 def test_a_scheduler_that_is_abandoned_kills_without_grace(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def isolated(
     async def main(scheduler: Scheduler) -> None:
         job_type = scheduler.job_types.add("x", handler, isolate=True, retry_policy=NEVER_AGAIN, **options)
         assert isinstance(job_type.handler, IsolatedHandler)
-        job_type.handler._grace_seconds = grace_seconds
+        job_type.handler.grace_seconds = grace_seconds
         job = await scheduler.submit("x", params)
         found.append(await scheduler.wait(job.job_id))
 

@@ -101,6 +101,11 @@ class Executor:
                 return
             await self._clock.sleep(left)
 
+    def longest_grace(self) -> float:
+        """How long what runs may take to stop, by its own account: a command's tree has its grace time."""
+        running = (self._job_types.get(active.run.job_type).handler for active in self._active.values())
+        return max((getattr(handler, "grace_seconds", 0.0) for handler in running), default=0.0)
+
     def stop_all(self, kind: FailureKind) -> None:
         for run_id in list(self._active):
             self.stop(run_id, kind)

@@ -104,12 +104,16 @@ class CommandHandler:
         self._command = command
         self._guardians = guardians
 
+    @property
+    def grace_seconds(self) -> float:
+        return self._command.grace_seconds
+
     async def __call__(self, run: RunContext, /, **params: Any) -> Outcome:
         """Returns when nothing of the tree is left, also when told to stop."""
         run.log_cap = self._command.log_cap_bytes
         output = Output(run)
         process = await self._guardians.start(self._start(run, params), output.write)
-        end = await until_ended(process, run, self._command.grace_seconds)
+        end = await until_ended(process, run, self.grace_seconds)
         with suppress(OSError):
             run.artifacts.rmdir()  # Nothing was left in it.
         outcome = self._refused(end) if end.refused else broken(end) or self._command.outcome(end, output.last_line)
@@ -169,7 +173,7 @@ async def until_ended(process: Process, run: RunContext, grace_seconds: float) -
 
 async def _ended(process: Process, run: RunContext) -> End:
     end = await process.ended()
-    if end.is_lost:
+    if end.is_lost or end.broken is not None:
         await asyncio.to_thread(end_survivors, [run.run_id])
     return end
 

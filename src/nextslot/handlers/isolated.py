@@ -32,12 +32,12 @@ class IsolatedHandler:
     def __init__(self, handler: Callable[..., Any], guardians: Guardians, grace_seconds: float = GRACE_SECONDS) -> None:
         self._where = _where(handler)
         self._guardians = guardians
-        self._grace_seconds = grace_seconds
+        self.grace_seconds = grace_seconds
 
     async def __call__(self, run: RunContext, /, **params: Any) -> Outcome:
         output = Output(run)
         process = await self._guardians.start(self._start(run, params), output.write)
-        end = await until_ended(process, run, self._grace_seconds)
+        end = await until_ended(process, run, self.grace_seconds)
         left = run.artifacts / OUTCOME_FILE
         outcome = broken(end) or _read(left) or _silent(end)
         left.unlink(missing_ok=True)

@@ -11,7 +11,9 @@ from typing import Any
 import jsonschema_rs
 
 from ..errors import Invalid, Problem, UnknownJobType
+from ..model import RetryPolicy
 from ..policy.requests import resource_problems
+from ..policy.requests import retry_policy as check_retry_policy
 
 Handler = Callable[..., Any]
 # What jobs of a type need besides, by their parameters.
@@ -77,6 +79,7 @@ class JobTypes:
             raise Invalid("a job type needs a name of 1 to 200 characters", field="job_type")
         if name in self._types:
             raise Invalid(f"the job type {name!r} is registered already", field="job_type")
+        check_retry_policy(retry_policy, RetryPolicy())
         schema = signature_schema(handler) if params_schema is None else params_schema
         try:
             validator = jsonschema_rs.validator_for(dict(schema))
