@@ -404,7 +404,7 @@ class Scheduler:
 
         Cancelled while it waits, it gives its place up; while its work runs, the work is cancelled unless `detach`.
         """
-        wanted = _new_direct(job_type=job_type, params=params or {}, **options)
+        wanted = _new_direct(job_type=job_type, params={} if params is None else params, **options)
         if self._is_draining:
             raise Draining("the scheduler is stopping and takes no direct requests")
         return await self._direct.execute(self._store, wanted)
@@ -413,7 +413,7 @@ class Scheduler:
         self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any
     ) -> AsyncIterator[Update]:
         """As `run_direct`, but hears its place, progress and output as they come, and the result at the end."""
-        wanted = _new_direct(job_type=job_type, params=params or {}, **options)
+        wanted = _new_direct(job_type=job_type, params={} if params is None else params, **options)
         if self._is_draining:
             raise Draining("the scheduler is stopping and takes no direct requests")
         async for update in self._direct.stream(self._store, wanted):

@@ -296,11 +296,19 @@ class DirectExecutionHandler:
 
     def _pick_up(self, wanted: NewDirect) -> tuple[str, _Caller]:
         now = self._clock.now()
-        self._intake.check([NewJob(job_type=wanted.job_type, params=wanted.params, office_id=wanted.office_id)], now)
-        for name in ("wait_timeout_seconds", "timeout_seconds"):
-            value = getattr(wanted, name)
-            if value is not None and not requests.is_number(value, above=0 if name == "timeout_seconds" else -1e-9):
-                raise Invalid("a number of seconds", field=name)
+        as_job = NewJob(
+            job_type=wanted.job_type,
+            params=wanted.params,
+            office_id=wanted.office_id,
+            timeout_seconds=wanted.timeout_seconds,
+            webhook=wanted.webhook,
+            created_by=wanted.created_by,
+        )
+        self._intake.check([as_job], now)
+        if not requests.is_number(wanted.wait_timeout_seconds, above=-1e-9):
+            raise Invalid("a number of seconds", field="wait_timeout_seconds")
+        if not isinstance(wanted.detach, bool):
+            raise Invalid("true or false", field="detach")
         if wanted.direct_id is not None and (problems := list(requests.text_problems("direct_id", wanted.direct_id))):
             raise Invalid(problems)
         direct_id = wanted.direct_id or self._chance.new_id()

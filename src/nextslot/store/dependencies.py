@@ -41,8 +41,3 @@ def succeeded(tx: Tx, chain_ids: Iterable[str]) -> set[str]:
 def dead(tx: Tx, chain_ids: Iterable[str]) -> set[str]:
     """Which of these chains have ended without success."""
     return {row[0] for row in tx.rows("dependencies.dead_chains", chain_ids=codec.key_set(chain_ids))}
-
-
-def of_job(tx: Tx, job_id: str) -> list[Edge]:
-    rows = tx.rows("dependencies.of_job", job_id=job_id)
-    return [Edge(job_id, depends_on, chain_id, is_met == 1) for depends_on, chain_id, is_met in rows]

@@ -53,11 +53,6 @@ def get(tx: Tx, direct_id: str) -> Direct | None:
     return None if row is None else _direct(row)
 
 
-def waiting(tx: Tx, office_id: str) -> int:
-    row = tx.row("direct.waiting", office_id=office_id)
-    return row[0] if row else 0
-
-
 def waiting_ids(tx: Tx, office_id: str) -> list[str]:
     return [row[0] for row in tx.rows("direct.waiting_ids", office_id=office_id)]
 
@@ -116,10 +111,6 @@ def overdue(tx: Tx, now: Instant, limit: int) -> list[str]:
 
 def unfinished(tx: Tx) -> list[Direct]:
     return [_direct(row) for row in tx.rows("direct.unfinished")]
-
-
-def page(tx: Tx, office_id: str, before: Instant, limit: int) -> list[Direct]:
-    return [_direct(row) for row in tx.rows("direct.page", office_id=office_id, before=before, limit=limit)]
 
 
 def reserve(

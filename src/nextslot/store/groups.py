@@ -40,10 +40,6 @@ def count(tx: Tx, group: Group) -> None:
     )
 
 
-def page(tx: Tx, office_id: str, before: str, limit: int) -> list[Group]:
-    return [_group(row) for row in tx.rows("groups.page", office_id=office_id, before=before, limit=limit)]
-
-
 def _group(row: Row) -> Group:
     return Group(
         group_id=row[0],

@@ -309,10 +309,6 @@ def queue(tx: Tx, office_id: str, after: Place | None, limit: int) -> list[Job]:
     return _jobs(rows)
 
 
-def page(tx: Tx, office_id: str, before: str, limit: int) -> list[Job]:
-    return _jobs(tx.rows("jobs.page", office_id=office_id, before=before, limit=limit))
-
-
 def member_at(tx: Tx, group_id: str, sequence: int) -> str | None:
     row = tx.row("jobs.members_after", group_id=group_id, sequence=sequence)
     return row[0] if row else None

@@ -21,10 +21,6 @@ def get(tx: Tx, office_id: str) -> Office | None:
     return None if row is None else _office(row)
 
 
-def all_of_them(tx: Tx) -> list[Office]:
-    return [_office(row) for row in tx.rows("offices.all")]
-
-
 def pause(tx: Tx, office_id: str, is_paused: bool) -> bool:
     return tx.run("offices.pause", office_id=office_id, is_paused=int(is_paused)) == 1
 

@@ -16,9 +16,6 @@ where (job_id in (select key from json_each(:chain_ids))
         or (retry_of is not null and chain_id in (select key from json_each(:chain_ids))))
     and outcome in ('COMPLETED', 'SKIPPED');
 
--- of_job: what a job waits for
-select depends_on, chain_id, is_met from dependencies where job_id = :job_id order by depends_on;
-
 -- dead_chains: which of these chains have ended without success: their last job has, and no retry follows
 select distinct chain_id, job_id from jobs
 where (job_id in (select key from json_each(:chain_ids))

@@ -13,9 +13,6 @@ from direct_executions;
 -- get: one direct execution
 select {direct.columns} from direct_executions where direct_id = :direct_id;
 
--- waiting: how many callers of an office wait
-select count(*) from direct_executions where office_id = :office_id and status = 'WAITING';
-
 -- waiting_ids: the callers of an office that wait, in order
 select direct_id from direct_executions where office_id = :office_id and status = 'WAITING' order by arrival;
 
@@ -57,10 +54,6 @@ select direct_id from direct_executions where status = 'RUNNING' and timeout_at 
 select {direct.columns} from direct_executions where status = 'RUNNING'
 union all
 select {direct.columns} from direct_executions where status = 'WAITING';
-
--- page: direct executions of an office, newest first
-select {direct.columns} from direct_executions where office_id = :office_id and created_at < :before
-order by created_at desc, direct_id desc limit :limit;
 
 -- reserve: the next slot of an office is this caller's
 insert into reservations (reservation_id, direct_id, office_id, reserved_at, reserved_by, expires_at, status)

@@ -15,6 +15,3 @@ update job_groups set status = 'RUNNING', started_at = :now where group_id = :gr
 update job_groups set ended = :ended, succeeded = :succeeded, cancelled = :cancelled, status = :status,
     finished_at = :finished_at
 where group_id = :group_id;
-
--- page: groups of an office, newest first
-select {groups.columns} from job_groups where office_id = :office_id and group_id < :before order by group_id desc limit :limit;

@@ -164,9 +164,6 @@ where office_id = :office_id and status = 'QUEUED'
     and (priority < :priority or (priority = :priority and (position, created_at, job_id) > (:position, :created_at, :job_id)))
 order by priority desc, position, created_at, job_id limit :limit;
 
--- page: jobs of an office, newest first
-select {jobs.columns} from jobs where office_id = :office_id and job_id < :before order by job_id desc limit :limit;
-
 -- running_of: what an office runs now
 select {jobs.columns} from jobs
 where status = 'RUNNING' and finished_at is null and office_id = :office_id order by started_at, job_id;

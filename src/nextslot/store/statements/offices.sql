@@ -20,6 +20,3 @@ update offices set is_paused = :is_paused where office_id = :office_id and is_pa
 
 -- get: one office
 select {offices.columns} from offices where office_id = :office_id;
-
--- all: every office
-select {offices.columns} from offices order by office_id;
