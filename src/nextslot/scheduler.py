@@ -4,16 +4,16 @@ import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from . import arguments
 from .chance import Chance, SystemChance
 from .clock import Clock, Instant, SystemClock
 from .engine.dependencies import DependencyResolver
-from .engine.direct import DirectExecutionHandler, NewDirect, Update
+from .engine.direct import DirectExecutionHandler, Update
 from .engine.dispatcher import STARVATION_AFTER_SECONDS, Dispatcher
 from .engine.endings import Cancelled, Endings
 from .engine.events import EventLog
@@ -31,7 +31,7 @@ from .engine.runner import Runner
 from .engine.timeouts import TimeoutManager
 from .engine.timer import Timer
 from .engine.workers import Workers
-from .errors import Draining, Invalid, NextslotError, NotFound, Unavailable
+from .errors import Draining, Invalid, NextslotError, Unavailable
 from .handlers.catalog import Catalog
 from .handlers.files import RunFiles
 from .handlers.similarity import Known
@@ -297,14 +297,14 @@ class Scheduler:
     async def submit(self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any) -> Job:
         """Puts a job into the queue; durable when it returns. Options are the fields of `NewJob`."""
         key = options.pop("idempotency_key", None)
-        new = _new_job(job_type=job_type, params={} if params is None else params, **options)
+        new = arguments.new_job(job_type=job_type, params={} if params is None else params, **options)
         now = self._clock.now()
         accepted = await self._create(lambda tx: self._intake.accept(tx, [new], now, key))
         return accepted[0].job
 
     async def submit_many(self, wanted: Sequence[NewJob], idempotency_key: str | None = None) -> list[Job]:
         """Many jobs in one transaction, all or none; they may depend on each other by `key`."""
-        wanted = _with_instants(wanted)
+        wanted = arguments.with_instants(wanted)
         now = self._clock.now()
         accepted = await self._create(
             lambda tx: self._intake.accept(tx, wanted, now, idempotency_key, "batch"), rows=len(wanted)
@@ -320,8 +320,11 @@ class Scheduler:
         idempotency_key: str | None = None,
     ) -> tuple[Group, list[Job]]:
         """Jobs that belong together, one after the other or side by side."""
-        checked_mode, checked_failure = _choice(GroupMode, mode, "mode"), _choice(OnFailure, on_failure, "on_failure")
-        wanted = _with_instants(wanted)
+        checked_mode, checked_failure = (
+            arguments.choice(GroupMode, mode, "mode"),
+            arguments.choice(OnFailure, on_failure, "on_failure"),
+        )
+        wanted = arguments.with_instants(wanted)
         now = self._clock.now()
         group, accepted = await self._create(
             lambda tx: self._intake.accept_group(tx, wanted, checked_mode, checked_failure, name, now, idempotency_key),
@@ -373,7 +376,7 @@ class Scheduler:
         if "params" in changes:
             job = self._intake.change_params(tx, job_id, changes["params"], now)
         if "scheduled_for" in changes:
-            job = self._queue.reschedule(tx, job_id, _instant(changes["scheduled_for"], "scheduled_for"), now)
+            job = self._queue.reschedule(tx, job_id, arguments.instant(changes["scheduled_for"], "scheduled_for"), now)
         if "title" in changes:
             job = self._queue.rename(tx, job_id, changes["title"])
         if "urgent" in changes:
@@ -388,13 +391,13 @@ class Scheduler:
         self, *, office_id: str | None = None, job_type: str | None = None, resource: str | None = None
     ) -> None:
         """An office, a job type, a resource, or (with nothing said) the whole scheduler; running work goes on."""
-        scope, name = _scope(office_id, job_type, resource)
+        scope, name = arguments.scope(office_id, job_type, resource)
         await self._write(lambda tx: self._queue.pause(tx, scope, name, self._clock.now()))
 
     async def resume(
         self, *, office_id: str | None = None, job_type: str | None = None, resource: str | None = None
     ) -> None:
-        scope, name = _scope(office_id, job_type, resource)
+        scope, name = arguments.scope(office_id, job_type, resource)
         await self._write(lambda tx: self._queue.resume(tx, scope, name, self._clock.now()))
 
     # Direct requests.
@@ -404,7 +407,7 @@ class Scheduler:
 
         Cancelled while it waits, it gives its place up; while its work runs, the work is cancelled unless `detach`.
         """
-        wanted = _new_direct(job_type=job_type, params={} if params is None else params, **options)
+        wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
         if self._is_draining:
             raise Draining("the scheduler is stopping and takes no direct requests")
         return await self._direct.execute(self._store, wanted)
@@ -413,14 +416,14 @@ class Scheduler:
         self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any
     ) -> AsyncIterator[Update]:
         """As `run_direct`, but hears its place, progress and output as they come, and the result at the end."""
-        wanted = _new_direct(job_type=job_type, params={} if params is None else params, **options)
+        wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
         if self._is_draining:
             raise Draining("the scheduler is stopping and takes no direct requests")
         async for update in self._direct.stream(self._store, wanted):
             yield update
 
     async def direct(self, direct_id: str) -> Direct:
-        return _found(await self._read(lambda tx: direct.get(tx, direct_id)), "direct execution", direct_id)
+        return arguments.found(await self._read(lambda tx: direct.get(tx, direct_id)), "direct execution", direct_id)
 
     async def cancel_direct(self, direct_id: str) -> Direct:
         return await self._write(lambda tx: self._direct.cancel(tx, direct_id, self._clock.now()))
@@ -444,12 +447,12 @@ class Scheduler:
         return await self._write(lambda tx: self._offices.change(tx, office_id, settings))
 
     async def office(self, office_id: str) -> Office:
-        return _found(await self._read(lambda tx: offices.get(tx, office_id)), "office", office_id)
+        return arguments.found(await self._read(lambda tx: offices.get(tx, office_id)), "office", office_id)
 
     # Reads.
 
     async def job(self, job_id: str) -> Job:
-        return _found(await self._read(lambda tx: jobs.get(tx, job_id)), "job", job_id)
+        return arguments.found(await self._read(lambda tx: jobs.get(tx, job_id)), "job", job_id)
 
     async def run_of(self, job_id: str) -> Run | None:
         """The run of a job, if it was dispatched."""
@@ -461,7 +464,7 @@ class Scheduler:
         return await self._read(lambda tx: jobs.chain(tx, job.chain_id))
 
     async def group(self, group_id: str) -> Group:
-        return _found(await self._read(lambda tx: groups.get(tx, group_id)), "group", group_id)
+        return arguments.found(await self._read(lambda tx: groups.get(tx, group_id)), "group", group_id)
 
     async def members(self, group_id: str) -> list[Job]:
         """Every job of a group, by place; retries follow what they retry."""
@@ -552,67 +555,3 @@ def _end_of_chain(tx: Tx, chain_id: str) -> Ended | None:
     last = jobs.chain(tx, chain_id)[-1]
     is_undecided = last.outcome is RunStatus.FAILED and last.decision in (None, Decision.UNDECIDED)
     return Ended(last, runs.of_job(tx, last.job_id)) if last.has_ended and not is_undecided else None
-
-
-def _new_job(**fields: Any) -> NewJob:
-    """A request from keyword arguments; times may be datetimes."""
-    unknown = sorted(fields.keys() - NewJob.__dataclass_fields__.keys())
-    if unknown:
-        raise Invalid("there is no such field of a job", field=unknown[0])
-    for name in ("scheduled_for", "expires_at"):
-        if name in fields:
-            fields[name] = _instant(fields[name], name)
-    return NewJob(**fields)
-
-
-def _with_instants(wanted: Sequence[NewJob]) -> list[NewJob]:
-    """Times in requests may be datetimes."""
-    return [
-        replace(
-            new,
-            scheduled_for=_instant(new.scheduled_for, "scheduled_for"),
-            expires_at=_instant(new.expires_at, "expires_at"),
-        )
-        if new.scheduled_for is not None or new.expires_at is not None
-        else new
-        for new in wanted
-    ]
-
-
-def _new_direct(**fields: Any) -> NewDirect:
-    unknown = sorted(fields.keys() - NewDirect.__dataclass_fields__.keys())
-    if unknown:
-        raise Invalid("there is no such field of a direct request", field=unknown[0])
-    return NewDirect(**fields)
-
-
-def _instant(value: Instant | datetime | None, field: str) -> Instant | None:
-    if value is None or isinstance(value, Instant):
-        return value
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise Invalid("a datetime with a time zone", field=field)
-    return Instant.of(value)
-
-
-def _choice(kind: type[T], value: object, field: str) -> T:
-    try:
-        return kind(value)  # type: ignore[call-arg]
-    except ValueError:
-        raise Invalid("one of " + ", ".join(kind), field=field) from None  # type: ignore[arg-type]
-
-
-def _scope(office_id: str | None, job_type: str | None, resource: str | None) -> tuple[str, str]:
-    named = [
-        (scope, name)
-        for scope, name in (("office", office_id), ("type", job_type), ("resource", resource))
-        if name is not None
-    ]
-    if len(named) > 1:
-        raise Invalid("say one of office_id, job_type, resource, or none for the whole scheduler")
-    return named[0] if named else ("scheduler", "")
-
-
-def _found(value: T | None, kind: str, name: str) -> T:
-    if value is None:
-        raise NotFound(kind, name)
-    return value
