@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -414,13 +415,15 @@ class Scheduler:
 
     async def stream_direct(
         self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any
-    ) -> AsyncIterator[Update]:
+    ) -> AsyncGenerator[Update, None]:
         """As `run_direct`, but hears its place, progress and output as they come, and the result at the end."""
         wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
         if self._is_draining:
             raise Draining("the scheduler is stopping and takes no direct requests")
-        async for update in self._direct.stream(self._store, wanted):
-            yield update
+        # Closed at once when the caller leaves, so that it hangs up then and not when the memory is cleaned.
+        async with aclosing(self._direct.stream(self._store, wanted)) as updates:
+            async for update in updates:
+                yield update
 
     async def direct(self, direct_id: str) -> Direct:
         return arguments.found(await self._read(lambda tx: direct.get(tx, direct_id)), "direct execution", direct_id)

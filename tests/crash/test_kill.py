@@ -21,10 +21,11 @@ LONGEST_LIFE = 60.0
 
 
 class Moment(NamedTuple):
-    """When to kill: after so many executions in all, and so many seconds more."""
+    """When to kill: after so many starts or executions in all, and so many seconds more."""
 
     executions: int
     seconds: float
+    starts: int = 0
 
 
 def test_DEC_008_nothing_is_lost_doubled_or_reordered_by_20_kills_in_10_000_jobs(tmp_path: Path) -> None:
@@ -68,12 +69,12 @@ def test_the_same_laws_catch_a_planted_defect(tmp_path: Path, defect: str, law: 
 
 
 def moments(chance: random.Random, jobs: int) -> list[Moment]:
-    """Fifteen all over the work, and five more while the next life is still starting or recovering."""
-    counts = sorted(chance.sample(range(1, jobs - jobs // 50), 15))
-    chosen = [Moment(executions, chance.uniform(0, 0.005)) for executions in counts]
+    """Twenty: fifteen all over the work, and five while the life after one of these opens the file and recovers."""
+    in_the_work = sorted(chance.sample(range(1, jobs - jobs // 50), 15))
+    chosen = [Moment(executions, chance.uniform(0, 0.005)) for executions in in_the_work]
     for _ in range(5):
-        chosen.insert(chance.randrange(1, len(chosen)), Moment(0, chance.uniform(0.1, 0.4)))
-    return chosen
+        chosen.insert(chance.randrange(1, len(chosen)), Moment(0, chance.uniform(0, 0.03)))
+    return [moment._replace(starts=number) for number, moment in enumerate(chosen, start=1)]
 
 
 def lives(directory: Path, jobs: int, kills: list[Moment], *planted: str) -> Generator[laws.Evidence]:
@@ -85,16 +86,20 @@ def lives(directory: Path, jobs: int, kills: list[Moment], *planted: str) -> Gen
                 if moment is None:
                     assert process.wait(LONGEST_LIFE) == 0
                 else:
-                    wait_for(moment, process, directory / "executions")
+                    wait_for(moment, process, directory)
             finally:
                 process.kill()
         yield laws.find(directory)
 
 
-def wait_for(moment: Moment, process: subprocess.Popen[bytes], executions: Path) -> None:
+def wait_for(moment: Moment, process: subprocess.Popen[bytes], directory: Path) -> None:
     end = time.monotonic() + LONGEST_LIFE
-    while moment.executions > (executions.stat().st_size // LINE if executions.exists() else 0):
+    while size(directory / "starts") < moment.starts or size(directory / "executions") < moment.executions * LINE:
         assert process.poll() is None, "the process ended before it was killed"
         assert time.monotonic() < end, "the process does not get on"
         time.sleep(0.0005)
     time.sleep(moment.seconds)
+
+
+def size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0

@@ -1,10 +1,12 @@
 """Every Python example in the README and the docs runs, and prints what it says it prints.
 
-A block ```` ```python ```` is a program of its own. Blocks ```` ```python continued ```` of a page are one program, run
-one after the other with `await` at the top level, as in `python -m asyncio`. A comment that ends in `prints: …` is a
-line of the output; there is no other output.
+A block ```` ```python ```` is a program of its own; so is ```` ```python local-llm ````, which needs that extra.
+Blocks ```` ```python continued ```` of a page are one program, run one after the other with `await` at the top level,
+as in `python -m asyncio`. A comment that ends in `prints: …` is a line of the output; there is no other output.
 """
 
+import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -28,7 +30,8 @@ asyncio.run(eval(code, {"__name__": "__main__"}))
 class Program:
     name: str
     source: str
-    is_continued: bool
+    is_continued: bool = False
+    asks_a_model: bool = False
 
 
 def programs() -> list[Program]:
@@ -36,16 +39,20 @@ def programs() -> list[Program]:
     for page in PAGES:
         blocks = re.findall(r"^```python([^\n]*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
         alone = [source for kind, source in blocks if not kind.strip()]
-        found += [Program(f"{page.stem}-{number}", source, False) for number, source in enumerate(alone, start=1)]
+        found += [Program(f"{page.stem}-{number}", source) for number, source in enumerate(alone, start=1)]
+        asking = [source for kind, source in blocks if kind.strip() == "local-llm"]
+        found += [Program(f"{page.stem}-local-llm", source, asks_a_model=True) for source in asking]
         continued = "\n".join(source for kind, source in blocks if kind.strip() == "continued")
         if continued:
-            found.append(Program(f"{page.stem}-continued", continued, True))
-        assert {kind.strip() for kind, _ in blocks} <= {"", "continued"}, page
+            found.append(Program(f"{page.stem}-continued", continued, is_continued=True))
+        assert {kind.strip() for kind, _ in blocks} <= {"", "continued", "local-llm"}, page
     return found
 
 
 @pytest.mark.parametrize("program", programs(), ids=lambda program: program.name)
 def test_an_example_does_what_it_says(tmp_path: Path, program: Program) -> None:
+    if program.asks_a_model and importlib.util.find_spec("xllamacpp") is None:
+        pytest.skip("needs the extra local-llm")
     file = tmp_path / "example.py"
     file.write_text(program.source)
     harness = ["-c", TOP_LEVEL_AWAIT] if program.is_continued else []
@@ -53,6 +60,7 @@ def test_an_example_does_what_it_says(tmp_path: Path, program: Program) -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "error", *harness, str(file)],
         cwd=tmp_path,
+        env={**os.environ, "OLLAMA_BASE_URL": "http://127.0.0.1:9"},
         capture_output=True,
         text=True,
         timeout=60,

@@ -5,12 +5,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import apsw
+
 from nextslot import NewJob, Scheduler, testing
 from nextslot.model import (
     RETRYABLE,
     TRANSITIONS,
     Backoff,
     Decision,
+    DirectStatus,
     FailureKind,
     GroupStatus,
     JobStatus,
@@ -93,6 +96,58 @@ def test_every_state_decision_group_status_and_policy_is_explained() -> None:
     assert set(re.findall(r"`(\w+)`(?=.*\| status)", section("State"))) == {*State}
     assert {cells[0] for cells in table("Retry") if len(cells) == 2} == {decision.value for decision in Decision}
     assert {cells[0] for cells in table("Groups")} == {*OnFailure} | {*GroupStatus}
+
+
+def test_the_diagram_of_direct_executions_is_what_the_database_allows(tmp_path: Path) -> None:
+    with_scheduler(tmp_path, nothing)
+    connection = database(tmp_path)
+
+    allowed = {
+        (before.value, after.value)
+        for before in DirectStatus
+        for after in DirectStatus
+        if before is not after and allows(connection, before, after)
+    }
+
+    assert diagram("Direct executions") == allowed | {("[*]", "WAITING")}
+
+
+async def nothing(scheduler: Scheduler) -> None:
+    """The file is made, and that is all."""
+
+
+def allows(connection: apsw.Connection, before: DirectStatus, after: DirectStatus) -> bool:
+    """Whether plain SQL may make this move."""
+    connection.execute("savepoint attempt")
+    try:
+        connection.execute(
+            "insert into direct_executions (direct_id, arrival, office_id, lane_id, job_type, params, status,"
+            " is_detached, timeout_seconds, created_at, wait_until)"
+            " values ('x', 1, 'default', 1, 'work', '{}', 'WAITING', 0, 1, 1, 1)"
+        )
+        for status in way_to(before):
+            move(connection, status)
+        move(connection, after)
+    except apsw.ConstraintError as refused:
+        # Refused for another reason it would be our own mistake, and is made to show.
+        return "direct execution" not in str(refused)
+    else:
+        return True
+    finally:
+        connection.execute("rollback to attempt")
+
+
+def way_to(status: DirectStatus) -> list[DirectStatus]:
+    """From WAITING on."""
+    needs_a_start = status in (DirectStatus.COMPLETED, DirectStatus.SKIPPED)
+    return [DirectStatus.RUNNING] * needs_a_start + [status] * (status is not DirectStatus.WAITING)
+
+
+def move(connection: apsw.Connection, status: DirectStatus) -> None:
+    has_started = status in (DirectStatus.RUNNING, DirectStatus.COMPLETED, DirectStatus.SKIPPED)
+    has_ended = status not in (DirectStatus.WAITING, DirectStatus.RUNNING)
+    update = "update direct_executions set status = ?, started_at = ?, finished_at = ?"
+    connection.execute(update, (status, 1 if has_started else None, 2 if has_ended else None))
 
 
 async def live_every_life(scheduler: Scheduler, seen: "Observer") -> None:

@@ -12,28 +12,30 @@ import pytest
 
 from nextslot import Ended, Event, Group, Job, NewJob, Office, RetryPolicy, Run, RunContext, Scheduler, errors
 from nextslot.clock import Instant
+from nextslot.engine.direct import NewDirect, Update
+from nextslot.handlers.catalog import Catalog
 from nextslot.handlers.registry import JobTypes
 from nextslot.lifecycle import settle
-from nextslot.model import CancelMode, FailureKind, Outcome, default_office
+from nextslot.model import CancelMode, Direct, FailureKind, Outcome, Reservation, default_office
+from tests.support import with_scheduler
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference.md").read_text()
 
-# The executor's side of a run.
-NOT_FOR_HANDLERS = {"tell_to_stop", "has_log", "has_artifacts", "close"}
+# The executor's side of a run: how it ends it, hears of it, and sees whether it is alive.
+NOT_FOR_HANDLERS = {"tell_to_stop", "has_log", "has_artifacts", "close", "listen", "now", "last_active", "note"}
 
 
 def test_every_method_of_the_scheduler_is_listed_with_its_parameters() -> None:
-    listed = {}
-    for cells in table("Methods"):
-        name, parameters = re.fullmatch(r"`(\w+)\((.*)\)`", cells[0]).groups()  # type: ignore[union-attr]
-        listed[name] = [part.strip("* ") for part in parameters.split(",") if part]
+    assert listed_methods("Methods") == methods_of(Scheduler)
 
-    methods = dict(inspect.getmembers(Scheduler, inspect.isfunction))
+
+def test_every_way_to_add_a_job_type_is_listed_with_its_parameters() -> None:
+    listed = listed_methods("Ways to add a job type")
+
+    used_by_others = {"register", "get", "names", "add_language_models", "close"}
     assert listed == {
-        name: [parameter for parameter in inspect.signature(method).parameters if parameter != "self"]
-        for name, method in methods.items()
-        if not name.startswith("_")
+        name: parameters for name, parameters in methods_of(Catalog).items() if name not in used_by_others
     }
 
 
@@ -42,7 +44,8 @@ def test_every_option_of_the_scheduler_and_of_a_job_type_is_listed() -> None:
     type_options = {name for cells in table("Job types") for name in names(cells[0])}
 
     assert options == parameters(Scheduler.__init__) - {"url"}
-    assert type_options == parameters(JobTypes.register) - {"name", "handler"}
+    assert type_options == (parameters(JobTypes.register) | {"isolate"}) - {"name", "handler"}
+    assert "isolate" in parameters(Catalog.add)
 
 
 def test_everything_a_handler_may_use_of_its_run_is_listed() -> None:
@@ -61,6 +64,52 @@ def test_every_field_of_a_job_is_listed_with_its_default() -> None:
     assert listed == defaults(NewJob)
 
 
+def test_every_field_of_a_direct_request_is_listed_with_its_default() -> None:
+    listed = {names(cells[0])[0]: cells[2] for cells in table("Direct requests")}
+
+    assert listed == defaults(NewDirect)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("params", []),
+        ("office_id", 7),
+        ("wait_timeout_seconds", None),
+        ("timeout_seconds", 0),
+        ("detach", "yes"),
+        ("direct_id", 7),
+        ("webhook", 7),
+        ("created_by", "a\0b"),
+    ],
+)
+def test_every_field_of_a_direct_request_is_checked(tmp_path: Path, field: str, value: Any) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        with pytest.raises(errors.Invalid) as refused:
+            await scheduler.run_direct(**{"job_type": "work", field: value})
+
+        assert [problem.field for problem in refused.value.problems] == [field]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_every_kind_of_update_that_a_direct_caller_hears_is_listed(tmp_path: Path) -> None:
+    listed = dict.fromkeys(cells[0].strip("`") for cells in table("Updates"))
+
+    async def main(scheduler: Scheduler) -> None:
+        @scheduler.job_type("talk")
+        async def talk(run: RunContext) -> None:
+            run.progress(0.5)
+            run.log.info("hello")
+
+        await scheduler.submit("work", {"seconds": 1})
+        heard = [update async for update in scheduler.stream_direct("talk")]
+
+        assert [update.kind for update in heard] == list(listed)
+
+    with_scheduler(tmp_path, main)
+
+
 def test_every_field_of_a_retry_policy_is_listed_with_its_default() -> None:
     listed = {names(cells[0])[0]: cells[1] for cells in table("Retry policy")}
 
@@ -76,7 +125,9 @@ def test_every_setting_of_an_office_is_listed_with_its_defaults() -> None:
     assert rows == {name: (shown_setting(getattr(new, name)), shown_setting(getattr(first, name))) for name in settings}
 
 
-@pytest.mark.parametrize("value", [Job, Run, Group, Ended, Event], ids=lambda value: value.__name__)
+@pytest.mark.parametrize(
+    "value", [Job, Run, Group, Ended, Direct, Reservation, Update, Event], ids=lambda value: value.__name__
+)
 def test_every_field_of_what_comes_back_is_listed(value: Any) -> None:
     row = next(cells[1] for cells in table("What you get back") if cells[0] == f"`{value.__name__}`")
 
@@ -85,7 +136,7 @@ def test_every_field_of_what_comes_back_is_listed(value: Any) -> None:
         assert {"NewJob", "key", "urgent"} <= listed
         listed = listed - {"NewJob", "key", "urgent"} | {field.name for field in fields(NewJob)} - {"key", "urgent"}
     worked_out = {name for name, _ in inspect.getmembers(value, lambda member: isinstance(member, property))}
-    nested = {"name", "path", "size"} if value is Run else set()
+    nested = {"name", "path", "size"} if value in (Run, Direct) else set()
     assert listed == {field.name for field in fields(value)} | worked_out | nested
 
 
@@ -112,6 +163,9 @@ def noted_types() -> Iterator[str]:
                 word = node.args[1]
                 if isinstance(word, ast.Constant):
                     yield word.value  # type: ignore[misc]
+                elif isinstance(word, ast.JoinedStr):  # A reservation's event is named after how it ended.
+                    assert ast.unparse(word) == "f'reservation_{status.lower()}'", path
+                    yield from ("reservation_released", "reservation_expired")
 
 
 def settled_types() -> Iterator[str]:
@@ -120,6 +174,22 @@ def settled_types() -> Iterator[str]:
     for outcome in outcomes:
         for mode in (None, *CancelMode):
             yield settle(RetryPolicy(), mode, outcome, (), 0).event_type
+
+
+def listed_methods(heading: str) -> dict[str, list[str]]:
+    listed = {}
+    for cells in table(heading):
+        name, parameters = re.fullmatch(r"`(\w+)\((.*)\)`", cells[0]).groups()  # type: ignore[union-attr]
+        listed[name] = [part.strip("* ") for part in parameters.split(",") if part]
+    return listed
+
+
+def methods_of(kind: type) -> dict[str, list[str]]:
+    return {
+        name: [parameter for parameter in inspect.signature(method).parameters if parameter != "self"]
+        for name, method in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_")
+    }
 
 
 def section(heading: str) -> str:

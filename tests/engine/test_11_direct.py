@@ -158,7 +158,7 @@ def test_a_wait_that_runs_out_is_slot_busy_and_says_how_many_were_ahead(tmp_path
         patient = asyncio.ensure_future(scheduler.run_direct("work", wait_timeout_seconds=2000))
         await testing.settled()
 
-        with pytest.raises(SlotBusy, match="within 60 seconds; 1 callers were ahead") as refused:
+        with pytest.raises(SlotBusy, match="within 60 seconds; callers ahead: 1") as refused:
             await scheduler.run_direct("work", wait_timeout_seconds=60)
 
         assert (refused.value.code, refused.value.ahead) == ("slot_busy", 1)

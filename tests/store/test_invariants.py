@@ -603,6 +603,8 @@ def test_DEC_004_a_direct_execution_waits_then_runs_then_ends(db: Attacked, ende
     db.run(WAIT, id="first", arrival=1, status="WAITING")
 
     db.refuses(CHECK, "update direct_executions set status = 'RUNNING'")
+    db.refuses(CHECK, "update direct_executions set started_at = 1")
+    db.refuses(CHECK, "update direct_executions set is_detached = 2")
     for early in ("COMPLETED", "SKIPPED"):
         db.refuses(DIRECT_MOVES, "update direct_executions set status = :early", early=early)
     db.run("update direct_executions set status = 'RUNNING', started_at = 1")
@@ -612,6 +614,13 @@ def test_DEC_004_a_direct_execution_waits_then_runs_then_ends(db: Attacked, ende
     db.run("update direct_executions set status = :ended, finished_at = 2", ended=ended)
     for change in ("status = 'RUNNING', finished_at = null", "error = 'other'", "finished_at = 3", "result = '[]'"):
         db.refuses(DIRECT_ONCE, f"update direct_executions set {change}")
+
+
+def test_DEC_004_a_direct_execution_has_no_other_status(db: Attacked) -> None:
+    db.run(WAIT, id="first", arrival=1, status="WAITING")
+    db.connection.execute("drop trigger direct_moves")
+
+    db.refuses(CHECK + "status in", "update direct_executions set status = 'LOST', finished_at = 2")
 
 
 @pytest.mark.parametrize(

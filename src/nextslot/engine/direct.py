@@ -6,7 +6,7 @@ does not touch the queue's order. The functions over a transaction come first, t
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -248,7 +248,7 @@ class DirectExecutionHandler:
             if not (wanted.detach and caller.ended.cancelled()):
                 self._callers.pop(direct_id, None)
 
-    async def stream(self, store: Store, wanted: NewDirect) -> AsyncIterator[Update]:
+    async def stream(self, store: Store, wanted: NewDirect) -> AsyncGenerator[Update, None]:
         """As `execute`, but hears its place, progress and output as they come, and the result at the end."""
         direct_id, caller = self._pick_up(wanted)
         caller.updates = asyncio.Queue()
@@ -354,7 +354,7 @@ def _answer(ended: Direct, ahead: int) -> Direct:
     """What the caller gets: the record, or why there is none."""
     if ended.status is DirectStatus.CANCELLED and ended.reason == WAITED_TOO_LONG:
         waited = ended.waited_seconds or 0
-        raise SlotBusy(ahead, f"the slot did not come free within {waited:g} seconds; {ahead} callers were ahead")
+        raise SlotBusy(ahead, f"the slot did not come free within {waited:g} seconds; callers ahead: {ahead}")
     if ended.status is DirectStatus.CANCELLED and ended.reason == DRAINING:
         raise Draining("the scheduler is stopping; try again later")
     return ended
