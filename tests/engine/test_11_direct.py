@@ -281,6 +281,38 @@ def test_after_a_crash_reservations_expire_executions_fail_and_the_queue_resumes
     testing.run(main())
 
 
+def test_the_queue_is_what_it_was_after_callers_that_hang_up_time_out_and_a_crash(tmp_path: Path) -> None:
+    async def main() -> None:
+        first = new_scheduler(tmp_path)
+        await first.start()
+        await first.submit("work", {"seconds": 1000})
+        queued = [await first.submit("work", {"seconds": 1}, priority=n % 3) for n in range(30)]
+        before = rows(tmp_path)
+        callers = [
+            asyncio.ensure_future(first.run_direct("work", wait_timeout_seconds=10 if n % 2 else 900))
+            for n in range(10)
+        ]
+        await testing.settled()
+        for caller in callers[:4]:
+            caller.cancel()
+        await asyncio.sleep(60)
+        assert [caller.done() for caller in callers] == [True] * 4 + [False, True] * 3, "hung up, or waited too long"
+        await testing.crash(first)
+        ended = await asyncio.gather(*[caller for caller in callers if caller.done()], return_exceptions=True)
+        for caller in callers:
+            caller.cancel()
+
+        assert rows(tmp_path) == before, "byte for byte"
+        assert {type(end) for end in ended} == {asyncio.CancelledError, SlotBusy}
+        second = new_scheduler(tmp_path, seed=1)
+        async with second:
+            ended_jobs = [(await second.wait(job.job_id)).job for job in queued]
+        served = sorted(ended_jobs, key=lambda job: job.started_at or 0)
+        assert [job.job_id for job in served] == [row[0] for row in before], "and it is served in that order"
+
+    testing.run(main())
+
+
 def test_at_most_a_hundred_callers_wait_in_an_office(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.submit("work", {"seconds": 10})
@@ -404,6 +436,13 @@ def watch_starts(scheduler: Scheduler) -> list[str]:
 
     scheduler._dispatcher.start(noted)
     return order
+
+
+def rows(directory: Path) -> list[Any]:
+    """The queued jobs as they are stored, every column, in the order of the queue."""
+    order = "priority desc, position, created_at, job_id"
+    sql = f"select * from jobs where status = 'QUEUED' and retry_of is null order by {order}"
+    return database(directory).execute(sql).fetchall()
 
 
 async def places(scheduler: Scheduler) -> list[tuple[str, int, int]]:

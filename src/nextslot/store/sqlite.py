@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 GROUP_ROWS = 1000
 READERS = 4
 # Seconds. Between the two the writer stays where it is, so that it does not hop to and fro.
-SLOW_COMMIT = 0.005
-QUICK_COMMIT = 0.002
+SLOW_COMMIT = 0.010
+QUICK_COMMIT = 0.005
 
 _UNAVAILABLE = (apsw.FullError, apsw.IOError, apsw.BusyError, apsw.LockedError, apsw.ReadOnlyError, apsw.CantOpenError)
 
@@ -230,7 +230,7 @@ class SqliteStore:
                 connection.execute("rollback")
             raise
         finally:
-            self._note_speed(time.perf_counter() - began, len(works))
+            self._note_speed(time.perf_counter() - began)
         return answers, tx.committed
 
     def _attempt(self, tx: SqliteTx, work: Work[Any]) -> _Answer:
@@ -243,8 +243,9 @@ class SqliteStore:
                 raise
             return _Answer(error=error)
 
-    def _note_speed(self, seconds: float, works: int) -> None:
-        self._commit_seconds += (seconds / works - self._commit_seconds) * 0.2
+    def _note_speed(self, seconds: float) -> None:
+        """What matters is how long the event loop stands still, whatever was done in that time."""
+        self._commit_seconds += (seconds - self._commit_seconds) * 0.2
         limit = SLOW_COMMIT if self._is_quick else QUICK_COMMIT
         self._is_quick = self._commit_seconds < limit
 

@@ -290,11 +290,6 @@ create table events (
     timestamp {int} not null
 ) {log};
 
-create table meta (
-    name text not null primary key,
-    value text not null
-) {table};
-
 -- A transaction that must go round the rules (import, retention) puts a row here and takes it out again before it
 -- commits: the deferred reference to a table that can hold nothing makes any commit with such a row fail.
 create table never (
@@ -487,7 +482,7 @@ rule reservation_kept before delete on reservations
 
 rule direct_born_waiting before insert on direct_executions
     refuse 'a direct execution begins WAITING, and cannot be replaced'
-    when new.status <> 'WAITING'
+    when (new.status <> 'WAITING' and not exists (select 1 from maintenance))
         or exists (select 1 from direct_executions where direct_id = new.direct_id or arrival = new.arrival);
 
 rule direct_moves before update of status on direct_executions
