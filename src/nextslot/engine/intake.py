@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ..clock import Instant
 from ..errors import IdempotencyMismatch, Invalid, NotFound, Problem, UnknownJobType
@@ -162,44 +163,36 @@ class Intake:
 
     def _create(self, tx: Tx, wanted: Sequence[NewJob], now: Instant, group: Group | None) -> list[Accepted]:
         self.check(wanted, now)
-        existing = self._existing(tx, wanted)
-        # Of requests with one unique_key the first makes the job and the others are answered with it.
-        first_with: dict[tuple[str, str], int] = {}
-        new_ids = []
-        stands_for = []
-        for index, new in enumerate(wanted):
-            makes = index not in existing
-            if makes and new.unique_key is not None:
-                makes = first_with.setdefault((new.office_id, new.unique_key), index) == index
-            new_ids.append(self._chance.new_id() if makes else "")
-            if index in existing:
-                stands_for.append(existing[index].job_id)
-            else:
-                stands_for.append(new_ids[index if makes else first_with[new.office_id, new.unique_key or ""]])
-        keys = self._keys(wanted, stands_for)
-        waits = self._waits(tx, wanted, new_ids, keys)
-        self._refuse_cycle(wanted, new_ids, waits, group)
-        drafts = self._drafts(tx, wanted, new_ids, now, group)
-        placed = self._store(tx, drafts, waits, now, group)
-        accepted = []
-        for index, (new, job_id) in enumerate(zip(wanted, new_ids, strict=True)):
-            if job_id:
-                accepted.append(Accepted(placed[job_id], is_new=True))
-            elif index in existing:
-                accepted.append(Accepted(existing[index], is_new=False))
-            else:
-                accepted.append(Accepted(accepted[first_with[new.office_id, new.unique_key or ""]].job, is_new=False))
-        return accepted
+        answers, existing = self._answers(tx, wanted)
+        # The jobs to be made, and by which request: of several with one answer, by the first.
+        made: dict[str, int] = {}
+        for index, job_id in enumerate(answers):
+            if job_id not in existing:
+                made.setdefault(job_id, index)
+        keys = self._keys(wanted, answers)
+        waits = self._waits(tx, wanted, made, keys)
+        self._refuse_cycle(wanted, made, waits, group)
+        placed = self._store(tx, self._drafts(tx, wanted, made, now, group), waits, now, group)
+        return [
+            Accepted(placed.get(job_id) or existing[job_id], is_new=made.get(job_id) == index)
+            for index, job_id in enumerate(answers)
+        ]
 
-    def _existing(self, tx: Tx, wanted: Sequence[NewJob]) -> dict[int, Job]:
-        """Requests whose unique_key belongs to a job that has not ended."""
-        found = {}
-        for index, new in enumerate(wanted):
-            if new.unique_key is not None:
+    def _answers(self, tx: Tx, wanted: Sequence[NewJob]) -> tuple[list[str], dict[str, Job]]:
+        """The job that answers each request: a new one, or the one that has its unique_key; and those there are."""
+        by_unique_key: dict[tuple[str, str], str] = {}
+        existing: dict[str, Job] = {}
+        answers = []
+        for new in wanted:
+            known = by_unique_key.get((new.office_id, new.unique_key)) if new.unique_key is not None else None
+            if known is None and new.unique_key is not None:
                 job = jobs.by_unique_key(tx, new.office_id, new.unique_key)
                 if job is not None:
-                    found[index] = job
-        return found
+                    existing[job.job_id] = job
+                known = self._chance.new_id() if job is None else job.job_id
+                by_unique_key[new.office_id, new.unique_key] = known
+            answers.append(known or self._chance.new_id())
+        return answers, existing
 
     def check(self, wanted: Sequence[NewJob], now: Instant) -> None:
         """Names everything that is wrong, before anything is looked up by what the requests say."""
@@ -235,61 +228,67 @@ class Intake:
             return [Problem("params", f"{size:,} bytes of JSON; at most {self._max_params_bytes:,} are allowed")]
         return job_type.problems(params)
 
-    def _keys(self, wanted: Sequence[NewJob], stands_for: Sequence[str]) -> dict[str, str]:
+    def _keys(self, wanted: Sequence[NewJob], answers: Sequence[str]) -> dict[str, str]:
         """What the keys of a request stand for."""
         keys: dict[str, str] = {}
         for index, new in enumerate(wanted):
             if new.key is not None:
                 if new.key in keys:
                     raise Invalid(f"two jobs have the key {new.key!r}", field=f"jobs.{index}.key")
-                keys[new.key] = stands_for[index]
+                keys[new.key] = answers[index]
         return keys
 
     def _waits(
-        self, tx: Tx, wanted: Sequence[NewJob], new_ids: Sequence[str], keys: Mapping[str, str]
+        self, tx: Tx, wanted: Sequence[NewJob], made: Mapping[str, int], keys: Mapping[str, str]
     ) -> dict[str, list[str]]:
         """The prerequisites of each new job, as ids; unknown or foreign ones are refused."""
         waits = {
-            job_id: [keys.get(other, other) for other in new.depends_on]
-            for new, job_id in zip(wanted, new_ids, strict=True)
-            if job_id and new.depends_on
+            job_id: [keys.get(other, other) for other in wanted[index].depends_on]
+            for job_id, index in made.items()
+            if wanted[index].depends_on
         }
-        office_of = {job_id: new.office_id for new, job_id in zip(wanted, new_ids, strict=True) if job_id}
+        if not waits:
+            return waits
+        office_of = {job_id: wanted[index].office_id for job_id, index in made.items()}
         outside = {other for others in waits.values() for other in others if other not in office_of}
-        if outside:
-            office_of |= {job_id: office_id for job_id, (_, office_id) in jobs.chains(tx, outside).items()}
+        office_of |= {job_id: office_id for job_id, (_, office_id) in jobs.chains(tx, outside).items()}
         names = {job_id: key for key, job_id in keys.items()}
         problems = []
-        for index, (new, job_id) in enumerate(zip(wanted, new_ids, strict=True)):
-            for other in waits.get(job_id, ()):
-                if office_of.get(other) != new.office_id:
-                    name = names.get(other, other)
-                    problem = f"there is no job or key {name!r} in the office {new.office_id!r}"
+        for job_id, others in waits.items():
+            index, office_id = made[job_id], office_of[job_id]
+            for other in others:
+                if office_of.get(other) != office_id:
+                    problem = f"there is no job or key {names.get(other, other)!r} in the office {office_id!r}"
                     problems.append(Problem(_at(wanted, index, "depends_on"), problem))
         if problems:
             raise Invalid(problems)
         return waits
 
     def _refuse_cycle(
-        self, wanted: Sequence[NewJob], new_ids: Sequence[str], waits: Mapping[str, list[str]], group: Group | None
+        self,
+        wanted: Sequence[NewJob],
+        made: Mapping[str, int],
+        waits: Mapping[str, list[str]],
+        group: Group | None,
     ) -> None:
         """The order of a sequential group counts as edges."""
-        edges = waits
-        if group is not None and group.mode is GroupMode.SEQUENTIAL and waits:
-            edges = {job_id: [*waits.get(job_id, ()), *new_ids[max(0, n - 1) : n]] for n, job_id in enumerate(new_ids)}
-        names = {job_id: new.key or job_id for new, job_id in zip(wanted, new_ids, strict=True)}
-        refuse_cycle(edges, names)
+        if not waits:
+            return
+        edges = dict(waits)
+        if group is not None and group.mode is GroupMode.SEQUENTIAL:
+            for before, job_id in pairwise(made):
+                edges[job_id] = [*waits.get(job_id, ()), before]
+        refuse_cycle(edges, {job_id: wanted[index].key or job_id for job_id, index in made.items()})
 
     def _drafts(
-        self, tx: Tx, wanted: Sequence[NewJob], new_ids: Sequence[str], now: Instant, group: Group | None
+        self, tx: Tx, wanted: Sequence[NewJob], made: Mapping[str, int], now: Instant, group: Group | None
     ) -> dict[str, Job]:
         """The jobs as they will be stored; every problem of every request is collected first."""
         known_offices: dict[str, Office] = {}
         problems: list[Problem] = []
         drafts: dict[str, Job] = {}
-        for index, (new, job_id) in enumerate(zip(wanted, new_ids, strict=True)):
-            if not job_id:
-                continue
+        for job_id, index in made.items():
+            new = wanted[index]
             try:
                 office = known_offices.get(new.office_id) or self._office(tx, new.office_id)
                 known_offices[new.office_id] = office
