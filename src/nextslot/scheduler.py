@@ -57,7 +57,7 @@ from .model import (
     default_office,
 )
 from .policy.limits import ConcurrencyPolicy, Limits
-from .store import direct, groups, jobs, offices, runs
+from .store import direct, groups, jobs, lanes, offices, runs
 from .store.jobs import Place
 from .store.open import abandon_store, data_directory, open_store
 from .store.store import Store, Tx, Work
@@ -198,7 +198,7 @@ class Scheduler:
             await store.write(lambda tx: self._offices.install(tx, default_office(self._clock.now())))
             self.recovered = await self._recovery.run(store)
             await self._timeouts.start(store)
-            self._dispatcher.start(self._runner.launch)
+            self._dispatcher.start(self._runner.launch, await store.read(lanes.last_turn))
             await self.process()
         except BaseException:
             # Else the database would stay locked, with nobody to stop.

@@ -81,9 +81,11 @@ class Dispatcher:
         self._launch: Callable[[Claim], None] | None = None
         self._turn = 0
 
-    def start(self, launch: Callable[[Claim], None]) -> None:
+    def start(self, launch: Callable[[Claim], None], last_turn: int = 0) -> None:
         """From now on what may run is claimed, and given to `launch` once that is durable."""
         self._launch = launch
+        # Turns go on from the last life's, also when the clock was set back in between.
+        self._turn = max(self._turn, last_turn)
 
     def stop(self) -> None:
         self._launch = None

@@ -77,6 +77,11 @@ def of_office(tx: Tx, office_id: str) -> tuple[bool, int, int, dict[int, LaneCou
     return rows[0][0] == 1, rows[0][1], rows[0][2] or 0, counts
 
 
+def last_turn(tx: Tx) -> int:
+    row = tx.row("lanes.last_turn")
+    return row[0] if row and row[0] is not None else 0
+
+
 def waiting_offices(tx: Tx) -> list[str]:
     """The offices that have ready jobs."""
     return [office_id for (office_id,) in tx.rows("lanes.waiting_offices")]

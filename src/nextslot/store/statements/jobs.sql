@@ -79,9 +79,9 @@ select {jobs.columns} from jobs where decision = 'undecided' order by job_id lim
 update jobs set finished_at = :finished_at, outcome = :outcome, decision = :decision
 where job_id = :job_id and status = 'RUNNING' and finished_at is null;
 
--- running: what is running, for recovery; the fence keeps the search on its index
+-- running: what is running, by the number of its slot, for recovery
 select {jobs.columns} from jobs
-where status = 'RUNNING' and finished_at is null order by worker_id limit :limit;
+where status = 'RUNNING' and finished_at is null order by length(worker_id), worker_id limit :limit;
 
 -- chain: the whole chain of a root, oldest first (ids are ordered by time)
 select {jobs.columns} from jobs where job_id = :chain_id or (chain_id = :chain_id and retry_of is not null)

@@ -27,6 +27,9 @@ where offices.office_id = :office_id;
 -- waiting_offices: the offices that have ready jobs
 select distinct office_id from lanes where ready > 0;
 
+-- last_turn: the newest turn of any office
+select max(turn) from lanes;
+
 -- save: what has changed of a lane
 update lanes set ready = :ready, is_open = :is_open, turn = :turn where lane_id = :lane_id;
 
