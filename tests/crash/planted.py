@@ -32,8 +32,8 @@ def run_in_a_second_transaction(life: Life) -> None:
         await scheduler._store.write(lambda tx: runs.repair(tx, claim.run_id, claim.job_id))
         launch(claim)
 
-    def start_late(launch: Callable[[Claim], None]) -> None:
-        start(lambda claim: tasks.append(asyncio.ensure_future(insert_run(claim, launch))))
+    def start_late(launch: Callable[[Claim], None], last_turn: int) -> None:
+        start(lambda claim: tasks.append(asyncio.ensure_future(insert_run(claim, launch))), last_turn)
 
     plant(scheduler._dispatcher, "start", start_late)
     plant(runs, "begin", lambda *_: True)
