@@ -1,0 +1,120 @@
+"""What the hot path costs, counted in statements: deterministic, so that it can be a law; times belong in bench/."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from nextslot import NewJob, Scheduler, testing
+from nextslot.store import sqlite
+from tests.support import with_scheduler
+
+HAND_OVER = [
+    "jobs.ending_facts",
+    "runs.finish",
+    "jobs.succeed",
+    "lanes.of_office",
+    "dependencies.meet",
+    "lanes.outlook",
+    "limits.get_many",
+    "jobs.heads",
+    "runs.begin",
+    "jobs.start",
+    "lanes.save",
+    "events.append",
+]
+ENQUEUE = [
+    "offices.get",
+    "jobs.last_position",
+    "jobs.insert",
+    "lanes.of_office",
+    "lanes.outlook",
+    "limits.get_many",
+    "lanes.save",
+    "events.append",
+]
+
+
+def test_a_hand_over_is_one_transaction_of_twelve_statements(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 1}) for _ in range(10)])
+        await asyncio.sleep(3.5)
+
+        with transactions() as seen:
+            await asyncio.sleep(1)
+
+        assert seen == [HAND_OVER]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_enqueueing_behind_a_full_limit_is_one_transaction_of_eight_statements(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.submit("work", {"seconds": 100})
+        await scheduler.submit("work")
+
+        with transactions() as seen:
+            await scheduler.submit("work")
+
+        assert seen == [ENQUEUE]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_jobs_that_end_together_share_a_transaction_and_a_look_at_the_queue(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.change_office("default", max_concurrent_jobs=10)
+        await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 1}) for _ in range(40)])
+        await asyncio.sleep(1.5)
+
+        with transactions() as seen:
+            await asyncio.sleep(1)
+
+        (together,) = seen
+        assert together.count("runs.finish") == together.count("runs.begin") == 10
+        once = ("lanes.of_office", "lanes.outlook", "limits.get_many", "jobs.heads", "lanes.save", "events.append")
+        assert [together.count(statement) for statement in once] == [1] * len(once)
+
+    with_scheduler(tmp_path, main)
+
+
+def test_an_idle_scheduler_does_nothing_at_all(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.wait((await scheduler.submit("work")).job_id)
+        await testing.settled()
+
+        with transactions() as seen:
+            await asyncio.sleep(24 * 3600)
+
+        assert seen == []
+
+    with_scheduler(tmp_path, main)
+
+
+@contextmanager
+def transactions() -> Iterator[list[list[str]]]:
+    """The names of the statements of every transaction, in order."""
+    seen: list[list[str]] = []
+
+    class Counted(sqlite.SqliteTx):
+        def __init__(self, connection: sqlite.apsw.Connection) -> None:
+            super().__init__(connection)
+            names: list[str] = []
+            seen.append(names)
+            self._statements = _Noting(self._statements, names)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite, "SqliteTx", Counted)
+        yield seen
+
+
+class _Noting(dict[str, str]):
+    def __init__(self, statements: object, names: list[str]) -> None:
+        super().__init__(statements)  # type: ignore[call-overload]
+        self._names = names
+
+    def __getitem__(self, name: str) -> str:
+        self._names.append(name)
+        return super().__getitem__(name)
