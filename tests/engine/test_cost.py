@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import apsw
 import pytest
 
 from nextslot import NewJob, Scheduler, testing
@@ -99,7 +100,7 @@ def transactions() -> Iterator[list[list[str]]]:
     seen: list[list[str]] = []
 
     class Counted(sqlite.SqliteTx):
-        def __init__(self, connection: sqlite.apsw.Connection) -> None:
+        def __init__(self, connection: apsw.Connection) -> None:
             super().__init__(connection)
             names: list[str] = []
             seen.append(names)
