@@ -40,6 +40,16 @@ use_a_writable_cache() {
 }
 
 # prepare [uv sync arguments]
+# The language model's library is built with OpenMP, whose runtime a small Debian lacks. Call after `prepare`.
+prepare_language_model() {
+    "$venv/bin/python" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null && return
+    if [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
+        say "installing libgomp1, which the small language model needs"
+        apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq --no-install-recommends libgomp1 >/dev/null 2>&1 && return
+    fi
+    say "the small language model needs libgomp1 (apt-get install libgomp1)"
+}
+
 prepare() {
     python="$(find_python)" || exit 1
     uv="$(find_uv)" || exit 1
