@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from ..clock import Instant
-from ..model import Backoff, FailureKind, RetryPolicy
+from ..model import Backoff, FailureKind, Outcome, RetryPolicy
 
 loads = orjson.loads
 
@@ -39,6 +39,20 @@ def key_set(keys: Iterable[str]) -> str:
 
 def instant(value: int | None) -> Instant | None:
     return None if value is None else Instant(value)
+
+
+def outcome_values(outcome: Outcome) -> dict[str, object]:
+    """The columns that an outcome has, of a job's run and of a direct caller's alike; artifacts are kept apart."""
+    return {
+        "status": outcome.status,
+        "exit_code": outcome.exit_code,
+        "error": outcome.error,
+        "failure_kind": outcome.failure_kind,
+        "reason": outcome.reason,
+        "log_path": outcome.log_path,
+        "session_id": outcome.session_id,
+        "result": optional(outcome.result),
+    }
 
 
 @lru_cache(maxsize=1024)

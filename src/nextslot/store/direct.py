@@ -76,15 +76,8 @@ def finish(tx: Tx, direct_id: str, outcome: Outcome, now: Instant) -> EndedDirec
     row = tx.row(
         "direct.finish",
         direct_id=direct_id,
-        status=outcome.status,
         now=now,
-        exit_code=outcome.exit_code,
-        error=outcome.error,
-        failure_kind=outcome.failure_kind,
-        reason=outcome.reason,
-        log_path=outcome.log_path,
-        session_id=outcome.session_id,
-        result=codec.optional(outcome.result),
+        **codec.outcome_values(outcome),
         artifacts=codec.dumps([[a.name, a.path, a.size] for a in outcome.artifacts]) if outcome.artifacts else None,
     )
     return None if row is None else EndedDirect(*row)

@@ -16,15 +16,8 @@ def finish(tx: Tx, run_id: str, outcome: Outcome, now: Instant) -> bool:
     changed = tx.run(
         "runs.finish",
         run_id=run_id,
-        status=outcome.status,
         now=now,
-        exit_code=outcome.exit_code,
-        error=outcome.error,
-        failure_kind=outcome.failure_kind,
-        reason=outcome.reason,
-        log_path=outcome.log_path,
-        session_id=outcome.session_id,
-        result=codec.optional(outcome.result),
+        **codec.outcome_values(outcome),
     )
     if changed and outcome.artifacts:
         tx.run_many("runs.add_artifact", [
