@@ -61,7 +61,8 @@ def test_the_demo_generates_a_real_story_and_shows_how_it_begins_and_where_it_is
     title, *begin, where = re.search(r"\n    (# .*?)\n\n", ran.stdout, re.DOTALL)[1].splitlines()  # type: ignore[index]
     story = Path(where.strip().removeprefix("… in ")).read_text()
     assert title in story.splitlines()
-    assert " ".join(line.strip() for line in begin) in " ".join(story.split())
+    # Wrapped lines may break after a hyphen of the model's: only what is not white space is compared.
+    assert "".join("".join(begin).split()) in "".join(story.split())
     assert len(begin) > 0
 
 
