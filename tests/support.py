@@ -69,7 +69,7 @@ async def history(scheduler: Scheduler) -> list[Event]:
     """Every event so far."""
     from nextslot.store import events
 
-    return await scheduler._read(lambda tx: events.after(tx, 0, 1_000_000))
+    return await scheduler._access.read(lambda tx: events.after(tx, 0, 1_000_000))
 
 
 def database(directory: Path) -> apsw.Connection:
@@ -167,7 +167,7 @@ class Steps:
 def steps_of(scheduler: Scheduler) -> Steps:
     """Counts what a running scheduler's writing connection does from now on."""
     steps = Steps()
-    steps.watch(scheduler._store._writer)  # type: ignore[attr-defined]
+    steps.watch(scheduler._access.store._writer)  # type: ignore[attr-defined]
     return steps
 
 

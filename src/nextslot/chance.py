@@ -1,6 +1,7 @@
 """Chance and identity as a service: production draws them, simulation replays them from a seed."""
 
 import random
+import secrets
 from typing import Protocol
 
 import uuid_utils
@@ -13,6 +14,9 @@ class Chance(Protocol):
     def fraction(self) -> float:
         """At least 0, less than 1."""
 
+    def secret(self) -> str:
+        """256 bits that nobody can guess, in letters, digits, `-` and `_`."""
+
 
 class SystemChance:
     def new_id(self) -> str:
@@ -20,3 +24,6 @@ class SystemChance:
 
     def fraction(self) -> float:
         return random.random()
+
+    def secret(self) -> str:
+        return secrets.token_urlsafe(32)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from . import arguments
 from .chance import Chance, SystemChance
 from .clock import Clock, Instant, SystemClock
+from .engine.audit import AuditLog
 from .engine.dependencies import DependencyResolver
 from .engine.direct import DirectExecutionHandler, Update
 from .engine.dispatcher import STARVATION_AFTER_SECONDS, Dispatcher
@@ -21,6 +22,7 @@ from .engine.events import EventLog
 from .engine.executor import Executor
 from .engine.groups import GroupProgress
 from .engine.intake import Intake
+from .engine.keys import KeyRing
 from .engine.kit import Kit
 from .engine.lanes import Lanes
 from .engine.offices import OfficeSettings
@@ -33,6 +35,8 @@ from .engine.timeouts import TimeoutManager
 from .engine.timer import Timer
 from .engine.workers import Workers
 from .errors import Draining, Invalid, NextslotError, Unavailable
+from .faces.access import Access
+from .faces.keys import Keys
 from .handlers.catalog import Catalog
 from .handlers.files import RunFiles
 from .handlers.similarity import Known
@@ -60,14 +64,13 @@ from .policy.limits import ConcurrencyPolicy, Limits
 from .store import direct, groups, jobs, lanes, offices, runs
 from .store.jobs import Place
 from .store.open import abandon_store, data_directory, open_store
-from .store.store import Store, Tx, Work
+from .store.store import Tx
 
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from .handlers.llm import LanguageModels
 
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Of more stories than this a new one is compared with the newest.
@@ -145,9 +148,10 @@ class Scheduler:
         self._recovery = Recovery(kit, self._endings, self._direct, self._outages)
         self._timeouts = TimeoutManager(kit, self._endings, self._direct, self._outages, self._executor.stop)
         self._endings.connect(stop=self._executor.stop, chain_ended=self._chain_ended)
-        self._open_store: Store | None = None
+        self._audit = AuditLog(kit.chance)
+        self._access = Access(self._clock, self._audit)
+        self.keys = Keys(self._access, KeyRing(kit.chance), self._audit)
         self._runner: Runner | None = None
-        self._is_draining = False
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self.recovered = Recovered()
@@ -173,7 +177,7 @@ class Scheduler:
         self.probe("ollama", models.answers)
 
     async def _earlier_stories(self) -> list[Known]:
-        found = await self._read(lambda tx: runs.story_results(tx, MOST_STORIES))
+        found = await self._access.read(lambda tx: runs.story_results(tx, MOST_STORIES))
         return [
             Known(story["fingerprint"], story["sketch"], story["story_id"])
             for result in found
@@ -184,14 +188,13 @@ class Scheduler:
 
     async def start(self) -> Recovered:
         """Opens the store, repairs what the last life left (section 15), and begins to dispatch."""
-        if self._open_store is not None:
+        if self._access.is_open:
             raise NextslotError("this scheduler has been started already")
         store = open_store(
             self._url, self._close_transaction, threaded=self._is_threaded, synchronous=self._synchronous
         )
-        self._open_store = store
+        self._access.open(store)
         self._events.open()
-        self._is_draining = False
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         self._runner = Runner(self._clock, store, self._executor, self._endings, self._direct)
         try:
@@ -202,7 +205,7 @@ class Scheduler:
             await self.process()
         except BaseException:
             # Else the database would stay locked, with nobody to stop.
-            if self._open_store is store:
+            if self._access.is_open:
                 await self.stop(grace_seconds=0)
             raise
         return self.recovered
@@ -212,22 +215,23 @@ class Scheduler:
 
         Only needed after a job type was registered while the scheduler was running.
         """
-        await self._write(lambda tx: self._lanes.slate(tx).look_everywhere())
+        await self._access.write(lambda tx: self._lanes.slate(tx).look_everywhere())
 
     async def stop(self, grace_seconds: float | None = None) -> bool:
         """Dispatches nothing more and waits for what runs; after the grace time, or when called again, interrupts it.
 
         Returns whether everything that ran has been stored.
         """
-        if self._is_draining:
+        if self._access.is_draining:
             self._hurry.set()
-        store, runner = self._open_store, self._runner
-        if store is None or runner is None:
+        runner = self._runner
+        if not self._access.is_open or runner is None:
             return True
-        if self._is_draining:
+        store = self._access.store
+        if self._access.is_draining:
             await self._stopped.wait()
             return runner.has_stored_all
-        self._is_draining = True
+        self._access.is_draining = True
         self._dispatcher.stop()
         await self._direct.drain(store)
         log.info("stopping: %d jobs are running", len(runner.running))
@@ -237,7 +241,8 @@ class Scheduler:
         await self.job_types.close()
         self._events.close()
         await store.close()
-        self._open_store = self._runner = None
+        self._access.close()
+        self._runner = None
         self._release_waiters()
         self._stopped.set()
         return runner.has_stored_all
@@ -300,14 +305,14 @@ class Scheduler:
         key = options.pop("idempotency_key", None)
         new = arguments.new_job(job_type=job_type, params={} if params is None else params, **options)
         now = self._clock.now()
-        accepted = await self._create(lambda tx: self._intake.accept(tx, [new], now, key))
+        accepted = await self._access.create(lambda tx: self._intake.accept(tx, [new], now, key))
         return accepted[0].job
 
     async def submit_many(self, wanted: Sequence[NewJob], idempotency_key: str | None = None) -> list[Job]:
         """Many jobs in one transaction, all or none; they may depend on each other by `key`."""
         wanted = arguments.with_instants(wanted)
         now = self._clock.now()
-        accepted = await self._create(
+        accepted = await self._access.create(
             lambda tx: self._intake.accept(tx, wanted, now, idempotency_key, "batch"), rows=len(wanted)
         )
         return [one.job for one in accepted]
@@ -327,7 +332,7 @@ class Scheduler:
         )
         wanted = arguments.with_instants(wanted)
         now = self._clock.now()
-        group, accepted = await self._create(
+        group, accepted = await self._access.create(
             lambda tx: self._intake.accept_group(tx, wanted, checked_mode, checked_failure, name, now, idempotency_key),
             rows=len(wanted),
         )
@@ -335,17 +340,21 @@ class Scheduler:
 
     async def retry(self, run_id: str, priority: int | None = None) -> Retried:
         """Retries a FAILED run by hand: a new job, or its waiting retry brought forward."""
-        return await self._create(lambda tx: self._retries.retry_by_hand(tx, run_id, priority, self._clock.now()))
+        return await self._access.create(
+            lambda tx: self._retries.retry_by_hand(tx, run_id, priority, self._clock.now())
+        )
 
     # Jobs changed.
 
     async def cancel(self, job_id: str, reason: str | None = None, interrupt: bool | None = None) -> Cancelled:
-        return await self._write(lambda tx: self._endings.cancel(tx, job_id, reason, interrupt, self._clock.now()))
+        return await self._access.write(
+            lambda tx: self._endings.cancel(tx, job_id, reason, interrupt, self._clock.now())
+        )
 
     async def cancel_group(
         self, group_id: str, reason: str | None = None, interrupt: bool | None = None
     ) -> list[Cancelled]:
-        return await self._write(
+        return await self._access.write(
             lambda tx: self._endings.cancel_group(tx, group_id, reason, interrupt, self._clock.now())
         )
 
@@ -358,19 +367,21 @@ class Scheduler:
         after: str | None = None,
         place: int | None = None,
     ) -> Job:
-        return await self._write(
+        return await self._access.write(
             lambda tx: self._queue.move(tx, job_id, self._clock.now(), to=to, before=before, after=after, place=place)
         )
 
     async def reorder(self, job_ids: Sequence[str]) -> list[Job]:
-        return await self._write(lambda tx: self._queue.reorder(tx, job_ids, self._clock.now()), rows=len(job_ids))
+        return await self._access.write(
+            lambda tx: self._queue.reorder(tx, job_ids, self._clock.now()), rows=len(job_ids)
+        )
 
     async def change(self, job_id: str, **changes: Any) -> Job:
         """`params`, `priority`, `urgent`, `scheduled_for` or `title` of a job that is still queued (INV-001)."""
         unknown = sorted(changes.keys() - {"params", "priority", "urgent", "scheduled_for", "title"})
         if unknown or not changes:
             raise Invalid("params, priority, urgent, scheduled_for and title can be changed", *unknown[:1])
-        return await self._write(lambda tx: self._change(tx, job_id, changes, self._clock.now()))
+        return await self._access.write(lambda tx: self._change(tx, job_id, changes, self._clock.now()))
 
     def _change(self, tx: Tx, job_id: str, changes: Mapping[str, Any], now: Instant) -> Job:
         job = self._queue.queued(tx, job_id)
@@ -393,13 +404,13 @@ class Scheduler:
     ) -> None:
         """An office, a job type, a resource, or (with nothing said) the whole scheduler; running work goes on."""
         scope, name = arguments.scope(office_id, job_type, resource)
-        await self._write(lambda tx: self._queue.pause(tx, scope, name, self._clock.now()))
+        await self._access.write(lambda tx: self._queue.pause(tx, scope, name, self._clock.now()))
 
     async def resume(
         self, *, office_id: str | None = None, job_type: str | None = None, resource: str | None = None
     ) -> None:
         scope, name = arguments.scope(office_id, job_type, resource)
-        await self._write(lambda tx: self._queue.resume(tx, scope, name, self._clock.now()))
+        await self._access.write(lambda tx: self._queue.resume(tx, scope, name, self._clock.now()))
 
     # Direct requests.
 
@@ -409,31 +420,33 @@ class Scheduler:
         Cancelled while it waits, it gives its place up; while its work runs, the work is cancelled unless `detach`.
         """
         wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
-        if self._is_draining:
+        if self._access.is_draining:
             raise Draining("the scheduler is stopping and takes no direct requests")
-        return await self._direct.execute(self._store, wanted)
+        return await self._direct.execute(self._access.store, wanted)
 
     async def stream_direct(
         self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any
     ) -> AsyncGenerator[Update, None]:
         """As `run_direct`, but hears its place, progress and output as they come, and the result at the end."""
         wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
-        if self._is_draining:
+        if self._access.is_draining:
             raise Draining("the scheduler is stopping and takes no direct requests")
         # Closed at once when the caller leaves, so that it hangs up then and not when the memory is cleaned.
-        async with aclosing(self._direct.stream(self._store, wanted)) as updates:
+        async with aclosing(self._direct.stream(self._access.store, wanted)) as updates:
             async for update in updates:
                 yield update
 
     async def direct(self, direct_id: str) -> Direct:
-        return arguments.found(await self._read(lambda tx: direct.get(tx, direct_id)), "direct execution", direct_id)
+        return arguments.found(
+            await self._access.read(lambda tx: direct.get(tx, direct_id)), "direct execution", direct_id
+        )
 
     async def cancel_direct(self, direct_id: str) -> Direct:
-        return await self._write(lambda tx: self._direct.cancel(tx, direct_id, self._clock.now()))
+        return await self._access.write(lambda tx: self._direct.cancel(tx, direct_id, self._clock.now()))
 
     async def reservations(self, limit: int = 50) -> list[Reservation]:
         """The newest first."""
-        return await self._read(lambda tx: direct.reservations(tx, Instant(2**62), limit))
+        return await self._access.read(lambda tx: direct.reservations(tx, Instant(2**62), limit))
 
     # Resources.
 
@@ -444,44 +457,44 @@ class Scheduler:
     # Offices.
 
     async def create_office(self, office_id: str, **settings: Any) -> Office:
-        return await self._write(lambda tx: self._offices.create(tx, office_id, settings, self._clock.now()))
+        return await self._access.write(lambda tx: self._offices.create(tx, office_id, settings, self._clock.now()))
 
     async def change_office(self, office_id: str, **settings: Any) -> Office:
-        return await self._write(lambda tx: self._offices.change(tx, office_id, settings))
+        return await self._access.write(lambda tx: self._offices.change(tx, office_id, settings))
 
     async def office(self, office_id: str) -> Office:
-        return arguments.found(await self._read(lambda tx: offices.get(tx, office_id)), "office", office_id)
+        return arguments.found(await self._access.read(lambda tx: offices.get(tx, office_id)), "office", office_id)
 
     # Reads.
 
     async def job(self, job_id: str) -> Job:
-        return arguments.found(await self._read(lambda tx: jobs.get(tx, job_id)), "job", job_id)
+        return arguments.found(await self._access.read(lambda tx: jobs.get(tx, job_id)), "job", job_id)
 
     async def run_of(self, job_id: str) -> Run | None:
         """The run of a job, if it was dispatched."""
-        return await self._read(lambda tx: runs.of_job(tx, job_id))
+        return await self._access.read(lambda tx: runs.of_job(tx, job_id))
 
     async def chain(self, job_id: str) -> list[Job]:
         """A job with all its retries, from the first on."""
         job = await self.job(job_id)
-        return await self._read(lambda tx: jobs.chain(tx, job.chain_id))
+        return await self._access.read(lambda tx: jobs.chain(tx, job.chain_id))
 
     async def group(self, group_id: str) -> Group:
-        return arguments.found(await self._read(lambda tx: groups.get(tx, group_id)), "group", group_id)
+        return arguments.found(await self._access.read(lambda tx: groups.get(tx, group_id)), "group", group_id)
 
     async def members(self, group_id: str) -> list[Job]:
         """Every job of a group, by place; retries follow what they retry."""
         await self.group(group_id)
-        return await self._read(lambda tx: jobs.members(tx, group_id))
+        return await self._access.read(lambda tx: jobs.members(tx, group_id))
 
     async def queue(self, office_id: str = "default", after: Place | None = None, limit: int = 500) -> list[Job]:
         """The office's queue in its order, waiting jobs too; from a place on."""
         await self.office(office_id)
-        return await self._read(lambda tx: jobs.queue(tx, office_id, after, limit))
+        return await self._access.read(lambda tx: jobs.queue(tx, office_id, after, limit))
 
     async def running(self, office_id: str = "default") -> list[Job]:
         await self.office(office_id)
-        return await self._read(lambda tx: jobs.running_of(tx, office_id))
+        return await self._access.read(lambda tx: jobs.running_of(tx, office_id))
 
     def progress(self, run_id: str) -> tuple[float | None, str] | None:
         """How far a run is (0 to 1, and a text), while it runs."""
@@ -489,7 +502,7 @@ class Scheduler:
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
         """Every event from a number on, oldest first, and then each new one as it comes."""
-        return self._events.follow(self._store, after)
+        return self._events.follow(self._access.store, after)
 
     async def wait(self, job_id: str) -> Ended:
         """Waits until the chain of a job has ended, retries included."""
@@ -499,7 +512,7 @@ class Scheduler:
             waiters = self._waiters.setdefault(job.chain_id, [])
             waiters.append(ended)
             try:
-                found = await self._read(lambda tx: _end_of_chain(tx, job.chain_id))
+                found = await self._access.read(lambda tx: _end_of_chain(tx, job.chain_id))
                 if found is not None:
                     return found
                 await ended
@@ -509,23 +522,6 @@ class Scheduler:
                     self._waiters.pop(job.chain_id, None)
 
     # The machinery.
-
-    @property
-    def _store(self) -> Store:
-        if self._open_store is None:
-            raise Unavailable("this scheduler is not running: use `async with scheduler:` or `await scheduler.start()`")
-        return self._open_store
-
-    async def _create(self, work: Work[T], rows: int = 1) -> T:
-        if self._is_draining:
-            raise Draining("the scheduler is stopping and takes no new jobs")
-        return await self._store.write(work, rows=rows)
-
-    async def _write(self, work: Work[T], rows: int = 1) -> T:
-        return await self._store.write(work, rows=rows)
-
-    async def _read(self, work: Work[T]) -> T:
-        return await self._store.read(work)
 
     def _close_transaction(self, tx: Tx) -> None:
         """The end of every writing transaction: the next jobs are claimed, and the events get their numbers."""
@@ -537,10 +533,11 @@ class Scheduler:
         """For `testing.crash`: what is in memory is gone, and the file is free for another scheduler."""
         self._dispatcher.stop()
         self._timer.stop()
-        if self._open_store is not None and self._runner is not None:
-            abandon_store(self._open_store)
+        if self._access.is_open and self._runner is not None:
+            abandon_store(self._access.store)
             await self._runner.abandon()
-        self._open_store = self._runner = None
+        self._access.close()
+        self._runner = None
 
     def _chain_ended(self, chain_id: str) -> None:
         for waiter in self._waiters.get(chain_id, ()):

@@ -91,6 +91,9 @@ class SeededChance:
     def fraction(self) -> float:
         return self._random.random()
 
+    def secret(self) -> str:
+        return self._random.randbytes(32).hex()
+
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine on virtual time."""

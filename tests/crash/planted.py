@@ -29,7 +29,7 @@ def run_in_a_second_transaction(life: Life) -> None:
 
     async def insert_run(claim: Claim, launch: Callable[[Claim], None]) -> None:
         await asyncio.sleep(WINDOW)
-        await scheduler._store.write(lambda tx: runs.repair(tx, claim.run_id, claim.job_id))
+        await scheduler._access.store.write(lambda tx: runs.repair(tx, claim.run_id, claim.job_id))
         launch(claim)
 
     def start_late(launch: Callable[[Claim], None], last_turn: int) -> None:
@@ -125,7 +125,7 @@ def in_a_second_transaction(life: Life, statement: Callable[..., object]) -> Cal
 
     async def run_it(*values: Any) -> None:
         await asyncio.sleep(WINDOW)
-        await life.scheduler._store.write(lambda tx: statement(tx, *values))
+        await life.scheduler._access.store.write(lambda tx: statement(tx, *values))
         await life.scheduler.process()
 
     def later(tx: Any, *values: Any) -> None:

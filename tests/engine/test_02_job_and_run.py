@@ -672,4 +672,4 @@ def watch_commits(scheduler: Scheduler, directory: Path, seen: set[tuple[str, st
         )
         return apsw.SQLITE_OK
 
-    scheduler._store._writer.set_wal_hook(look)  # type: ignore[attr-defined]
+    scheduler._access.store._writer.set_wal_hook(look)  # type: ignore[attr-defined]

@@ -236,7 +236,7 @@ def test_thousands_of_moves_into_the_same_spot_cost_little_and_keep_the_order(tm
         jobs = await scheduler.submit_many([NewJob(job_type="work")] * 200)
         model = ids(jobs)
         spot, chance = jobs[100].job_id, random.Random(1)
-        writer = scheduler._store._writer  # type: ignore[attr-defined]
+        writer = scheduler._access.store._writer  # type: ignore[attr-defined]
         changes = writer.total_changes()
         for _ in range(2000):
             moved = chance.choice([job_id for job_id in model if job_id != spot])

@@ -807,7 +807,7 @@ def steps_of_a_hand_over(directory: Path, blocked: int, offices: int = 1) -> flo
         await scheduler.submit_many(held)
         jobs = await scheduler.submit_many([NewJob(job_type="work", office_id="o0")] * 40)
         await scheduler.wait(jobs[10].job_id)
-        writer = scheduler._store._writer  # type: ignore[attr-defined]
+        writer = scheduler._access.store._writer  # type: ignore[attr-defined]
         writer.set_progress_handler(count, 10)
         steps = 0
         await scheduler.wait(jobs[30].job_id)

@@ -476,7 +476,7 @@ class Engine(RuleBasedStateMachine):
     def found(self) -> dict[tuple[str, int], stored.Job]:
         """Every job of the engine, by its chain's root and its number in the chain."""
         ids = [job_id for (job_id,) in self.file.execute("select job_id from jobs")]
-        every = self.read(self.scheduler._read(lambda tx: jobs.get_many(tx, ids)))
+        every = self.read(self.scheduler._access.read(lambda tx: jobs.get_many(tx, ids)))
         followers = {job.retry_of: job for job in every.values() if job.retry_of}
         found = {}
         for job in every.values():

@@ -997,7 +997,7 @@ def test_the_rules_hold_for_the_scheduler_itself(tmp_path: Path) -> None:
         await testing.settled()
 
         with pytest.raises(Refused, match=re.escape(AS_ITS_RUN)):
-            await scheduler._write(lambda tx: jobs.succeed(tx, job.job_id, RunStatus.COMPLETED, Instant(1)))
+            await scheduler._access.write(lambda tx: jobs.succeed(tx, job.job_id, RunStatus.COMPLETED, Instant(1)))
 
         assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
 

@@ -1,0 +1,65 @@
+"""Access: how a scheduler and its faces reach the store while it runs; who asked is written down with the change."""
+
+from contextvars import ContextVar
+from typing import TypeVar
+
+from ..clock import Clock
+from ..engine.audit import AuditLog
+from ..errors import Draining, Unavailable
+from ..model import Actor
+from ..store.store import Store, Tx, Work
+
+T = TypeVar("T")
+
+# Who a change is made for: set by the HTTP layer for the time of a request. Python callers are not audited.
+actor: ContextVar[Actor | None] = ContextVar("actor", default=None)
+
+
+class Access:
+    def __init__(self, clock: Clock, audit: AuditLog) -> None:
+        self.clock = clock
+        self.is_draining = False
+        self._audit = audit
+        self._store: Store | None = None
+
+    def open(self, store: Store) -> None:
+        self._store = store
+        self.is_draining = False
+
+    def close(self) -> None:
+        self._store = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._store is not None
+
+    @property
+    def store(self) -> Store:
+        if self._store is None:
+            raise Unavailable("this scheduler is not running: use `async with scheduler:` or `await scheduler.start()`")
+        return self._store
+
+    async def read(self, work: Work[T]) -> T:
+        return await self.store.read(work)
+
+    async def write(self, work: Work[T], rows: int = 1) -> T:
+        return await self.store.write(self._audited(work), rows=rows)
+
+    async def create(self, work: Work[T], rows: int = 1) -> T:
+        """A write that brings new work in, which a scheduler that is stopping does not take."""
+        if self.is_draining:
+            raise Draining("the scheduler is stopping and takes no new jobs")
+        return await self.write(work, rows=rows)
+
+    def _audited(self, work: Work[T]) -> Work[T]:
+        who = actor.get()
+        if who is None:
+            return work
+
+        def audited(tx: Tx) -> T:
+            self._audit.begin(tx)
+            answer = work(tx)
+            self._audit.note(tx, who, self.clock.now())
+            return answer
+
+        return audited

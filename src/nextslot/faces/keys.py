@@ -1,0 +1,57 @@
+"""Keys: who may use the API, as the HTTP layer, the command line and offline commands see it."""
+
+from collections.abc import Sequence
+
+from ..engine.audit import AuditLog
+from ..engine.keys import KeyRing, digest
+from ..model import Json, Key
+from ..store import keys
+from ..store.store import Tx
+from .access import Access, actor
+
+
+class Keys:
+    def __init__(self, access: Access, ring: KeyRing, audit: AuditLog) -> None:
+        self._access = access
+        self._ring = ring
+        self._audit = audit
+        # Whether any key exists decides whether callers need one: asked with every request, changed only here.
+        self._is_guarded: bool | None = None
+
+    async def create(self, name: str, scopes: Sequence[str], office_id: str | None = None) -> tuple[Key, str]:
+        """A key and the text that its holder sends, which is shown this once."""
+
+        def work(tx: Tx) -> tuple[Key, str]:
+            made_by = actor.get()
+            created_by = made_by.name if made_by is not None else None
+            key, text = self._ring.create(tx, name, scopes, office_id, created_by, self._access.clock.now())
+            self._audit.changed(tx, None, _told(key))
+            return key, text
+
+        made = await self._access.write(work)
+        self._is_guarded = True
+        return made
+
+    async def delete(self, key_id: str) -> None:
+        def work(tx: Tx) -> None:
+            self._audit.changed(tx, _told(self._ring.delete(tx, key_id)), None)
+
+        await self._access.write(work)
+
+    async def list(self, before: str = "~", limit: int = 50) -> list[Key]:
+        """The newest first, below an id."""
+        return await self._access.read(lambda tx: keys.page(tx, before, limit))
+
+    async def find(self, text: str) -> Key | None:
+        """Whose key this is. The digest is looked up, so there is no comparison whose time could tell anything."""
+        return await self._access.read(lambda tx: keys.by_digest(tx, digest(text)))
+
+    async def is_guarded(self) -> bool:
+        """Whether there is a key: from the first one on everybody needs one."""
+        if self._is_guarded is None:
+            self._is_guarded = await self._access.read(keys.has_admin)
+        return self._is_guarded
+
+
+def _told(key: Key) -> dict[str, Json]:
+    return {"key_id": key.key_id, "name": key.name, "scope": key.scope, "office_id": key.office_id}

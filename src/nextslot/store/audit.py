@@ -1,0 +1,39 @@
+"""The audit log: rows to values and back, one function a statement."""
+
+from ..clock import Instant
+from ..model import AuditEntry
+from . import codec
+from .store import Tx
+
+
+def append(tx: Tx, entry: AuditEntry) -> None:
+    tx.run(
+        "audit.append",
+        audit_id=entry.audit_id,
+        timestamp=entry.timestamp,
+        actor=entry.actor,
+        key_id=entry.key_id,
+        action=entry.action,
+        target=entry.target,
+        office_id=entry.office_id,
+        details=codec.optional(entry.details),
+    )
+
+
+def page(tx: Tx, before: str, limit: int) -> list[AuditEntry]:
+    """The newest first, from an id downwards."""
+    return [
+        AuditEntry(
+            audit_id=audit_id,
+            timestamp=Instant(timestamp),
+            actor=actor,
+            key_id=key_id,
+            action=action,
+            target=target,
+            office_id=office_id,
+            details=codec.parsed(details),
+        )
+        for audit_id, timestamp, actor, key_id, action, target, office_id, details in tx.rows(
+            "audit.page", before=before, limit=limit
+        )
+    ]
