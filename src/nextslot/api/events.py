@@ -1,0 +1,59 @@
+"""Events: everything that happened, from any number on, and live as server-sent events that can be resumed."""
+
+from collections.abc import AsyncGenerator
+from typing import Annotated
+
+from fastapi import Query, Request, Response
+from pydantic import Field
+
+from .. import representation
+from ..errors import Invalid
+from ..model import Scope
+from ..policy.filters import EventFilter
+from ..scheduler import Scheduler
+from . import schemas
+from .answers import event, page, stream, wants_stream
+from .auth import caller_of
+from .queries import PageQuery, Values, filter_values
+from .routing import needs, router
+from .schemas import Page
+
+events = router("Events")
+
+
+class EventQuery(PageQuery):
+    after: int = Field(0, ge=0, lt=2**53, description="The number of the last event that was seen")
+    office_id: Values | None = None
+    job_id: Values | None = None
+    type: Values | None = None
+
+
+@events.get("/api/events", response_model=Page[schemas.Event], responses={200: {"content": {"text/event-stream": {}}}})
+@needs(Scope.READ)
+async def list_events(query: Annotated[EventQuery, Query()], request: Request) -> Response:
+    """The oldest first. With `Accept: text/event-stream` it goes on with each new one; `Last-Event-ID` resumes."""
+    scheduler: Scheduler = request.app.state.scheduler
+    wanted = EventFilter(**filter_values(query.model_dump(), EventFilter, caller_of(request)))
+    if wants_stream(request):
+        return stream(_followed(scheduler, wanted, _resumed(request, query.after)))
+    found = await scheduler.lists.events(query.after, wanted, query.cursor, query.limit)
+    return page([representation.event(one) for one in found.items], found.next_cursor)
+
+
+def _resumed(request: Request, after: int) -> int:
+    given = request.headers.get("last-event-id")
+    if given is None:
+        return after
+    if not given.isascii() or not given.isdecimal() or len(given) > 15:
+        raise Invalid("the number of the last event that was seen", field="Last-Event-ID")
+    return int(given)
+
+
+async def _followed(scheduler: Scheduler, wanted: EventFilter, after: int) -> AsyncGenerator[bytes, None]:
+    last = after
+    async for one in scheduler.events(after):
+        last = one.seq
+        if wanted.takes(one):
+            yield event(representation.event(one), event=one.type, id=str(one.seq))
+    # Only a scheduler that stops ends it: whoever comes back with this number misses nothing.
+    yield event({"after": last}, event="end", id=str(last))

@@ -1,0 +1,134 @@
+"""Guard: what a request must be before any route sees it: for a host we serve, from no foreign page, of bounded size.
+
+A page in a browser can send requests to a scheduler on localhost, by its name or by one that the page's owner lets
+point there (DNS rebinding). So the Host must be ours, and an unsafe request that names an Origin must name ours.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .auth import SAFE
+from .problems import problem
+
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whom the guard lets in."""
+
+    # Names besides the local ones and plain addresses; "*" is any.
+    allowed_hosts: tuple[str, ...] = ()
+    # Pages besides our own that may send requests.
+    allowed_origins: tuple[str, ...] = ()
+    is_loopback: bool = True
+    max_body_bytes: int = 1024 * 1024
+    max_batch_bytes: int = 256 * 1024 * 1024
+    # Routes that take many jobs at once.
+    batch_paths: tuple[str, ...] = ()
+
+    def serves(self, host: str) -> bool:
+        name = host_name(host)
+        if name in LOCAL_NAMES or name in self.allowed_hosts or "*" in self.allowed_hosts:
+            return True
+        # An address cannot be rebound; a server that listens beyond this machine asks for a key besides.
+        return not self.is_loopback and _is_address(name)
+
+    def takes_from(self, origin: str, host: str) -> bool:
+        return origin.partition("://")[2].lower() == host.lower() or origin in self.allowed_origins
+
+    def most_bytes(self, path: str) -> int:
+        return self.max_batch_bytes if path.endswith(self.batch_paths) else self.max_body_bytes
+
+
+class Guard:
+    def __init__(self, app: ASGIApp, admission: Admission) -> None:
+        self._app = app
+        self._admission = admission
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            await problem(*refusal)(scope, receive, send)
+            return
+        limit = self._admission.most_bytes(scope["path"])
+        await self._app(scope, _bounded(receive, limit), send)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str, str] | None:
+        host = headers.get("host", "")
+        if not self._admission.serves(host):
+            detail = f"this server does not answer to the name {host!r}; [server] allowed_hosts can add it"
+            return 403, "forbidden_host", detail
+        if scope["method"] in SAFE:
+            return None
+        origin = headers.get("origin")
+        if origin is not None and not self._admission.takes_from(origin, host):
+            detail = f"pages of {origin!r} may not change anything here; [server] allowed_origins can add it"
+            return 403, "forbidden_origin", detail
+        if origin is None and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            return 403, "forbidden_origin", "a page of another site may not change anything here"
+        return self._body_refusal(scope, headers)
+
+    def _body_refusal(self, scope: Scope, headers: Headers) -> tuple[int, str, str] | None:
+        length, limit = headers.get("content-length", "0"), self._admission.most_bytes(scope["path"])
+        if length.isdecimal() and int(length) > limit:
+            return 413, "too_large", f"the body has {int(length):,} bytes; at most {limit:,} are taken here"
+        has_body = length != "0" or "transfer-encoding" in headers
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if has_body and kind != "application/json":
+            return 415, "unsupported_media_type", f"send JSON with content-type application/json, not {kind!r}"
+        return None
+
+
+class BodyTooLarge(HTTPException):
+    """An HTTPException, since the framework lets no other error out of reading a body."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(413, f"the body has more than {limit:,} bytes, which is the most that is taken here")
+
+
+def _bounded(receive: Receive, limit: int) -> Receive:
+    """Counts a body whose length was not said."""
+    seen = 0
+
+    async def bounded() -> Message:
+        nonlocal seen
+        message = await receive()
+        if message["type"] == "http.request":
+            seen += len(message.get("body", b""))
+            if seen > limit:
+                raise BodyTooLarge(limit)
+        return message
+
+    return bounded
+
+
+def host_name(host: str) -> str:
+    """Without its port."""
+    name, _, port = host.lower().rpartition(":")
+    return name if port.isdecimal() and name else host.lower()
+
+
+def is_loopback(hosts: Sequence[str]) -> bool:
+    return all(host == "localhost" or (_is_address(host) and _address(host).is_loopback) for host in hosts)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        _address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))

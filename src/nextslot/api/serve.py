@@ -1,0 +1,103 @@
+"""The process: listens, starts the scheduler, and stops both in order, narrated step by step.
+
+The listener comes first, so that `/health` answers and `/ready` says what is going on while a large database recovers,
+and goes last, so that reads go on while running work finishes.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from ..scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+# How long open requests have once everything that ran has been stored.
+CLOSE_SECONDS = 5
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signals: on SIGTERM it would close its listener first and wait for open event streams."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Process:
+    """One server process: its listener and its scheduler."""
+
+    def __init__(
+        self, scheduler: Scheduler, app: ASGIApp, host: str, port: int, reload: Callable[[], None] | None = None
+    ) -> None:
+        self._scheduler = scheduler
+        self._host = host
+        self._port = port
+        self._reload = reload
+        self._told = asyncio.Event()
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=CLOSE_SECONDS,
+            )
+        )
+
+    async def run(self, ready: Callable[[str], None] = lambda address: None) -> bool:
+        """Until it is told to stop. Whether everything that ran has been stored."""
+        listener = self._listen()
+        with self._signals():
+            serving = asyncio.create_task(self._server.serve([listener]), name="nextslot-http")
+            try:
+                await self._scheduler.start()
+                ready(self._address(listener))
+                await self._told.wait()
+                log.info("stopping: no new jobs, running work finishes")
+                return await self._scheduler.stop()
+            finally:
+                log.info("stopping: closing the listener")
+                self._server.should_exit = True
+                await serving
+                log.info("stopped")
+
+    def _listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        return socket.create_server((self._host, self._port), family=family, backlog=1024)
+
+    def _address(self, listener: socket.socket) -> str:
+        host, port = listener.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        handlers: dict[signal.Signals, Callable[[], None]] = {}
+        # Signals reach the main thread only; a server in another one is told by `stop`.
+        if threading.current_thread() is threading.main_thread():
+            handlers = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop}
+        if handlers and self._reload is not None:
+            handlers[signal.SIGHUP] = self._reload
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number in handlers:
+                loop.remove_signal_handler(number)
+
+    def stop(self) -> None:
+        """What the first signal does; called again, what the second does."""
+        if self._told.is_set():
+            log.warning("stopping: told again, so running work is interrupted")
+            self._scheduler.hurry()
+        self._told.set()

@@ -1,0 +1,135 @@
+"""The service itself: whether it lives and is ready, what it can run, its state in one look, its description."""
+
+from importlib.metadata import version
+from typing import Any, Literal
+
+from fastapi import Request, Response
+from pydantic import Field
+
+from .. import representation
+from ..handlers import registry as handlers
+from ..model import Scope
+from ..scheduler import Scheduler
+from . import schemas
+from .answers import answer
+from .auth import whole
+from .problems import problem
+from .queue import Paused
+from .routing import needs, open_to_all, router
+
+service = router("Service")
+
+
+class Health(schemas.Answer):
+    status: Literal["ok"]
+
+
+class Ready(schemas.Answer):
+    status: Literal["ready"]
+
+
+class JobType(schemas.Answer):
+    job_type: str
+    params_schema: dict[str, Any] = Field(description="JSON Schema")
+    resources: dict[str, int]
+    timeout_seconds: float | None
+    stall_timeout_seconds: float | None
+    retry_policy: dict[str, Any] | None
+
+
+class JobTypes(schemas.Answer):
+    items: list[JobType]
+
+
+class OfficeStatus(schemas.Answer):
+    office_id: str
+    paused: bool
+    queued: int = Field(description="Free to go: only order and limits decide")
+    waiting: int
+    running: int
+    oldest_queued_at: schemas.Time | None
+    direct_waiting: int
+    direct_running: int
+
+
+class Limit(schemas.Answer):
+    limit: str = Field(examples=["resource:ollama"])
+    capacity: int = Field(description="0: no limit")
+    used: int
+
+
+class Held(schemas.Answer):
+    resource: str
+    since: schemas.Time
+    next_probe_at: schemas.Time | None
+    failures: int
+
+
+class Status(schemas.Answer):
+    version: str
+    node: str
+    ready: bool
+    now: schemas.Time
+    paused: Paused
+    offices: list[OfficeStatus]
+    limits: list[Limit]
+    held: list[Held] = Field(description="Resources that do not answer")
+    last_event: int
+
+
+@service.get("/health", response_model=Health)
+@open_to_all
+async def health() -> Response:
+    """The process lives."""
+    return answer({"status": "ok"})
+
+
+@service.get("/ready", response_model=Ready)
+@open_to_all
+async def ready(request: Request) -> Response:
+    """200: it takes and runs jobs. 503 while it recovers, drains, or its store does not answer."""
+    scheduler: Scheduler = request.app.state.scheduler
+    state = await scheduler.readiness()
+    if state is None:
+        return answer({"status": "ready"})
+    return problem(503, "draining" if scheduler.is_draining else "unavailable", state)
+
+
+@service.get("/api/job-types", response_model=JobTypes)
+@needs(Scope.READ)
+async def list_job_types(request: Request) -> Response:
+    """What can be run here, and with which parameters."""
+    scheduler: Scheduler = request.app.state.scheduler
+    types = [scheduler.job_types.get(name) for name in sorted(scheduler.job_types.names())]
+    return answer({"items": [_shown(one) for one in types]})
+
+
+@service.get("/api/status", response_model=Status)
+@needs(Scope.READ, whole)
+async def show_status(request: Request) -> Response:
+    """Everything that an operator looks at first; its cost does not grow with what has ended."""
+    scheduler: Scheduler = request.app.state.scheduler
+    found = representation.status(await scheduler.lists.status())
+    is_ready = await scheduler.readiness() is None
+    return answer({"version": product_version(), "node": scheduler.node, "ready": is_ready, **found})
+
+
+@service.get("/openapi.json", include_in_schema=False)
+@needs(Scope.READ)
+async def openapi(request: Request) -> Response:
+    return answer(request.app.openapi())
+
+
+def _shown(job_type: handlers.JobType) -> dict[str, Any]:
+    return {
+        "job_type": job_type.name,
+        "params_schema": job_type.params_schema,
+        "resources": job_type.resources,
+        "timeout_seconds": job_type.timeout_seconds,
+        "stall_timeout_seconds": job_type.stall_timeout_seconds,
+        "retry_policy": job_type.retry_policy,
+    }
+
+
+def product_version() -> str:
+    return version("nextslot")

@@ -1,0 +1,234 @@
+"""Section 18: every route × every scope × another office. A new route without a line in the table fails."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import pytest
+
+from nextslot import Scheduler
+from nextslot.api.app import Options, application, routes_of
+from nextslot.api.auth import whole
+from nextslot.api.routing import Route, rule_of
+from nextslot.model import Scope
+
+from .support import ServerThread
+
+ROUTES = list(routes_of(application(Scheduler("sqlite:///never-opened.db"), Options())))
+SCOPES = list(Scope)
+
+
+@dataclass(frozen=True)
+class World:
+    """A server with an office `a` that has one of everything, an office `b`, and a key of every kind."""
+
+    url: str
+    ids: dict[str, str]
+    # By scope and office; None is the whole scheduler.
+    keys: dict[tuple[Scope, str | None], str]
+
+    def send(self, route: Route, key: str | None, office_id: str = "a") -> httpx2.Response:
+        method, path, body = request_for(route, {**self.ids, "office_id": office_id})
+        headers = {} if key is None else {"X-API-Key": key}
+        # Whoever follows a stream would wait for its end; the door is the same.
+        return httpx2.request(method, self.url + path, json=body, headers=headers, timeout=30)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with ServerThread(tmp_path_factory.mktemp("world")) as server:
+        yield server.run(_furnish(server))
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: name(route))
+def test_a_route_without_a_key_says_401_unless_it_is_open_to_all(route: Route, world: World) -> None:
+    answer = world.send(route, None)
+
+    if rule_of(route.endpoint).scope is None:
+        assert answer.status_code not in (401, 403)
+    else:
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: name(route))
+def test_a_route_takes_its_scope_and_those_above_and_no_lower_one(route: Route, world: World) -> None:
+    needed = rule_of(route.endpoint).scope
+
+    for scope in SCOPES:
+        answer = world.send(route, world.keys[scope, None])
+
+        if needed is None or scope.includes(needed):
+            assert answer.status_code not in (401, 403), answer.text
+        else:
+            assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+            assert needed.value in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: name(route))
+def test_a_key_of_one_office_opens_nothing_of_another(route: Route, world: World) -> None:
+    rule = rule_of(route.endpoint)
+    if rule.scope is None or rule.scope is Scope.ADMIN:
+        return  # Open to all; or for admins, of whom there is none for one office.
+
+    foreign = world.send(route, world.keys[Scope.OPERATE, "b"])
+    own = world.send(route, world.keys[Scope.OPERATE, "a"])
+
+    if name(route) in OF_NO_OFFICE:
+        assert foreign.status_code not in (401, 403)
+    elif name(route) in NARROWED:
+        assert foreign.status_code == 403 or not any(one in foreign.text for one in world.ids.values())
+    else:
+        assert (foreign.status_code, foreign.json()["code"]) == (403, "forbidden"), foreign.text
+    is_whole = rule.office is whole or name(route) in WHOLE
+    assert (own.status_code == 403) == is_whole, own.text
+
+
+def test_the_first_key_must_be_an_admins_and_the_last_admins_stays(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with ServerThread(tmp_path_factory.mktemp("keys")) as server, httpx2.Client(base_url=server.url) as client:
+        reader = client.post("/api/keys", json={"name": "r", "scopes": ["read"]})
+        admin = client.post("/api/keys", json={"name": "a", "scopes": ["admin"]})
+        client.headers["X-API-Key"] = admin.json()["key"]
+        last = client.delete(f"/api/keys/{admin.json()['key_id']}")
+
+        assert (reader.status_code, reader.json()["code"]) == (409, "conflict")
+        assert admin.status_code == 201
+        assert (last.status_code, last.json()["code"]) == (409, "conflict")
+
+
+def test_a_deleted_key_opens_nothing(world: World) -> None:
+    admin = {"X-API-Key": world.keys[Scope.ADMIN, None]}
+    made = httpx2.post(f"{world.url}/api/keys", json={"name": "gone", "scopes": ["read"]}, headers=admin).json()
+
+    before = httpx2.get(f"{world.url}/api/jobs", headers={"Authorization": f"Bearer {made['key']}"})
+    httpx2.delete(f"{world.url}/api/keys/{made['key_id']}", headers=admin)
+    after = httpx2.get(f"{world.url}/api/jobs", headers={"Authorization": f"Bearer {made['key']}"})
+
+    assert (before.status_code, after.status_code) == (200, 401)
+
+
+def test_a_key_is_shown_once_and_never_again(world: World) -> None:
+    admin = {"X-API-Key": world.keys[Scope.ADMIN, None], "Idempotency-Key": "k"}
+    body = {"name": "secret", "scopes": ["read"]}
+
+    first = httpx2.post(f"{world.url}/api/keys", json=body, headers=admin)
+    again = httpx2.post(f"{world.url}/api/keys", json=body, headers=admin)
+    listed = httpx2.get(f"{world.url}/api/keys", headers=admin)
+    audited = httpx2.get(f"{world.url}/api/audit", headers=admin)
+
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.json()["key_id"] == first.json()["key_id"]
+    assert "key" not in again.json()
+    assert first.json()["key"] not in listed.text + audited.text
+
+
+def name(route: Route) -> str:
+    (method,) = route.methods
+    return f"{method} {route.path}"
+
+
+def request_for(route: Route, ids: dict[str, str]) -> tuple[str, str, Any]:
+    """A request that the route would take, about the office `a`."""
+    (method,) = route.methods
+    path, body = EXAMPLES[name(route)]
+    return method, path.format(**ids), _filled(body, ids)
+
+
+def _filled(body: Any, ids: dict[str, str]) -> Any:
+    if isinstance(body, dict):
+        return {key: _filled(value, ids) for key, value in body.items()}
+    if isinstance(body, list):
+        return [_filled(value, ids) for value in body]
+    return body.format(**ids) if isinstance(body, str) else body
+
+
+# Routes that are about no office, and need none.
+OF_NO_OFFICE = {"GET /api/job-types", "GET /openapi.json"}
+# Lists, which show a key of one office what is its own, whatever it asks for.
+NARROWED = {
+    "GET /api/jobs", "POST /api/jobs/cancel", "POST /api/jobs/retry", "GET /api/job-runs", "GET /api/job-groups",
+    "GET /api/direct", "GET /api/reservations", "GET /api/events",
+}  # fmt: skip
+# Routes whose body is about the whole scheduler here.
+WHOLE: set[str] = set()
+
+JOB = {"job_type": "echo", "office_id": "{office_id}"}
+EXAMPLES: dict[str, tuple[str, Any]] = {
+    "GET /health": ("/health", None),
+    "GET /ready": ("/ready", None),
+    "GET /docs": ("/docs", None),
+    "GET /docs/{name:path}": ("/docs/docs.css", None),
+    "GET /openapi.json": ("/openapi.json", None),
+    "GET /api/status": ("/api/status", None),
+    "GET /api/job-types": ("/api/job-types", None),
+    "POST /api/jobs": ("/api/jobs", JOB),
+    "POST /api/jobs/batch": ("/api/jobs/batch", {"jobs": [JOB, JOB]}),
+    "GET /api/jobs": ("/api/jobs", None),
+    "POST /api/jobs/cancel": ("/api/jobs/cancel", {"state": "WAITING"}),
+    "POST /api/jobs/retry": ("/api/jobs/retry", {"state": "FAILED"}),
+    "GET /api/jobs/{job_id}": ("/api/jobs/{queued}", None),
+    "PATCH /api/jobs/{job_id}": ("/api/jobs/{queued}", {"title": "new"}),
+    "POST /api/jobs/{job_id}/cancel": ("/api/jobs/{failed}/cancel", {}),
+    "POST /api/jobs/{job_id}/move": ("/api/jobs/{queued}/move", {"to": "front"}),
+    "GET /api/jobs/{job_id}/why": ("/api/jobs/{queued}/why", None),
+    "POST /api/jobs/{job_id}/rerun": ("/api/jobs/{failed}/rerun", {}),
+    "GET /api/queue": ("/api/queue?office_id={office_id}", None),
+    "PUT /api/queue/order": ("/api/queue/order", {"job_ids": ["{queued}"]}),
+    "POST /api/queue/pause": ("/api/queue/pause", {"office_id": "{office_id}"}),
+    "POST /api/queue/resume": ("/api/queue/resume", {"office_id": "{office_id}"}),
+    "GET /api/job-runs": ("/api/job-runs", None),
+    "GET /api/job-runs/{run_id}": ("/api/job-runs/{run}", None),
+    "POST /api/job-runs/{run_id}/retry": ("/api/job-runs/{run}/retry", {}),
+    "GET /api/job-runs/{run_id}/log": ("/api/job-runs/{run}/log", None),
+    "GET /api/job-runs/{run_id}/artifacts/{name:path}": ("/api/job-runs/{run}/artifacts/none", None),
+    "POST /api/job-groups": ("/api/job-groups", {"mode": "parallel", "jobs": [JOB]}),
+    "GET /api/job-groups": ("/api/job-groups", None),
+    "GET /api/job-groups/{group_id}": ("/api/job-groups/{group}", None),
+    "POST /api/job-groups/{group_id}/cancel": ("/api/job-groups/{group}/cancel", {}),
+    "POST /api/direct/{name}": (
+        "/api/direct/echo", {"office_id": "{office_id}", "wait_timeout_seconds": 0.01},
+    ),
+    "GET /api/direct": ("/api/direct", None),
+    "GET /api/direct/{name}": ("/api/direct/{direct}", None),
+    "GET /api/direct/{direct_id}/log": ("/api/direct/{direct}/log", None),
+    "POST /api/direct/{direct_id}/cancel": ("/api/direct/{direct}/cancel", None),
+    "GET /api/reservations": ("/api/reservations", None),
+    "GET /api/events": ("/api/events?limit=500", None),
+    "POST /api/keys": ("/api/keys", {"name": "new", "scopes": ["read"]}),
+    "GET /api/keys": ("/api/keys", None),
+    "DELETE /api/keys/{key_id}": ("/api/keys/none", None),
+    "GET /api/audit": ("/api/audit", None),
+}  # fmt: skip
+
+
+async def _furnish(server: ServerThread) -> World:
+    scheduler = server.server.scheduler
+    for office_id in ("a", "b"):
+        await scheduler.create_office(office_id, max_concurrent_jobs=0)
+    failed = await scheduler.submit("fail", office_id="a")
+    await scheduler.wait(failed.job_id)
+    run = await scheduler.run_of(failed.job_id)
+    assert run is not None
+    direct = await scheduler.run_direct("echo", office_id="a")
+    await scheduler.pause(office_id="a")
+    queued = await scheduler.submit("echo", office_id="a", title="stays")
+    group, _ = await scheduler.submit_group([_new_job()], "parallel")
+    keys = {(Scope.ADMIN, None): (await scheduler.keys.create("admin", ["admin"]))[1]}
+    for scope in (Scope.READ, Scope.SUBMIT, Scope.OPERATE):
+        for office_id in (None, "a", "b"):
+            _, keys[scope, office_id] = await scheduler.keys.create(f"{scope} {office_id}", [scope], office_id)
+    ids = {
+        "failed": failed.job_id,
+        "run": run.run_id,
+        "queued": queued.job_id,
+        "group": group.group_id,
+        "direct": direct.direct_id,
+    }
+    return World(server.url, ids, keys)
+
+
+def _new_job() -> Any:
+    from nextslot import NewJob
+
+    return NewJob(job_type="echo", office_id="a")
