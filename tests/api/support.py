@@ -35,7 +35,8 @@ async def serving(tmp_path: Path, options: Options | None = None, **settings: An
     server = Server(scheduler, options or Options())
     task = asyncio.create_task(server.process.run(server.is_ready.set_result))
     try:
-        await asyncio.wait([task, server.is_ready], return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [task, server.is_ready]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             task.result()
         async with httpx2.AsyncClient(base_url=server.is_ready.result(), timeout=30) as client:

@@ -29,10 +29,19 @@ class World:
     keys: dict[tuple[Scope, str | None], str]
 
     def send(self, route: Route, key: str | None, office_id: str = "a") -> httpx2.Response:
-        method, path, body = request_for(route, {**self.ids, "office_id": office_id})
+        ids = {**self.ids, "office_id": office_id}
+        if name(route) == "DELETE /api/webhooks/{webhook_id}":
+            ids["webhook"] = self._new_webhook()  # It may not live to the next request.
+        method, path, body = request_for(route, ids)
         headers = {} if key is None else {"X-API-Key": key}
         # Whoever follows a stream would wait for its end; the door is the same.
         return httpx2.request(method, self.url + path, json=body, headers=headers, timeout=30)
+
+    def _new_webhook(self) -> str:
+        admin = {"X-API-Key": self.keys[Scope.ADMIN, None]}
+        body = {"url": "http://127.0.0.1:9/", "office_id": "a"}
+        made = httpx2.post(f"{self.url}/api/webhooks", json=body, headers=admin)
+        return str(made.json()["webhook_id"])
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +88,7 @@ def test_a_key_of_one_office_opens_nothing_of_another(route: Route, world: World
         assert foreign.status_code not in (401, 403)
     elif name(route) in NARROWED:
         assert foreign.status_code == 403 or not any(one in foreign.text for one in world.ids.values())
+        assert '"office_id":"a"' not in foreign.text
     else:
         assert (foreign.status_code, foreign.json()["code"]) == (403, "forbidden"), foreign.text
     is_whole = rule.office is whole or name(route) in WHOLE
@@ -124,13 +134,13 @@ def test_a_key_is_shown_once_and_never_again(world: World) -> None:
 
 
 def name(route: Route) -> str:
-    (method,) = route.methods
+    (method,) = route.methods or {""}
     return f"{method} {route.path}"
 
 
 def request_for(route: Route, ids: dict[str, str]) -> tuple[str, str, Any]:
     """A request that the route would take, about the office `a`."""
-    (method,) = route.methods
+    (method,) = route.methods or {""}
     path, body = EXAMPLES[name(route)]
     return method, path.format(**ids), _filled(body, ids)
 
@@ -144,11 +154,17 @@ def _filled(body: Any, ids: dict[str, str]) -> Any:
 
 
 # Routes that are about no office, and need none.
-OF_NO_OFFICE = {"GET /api/job-types", "GET /openapi.json"}
+OF_NO_OFFICE = {
+    "GET /api/job-types",
+    "GET /openapi.json",
+    "GET /api/job-templates",
+    "GET /api/job-templates/{template_id}",
+}
 # Lists, which show a key of one office what is its own, whatever it asks for.
 NARROWED = {
     "GET /api/jobs", "POST /api/jobs/cancel", "POST /api/jobs/retry", "GET /api/job-runs", "GET /api/job-groups",
-    "GET /api/direct", "GET /api/reservations", "GET /api/events",
+    "GET /api/direct", "GET /api/reservations", "GET /api/events", "GET /api/schedules", "GET /api/webhooks",
+    "GET /api/offices",
 }  # fmt: skip
 # Routes whose body is about the whole scheduler here.
 WHOLE: set[str] = set()
@@ -195,6 +211,50 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "POST /api/direct/{direct_id}/cancel": ("/api/direct/{direct}/cancel", None),
     "GET /api/reservations": ("/api/reservations", None),
     "GET /api/events": ("/api/events?limit=500", None),
+    "POST /api/job-templates": ("/api/job-templates", {"name": "new", "job_type": "echo"}),
+    "GET /api/job-templates": ("/api/job-templates", None),
+    "GET /api/job-templates/{template_id}": ("/api/job-templates/{template}", None),
+    "PATCH /api/job-templates/{template_id}": ("/api/job-templates/{template}", {"description": "new"}),
+    "DELETE /api/job-templates/{template_id}": ("/api/job-templates/none", None),
+    "POST /api/schedules": ("/api/schedules", {
+        "template_id": "{template}", "name": "new", "cron_expression": "@daily", "office_id": "{office_id}"}),
+    "GET /api/schedules": ("/api/schedules", None),
+    "GET /api/schedules/{schedule_id}": ("/api/schedules/{schedule}", None),
+    "PATCH /api/schedules/{schedule_id}": ("/api/schedules/{schedule}", {"overlap": "skip"}),
+    "DELETE /api/schedules/{schedule_id}": ("/api/schedules/{schedule}", None),
+    "POST /api/schedules/{schedule_id}/trigger": ("/api/schedules/{schedule}/trigger", {}),
+    "GET /api/schedules/{schedule_id}/upcoming": ("/api/schedules/{schedule}/upcoming", None),
+    "GET /api/schedules/{schedule_id}/occurrences": ("/api/schedules/{schedule}/occurrences", None),
+    "POST /api/webhooks": ("/api/webhooks", {"url": "http://127.0.0.1:9/", "office_id": "{office_id}"}),
+    "GET /api/webhooks": ("/api/webhooks", None),
+    "GET /api/webhooks/{webhook_id}": ("/api/webhooks/{webhook}", None),
+    "PATCH /api/webhooks/{webhook_id}": ("/api/webhooks/{webhook}", {"enabled": True}),
+    "DELETE /api/webhooks/{webhook_id}": ("/api/webhooks/{webhook}", None),
+    "POST /api/webhooks/{webhook_id}/test": ("/api/webhooks/{webhook}/test", None),
+    "POST /api/webhooks/{webhook_id}/rotate-secret": ("/api/webhooks/{webhook}/rotate-secret", None),
+    "GET /api/webhook-deliveries": ("/api/webhook-deliveries", None),
+    "GET /api/webhook-deliveries/{delivery_id}": ("/api/webhook-deliveries/{delivery}", None),
+    "POST /api/webhook-deliveries/{delivery_id}/redeliver": ("/api/webhook-deliveries/{delivery}/redeliver", None),
+    "POST /api/offices": ("/api/offices", {}),
+    "GET /api/offices": ("/api/offices", None),
+    "GET /api/offices/{office_id}": ("/api/offices/{office_id}", None),
+    "PATCH /api/offices/{office_id}": ("/api/offices/{office_id}", {"name": "new"}),
+    "POST /api/offices/{office_id}/jobs": ("/api/offices/{office_id}/jobs", {
+        "jobs": [{"description": "d", "role": "FE", "job_type": "echo"}]}),
+    "GET /api/offices/{office_id}/jobs": ("/api/offices/{office_id}/jobs", None),
+    "POST /api/offices/{office_id}/jobs/cancel-all": ("/api/offices/{office_id}/jobs/cancel-all", {"task_id": "t"}),
+    "GET /api/offices/{office_id}/jobs/{job_id}": ("/api/offices/{office_id}/jobs/{queued}", None),
+    "GET /api/offices/{office_id}/jobs/{job_id}/executions": ("/api/offices/{office_id}/jobs/{failed}/executions", None),
+    "POST /api/offices/{office_id}/jobs/{job_id}/retry": ("/api/offices/{office_id}/jobs/{queued}/retry", None),
+    "POST /api/offices/{office_id}/jobs/{job_id}/cancel": ("/api/offices/{office_id}/jobs/none/cancel", {}),
+    "PATCH /api/offices/{office_id}/jobs/{job_id}/priority": (
+        "/api/offices/{office_id}/jobs/{queued}/priority", {"priority": 1}),
+    "GET /api/offices/{office_id}/scheduler/stats": ("/api/offices/{office_id}/scheduler/stats", None),
+    "GET /api/offices/{office_id}/scheduler/config": ("/api/offices/{office_id}/scheduler/config", None),
+    "PATCH /api/offices/{office_id}/scheduler/config": (
+        "/api/offices/{office_id}/scheduler/config", {"maxConcurrentJobs": 0}),
+    "POST /api/offices/{office_id}/scheduler/process": ("/api/offices/{office_id}/scheduler/process", None),
+    "GET /api/offices/{office_id}/events": ("/api/offices/{office_id}/events", None),
     "POST /api/keys": ("/api/keys", {"name": "new", "scopes": ["read"]}),
     "GET /api/keys": ("/api/keys", None),
     "DELETE /api/keys/{key_id}": ("/api/keys/none", None),
@@ -214,16 +274,28 @@ async def _furnish(server: ServerThread) -> World:
     await scheduler.pause(office_id="a")
     queued = await scheduler.submit("echo", office_id="a", title="stays")
     group, _ = await scheduler.submit_group([_new_job()], "parallel")
-    keys = {(Scope.ADMIN, None): (await scheduler.keys.create("admin", ["admin"]))[1]}
+    template = await scheduler.templates.create(name="t", job_type="echo")
+    schedule = await scheduler.schedules.create(
+        template_id=template.template_id, name="s", cron_expression="@yearly", office_id="a"
+    )
+    webhook, _ = await scheduler.webhooks.create("http://127.0.0.1:9/", office_id="a")
+    delivery = await scheduler.webhooks.test(webhook.webhook_id)
+    keys: dict[tuple[Scope, str | None], str] = {
+        (Scope.ADMIN, None): (await scheduler.keys.create("admin", ["admin"]))[1]
+    }
     for scope in (Scope.READ, Scope.SUBMIT, Scope.OPERATE):
-        for office_id in (None, "a", "b"):
-            _, keys[scope, office_id] = await scheduler.keys.create(f"{scope} {office_id}", [scope], office_id)
+        for of_office in (None, "a", "b"):
+            _, keys[scope, of_office] = await scheduler.keys.create(f"{scope} {of_office}", [scope], of_office)
     ids = {
         "failed": failed.job_id,
         "run": run.run_id,
         "queued": queued.job_id,
         "group": group.group_id,
         "direct": direct.direct_id,
+        "template": template.template_id,
+        "schedule": schedule.schedule_id,
+        "webhook": webhook.webhook_id,
+        "delivery": delivery.delivery_id,
     }
     return World(server.url, ids, keys)
 

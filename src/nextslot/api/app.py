@@ -16,11 +16,15 @@ from .groups import groups
 from .guard import Admission, Guard
 from .jobs import jobs
 from .keys import keys
+from .offices import offices
 from .pages import pages
 from .queue import queue
 from .routing import Route, Rule, rule_of
 from .runs import runs
+from .schedules import schedules
 from .service import product_version, service
+from .templates import templates
+from .webhooks import webhooks
 
 DESCRIPTION = """
 A durable job scheduler. Jobs wait in a queue with a strict order until every limit that they fall under has room.
@@ -33,7 +37,9 @@ A durable job scheduler. Jobs wait in a queue with a strict order until every li
   `Authorization: Bearer`. Each operation says which scope it needs: `read`, `submit`, `operate` or `admin`.
 """
 
-ROUTERS: list[APIRouter] = [jobs, queue, runs, groups, direct, events, keys, service, pages]
+ROUTERS: list[APIRouter] = [
+    jobs, queue, runs, templates, schedules, groups, direct, offices, webhooks, events, keys, service, pages,
+]  # fmt: skip
 
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}
 _SECURITY: list[dict[str, list[str]]] = [{"key": []}, {"bearer": []}]

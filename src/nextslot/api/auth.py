@@ -67,6 +67,18 @@ async def of_direct(scheduler: Scheduler, request: Request) -> str | None:
     return (await scheduler.direct(direct_id)).office_id
 
 
+async def of_schedule(scheduler: Scheduler, request: Request) -> str | None:
+    return (await scheduler.schedules.get(request.path_params["schedule_id"])).office_id
+
+
+async def of_webhook(scheduler: Scheduler, request: Request) -> str | None:
+    return (await scheduler.webhooks.get(request.path_params["webhook_id"])).office_id
+
+
+async def of_delivery(scheduler: Scheduler, request: Request) -> str | None:
+    return (await scheduler.webhooks.delivery(request.path_params["delivery_id"])).office_id
+
+
 async def admit(request: Request, scope: Scope, office: OfficeOf | None) -> None:
     """Refuses who may not; else the route finds its caller, and the audit log whom a change was made for."""
     caller = await identify(request)

@@ -74,8 +74,6 @@ async def run_direct(name: Named, body: DirectBody, request: Request) -> Respons
     caller = caller_of(request)
     caller.check_office(body.office_id)
     options = {name: value for name, value in body.given().items() if name != "params" and value is not None}
-    if body.webhook is not None:
-        options["webhook"] = body.webhook.given()
     if caller.key_id is not None:
         options["created_by"] = caller.name
     if wants_stream(request):

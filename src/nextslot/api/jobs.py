@@ -226,14 +226,10 @@ async def rerun_job(job_id: str, request: Request, body: RerunBody | None = None
 def new_job(body: JobBody, caller: Caller) -> NewJob:
     """What the engine is asked for."""
     caller.check_office(body.office_id)
-    fields = {name: _plain(value) for name, value in body.given().items()}
+    fields = body.given()
     if caller.key_id is not None:
         fields["created_by"] = caller.name
     return arguments.new_job(**fields)
-
-
-def _plain(value: object) -> object:
-    return value.given() if isinstance(value, Body) else value
 
 
 def _of(request: Request) -> tuple[Scheduler, Caller]:

@@ -4,9 +4,10 @@ Answers are made by `representation.py`; a test holds the two together. Bodies r
 """
 
 import re
+from copy import copy
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model
 
 from ..model import (
     MAX_PRIORITY,
@@ -67,8 +68,23 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     def given(self) -> dict[str, Any]:
-        """What the caller said, and nothing else."""
-        return {name: getattr(self, name) for name in self.model_fields_set}
+        """What the caller said, and nothing else; as plain values."""
+        return {name: _plain(getattr(self, name)) for name in self.model_fields_set}
+
+
+def _plain(value: object) -> object:
+    return value.given() if isinstance(value, Body) else value
+
+
+def partial(body: type[Body]) -> type[Body]:
+    """The same fields, none of them needed: for a PATCH, which changes what it names."""
+    fields: dict[str, Any] = {}
+    for name, field in body.model_fields.items():
+        optional = copy(field)
+        optional.default, optional.default_factory = None, None
+        # Only what was given is looked at, so what stands here for the rest does not matter.
+        fields[name] = (field.annotation, optional)
+    return create_model(f"Partial{body.__name__}", __base__=Body, **fields)
 
 
 class FieldProblem(Answer):
