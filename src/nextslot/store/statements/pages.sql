@@ -1,0 +1,30 @@
+-- links: (job, what it retries) of the retries of some chains, by a JSON object whose keys are the chains
+select job_id, retry_of from jobs where retry_of is not null and chain_id in (select key from json_each(:chain_ids));
+
+-- queue_counts: how many jobs of each office are queued, waiting ones too; read from the queue's index alone
+select office_id, count(*) from jobs where status = 'QUEUED' group by office_id;
+
+-- ready_counts: how many jobs of each lane are free to go, and the oldest; read from the index of those alone
+select lane_id, count(*), min(created_at) from jobs
+where status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 group by lane_id;
+
+-- lane_offices: which office a lane belongs to, and what it runs
+select lane_id, office_id, running from lanes;
+
+-- direct_counts: of each office, how many callers wait and how many run
+select office_id, sum(case when status = 'WAITING' then 1 else 0 end), sum(case when status = 'RUNNING' then 1 else 0 end)
+from (
+    select office_id, status from direct_executions where status = 'WAITING'
+    union all
+    select office_id, status from direct_executions where status = 'RUNNING'
+) found group by office_id;
+
+-- active_reservation: of an office
+select reservation_id, direct_id, office_id, reserved_at, reserved_by, expires_at, status from reservations
+where office_id = :office_id and status = 'ACTIVE';
+
+-- offices: by their ids, after one
+select {offices.columns} from offices where office_id > :after order by office_id limit :limit;
+
+-- artifacts: what some runs produced, by a JSON object whose keys are the runs
+select run_id, name, path, size from artifacts where run_id in (select key from json_each(:run_ids)) order by run_id, name;
