@@ -1,0 +1,163 @@
+"""The composition for offline commands: a data directory without a scheduler, under the scheduler's own lock.
+
+The command line calls these. Nothing is dispatched. Who needs the file for itself, while a server has it, is told by
+whom, and how the running server does the same.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .chance import SystemChance
+from .clock import SystemClock
+from .config.loading import Configuration
+from .engine.audit import AuditLog
+from .engine.keys import KeyRing
+from .errors import AlreadyOpen, Conflict, StoreError
+from .faces.access import Access, actor
+from .faces.keys import Keys
+from .model import Actor, default_office
+from .policy.webhooks import secret_of
+from .store import offices, offline, webhooks
+from .store.doctor import Finding
+from .store.open import open_store, sqlite_path
+from .store.store import Tx
+
+__all__ = [
+    "Examined",
+    "Finding",
+    "backup",
+    "doctor",
+    "keys",
+    "migrate",
+    "opened",
+    "pending",
+    "restore",
+    "webhook_secret",
+]
+
+OFFLINE = Actor(name="offline command", key_id=None, action="offline", target="data directory")
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What the doctor found, and how many counters it set right."""
+
+    findings: tuple[Finding, ...]
+    repaired: int = 0
+
+
+@asynccontextmanager
+async def opened(configuration: Configuration, online: str | None = None) -> AsyncIterator[Access]:
+    """The store, without anything that dispatches; `online` is the command for a server that runs."""
+    clock = SystemClock()
+    with _hint(online):
+        store = open_store(
+            configuration.store_url, _nothing_more, threaded=False, synchronous=configuration.settings.store.synchronous
+        )
+    access = Access(clock, AuditLog(SystemChance()))
+    access.open(store)
+    token = actor.set(OFFLINE)
+    try:
+        await store.write(lambda tx: offices.insert(tx, default_office(clock.now())))
+        yield access
+    finally:
+        actor.reset(token)
+        access.close()
+        await store.close()
+
+
+@asynccontextmanager
+async def keys(configuration: Configuration) -> AsyncIterator[Keys]:
+    """The keys of a data directory: `nextslot key add` before any server runs."""
+    async with opened(configuration, "nextslot key … --url URL, with an admin key in NEXTSLOT_API_KEY") as access:
+        yield Keys(access, KeyRing(SystemChance()), AuditLog(SystemChance()))
+
+
+async def webhook_secret(configuration: Configuration) -> str:
+    """What signs the webhooks of jobs and offices: as configured, else made once and kept in the database."""
+    given = configuration.settings.webhooks.secret
+    if given is not None:
+        return given.get_secret_value()
+
+    def work(tx: Tx) -> str:
+        kept = webhooks.server_secret(tx)
+        if kept is None:
+            kept = secret_of(SystemChance().secret())
+            webhooks.keep_server_secret(tx, kept)
+        return kept
+
+    async with opened(configuration) as access:
+        return await access.write(work)
+
+
+def pending(configuration: Configuration) -> list[str]:
+    """The migrations that a start would apply."""
+    return offline.pending(_file(configuration))
+
+
+def migrate(configuration: Configuration) -> list[str]:
+    """Applies them, and says which."""
+    with _hint(None):
+        return offline.apply_migrations(_file(configuration))
+
+
+def doctor(configuration: Configuration, repair: bool = False) -> Examined:
+    """Whether what is stored is in order: it reads, also beside a running server, unless it is to repair counters."""
+    path = _file(configuration)
+    if not repair:
+        return Examined(tuple(offline.examine(path)))
+    with _hint("nextslot doctor, without --repair"):
+        repaired = offline.repair(path)
+    return Examined(tuple(offline.examine(path)), repaired)
+
+
+def backup(configuration: Configuration, target: Path | str, force: bool = False) -> Path:
+    """A sound copy of the database, also while a server runs; checked before it gets its name."""
+    target = Path(target).absolute()
+    if target.exists() and not force:
+        raise Conflict(f"{target} exists already: name another file, or say --force")
+    if not target.parent.is_dir():
+        raise StoreError(f"the directory of {target} does not exist: make it first")
+    offline.copy(_file(configuration), target)
+    return target
+
+
+def restore(configuration: Configuration, source: Path | str, force: bool = False, verify: bool = False) -> Path | None:
+    """Puts a backup in place, verified first; `verify` does no more than that.
+
+    What was there is kept under the name that is returned. Jobs that ran when the backup was made are recovered, as
+    after a crash, by the next start.
+    """
+    path, source = _file(configuration), Path(source)
+    found = offline.examine(source)
+    if [one for one in found if one.check != "schema"]:
+        raise StoreError(f"{source} is not a sound backup: {found[0].problem}")
+    if verify:
+        return None
+    there = [one for one in (path, configuration.data / "logs", configuration.data / "artifacts") if one.exists()]
+    if there and not force:
+        raise Conflict(f"{there[0]} exists already: use another data directory, or say --force")
+    with _hint(None):
+        return offline.put_in_place(source, path)
+
+
+def _file(configuration: Configuration) -> Path:
+    path = sqlite_path(configuration.store_url)
+    if path is None:
+        raise StoreError("this command is for SQLite files; PostgreSQL has its own tools (pg_dump, pg_restore)")
+    return path
+
+
+@contextmanager
+def _hint(online: str | None) -> Iterator[None]:
+    try:
+        yield
+    except AlreadyOpen as error:
+        hint = f"; while it runs, use: {online}" if online else ""
+        raise AlreadyOpen(f"{error}{hint}") from error
+
+
+def _nothing_more(tx: Tx) -> None:
+    """Offline, no jobs are claimed at the end of a transaction, and no events are noted in it."""

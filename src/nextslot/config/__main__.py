@@ -1,0 +1,7 @@
+"""`python -m nextslot.config` prints the tables of docs/configuration.md, made from the declarations."""
+
+import sys
+
+from .fields import tables
+
+sys.stdout.write(tables())

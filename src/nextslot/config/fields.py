@@ -1,0 +1,123 @@
+"""The declared settings as data: their leaves, what a text means for one, and their tables for the documentation.
+
+Called by `loading`; `python -m nextslot.config` prints the tables, and a test compares docs/configuration.md with them.
+"""
+
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from .settings import Section, Settings
+
+_TRUTHS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+
+
+def leaves(section: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every setting with its path; of offices and roles only what is named."""
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            yield from leaves(value, (*path, name))
+        else:
+            yield from _leaves_of_value((*path, name), value)
+
+
+def _leaves_of_value(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _leaves_of_value((*path, name), inner)
+    elif isinstance(value, Section):
+        for name in type(value).model_fields:
+            if name in value.model_fields_set:
+                yield from _leaves_of_value((*path, name), getattr(value, name))
+    else:
+        yield path, value
+
+
+def from_text(path: tuple[str, ...], text: str) -> Any:
+    """What a variable's text means, by the type of the setting; what it cannot mean stays text, and is refused."""
+    kind = _plain(_annotation(path))
+    if kind in (str, SecretStr) or typing.get_origin(kind) is Literal:
+        return text
+    if kind is bool:
+        return _TRUTHS.get(text.strip().lower(), text)
+    if typing.get_origin(kind) is list and not text.lstrip().startswith("["):
+        return [part.strip() for part in text.split(",")]
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return found["value"] if found.keys() == {"value"} else text
+
+
+def _annotation(path: tuple[str, ...]) -> Any:
+    here: Any = Settings
+    for part in path:
+        here = _plain(here)
+        if isinstance(here, type) and issubclass(here, BaseModel):
+            field = here.model_fields.get(part)
+            here = field.annotation if field else Any
+        elif typing.get_origin(here) is dict:
+            here = typing.get_args(here)[1]
+        else:
+            return Any
+    return here
+
+
+def _plain(annotation: Any) -> Any:
+    """Without `None` and without constraints."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _plain(typing.get_args(annotation)[0])
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        kinds = [kind for kind in typing.get_args(annotation) if kind is not types.NoneType]
+        return _plain(kinds[0])
+    return annotation
+
+
+def table_of(annotation: Any) -> tuple[type[Section] | None, bool]:
+    """(the section that a field is, whether it is one of many by name)."""
+    kind = _plain(annotation)
+    is_many = typing.get_origin(kind) is dict
+    if is_many:
+        kind = _plain(typing.get_args(kind)[1])
+    return (kind, is_many) if isinstance(kind, type) and issubclass(kind, Section) else (None, is_many)
+
+
+def tables() -> str:
+    """The tables of docs/configuration.md: one for each section, made from the declarations."""
+    return "\n".join(_table(name, field) for name, field in Settings.model_fields.items())
+
+
+def _table(name: str, field: FieldInfo) -> str:
+    section, is_many = table_of(field.annotation)
+    lines = [f"### {name}{'.NAME' if is_many else ''}", ""]
+    if section is None:
+        return "\n".join([*lines, field.description or "", ""])
+    lines += ["| setting | default | meaning |", "|---|---|---|"]
+    lines += [f"| `{path}` | {default} | {meaning} |" for path, default, meaning in _rows(section, "")]
+    return "\n".join([*lines, ""])
+
+
+def _rows(section: type[Section], prefix: str) -> Iterator[tuple[str, str, str]]:
+    for name, field in section.model_fields.items():
+        yield prefix + name, _default(section, field), field.description or ""
+        inner, is_many = table_of(field.annotation)
+        if inner is not None:
+            yield from _rows(inner, f"{prefix}{name}.{'NAME.' if is_many else ''}")
+
+
+def _default(section: type[Section], field: FieldInfo) -> str:
+    value = field.default
+    if value is PydanticUndefined:
+        return "required"
+    if value is None or value in ([], {}, ""):
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"{value:,}" if isinstance(value, int) and value >= 10_000 else f"`{value}`"

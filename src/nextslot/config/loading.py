@@ -1,0 +1,236 @@
+"""Reads a configuration: file, then environment, then command line; every problem is named with its place.
+
+`nextslot serve`, `config check`, `config reload` and the offline commands begin here; `composition` goes on with it.
+"""
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from pydantic import BaseModel, SecretStr, ValidationError
+
+from ..errors import Invalid, Problem
+from . import checks, fields
+from .settings import Settings
+
+FILE = "nextslot.toml"
+PREFIX = "NEXTSLOT_"
+DEFAULT = "default"
+COMMAND_LINE = "command line"
+MASK = "********"
+_SQLITE = "sqlite:///"
+# Shorter texts are no secrets, and masking them would garble what is said.
+_SHORTEST_SECRET = 8
+
+Path_ = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """A setting as it is: where its value came from, and the value itself, unless it is a secret."""
+
+    name: str
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The settings, where each came from, and the directory that they are for."""
+
+    settings: Settings
+    data: Path
+    file: Path | None
+    origins: Mapping[Path_, str]
+    # What it was read from besides the file, to read it again.
+    environment: Mapping[str, str] | None = field(default=None, repr=False)
+    overrides: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def read_again(self) -> "Configuration":
+        """The same sources, as they are now."""
+        file = self.file if self.file is None or self.file != self.data / FILE else None
+        return load(self.data, file, self.environment, self.overrides)
+
+    @property
+    def store_url(self) -> str:
+        """A relative file is one in the data directory."""
+        url = self.settings.store.url
+        if not url.startswith(_SQLITE):
+            return url
+        return _SQLITE + quote(str(self.data / unquote(url.removeprefix(_SQLITE))))
+
+    def effective(self) -> list[Effective]:
+        """Every setting, secrets masked: what `nextslot config check` shows."""
+        return [
+            Effective(".".join(path), masked(path, value), self.origins.get(path, DEFAULT))
+            for path, value in self.leaves()
+        ]
+
+    def leaves(self) -> Iterator[tuple[Path_, Any]]:
+        """Every setting with its path and its true value."""
+        return fields.leaves(self.settings)
+
+    def secrets(self) -> list[str]:
+        """What must not appear in any log line."""
+        found = [text for path, value in self.leaves() for text in _secret_texts(path, value)]
+        return sorted({text for text in found if len(text) >= _SHORTEST_SECRET}, key=len, reverse=True)
+
+
+def load(
+    data: Path | str = ".",
+    file: Path | str | None = None,
+    environment: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Configuration:
+    """The configuration for a data directory; `overrides` are what the command line said, as `server.port`.
+
+    Without a file, `nextslot.toml` in that directory is read if it is there.
+    """
+    data = Path(data).absolute()
+    path = Path(file) if file is not None else data / FILE
+    is_there = file is not None or path.exists()
+    merged = _Merged()
+    if is_there:
+        merged.add(_file_values(path), path.name)
+    merged.add_environment(os.environ if environment is None else environment)
+    merged.add_overrides(overrides or {})
+    settings = _checked(merged, data)
+    return Configuration(settings, data, path if is_there else None, merged.origins, environment, overrides or {})
+
+
+class _Merged:
+    """Nested values, the later over the earlier, and where each leaf came from."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[Path_, str] = {}
+        self._labels: dict[Path_, str] = {}
+
+    def add(self, values: Mapping[str, Any], origin: str) -> None:
+        for path, value in _leaves_of(values):
+            self._put(path, value, origin, f"{origin}: {'.'.join(path)}")
+
+    def add_environment(self, environment: Mapping[str, str]) -> None:
+        for name, text in sorted(environment.items()):
+            if name.startswith(PREFIX) and "__" in name and text:
+                path = self._path_of(name.removeprefix(PREFIX).lower().split("__"))
+                value = fields.from_text(path, text)
+                self._put(path, value, name, name)
+
+    def add_overrides(self, overrides: Mapping[str, Any]) -> None:
+        for name, value in overrides.items():
+            if value is not None:
+                self._put(tuple(name.split(".")), value, COMMAND_LINE, f"{COMMAND_LINE}: {name}")
+
+    def places(self, path: Path_) -> list[str]:
+        """How to call a place in an error: where its value, what is below it, or the table around it was given."""
+        given = self._labels
+        below = [label for one, label in given.items() if one[: len(path)] == path and len(one) > len(path)]
+        if path in given:
+            return [given[path]]
+        if below and all(label.startswith(PREFIX) for label in below):
+            return below
+        origins = dict.fromkeys(o for one, o in self.origins.items() if one[: len(path)] == path or one == path[:1])
+        around = origins or dict.fromkeys(o for one, o in self.origins.items() if one[:1] == path[:1])
+        return [f"{origin}: {'.'.join(path)}" for origin in around] or [".".join(path)]
+
+    def _path_of(self, parts: list[str]) -> Path_:
+        """Variables are in capitals; names that the file has (a role, an office) are found whatever their case."""
+        path: list[str] = []
+        here: Any = self.values
+        for part in parts:
+            known = {name.lower(): name for name in here} if isinstance(here, dict) else {}
+            path.append(known.get(part, part))
+            here = here.get(path[-1]) if isinstance(here, dict) else None
+        return tuple(path)
+
+    def _put(self, path: Path_, value: Any, origin: str, label: str) -> None:
+        here = self.values
+        for part in path[:-1]:
+            inner = here.setdefault(part, {})
+            if not isinstance(inner, dict):
+                return  # A value stands where a table should: that will be told.
+            here = inner
+        here[path[-1]] = value
+        self.origins[path] = origin
+        self._labels[path] = label
+
+
+def _leaves_of(values: Mapping[str, Any], path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves_of(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+def _file_values(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Invalid(f"cannot be read: {error.strerror}", field=str(path)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"is not TOML: {error}", field=str(path)) from error
+
+
+def _checked(merged: _Merged, data: Path) -> Settings:
+    problems: list[tuple[Path_, str]] = []
+    settings: Settings | None = None
+    try:
+        settings = Settings.model_validate(merged.values)
+    except ValidationError as error:
+        problems += checks.sentences(error)
+    problems += checks.table_problems(merged.values, data)
+    if problems or settings is None:
+        raise Invalid([Problem(place, text) for path, text in problems for place in merged.places(path)])
+    return settings
+
+
+def masked(path: Path_, value: Any) -> Any:
+    """A value that may be shown."""
+    if isinstance(value, SecretStr) or (value is not None and "env" in path[:-1]):
+        return MASK
+    if isinstance(value, str):
+        return without_password(value)
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    if isinstance(value, dict):
+        return {name: masked((*path, name), inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [masked(path, inner) for inner in value]
+    return value
+
+
+def without_password(text: str) -> str:
+    password = _password(text)
+    return text.replace(f":{password}@", f":{MASK}@") if password else text
+
+
+def _password(text: str) -> str | None:
+    if "://" not in text or "@" not in text:
+        return None
+    try:
+        return urlsplit(text).password
+    except ValueError:
+        return None
+
+
+def _secret_texts(path: Path_, value: Any) -> Iterator[str]:
+    """A secret as it was given, and the part of it that does not say what it is."""
+    if isinstance(value, SecretStr):
+        yield value.get_secret_value()
+        yield value.get_secret_value().removeprefix("whsec_")
+    elif isinstance(value, str):
+        name = path[-1].upper()
+        if "env" in path[:-1] and any(word in name for word in ("TOKEN", "KEY", "SECRET", "PASSWORD", "PASS")):
+            yield value
+        if password := _password(value):
+            yield password
+            yield unquote(password)
+    elif isinstance(value, dict):
+        for inner, text in value.items():
+            yield from _secret_texts((*path, inner), text)

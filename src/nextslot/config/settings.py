@@ -1,0 +1,261 @@
+"""Every setting of a server, each declared once: its type, its default, and a sentence that says what it does.
+
+`loading` reads files and the environment into these, `composition` makes a scheduler of them, and the table in
+docs/configuration.md is made from them.
+"""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+
+from ..policy import requests
+from ..policy.webhooks import secret_problem
+
+LIMIT = Field(ge=0, le=1_000_000)
+SECONDS = Field(gt=0, le=requests.MAX_SECONDS)
+DAYS = Field(gt=0, le=36_600)
+
+Limit = Annotated[int, LIMIT]
+Seconds = Annotated[float, SECONDS]
+Days = Annotated[float, DAYS]
+
+
+def _secret(value: object) -> object:
+    return SecretStr(value) if isinstance(value, str) else value
+
+
+def _webhook_secret(secret: SecretStr) -> SecretStr:
+    problem = secret_problem(secret.get_secret_value())
+    if problem is not None:
+        raise ValueError(problem)
+    return secret
+
+
+def _web_address(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/]+.*", text):
+        raise ValueError("an address that begins with http:// or https://")
+    return text
+
+
+def _sub_path(text: str) -> str:
+    if text and not re.fullmatch(r"(/[^/\s?#]+)+", text):
+        raise ValueError("a path such as /scheduler, without a slash at its end")
+    return text
+
+
+def _store_address(text: str) -> str:
+    if not re.match(r"(sqlite:///.|postgres(ql)?://.)", text):
+        raise ValueError("sqlite:///file.db, or postgresql://user@host/database")
+    return text
+
+
+WebhookSecret = Annotated[SecretStr, BeforeValidator(_secret), AfterValidator(_webhook_secret)]
+WebAddress = Annotated[str, AfterValidator(_web_address)]
+
+
+class Section(BaseModel):
+    """A table of the file. Nothing is guessed: an unknown key or another type is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Server(Section):
+    host: str = Field(
+        default="127.0.0.1", min_length=1, description="The address to listen on; any but loopback needs a key."
+    )
+    port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on; 0 takes a free one.")
+    allowed_hosts: list[str] = Field(
+        default=[], description="Names that a request's Host may have besides the address itself; `*` allows any."
+    )
+    allowed_origins: list[str] = Field(
+        default=[], description="Web origins, besides its own, whose pages may use the API."
+    )
+    root_path: Annotated[str, AfterValidator(_sub_path)] = Field(
+        default="", description="The path below which a proxy serves it, such as /scheduler."
+    )
+    legacy: bool = Field(default=True, description="Whether the old /jobs endpoints answer (CON-004).")
+    docs: bool = Field(default=True, description="Whether /docs and /openapi.json answer.")
+    max_body_bytes: int = Field(
+        default=64 * 1024 * 1024, ge=1024, description="The largest request body; a larger one is refused with 413."
+    )
+    shutdown_grace_seconds: float | None = Field(
+        default=None, ge=0, le=requests.MAX_SECONDS,
+        description="How long what runs may take after SIGTERM before it is interrupted; none: as long as it takes.",
+    )  # fmt: skip
+
+
+class Store(Section):
+    url: Annotated[str, AfterValidator(_store_address)] = Field(
+        default="sqlite:///nextslot.db", description="The database: a SQLite file, or a PostgreSQL address."
+    )
+    synchronous: Literal["FULL", "NORMAL"] = Field(
+        default="FULL", description="`NORMAL` is faster, and a power cut may lose the last moment (SQLite)."
+    )
+
+
+class LimitsTable(Section):
+    running: Limit = Field(default=0, description="How many jobs run at once in the whole scheduler; 0: no limit.")
+    resources: dict[str, Limit] = Field(
+        default={},
+        description="Units of each resource, across all offices; one that is not named has 1, `remote` no limit.",
+    )
+    job_types: dict[str, Limit] = Field(default={}, description="How many jobs of a type run at once; 0: no limit.")
+    starvation_after_seconds: Seconds = Field(
+        default=600,
+        description="How long a limit may hold a job back while others pass it, before its units are kept free.",
+    )
+    max_params_bytes: int = Field(
+        default=requests.MAX_PARAMS_BYTES,
+        ge=2,
+        le=64 * 1024 * 1024,
+        description="The largest parameters of a job, as JSON.",
+    )
+    direct_waiting: int = Field(
+        default=100, ge=1, le=100_000, description="How many direct callers of an office may wait; the next gets 503."
+    )
+
+
+class Node(Section):
+    name: str = Field(
+        default="local",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$",
+        description="This machine's name, in `worker_id`.",
+    )
+    resources: dict[str, Limit] = Field(
+        default={}, description="Units that this machine has, where there are several nodes."
+    )
+
+
+class OfficeTable(Section):
+    """What the file names of an office wins over what is stored, and cannot be changed through the API."""
+
+    name: str | None = Field(default=None, description="What people call it.")
+    status: Literal["active", "archived"] | None = Field(
+        default=None, description="An archived office takes no new jobs."
+    )
+    max_concurrent_jobs: Limit | None = Field(
+        default=None, description="How many of its jobs run at once; 0: no limit."
+    )
+    role_limits: dict[str, Limit] | None = Field(default=None, description="How many jobs of a role run at once.")
+    timeout_seconds: Annotated[float, Field(ge=0, le=requests.MAX_SECONDS)] | None = Field(
+        default=None, description="The timeout of jobs that have no other; 0: none."
+    )
+    retry_policy: dict[str, Any] | None = Field(default=None, description="Parts of its retry policy.")
+    cancel_mode: Literal["finish", "interrupt"] | None = Field(
+        default=None, description="What a cancel does to a job that runs, unless the request says."
+    )
+    on_dependency_failure: Literal["wait", "cancel"] | None = Field(
+        default=None, description="What becomes of a job whose prerequisite failed for good."
+    )
+    webhook: dict[str, Any] | None = Field(default=None, description="Where its events are sent: `url`, `events`.")
+
+    def named(self) -> dict[str, Any]:
+        """The settings that the file has, as the engine takes them."""
+        values = {name: getattr(self, name) for name in self.model_fields_set}
+        if values.get("timeout_seconds") == 0:
+            values["timeout_seconds"] = None
+        return values
+
+
+class RoleTable(Section):
+    """How the office jobs of a role are run: a session command, given the job on stdin."""
+
+    command: list[str] | None = Field(
+        default=None, description="The argv of its session; a role without one runs nothing."
+    )
+    timeout_seconds: Seconds | None = Field(
+        default=None, description="The timeout of its jobs, where they have no other."
+    )
+    stall_timeout_seconds: Seconds | None = Field(default=None, description="How long a session may be silent.")
+    grace_seconds: float = Field(default=10, ge=0, le=3600, description="How long it has to end when it is told to.")
+    log_cap_bytes: int | None = Field(default=None, ge=1, description="How much of its output is kept; none: 10 MiB.")
+    cwd: str = Field(default="", description="Its working directory.")
+    env: dict[str, str] = Field(default={}, description="Variables of its environment.")
+    pass_env: list[str] = Field(default=[], description="Variables that it inherits from the server.")
+    exit_codes: dict[str, str] = Field(
+        default={}, description="What exit codes mean: `completed`, `skipped`, failure kinds."
+    )
+    patterns: dict[str, str] = Field(
+        default={}, description="Regular expressions, and the failure kind that each means."
+    )
+    default_patterns: bool = Field(
+        default=True, description="Whether merge conflicts and missing permissions are known too."
+    )
+
+    def options(self) -> dict[str, Any]:
+        """The table as the handler of sessions takes it."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+class Provider(Section):
+    base_url: WebAddress = Field(description="The address of an OpenAI-compatible server.")
+    token_env: str | None = Field(
+        default=None, min_length=1, description="The environment variable that has its token."
+    )
+
+
+class Llm(Section):
+    enabled: bool = Field(default=True, description="Whether the job types `story` and `research` are there.")
+    ollama_base_url: WebAddress | None = Field(
+        default=None, description="Where Ollama answers; none: `OLLAMA_BASE_URL`, else http://127.0.0.1:11434."
+    )
+    default_model: str | None = Field(
+        default=None, min_length=1, description="The model of jobs that name none; none: the embedded model's name."
+    )
+    providers: dict[str, Provider] = Field(default={}, description="Other servers, by name; a model is `NAME:MODEL`.")
+
+
+class Webhooks(Section):
+    secret: WebhookSecret | None = Field(
+        default=None, description="Signs the webhooks of jobs; none: one is generated and kept in the database."
+    )
+    allow_private: bool | None = Field(
+        default=None,
+        description="Whether loopback and private addresses may be called; none: only by a server on loopback.",
+    )
+    timeout_seconds: Seconds = Field(default=10, description="How long an endpoint may take to answer.")
+    concurrency: int = Field(default=64, ge=1, le=1000, description="How many deliveries are under way at once.")
+
+
+class Retention(Section):
+    jobs_days: Days | None = Field(
+        default=None, description="How long ended jobs and their runs are kept; none: for ever."
+    )
+    events_days: Days | None = Field(default=None, description="How long events are kept; none: for ever.")
+    files_days: Days | None = Field(default=None, description="How long logs and artifacts are kept; none: for ever.")
+    deliveries_days: Days | None = Field(
+        default=None, description="How long webhook deliveries are kept; none: for ever."
+    )
+    audit_days: Days | None = Field(default=None, description="How long the audit log is kept; none: for ever.")
+
+
+class Logs(Section):
+    format: Literal["auto", "json", "text"] = Field(
+        default="auto", description="`auto` is text on a terminal, else JSON."
+    )
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="What is worth a line.")
+
+
+class Telemetry(Section):
+    otel_endpoint: WebAddress | None = Field(
+        default=None, description="Where traces are sent (OTLP over HTTP); needs the extra `otel`."
+    )
+
+
+class Settings(Section):
+    server: Server = Server()
+    store: Store = Store()
+    limits: LimitsTable = LimitsTable()
+    node: Node = Node()
+    # Their tables have their own checks and messages, in handlers/command_config.py.
+    job_types: dict[str, dict[str, Any]] = Field(
+        default={}, description="A command, or a Python function as `handler`; see [commands](commands.md#settings)."
+    )
+    offices: dict[str, OfficeTable] = {}
+    roles: dict[str, RoleTable] = {}
+    llm: Llm = Llm()
+    webhooks: Webhooks = Webhooks()
+    retention: Retention = Retention()
+    logs: Logs = Logs()
+    telemetry: Telemetry = Telemetry()

@@ -1,0 +1,181 @@
+"""A SQLite file while no scheduler has it, and copies of it while one may: examined, migrated, copied, put in place.
+
+Called by `admin`. What writes takes the scheduler's own lock; what reads sees the last commit.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from ..errors import SchemaTooNew, StoreError
+from . import doctor, text
+from .doctor import Finding
+from .sqlite import FileLock, SqliteTx, connect, connect_reader, migrate, refuse_affected_version, translated
+
+# What SQLite and we keep beside the file itself.
+_COMPANIONS = ("-wal", "-shm")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Nobody else has the file meanwhile."""
+    refuse_affected_version(apsw.sqlite_lib_version())
+    lock = FileLock(path.resolve())
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _opened(path: Path, *, is_writing: bool = False) -> Iterator[apsw.Connection]:
+    if not path.is_file():
+        raise StoreError(f"there is no database {path}")
+    try:
+        connection = connect(path, "FULL") if is_writing else connect_reader(path)
+        try:
+            yield connection
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        raise translated(error) from error
+
+
+# The schema.
+
+
+def pending(path: Path) -> list[str]:
+    """The migrations that the next start would apply."""
+    with _opened(path) as connection:
+        return _pending(connection)
+
+
+def _pending(connection: apsw.Connection) -> list[str]:
+    done = 0
+    if connection.table_exists(None, "schema_migrations"):
+        done = connection.execute("select coalesce(max(version), 0) from schema_migrations").get
+    steps = text.migrations()
+    if done > steps[-1][0]:
+        raise SchemaTooNew(f"this database has schema {done}, and this release knows up to {steps[-1][0]}")
+    return [f"{number:04d}_{name}" for number, name, _ in steps if number > done]
+
+
+def apply_migrations(path: Path) -> list[str]:
+    """Brings the schema up to date, under the lock, and says which steps that took."""
+    with locked(path), _opened(path, is_writing=True) as connection:
+        wanted = _pending(connection)
+        migrate(connection)
+        return wanted
+
+
+# The doctor.
+
+
+def examine(path: Path) -> list[Finding]:
+    """The file's own soundness, and then what is stored in it, as of one moment."""
+    with _opened(path) as connection:
+        damage = [*_damage(connection)]
+        if damage:
+            return damage
+        if steps := _pending(connection):
+            return [Finding("schema", f"the schema is older than this release: {', '.join(steps)}", "nextslot migrate")]
+        connection.execute("begin")
+        return doctor.examine(SqliteTx(connection))
+
+
+def repair(path: Path) -> int:
+    """Counts again, under the lock; how many counters were wrong."""
+    with locked(path), _opened(path, is_writing=True) as connection, connection:
+        return doctor.repair(SqliteTx(connection))
+
+
+def _damage(connection: apsw.Connection) -> Iterator[Finding]:
+    advice = "restore a backup: nextslot restore FILE"
+    try:
+        said = [line for (line,) in connection.execute("pragma integrity_check") if line != "ok"]
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        said = [str(error)]
+    if said:
+        yield from (Finding("integrity", f"the file is damaged: {line}", advice) for line in said)
+        return
+    for table, _, parent, _ in connection.execute("pragma foreign_key_check"):
+        yield Finding("references", f"a row of {table} refers to one of {parent} that is not there", advice)
+
+
+# Copies.
+
+
+def copy(path: Path, target: Path) -> None:
+    """A copy as of one moment, also while a scheduler writes; it is there as a whole or not at all."""
+    part = target.with_name(target.name + ".part")
+    part.unlink(missing_ok=True)
+    try:
+        with _opened(path) as source:
+            _copy(source, part)
+        found = examine(part)
+        if found:
+            raise StoreError(f"the copy is not sound: {found[0].problem}. {found[0].suggestion}")
+        _move(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _copy(source: apsw.Connection, part: Path) -> None:
+    copied = apsw.Connection(str(part))
+    try:
+        with copied.backup("main", source, "main") as backup:
+            backup.step(-1)  # In one go: page by page it would begin again with every commit of a busy scheduler.
+        # One file, with no log beside it that could be forgotten when it is carried elsewhere.
+        copied.pragma("journal_mode", "delete")
+    finally:
+        copied.close()
+
+
+def put_in_place(source: Path, path: Path) -> Path | None:
+    """Makes a copy of `source` the database, under its lock; the file that was there is kept under another name.
+
+    A log that is left of the old file would be taken for the new one's, so it is emptied into its own file first.
+    """
+    part = path.with_name(path.name + ".part")
+    with locked(path):
+        part.unlink(missing_ok=True)
+        try:
+            with _opened(source) as connection:
+                _copy(connection, part)
+            kept = _put_aside(path) if path.exists() else None
+            _move(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+    return kept
+
+
+def _put_aside(path: Path) -> Path:
+    number = 1
+    while (kept := path.with_name(f"{path.name}.replaced-{number}")).exists():
+        number += 1
+    try:
+        with _opened(path, is_writing=True) as connection:
+            connection.pragma("wal_checkpoint(truncate)")
+    except StoreError:
+        pass  # It is damaged; then its log goes with it, for whoever wants to look into it.
+    os.link(path, kept)
+    for companion in _COMPANIONS:
+        beside = path.with_name(path.name + companion)
+        if beside.exists():
+            beside.rename(kept.with_name(kept.name + companion))
+    return kept
+
+
+def _move(part: Path, target: Path) -> None:
+    """Durable when it returns."""
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    part.replace(target)
+    directory = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,471 @@
+"""Offline commands on a data directory: keys, migrations, the doctor, backups (design: under the scheduler's lock)."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from nextslot import Scheduler, admin, testing
+from nextslot.composition import compose
+from nextslot.config import Configuration, load
+from nextslot.errors import AlreadyOpen, Conflict, SchemaTooNew, StoreError
+from nextslot.handlers.threads import InlineThreads
+from nextslot.model import Scope
+from nextslot.store import text
+from tests.support import register_handlers
+
+Main = Callable[[Scheduler], Awaitable[None]]
+
+
+def configuration(directory: Path) -> Configuration:
+    directory.mkdir(exist_ok=True)
+    return load(directory, environment={}, overrides={"llm.enabled": False})
+
+
+def with_server(directory: Path, main: Main, *, crash: bool = False) -> None:
+    async def body() -> None:
+        clock, chance, threads = testing.VirtualClock(), testing.SeededChance(), InlineThreads()
+        scheduler = compose(configuration(directory), clock, chance=chance, threads=threads, is_threaded=False)
+        register_handlers(scheduler)
+        await scheduler.start()
+        await main(scheduler)
+        await (testing.crash(scheduler) if crash else scheduler.stop(grace_seconds=0))
+
+    testing.run(body())
+
+
+async def busy(scheduler: Scheduler) -> None:
+    """Some of everything: ended, failed, running, queued, waiting, grouped, and a caller on the line."""
+    done = await scheduler.submit("work", {"seconds": 1})
+    await scheduler.wait(done.job_id)
+    failed = await scheduler.submit("fail", {"times": 1}, resources={"gpu": 1})
+    await scheduler.wait(failed.job_id)
+    running = await scheduler.submit("work", {"seconds": 1000})
+    await scheduler.submit("work", depends_on=[running.job_id])
+    await scheduler.submit("work", unique_key="last")
+    await testing.settled()
+
+
+def plain(directory: Path) -> apsw.Connection:
+    return apsw.Connection(str(directory / "nextslot.db"))
+
+
+def tampered(directory: Path, *statements: str) -> None:
+    """What our own commits cannot do: the rules are gone, checks and references are not looked at."""
+    connection = plain(directory)
+    for name in [name for (name,) in connection.execute("select name from sqlite_master where type = 'trigger'")]:
+        connection.execute(f"drop trigger {name}")
+    connection.pragma("ignore_check_constraints", True)
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
+
+
+def found(directory: Path) -> list[str]:
+    return [finding.check for finding in admin.doctor(configuration(directory)).findings]
+
+
+def jobs_in(path: Path) -> int:
+    count: int = apsw.Connection(str(path)).execute("select count(*) from jobs").get
+    return count
+
+
+# Keys, and the lock.
+
+
+def test_a_key_can_be_added_before_any_server_runs(tmp_path: Path) -> None:
+    async def add() -> str:
+        async with admin.keys(configuration(tmp_path)) as keys:
+            await keys.create("ops", ["admin"])
+            _, text_ = await keys.create("web", ["submit"], office_id="default")
+            assert [key.name for key in (await keys.list()).items] == ["web", "ops"]
+            return text_
+
+    text_ = asyncio.run(add())
+
+    async def look(scheduler: Scheduler) -> None:
+        key = await scheduler.keys.find(text_)
+        assert key is not None
+        assert (key.scope, key.office_id, key.created_by) == (Scope.SUBMIT, "default", "offline command")
+        assert await scheduler.keys.is_guarded()
+
+    with_server(tmp_path, look)
+
+
+def test_a_key_can_be_taken_away_offline_and_both_are_audited(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with admin.keys(configuration(tmp_path)) as keys:
+            await keys.create("ops", ["admin"])
+            second, _ = await keys.create("old", ["read"])
+            await keys.delete(second.key_id)
+            assert len((await keys.list()).items) == 1
+
+    asyncio.run(main())
+
+    rows = plain(tmp_path).execute("select actor, details from audit order by audit_id").fetchall()
+    assert [actor for actor, _ in rows] == ["offline command"] * 3
+    assert '"name":"old"' in str(rows[2][1])
+
+
+def test_the_webhook_secret_is_the_one_that_the_server_signs_with(tmp_path: Path) -> None:
+    offline = asyncio.run(admin.webhook_secret(configuration(tmp_path)))
+
+    async def look(scheduler: Scheduler) -> None:
+        assert scheduler.webhooks.secret() == offline
+
+    with_server(tmp_path, look)
+    assert asyncio.run(admin.webhook_secret(configuration(tmp_path))) == offline
+    assert offline not in str(plain(tmp_path).execute("select * from audit").fetchall())
+
+
+async def _keys(given: Configuration) -> None:
+    async with admin.keys(given):
+        raise AssertionError("it was not refused")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda given: asyncio.run(_keys(given)),
+        admin.migrate,
+        lambda given: admin.doctor(given, repair=True),
+        lambda given: admin.restore(given, given.data / "good.db", force=True),
+    ],
+    ids=["keys", "migrate", "repair", "restore"],
+)
+def test_what_writes_is_refused_while_a_server_runs_and_told_by_whom(
+    tmp_path: Path, command: Callable[[Configuration], object]
+) -> None:
+    given = configuration(tmp_path)
+
+    async def main() -> None:
+        async with compose(given):
+            admin.backup(given, tmp_path / "good.db")
+            with pytest.raises(AlreadyOpen, match=rf"in use by process {os.getpid()} "):
+                await asyncio.to_thread(command, given)
+
+    asyncio.run(main())
+
+
+def test_the_refusal_says_which_command_does_it_while_the_server_runs(tmp_path: Path) -> None:
+    given = configuration(tmp_path)
+
+    async def main() -> None:
+        async with compose(given):
+            with pytest.raises(AlreadyOpen, match="while it runs, use: nextslot key"):
+                await _keys(given)
+
+    asyncio.run(main())
+
+
+def test_the_lock_is_free_again_after_each_command(tmp_path: Path) -> None:
+    given = configuration(tmp_path)
+    with_server(tmp_path, busy)
+
+    admin.migrate(given)
+    admin.doctor(given, repair=True)
+    admin.backup(given, tmp_path / "good.db")
+    admin.restore(given, tmp_path / "good.db", force=True)
+
+    with_server(tmp_path, busy)
+
+
+def test_opening_the_store_offline_starts_no_job(tmp_path: Path) -> None:
+    async def queue(scheduler: Scheduler) -> None:
+        await scheduler.pause()
+        await scheduler.submit("work")
+
+    async def look() -> None:
+        async with admin.opened(configuration(tmp_path)) as access:
+            await access.write(lambda tx: tx.run("limits.resume", scope="scheduler", name=""))
+
+    with_server(tmp_path, queue)
+    asyncio.run(look())
+
+    assert plain(tmp_path).execute("select status from jobs").get == "QUEUED"
+
+
+# Migrations.
+
+
+def old_database(path: Path) -> None:
+    """As the first release would have left it."""
+    connection = apsw.Connection(str(path))
+    connection.execute("create table schema_migrations (version integer primary key, name text) strict")
+    number, name, schema = text.migrations()[0]
+    for statement in text.for_sqlite(schema):
+        connection.execute(statement)
+    connection.execute("insert into schema_migrations values (?, ?)", (number, name))
+    connection.close()
+
+
+def test_pending_migrations_are_shown_and_then_applied(tmp_path: Path) -> None:
+    given = configuration(tmp_path)
+    old_database(tmp_path / "nextslot.db")
+    wanted = [f"{number:04d}_{name}" for number, name, _ in text.migrations()[1:]]
+
+    assert admin.pending(given) == wanted
+    assert found(tmp_path) == ["schema"]
+    assert admin.migrate(given) == wanted
+    assert admin.pending(given) == admin.migrate(given) == found(tmp_path) == []
+
+
+def test_a_database_of_a_newer_release_is_refused(tmp_path: Path) -> None:
+    with_server(tmp_path, busy)
+    plain(tmp_path).execute("insert into schema_migrations values (9999, 'future')")
+
+    for command in (admin.pending, admin.migrate, admin.doctor):
+        with pytest.raises(SchemaTooNew):
+            command(configuration(tmp_path))
+
+
+@pytest.mark.parametrize("command", [admin.pending, admin.doctor])
+def test_a_directory_without_a_database_is_told(tmp_path: Path, command: Callable[[Configuration], object]) -> None:
+    with pytest.raises(StoreError, match="there is no database"):
+        command(configuration(tmp_path))
+
+    assert not (tmp_path / "nextslot.db").exists()
+
+
+def test_PostgreSQL_has_tools_of_its_own(tmp_path: Path) -> None:
+    given = load(tmp_path, environment={}, overrides={"store.url": "postgresql://db/nextslot"})
+
+    with pytest.raises(StoreError, match="pg_dump"):
+        admin.backup(given, tmp_path / "x.db")
+
+
+# The doctor.
+
+
+def test_the_doctor_finds_nothing_in_a_busy_database_also_while_the_server_runs(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await busy(scheduler)
+        caller = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 5}))
+        await testing.settled()
+
+        assert found(tmp_path) == []
+
+        await scheduler.cancel((await scheduler.running())[0].job_id, interrupt=True)
+        await testing.settled()
+        assert found(tmp_path) == []
+        await caller
+
+    with_server(tmp_path, main, crash=True)
+    assert found(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "check"),
+    [
+        ("update limits set used = used + 1 where limit_key = 'scheduler'", "limits.used"),
+        ("update lanes set ready = ready + 1", "lanes.ready"),
+        ("update lanes set running = running + 1", "lanes.running"),
+        ("update lanes set is_open = 1 - is_open", "lanes.is_open"),
+        ("delete from limits where limit_key = 'scheduler'", "limits.missing"),
+        ("delete from runs where status is null", "references|runless"),
+        ("update jobs set finished_at = 1, outcome = 'SKIPPED' where finished_at is null", "unfinished_runs"),
+        ("update jobs set outcome = 'SKIPPED' where outcome = 'COMPLETED'", "other_outcomes"),
+        ("update jobs set unmet = unmet + 1 where status = 'QUEUED'", "miscounted_waits"),
+        ("update jobs set is_due = 0 where unique_key = 'last'", "endless_waits"),
+        (
+            "update dependencies set chain_id = (select chain_id from jobs where outcome = 'COMPLETED' limit 1)",
+            "forgotten_waits",
+        ),
+        ("drop index jobs_worker; update jobs set status = 'RUNNING', worker_id = 'local/slot-1'", "shared_workers"),
+        ("drop index jobs_retry; update jobs set retry_of = (select min(job_id) from jobs)", "forked_chains"),
+        (
+            "insert into job_groups (group_id, office_id, mode, on_failure, status, members, ended, succeeded,"
+            " cancelled, created_at) values ('g', 'default', 'parallel', 'stop', 'QUEUED', 5, 0, 0, 0, 1)",
+            "miscounted_groups",
+        ),
+        ("pragma foreign_keys = off; insert into maintenance values ('test', 1)", "references|suspended"),
+        ("pragma foreign_keys = off; insert into artifacts values ('nobody', 'a', 'a', 1)", "references"),
+    ],
+)
+def test_the_doctor_finds_what_should_not_be(tmp_path: Path, statement: str, check: str) -> None:
+    with_server(tmp_path, busy, crash=True)
+
+    tampered(tmp_path, statement)
+
+    findings = admin.doctor(configuration(tmp_path)).findings
+    assert set(check.split("|")) & {finding.check for finding in findings}
+    assert all(finding.problem and finding.suggestion for finding in findings)
+
+
+def test_a_reservation_of_somebody_who_has_left_is_found(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.run_direct("work")
+
+    with_server(tmp_path, main)
+    tampered(tmp_path, "update reservations set status = 'ACTIVE'")
+
+    assert found(tmp_path) == ["forgotten_reservations"]
+
+
+def test_counters_are_repaired_when_asked_and_only_then(tmp_path: Path) -> None:
+    with_server(tmp_path, busy, crash=True)
+    tampered(tmp_path, "update limits set used = 9", "update lanes set ready = 9, is_open = 1, running = 9")
+    wrong = found(tmp_path)
+
+    assert found(tmp_path) == wrong != []
+    examined = admin.doctor(configuration(tmp_path), repair=True)
+
+    assert examined.findings == ()
+    assert examined.repaired > 0
+    assert admin.doctor(configuration(tmp_path), repair=True).repaired == 0
+
+
+def test_a_damaged_file_is_told_and_not_looked_into(tmp_path: Path) -> None:
+    with_server(tmp_path, busy)
+    damage(tmp_path / "nextslot.db")
+
+    findings = admin.doctor(configuration(tmp_path)).findings
+
+    assert {finding.check for finding in findings} == {"integrity"}
+    assert "restore" in findings[0].suggestion
+
+
+def damage(path: Path) -> None:
+    """Zeroes the pages of one table's contents, not the schema."""
+    connection = apsw.Connection(str(path))
+    connection.pragma("journal_mode", "delete")
+    page, size = connection.execute("select rootpage from sqlite_master where name = 'jobs'").get, 4096
+    connection.close()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\0" * 200)
+
+
+# Backup and restore.
+
+
+def test_a_backup_of_a_running_server_is_restored_and_goes_on(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await busy(scheduler)
+        admin.backup(configuration(tmp_path / "a"), tmp_path / "good.db")
+        await scheduler.submit("work")
+
+    with_server(tmp_path / "a", main)
+    assert admin.restore(configuration(tmp_path / "b"), tmp_path / "good.db") is None
+
+    async def go_on(scheduler: Scheduler) -> None:
+        assert scheduler.recovered.lost == 1
+        await asyncio.sleep(5000)
+        assert await scheduler.queue() == []
+
+    assert (
+        jobs_in(tmp_path / "b/nextslot.db") == jobs_in(tmp_path / "good.db") == jobs_in(tmp_path / "a/nextslot.db") - 2
+    )
+    with_server(tmp_path / "b", go_on)
+    assert found(tmp_path / "b") == []
+
+
+def test_a_backup_is_made_while_another_process_writes(tmp_path: Path) -> None:
+    given = configuration(tmp_path)
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    try:
+        assert writer.stdout.readline() == "going\n"
+        for number in range(5):
+            assert admin.backup(given, tmp_path / f"{number}.db").exists()
+    finally:
+        writer.kill()
+        writer.communicate()
+
+    assert [admin.restore(given, tmp_path / f"{number}.db", verify=True) for number in range(5)] == [None] * 5
+
+
+WRITER = """
+import asyncio, sys
+from nextslot import Scheduler
+
+async def main():
+    async with Scheduler(f"sqlite:///{sys.argv[1]}/nextslot.db") as scheduler:
+        @scheduler.job_type("quick")
+        async def quick(run): ...
+        await scheduler.submit("quick")
+        print("going", flush=True)
+        while True:
+            await scheduler.submit("quick")
+
+asyncio.run(main())
+"""
+
+
+def test_a_backup_is_one_file_and_takes_no_other_files_place(tmp_path: Path) -> None:
+    with_server(tmp_path, busy)
+    there = set(tmp_path.iterdir())
+
+    admin.backup(configuration(tmp_path), tmp_path / "good.db")
+
+    assert set(tmp_path.iterdir()) - there <= {tmp_path / "good.db", *companions(tmp_path)}
+    with pytest.raises(Conflict, match="exists already"):
+        admin.backup(configuration(tmp_path), tmp_path / "good.db")
+    admin.backup(configuration(tmp_path), tmp_path / "good.db", force=True)
+
+
+def companions(directory: Path) -> set[Path]:
+    return {directory / f"nextslot.db{end}" for end in ("-wal", "-shm")}
+
+
+def test_no_backup_is_left_of_what_is_not_sound(tmp_path: Path) -> None:
+    with_server(tmp_path, busy)
+    tampered(tmp_path, "update limits set used = 9")
+
+    with pytest.raises(StoreError, match="the copy is not sound: the limit"):
+        admin.backup(configuration(tmp_path), tmp_path / "bad.db")
+
+    assert not list(tmp_path.glob("bad.db*"))
+
+
+def test_restore_overwrites_nothing_unless_it_is_told_to_and_keeps_what_was_there(tmp_path: Path) -> None:
+    given = configuration(tmp_path)
+    with_server(tmp_path, busy)
+    admin.backup(given, tmp_path / "good.db")
+    with_server(tmp_path, busy, crash=True)  # What it did last is still in the log beside the file.
+    before = jobs_in(tmp_path / "nextslot.db")
+
+    with pytest.raises(Conflict, match=r"nextslot\.db exists already"):
+        admin.restore(given, tmp_path / "good.db")
+    assert jobs_in(tmp_path / "nextslot.db") == before
+    kept = admin.restore(given, tmp_path / "good.db", force=True)
+
+    assert kept is not None
+    assert jobs_in(kept) == before
+    assert jobs_in(tmp_path / "nextslot.db") == jobs_in(tmp_path / "good.db") < before
+    assert found(tmp_path) == []
+
+
+def test_restore_replaces_a_damaged_database(tmp_path: Path) -> None:
+    given = configuration(tmp_path)
+    with_server(tmp_path, busy)
+    admin.backup(given, tmp_path / "good.db")
+    (tmp_path / "nextslot.db").write_bytes(b"not a database at all" * 100)
+
+    kept = admin.restore(given, tmp_path / "good.db", force=True)
+
+    assert kept is not None
+    assert kept.read_bytes().startswith(b"not a database")
+    assert found(tmp_path) == []
+
+
+def test_a_backup_that_is_not_sound_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
+    given = configuration(tmp_path)
+    with_server(tmp_path, busy)
+    admin.backup(given, tmp_path / "bad.db")
+    damage(tmp_path / "bad.db")
+    before: Any = (tmp_path / "nextslot.db").stat()
+
+    for verify in (True, False):
+        with pytest.raises(StoreError, match="is not a sound backup: the file is damaged"):
+            admin.restore(given, tmp_path / "bad.db", force=True, verify=verify)
+
+    assert (tmp_path / "nextslot.db").stat().st_ino == before.st_ino
+    with pytest.raises(StoreError, match="there is no database"):
+        admin.restore(given, tmp_path / "missing.db")

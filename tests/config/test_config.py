@@ -1,0 +1,362 @@
+"""Configuration (spec 17): file < environment < command line; every problem is told at once, with its place."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextslot.config import Configuration, Settings, load
+from nextslot.config.fields import leaves, tables
+from nextslot.config.settings import Section
+from nextslot.errors import Invalid
+
+ROOT = Path(__file__).parents[2]
+SECRET = "whsec_" + "c2VjcmV0IHRoYXQgbm9ib2R5IG1heSBzZWUh"
+
+
+def loaded(
+    directory: Path,
+    text: str = "",
+    environment: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Configuration:
+    if text:
+        (directory / "nextslot.toml").write_text(text)
+    return load(directory, environment=environment or {}, overrides=overrides)
+
+
+def problems(directory: Path, text: str = "", environment: Mapping[str, str] | None = None) -> list[str]:
+    with pytest.raises(Invalid) as refused:
+        loaded(directory, text, environment)
+    return [str(problem) for problem in refused.value.problems]
+
+
+def origin(configuration: Configuration, name: str) -> tuple[Any, str]:
+    return next((one.value, one.origin) for one in configuration.effective() if one.name == name)
+
+
+# Precedence.
+
+
+def test_no_file_at_all_is_a_working_set_up(tmp_path: Path) -> None:
+    configuration = loaded(tmp_path)
+
+    assert configuration.settings == Settings()
+    assert configuration.file is None
+    assert {one.origin for one in configuration.effective()} == {"default"}
+
+
+def test_the_environment_wins_over_the_file_and_the_command_line_over_both(tmp_path: Path) -> None:
+    configuration = loaded(
+        tmp_path,
+        "[server]\nhost = '10.0.0.1'\nport = 1\n[limits]\nrunning = 1",
+        {"NEXTSLOT_SERVER__PORT": "2", "NEXTSLOT_LIMITS__RUNNING": "2"},
+        {"limits.running": 3, "server.host": None},
+    )
+
+    assert origin(configuration, "server.host") == ("10.0.0.1", "nextslot.toml")
+    assert origin(configuration, "server.port") == (2, "NEXTSLOT_SERVER__PORT")
+    assert origin(configuration, "limits.running") == (3, "command line")
+    assert origin(configuration, "server.legacy") == (True, "default")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("SERVER__PORT", "9000", 9000),
+        ("SERVER__LEGACY", "off", False),
+        ("SERVER__ALLOWED_HOSTS", "a.example, b.example", ["a.example", "b.example"]),
+        ("SERVER__ALLOWED_HOSTS", '["a.example"]', ["a.example"]),
+        ("SERVER__HOST", "0", "0"),
+        ("LIMITS__STARVATION_AFTER_SECONDS", "1.5", 1.5),
+        ("STORE__SYNCHRONOUS", "NORMAL", "NORMAL"),
+        ("RETENTION__JOBS_DAYS", "30", 30),
+        ("LOGS__LEVEL", "debug", "debug"),
+    ],
+)
+def test_a_variable_means_what_the_type_of_its_setting_says(tmp_path: Path, name: str, text: str, value: Any) -> None:
+    section, key = name.lower().split("__")
+
+    configuration = loaded(tmp_path, environment={f"NEXTSLOT_{name}": text})
+
+    assert getattr(getattr(configuration.settings, section), key) == value
+
+
+def test_a_variable_reaches_into_tables_of_names_whatever_their_case_in_the_file(tmp_path: Path) -> None:
+    configuration = loaded(
+        tmp_path,
+        "[roles.FE]\ntimeout_seconds = 1\n",
+        {"NEXTSLOT_ROLES__FE__TIMEOUT_SECONDS": "2", "NEXTSLOT_LIMITS__RESOURCES__GPU": "4"},
+    )
+
+    assert configuration.settings.roles["FE"].timeout_seconds == 2
+    assert configuration.settings.limits.resources == {"gpu": 4}
+
+
+@pytest.mark.parametrize("name", ["NEXTSLOT_URL", "NEXTSLOT_TEST_PG", "NEXTSLOT_EXAMPLES", "NEXTSLOT_PORT"])
+def test_other_variables_of_ours_are_not_settings(tmp_path: Path, name: str) -> None:
+    assert loaded(tmp_path, environment={name: "anything"}).settings == Settings()
+
+
+def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
+    assert loaded(tmp_path, environment={"NEXTSLOT_SERVER__PORT": ""}).settings.server.port == 8000
+
+
+def test_a_file_that_is_named_is_read_in_place_of_the_one_in_the_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "nextslot.toml").write_text("[server]\nport = 1")
+    (tmp_path / "other.toml").write_text("[server]\nport = 2")
+
+    assert load(tmp_path, tmp_path / "other.toml", environment={}).settings.server.port == 2
+    with pytest.raises(Invalid, match=r"missing\.toml: cannot be read: No such file"):
+        load(tmp_path, tmp_path / "missing.toml", environment={})
+
+
+# Problems.
+
+
+def test_an_unknown_key_is_told_with_file_place_and_the_likely_one(tmp_path: Path) -> None:
+    assert problems(tmp_path, "[server]\nprot = 1") == [
+        "nextslot.toml: server.prot: there is no such setting; did you mean port?"
+    ]
+
+
+def test_an_unknown_variable_is_told_by_its_name(tmp_path: Path) -> None:
+    assert problems(tmp_path, environment={"NEXTSLOT_SERVR__PORT": "1", "NEXTSLOT_SERVER__PROT": "1"}) == [
+        "NEXTSLOT_SERVER__PROT: there is no such setting; did you mean port?",
+        "NEXTSLOT_SERVR__PORT: there is no such setting; did you mean server?",
+    ]
+
+
+def test_an_unknown_name_on_the_command_line_is_told(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"command line: server\.prot: there is no such setting"):
+        loaded(tmp_path, overrides={"server.prot": 1})
+
+
+def test_all_problems_come_at_once_each_with_its_place(tmp_path: Path) -> None:
+    text = """
+        speed = 3
+        [server]
+        port = "eighty"
+        [limits.resources]
+        gpu = -1
+        [job_types.thumb]
+        command = "thumb.py"
+        [offices.web]
+        retry_policy = { max_attempts = "many" }
+        [roles.FE]
+        command = ["agent"]
+        patterns = { "(" = "permission" }
+        [llm.providers.ollama]
+        base_url = "http://127.0.0.1"
+    """
+
+    told = problems(tmp_path, text, {"NEXTSLOT_LOGS__LEVEL": "loud"})
+
+    assert [line.partition(": ")[2] if line.startswith("nextslot") else line for line in told] == [
+        "server.port: a whole number",
+        "limits.resources.gpu: at least 0",
+        "NEXTSLOT_LOGS__LEVEL: one of 'debug', 'info', 'warning' or 'error'",
+        "speed: there is no such setting",
+        'job_types.thumb.command: a list of texts, the program first: ["python", "thumb.py", "{path}"]',
+        "offices.web.retry_policy.max_attempts: a whole number from 0 to 1,000",
+        "roles.FE.patterns.(: not a regular expression: missing ), unterminated subpattern at position 0",
+        "llm.providers.ollama: cannot be the name of a provider: use letters and digits",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("server = 3", "server: a table"),
+        ("[server]\nport = 70000", "server.port: at most 65,535"),
+        ("[server]\nport = true", "server.port: a whole number"),
+        ("[server]\nport = 80.5", "server.port: a whole number"),
+        ("[server]\nlegacy = 1", "server.legacy: true or false"),
+        ("[server]\nhost = ''", "server.host: must not be empty"),
+        ("[server]\nroot_path = 'x/'", "server.root_path: a path such as /scheduler, without a slash at its end"),
+        ("[server]\nallowed_hosts = 'a'", "server.allowed_hosts: a list"),
+        ("[server]\nshutdown_grace_seconds = nan", "server.shutdown_grace_seconds: a number"),
+        ("[store]\nurl = 'mysql://x'", "store.url: sqlite:///file.db, or postgresql://user@host/database"),
+        ("[store]\nsynchronous = 'OFF'", "store.synchronous: one of 'FULL' or 'NORMAL'"),
+        ("[limits]\nstarvation_after_seconds = 1e12", "limits.starvation_after_seconds: at most 3,162,240,000"),
+        ("[offices.'a b']", "offices.a b: an office has letters, digits, '.', '_' and '-', up to 100"),
+        ("[offices.a]\nstatus = 'gone'", "offices.a.status: one of 'active' or 'archived'"),
+        ("[offices.a]\nspeed = 1", "offices.a.speed: there is no such setting"),
+        ("[roles.FE]\ncomand = ['x']", "roles.FE.comand: there is no such setting; did you mean command?"),
+        ("[roles.FE]\ncommand = []", "roles.FE.command: needs a program"),
+        ("[job_types.a]\ncomand = ['x']", "job_types.a.comand: there is no such setting of a command"),
+        ("[job_types]\na = 3", "job_types.a: a table"),
+        ("[job_types.a]\nhandler = 'json'", "job_types.a.handler: 'json' is not of the form module:function"),
+        ("[job_types.a]\nhandler = 'json:no'", "job_types.a.handler: 'json' has no 'no'"),
+        ("[job_types.a]\nhandler = 'json:loads'\ncommand = ['x']", "job_types.a.handler: a job type has a command"),
+        ("[llm.providers.x]\nbase_url = 'ftp://x'", "llm.providers.x.base_url: an address that begins with http://"),
+        ("[llm.providers.x]", "llm.providers.x.base_url: is missing"),
+        ("[webhooks]\nsecret = 'short'", "webhooks.secret: whsec_ and 24 to 64 bytes in base64"),
+        ("[retention]\njobs_days = 0", "retention.jobs_days: above 0"),
+        ("[node]\nname = 'a/b'", "node.name: letters, digits"),
+    ],
+)
+def test_a_wrong_value_is_told_in_a_sentence(tmp_path: Path, text: str, problem: str) -> None:
+    told = problems(tmp_path, text)
+
+    assert told[0].removeprefix("nextslot.toml: ").startswith(problem)
+
+
+@pytest.mark.parametrize("content", [b"[server\n", b"\xff", b"a = 1\na = 2"])
+def test_what_is_not_TOML_is_told_with_its_file(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "nextslot.toml").write_bytes(content)
+
+    with pytest.raises(Invalid, match=r"nextslot\.toml: is not TOML: "):
+        load(tmp_path, environment={})
+
+
+def test_a_value_that_is_refused_is_never_repeated(tmp_path: Path) -> None:
+    told = problems(tmp_path, "[webhooks]\nsecret = 'hunter2-hunter2'\n[server]\nport = 'hunter2-hunter2'")
+
+    assert len(told) == 2
+    assert "hunter2" not in str(told)
+
+
+# Paths and secrets.
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:///nextslot.db", "{data}/nextslot.db"),
+        ("sqlite:///sub/my%20jobs.db", "{data}/sub/my%20jobs.db"),
+        ("sqlite:////var/lib/jobs.db", "/var/lib/jobs.db"),
+    ],
+)
+def test_a_relative_path_is_relative_to_the_data_directory(tmp_path: Path, url: str, path: str) -> None:
+    configuration = loaded(tmp_path, f"[store]\nurl = '{url}'")
+
+    assert configuration.store_url == "sqlite:///" + path.format(data=tmp_path)
+
+
+def test_a_schema_is_looked_for_in_the_data_directory_wherever_the_file_is(tmp_path: Path) -> None:
+    data, elsewhere = tmp_path / "data", tmp_path / "etc"
+    data.mkdir()
+    elsewhere.mkdir()
+    (data / "a.schema.json").write_text("{}")
+    (elsewhere / "x.toml").write_text("[job_types.a]\ncommand = ['true']\nparams_schema = 'a.schema.json'")
+
+    assert load(data, elsewhere / "x.toml", environment={}).settings.job_types["a"]["params_schema"] == "a.schema.json"
+
+
+SECRETS = f"""
+    [store]
+    url = "postgresql://nextslot:correct-horse@db/nextslot"
+    [webhooks]
+    secret = "{SECRET}"
+    [roles.FE]
+    command = ["agent"]
+    env = {{ AGENT_TOKEN = "battery-staple", COLOUR = "no" }}
+    [job_types.a]
+    command = ["true"]
+    env = {{ API_KEY = "very-secret-key" }}
+"""
+
+
+def test_secrets_are_masked_where_settings_are_shown(tmp_path: Path) -> None:
+    configuration = loaded(tmp_path, SECRETS)
+
+    shown = {one.name: one.value for one in configuration.effective()}
+
+    assert shown["webhooks.secret"] == "********"
+    assert shown["store.url"] == "postgresql://nextslot:********@db/nextslot"
+    assert shown["roles.FE.env.AGENT_TOKEN"] == shown["job_types.a.env.API_KEY"] == "********"
+    assert not re.search("correct-horse|battery-staple|very-secret|c2Vjc", str(shown))
+
+
+def test_every_secret_is_known_to_be_one(tmp_path: Path) -> None:
+    assert set(loaded(tmp_path, SECRETS).secrets()) == {
+        SECRET,
+        SECRET.removeprefix("whsec_"),
+        "correct-horse",
+        "battery-staple",
+        "very-secret-key",
+    }
+
+
+def test_a_configuration_does_not_print_its_secrets(tmp_path: Path) -> None:
+    assert SECRET not in repr(loaded(tmp_path, SECRETS).settings.webhooks)
+
+
+# Declarations and documents.
+
+
+def declared(section: type[Section]) -> list[tuple[str, str | None]]:
+    return [(name, field.description) for name, field in section.model_fields.items()]
+
+
+@pytest.mark.parametrize("section", Section.__subclasses__(), ids=lambda section: section.__name__)
+def test_every_setting_says_in_one_sentence_what_it_does(section: type[Section]) -> None:
+    for name, description in declared(section):
+        if section is not Settings:
+            assert description is not None, name
+            assert re.fullmatch(r"[A-Z`].*\.", description), name
+
+
+def test_the_documentation_has_the_tables_that_the_declarations_make() -> None:
+    page = (ROOT / "docs/configuration.md").read_text()
+
+    written = page.partition("<!-- made by: python -m nextslot.config -->\n")[2].partition("<!-- end -->")[0]
+
+    assert written.strip() == tables().strip()
+
+
+def test_the_tables_can_be_printed() -> None:
+    printed = subprocess.run([sys.executable, "-m", "nextslot.config"], capture_output=True, text=True, check=True)
+
+    assert printed.stdout == tables()
+
+
+def test_every_setting_is_in_the_tables() -> None:
+    headings = re.findall(r"^### (\w+)", tables(), re.MULTILINE)
+
+    assert headings == list(Settings.model_fields)
+    for path, _ in leaves(Settings()):
+        assert f"`{path[-1]}`" in tables() or path[-1] in headings
+
+
+def test_the_example_is_a_valid_configuration_with_the_seeds_role_timeouts(tmp_path: Path) -> None:
+    configuration = load(tmp_path, ROOT / "examples/nextslot.toml", environment={})
+
+    minutes = {name: (role.timeout_seconds or 0) / 60 for name, role in configuration.settings.roles.items()}
+    assert minutes == {"PO": 15, "Architect": 20, "FE": 30, "BE": 30, "QA": 45, "DevOps": 20}
+    assert {path[0] for path in configuration.origins} == set(Settings.model_fields)
+
+
+def test_the_sample_of_the_specification_is_valid(tmp_path: Path) -> None:
+    (tmp_path / "thumb.schema.json").write_text('{"properties": {"size": {}, "path": {}}}')
+    text = """
+        [server]
+        host = "127.0.0.1"
+        port = 8000
+        [store]
+        url = "sqlite:///nextslot.db"
+        [limits]
+        running = 0
+        [limits.resources]
+        ollama = 1
+        gpu = 1
+        [node.resources]
+        gpu = 1
+        [job_types.thumbnail]
+        command = ["python", "thumb.py", "--size", "{size}", "--", "{path}"]
+        resources = { gpu = 1 }
+        timeout_seconds = 600
+        params_schema = "thumb.schema.json"
+        [offices.default]
+        max_concurrent_jobs = 1
+        [roles.FE]
+        command = ["agent", "--role", "FE"]
+        timeout_seconds = 1800
+    """
+
+    assert loaded(tmp_path, text).settings.node.resources == {"gpu": 1}

@@ -1,0 +1,536 @@
+"""A scheduler from a configuration, and a configuration that is read again while it runs (spec 15, 17)."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from nextslot import Scheduler, admin, testing
+from nextslot.composition import Configured, Reloaded, compose, reload, tuned
+from nextslot.config import Configuration, load
+from nextslot.errors import Conflict, Invalid, SlotBusy, Unavailable, UnknownJobType
+from nextslot.faces.access import actor
+from nextslot.handlers.threads import InlineThreads
+from nextslot.model import Actor
+from nextslot.policy.limits import Limits
+from tests.support import register_handlers, states
+
+Main = Callable[["Server"], Awaitable[None]]
+
+
+class Server:
+    """A running scheduler with its configuration file."""
+
+    def __init__(self, directory: Path, text: str, **options: Any) -> None:
+        self.directory = directory
+        self.configured = Configured(
+            self.written(text),
+            clock=testing.VirtualClock(),
+            chance=testing.SeededChance(),
+            threads=InlineThreads(),
+            is_threaded=False,
+            **options,
+        )
+        self.scheduler = self.configured.scheduler
+        register_handlers(self.scheduler)
+
+    def written(self, text: str) -> Configuration:
+        (self.directory / "nextslot.toml").write_text("[llm]\nenabled = false\n" + text)
+        return load(self.directory, environment={})
+
+    async def reload(self, text: str) -> Reloaded:
+        """What SIGHUP does."""
+        (self.directory / "nextslot.toml").write_text("[llm]\nenabled = false\n" + text)
+        return await self.configured.reload()
+
+
+def with_server(directory: Path, text: str, main: Main, **options: Any) -> None:
+    async def body() -> None:
+        server = Server(directory, text, **options)
+        async with server.scheduler:
+            await main(server)
+
+    testing.run(body())
+    assert admin.doctor(load(directory, os.devnull, environment={})).findings == ()
+
+
+async def running(scheduler: Scheduler, office_id: str = "default") -> int:
+    return len(await scheduler.running(office_id))
+
+
+async def submit(scheduler: Scheduler, count: int, **options: object) -> None:
+    for _ in range(count):
+        await scheduler.submit("work", {"seconds": 100}, **options)
+    await testing.settled()
+
+
+# Composed.
+
+
+def test_a_scheduler_is_made_as_its_configuration_says(tmp_path: Path) -> None:
+    text = """
+        [limits]
+        running = 5
+        max_params_bytes = 100
+        direct_waiting = 1
+        [node]
+        name = "big"
+        [offices.web]
+        max_concurrent_jobs = 2
+        [job_types.hello]
+        command = ["echo", "hello"]
+        [roles.FE]
+        timeout_seconds = 7
+    """
+
+    async def main(server: Server) -> None:
+        scheduler = server.scheduler
+        await submit(scheduler, 3, office_id="web", role="FE")
+
+        [first, second] = await scheduler.running("web") + await scheduler.running()
+        assert first.timeout_seconds == second.timeout_seconds == 7
+        assert first.worker_id == "big/slot-1"
+        assert "hello" in scheduler.job_types.names()
+        with pytest.raises(Invalid, match="at most 100 are allowed"):
+            await scheduler.submit("work", {"text": "x" * 200})
+
+    with_server(tmp_path, text.replace("[offices.web]", "[offices.web]\nrole_limits = {}"), main)
+
+
+def test_the_database_and_the_runs_files_are_in_the_data_directory(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        assert (tmp_path / "nextslot.db").exists()
+
+    with_server(tmp_path, "", main)
+
+
+# Read again.
+
+
+def test_a_higher_limit_starts_jobs_at_once(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        await submit(server.scheduler, 5)
+        assert await running(server.scheduler) == 1
+
+        done = await server.reload("[offices.default]\nmax_concurrent_jobs = 3")
+
+        assert await running(server.scheduler) == 3
+        assert [(one.name, one.before, one.after) for one in done.applied] == [
+            ("offices.default.max_concurrent_jobs", None, 3)
+        ]
+
+    with_server(tmp_path, "", main)
+
+
+def test_a_lower_limit_stops_no_running_job(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        await submit(server.scheduler, 6)
+        assert await running(server.scheduler) == 4
+
+        await server.reload("[offices.default]\nmax_concurrent_jobs = 9\n[limits]\nrunning = 2")
+
+        assert await running(server.scheduler) == 4
+        await asyncio.sleep(150)
+        assert await running(server.scheduler) == 2
+
+    with_server(tmp_path, "[offices.default]\nmax_concurrent_jobs = 4", main)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("[limits]\nrunning = 1", "[limits]\nrunning = 3"),
+        ("[limits.job_types]\nwork = 1", "[limits.job_types]\nwork = 3"),
+        ("[limits.resources]\ngpu = 1", "[limits.resources]\ngpu = 3"),
+        ("", "[limits.resources]\ngpu = 3"),
+    ],
+)
+def test_every_shared_limit_can_change_while_running(tmp_path: Path, before: str, after: str) -> None:
+    office = "\n[offices.default]\nmax_concurrent_jobs = 0"
+
+    async def main(server: Server) -> None:
+        await submit(server.scheduler, 5, resources={"gpu": 1} if "gpu" in after else None)
+        assert await running(server.scheduler) == 1
+
+        await server.reload(after + office)
+
+        assert await running(server.scheduler) == 3
+
+    with_server(tmp_path, before + office, main)
+
+
+def test_a_limit_that_is_first_met_after_the_reload_has_the_new_size(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        await server.reload("[limits.resources]\ngpu = 2\n[offices.default]\nmax_concurrent_jobs = 0")
+
+        await submit(server.scheduler, 3, resources={"gpu": 1})
+
+        assert await running(server.scheduler) == 2
+
+    with_server(tmp_path, "", main)
+
+
+def test_a_job_that_comes_with_the_reload_meets_the_new_limits(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        await asyncio.gather(
+            server.reload("[limits.resources]\ngpu = 2\n[offices.default]\nmax_concurrent_jobs = 0"),
+            *(server.scheduler.submit("work", {"seconds": 100}, resources={"gpu": 1}) for _ in range(3)),
+        )
+        await testing.settled()
+
+        assert await running(server.scheduler) == 2
+
+    with_server(tmp_path, "", main)
+
+
+def test_new_job_types_need_no_restart_and_start_what_waited_for_them(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        scheduler = server.scheduler
+        await scheduler.pause()
+        waiting = await scheduler.submit("quick")
+        await server.reload("")
+        await scheduler.resume()
+        with pytest.raises(UnknownJobType):
+            await scheduler.submit("quick")
+        assert await states(scheduler, waiting) == ["QUEUED"]
+
+        await server.reload(FUNCTION)
+
+        assert (await scheduler.wait(waiting.job_id)).state == "COMPLETED"
+
+    with_server(tmp_path, FUNCTION, main)
+
+
+FUNCTION = "[job_types.quick]\nhandler = 'tests.config.test_reload:quick'\nparams_schema = {}"
+
+
+def quick(run: object) -> None:
+    """A handler by name."""
+
+
+async def slow(run: object) -> str:
+    await asyncio.sleep(50)
+    return "to the end"
+
+
+def test_a_job_whose_type_is_removed_while_it_runs_ends_as_it_would_have(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        job = await server.scheduler.submit("slow")
+        await testing.settled()
+
+        await server.reload("")
+
+        assert (await server.scheduler.wait(job.job_id)).result == "to the end"
+
+    with_server(tmp_path, "[job_types.slow]\nhandler = 'tests.config.test_reload:slow'", main)
+
+
+def test_a_job_whose_type_was_removed_can_be_interrupted(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        job = await server.scheduler.submit("slow", retry_policy={"max_attempts": 0})
+        await testing.settled()
+        await server.reload("")
+
+        assert await server.scheduler.stop(grace_seconds=0)
+
+        await server.scheduler.start()
+        assert await states(server.scheduler, job) == ["FAILED"]
+
+    with_server(tmp_path, "[job_types.slow]\nhandler = 'tests.config.test_reload:slow'", main)
+
+
+def test_a_type_that_Python_registered_is_not_taken_over_by_the_file(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        with pytest.raises(Invalid, match=r"job_types\.work: there is a job type of this name already"):
+            await server.reload("[job_types.work]\ncommand = ['true']\n[limits]\nrunning = 7")
+
+        assert server.scheduler._lanes.policy == Limits()
+
+    with_server(tmp_path, "", main)
+
+
+def test_a_bad_file_changes_nothing(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        await submit(server.scheduler, 3)
+
+        with pytest.raises(Invalid, match=r"server\.prot"):
+            await server.reload("[offices.default]\nmax_concurrent_jobs = 3\n[server]\nprot = 1")
+
+        assert await running(server.scheduler) == 1
+        assert (await server.scheduler.office("default")).max_concurrent_jobs == 1
+
+    with_server(tmp_path, "", main)
+
+
+def test_what_cannot_change_while_running_is_told_and_does_not_stop_the_rest(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        await submit(server.scheduler, 3)
+
+        done = await server.reload(
+            "[server]\nport = 9\n[store]\nurl = 'sqlite:///other.db'\n[node]\nname = 'x'\n"
+            "[offices.default]\nmax_concurrent_jobs = 2"
+        )
+
+        assert [one.name for one in done.needs_restart] == ["node.name", "server.port", "store.url"]
+        assert [one.name for one in done.applied] == ["offices.default.max_concurrent_jobs"]
+        assert await running(server.scheduler) == 2
+
+    with_server(tmp_path, "", main)
+
+
+def test_the_other_limits_of_the_engine_change_too(tmp_path: Path) -> None:
+    text = "[limits]\nmax_params_bytes = 50\ndirect_waiting = 1\nstarvation_after_seconds = 5\n"
+
+    async def main(server: Server) -> None:
+        scheduler = server.scheduler
+        await submit(scheduler, 1)
+
+        await server.reload(text + "[server]\nshutdown_grace_seconds = 3\n[roles.QA]\ntimeout_seconds = 9")
+
+        with pytest.raises(Invalid, match="at most 50 are allowed"):
+            await scheduler.submit("work", {"text": "x" * 100})
+        first = asyncio.create_task(scheduler.run_direct("work"))
+        await testing.settled()
+        with pytest.raises(SlotBusy):
+            await scheduler.run_direct("work")
+        await first
+        assert (await scheduler.submit("work", role="QA")).timeout_seconds == 9
+        assert scheduler.shutdown_grace_seconds == 3
+        assert scheduler._dispatcher.starvation_after_seconds == 5
+
+    with_server(tmp_path, "", main)
+
+
+def test_a_reload_that_the_store_does_not_take_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(work: object, rows: int = 1) -> None:
+        raise Unavailable("the disk is full")
+
+    async def main(server: Server) -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr(server.scheduler._access, "write", refuse)
+            with pytest.raises(Unavailable):
+                await server.reload("[limits]\nmax_params_bytes = 50")
+
+        assert "quick" in server.scheduler.job_types.names()
+        assert server.scheduler._intake.max_params_bytes > 50
+
+    with_server(tmp_path, FUNCTION, main)
+
+
+def test_what_needs_a_restart_is_told_until_there_is_one(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        first = await server.reload("[server]\nport = 9")
+        again = await server.reload("[server]\nport = 9\n[limits]\nrunning = 5")
+        back = await server.reload("[limits]\nrunning = 5")
+
+        assert [one.name for one in first.changes] == ["server.port"]
+        assert [(one.name, one.needs_restart) for one in again.changes] == [
+            ("limits.running", False),
+            ("server.port", True),
+        ]
+        assert back.changes == ()
+
+    with_server(tmp_path, "", main)
+
+
+def test_two_who_ask_at_once_are_served_one_after_the_other(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        first, second = await asyncio.gather(server.reload("[limits]\nrunning = 5"), server.reload(""))
+
+        assert [change.after for change in first.changes] in ([5], [])
+        assert server.configured.configuration.settings.limits.running == 0
+        assert server.scheduler._lanes.policy == Limits()
+        assert len(first.changes) == len(second.changes)
+
+    with_server(tmp_path, "", main)
+
+
+def test_a_file_that_appears_later_is_read(tmp_path: Path) -> None:
+    server = Server(tmp_path, "")
+    (tmp_path / "nextslot.toml").unlink()
+    without = load(tmp_path, environment={}, overrides={"server.port": 1})
+
+    server.written("[server]\nhost = 'localhost'\nport = 2")
+
+    again = without.read_again().settings.server
+    assert (again.host, again.port) == ("localhost", 1)
+
+
+# Webhooks.
+
+SECRET = "whsec_" + "c2VjcmV0IHRoYXQgbm9ib2R5IG1heSBzZWUh"
+HERE = "http://127.0.0.1:9/hook"
+
+
+def test_the_secret_of_the_file_signs_at_once_and_without_one_the_kept_secret_does(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        kept = server.scheduler.webhooks.secret()
+
+        await server.reload(f"[webhooks]\nsecret = '{SECRET}'")
+        assert server.scheduler.webhooks.secret() == SECRET != kept
+
+        await server.reload("")
+        assert server.scheduler.webhooks.secret() == kept
+
+    with_server(tmp_path, "", main)
+
+
+def test_private_addresses_are_allowed_to_a_local_server_until_the_file_says_no(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        await server.scheduler.webhooks.create(HERE)
+
+        await server.reload("[webhooks]\nallow_private = false")
+
+        with pytest.raises(Invalid, match="allow_private"):
+            await server.scheduler.webhooks.create(HERE)
+
+    with_server(tmp_path, "", main)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_allowed"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("example.com", False)],
+)
+def test_a_server_that_others_reach_calls_no_private_addresses(tmp_path: Path, host: str, is_allowed: bool) -> None:
+    configuration = load(tmp_path, environment={}, overrides={"server.host": host})
+
+    assert tuned(configuration.settings).webhooks.allow_private == is_allowed
+
+
+def test_deliveries_go_by_the_new_settings_and_those_under_way_are_not_cut(tmp_path: Path) -> None:
+    box = testing.Mailbox()
+
+    async def main(server: Server) -> None:
+        await server.scheduler.submit("work", webhook={"url": "http://example.com/"})
+        await asyncio.sleep(10)
+        await server.reload(f"[webhooks]\nsecret = '{SECRET}'\ntimeout_seconds = 3\nconcurrency = 2")
+        await server.scheduler.submit("work", webhook={"url": "http://example.com/"})
+        await asyncio.sleep(10)
+
+        assert len(box.messages) == 2
+        assert (await server.scheduler.webhooks.deliveries(status="PENDING")).items == ()
+
+    with_server(tmp_path, "", main, sender=box)
+
+
+def test_an_offices_webhook_from_the_file_is_told_at_once(tmp_path: Path) -> None:
+    box = testing.Mailbox()
+
+    async def main(server: Server) -> None:
+        await server.reload("[offices.default]\nwebhook = { url = 'http://example.com/office' }")
+        await server.scheduler.submit("work")
+        await asyncio.sleep(10)
+
+        assert [message.url for message in box.messages] == ["http://example.com/office"]
+
+    with_server(tmp_path, "", main, sender=box)
+
+
+# Offices.
+
+
+def test_a_setting_that_the_file_names_cannot_be_changed_through_the_API(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        scheduler = server.scheduler
+
+        with pytest.raises(Conflict, match="'max_concurrent_jobs' of the office 'web' is set in the configuration"):
+            await scheduler.change_office("web", max_concurrent_jobs=9)
+        with pytest.raises(Conflict, match="'retry_policy'"):
+            await scheduler.change_office("web", retry_policy={"max_attempts": 9})
+
+        changed = await scheduler.change_office(
+            "web", name="Web", max_concurrent_jobs=2, retry_policy={"base_delay_seconds": 5}
+        )
+        assert (changed.name, changed.retry_policy.max_attempts, changed.retry_policy.base_delay_seconds) == (
+            "Web",
+            1,
+            5,
+        )
+
+    with_server(tmp_path, "[offices.web]\nmax_concurrent_jobs = 2\nretry_policy = {max_attempts = 1}", main)
+
+
+def test_a_setting_that_the_file_no_longer_names_stays_as_it_is_and_is_free_again(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        await server.reload("")
+
+        assert (await server.scheduler.office("web")).max_concurrent_jobs == 2
+        assert (await server.scheduler.change_office("web", max_concurrent_jobs=9)).max_concurrent_jobs == 9
+
+    with_server(tmp_path, "[offices.web]\nmax_concurrent_jobs = 2", main)
+
+
+def test_what_the_file_names_wins_over_what_was_stored_also_after_a_restart(tmp_path: Path) -> None:
+    async def change(server: Server) -> None:
+        await server.scheduler.change_office("default", max_concurrent_jobs=7, timeout_seconds=5)
+
+    async def look(server: Server) -> None:
+        office = await server.scheduler.office("default")
+        await submit(server.scheduler, 4)
+        assert (office.max_concurrent_jobs, office.timeout_seconds) == (2, None)
+        assert await running(server.scheduler) == 2
+
+    with_server(tmp_path, "", change)
+    with_server(tmp_path, "[offices.default]\nmax_concurrent_jobs = 2\ntimeout_seconds = 0", look)
+
+
+def test_role_limits_of_the_file_apply_at_once(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        await submit(server.scheduler, 3, office_id="web", role="FE")
+        assert await running(server.scheduler, "web") == 1
+
+        await server.reload("[offices.web]\nrole_limits = { FE = 2 }")
+
+        assert await running(server.scheduler, "web") == 2
+
+    with_server(tmp_path, "[offices.web]", main)
+
+
+# Told.
+
+
+def test_the_audit_log_has_before_and_after_without_secrets(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        token = actor.set(Actor(name="ops", key_id=None, action="reload", target="config"))
+        try:
+            await server.reload(f"[limits]\nrunning = 3\n[webhooks]\nsecret = '{SECRET}'")
+        finally:
+            actor.reset(token)
+
+    with_server(tmp_path, "", main)
+    [(details,)] = apsw.Connection(str(tmp_path / "nextslot.db")).execute("select details from audit")
+    assert isinstance(details, str)
+    assert '"limits.running":0' in details
+    assert '"limits.running":3' in details
+    assert '"webhooks.secret":"********"' in details
+
+
+def test_reading_the_same_configuration_again_changes_nothing(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        assert (await server.reload(FUNCTION)).changes == ()
+
+    with_server(tmp_path, FUNCTION, main)
+
+
+def test_a_changed_command_is_used_by_the_next_job(tmp_path: Path) -> None:
+    """In real time, because commands are real processes."""
+
+    async def body() -> None:
+        configuration = load(tmp_path, environment={}, overrides={"llm.enabled": False})
+        scheduler = compose(configuration)
+        async with scheduler:
+            for word in ("one", "two"):
+                (tmp_path / "nextslot.toml").write_text(f"[job_types.say]\ncommand = ['echo', '{word}']")
+                new = load(tmp_path, environment={}, overrides={"llm.enabled": False})
+                await reload(scheduler, configuration, new)
+                configuration = new
+                ended = await scheduler.wait((await scheduler.submit("say")).job_id)
+                assert ended.run is not None
+                assert ended.run.log_path is not None
+                assert (tmp_path / ended.run.log_path).read_text() == f"{word}\n"
+
+    asyncio.run(body())
