@@ -39,17 +39,26 @@ use_a_writable_cache() {
     mkdir -p "$home/uv" 2>/dev/null && [[ -w "$home/uv" ]] || export UV_CACHE_DIR="$root/.cache/packages"
 }
 
-# prepare [uv sync arguments]
-# The language model's library is built with OpenMP, whose runtime a small Debian lacks. Call after `prepare`.
-prepare_language_model() {
-    "$venv/bin/python" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null && return
+# install PACKAGE why: a Debian package, where we may.
+install() {
     if [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
-        say "installing libgomp1, which the small language model needs"
-        apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq --no-install-recommends libgomp1 >/dev/null 2>&1 && return
+        say "installing $1, which $2"
+        apt-get update -qq >/dev/null 2>&1 || true
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1" >/dev/null 2>&1 && return
     fi
-    say "the small language model needs libgomp1 (apt-get install libgomp1)"
+    say "there is no $1, which $2 (apt-get install $1)"
 }
 
+# The language model's library is built with OpenMP, whose runtime a small Debian lacks. Call after `prepare`.
+prepare_language_model() {
+    "$venv/bin/python" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null || install libgomp1 "the small language model needs"
+}
+
+prepare_browser() {
+    command -v chromium >/dev/null || install chromium "the browser tests need"
+}
+
+# prepare [uv sync arguments]
 prepare() {
     python="$(find_python)" || exit 1
     uv="$(find_uv)" || exit 1

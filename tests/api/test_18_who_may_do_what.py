@@ -244,7 +244,8 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "GET /api/offices/{office_id}/jobs": ("/api/offices/{office_id}/jobs", None),
     "POST /api/offices/{office_id}/jobs/cancel-all": ("/api/offices/{office_id}/jobs/cancel-all", {"task_id": "t"}),
     "GET /api/offices/{office_id}/jobs/{job_id}": ("/api/offices/{office_id}/jobs/{queued}", None),
-    "GET /api/offices/{office_id}/jobs/{job_id}/executions": ("/api/offices/{office_id}/jobs/{failed}/executions", None),
+    "GET /api/offices/{office_id}/jobs/{job_id}/executions": (
+        "/api/offices/{office_id}/jobs/{failed}/executions", None),
     "POST /api/offices/{office_id}/jobs/{job_id}/retry": ("/api/offices/{office_id}/jobs/{queued}/retry", None),
     "POST /api/offices/{office_id}/jobs/{job_id}/cancel": ("/api/offices/{office_id}/jobs/none/cancel", {}),
     "PATCH /api/offices/{office_id}/jobs/{job_id}/priority": (
@@ -255,6 +256,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
         "/api/offices/{office_id}/scheduler/config", {"maxConcurrentJobs": 0}),
     "POST /api/offices/{office_id}/scheduler/process": ("/api/offices/{office_id}/scheduler/process", None),
     "GET /api/offices/{office_id}/events": ("/api/offices/{office_id}/events", None),
+    "POST /api/config/reload": ("/api/config/reload", None),
     "POST /api/keys": ("/api/keys", {"name": "new", "scopes": ["read"]}),
     "GET /api/keys": ("/api/keys", None),
     "DELETE /api/keys/{key_id}": ("/api/keys/none", None),

@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from ..scheduler import Scheduler
@@ -22,7 +23,7 @@ from .queue import queue
 from .routing import Route, Rule, rule_of
 from .runs import runs
 from .schedules import schedules
-from .service import product_version, service
+from .service import Reload, product_version, service
 from .templates import templates
 from .webhooks import webhooks
 
@@ -64,11 +65,24 @@ class Options:
     root_path: str = ""
     # The old /jobs endpoints (CON-004).
     has_legacy: bool = True
+    has_docs: bool = True
+    # None: there is no configuration that could be read again.
+    reload: Reload | None = None
 
 
 def create_app(scheduler: Scheduler, options: Options | None = None) -> ASGIApp:
     options = options or Options()
-    return Guard(application(scheduler, options), options.admission)
+    app: ASGIApp = application(scheduler, options)
+    if options.admission.allowed_origins:
+        # For pages of these origins only; all others see nothing of an answer.
+        app = CORSMiddleware(
+            app,
+            allow_origins=options.admission.allowed_origins,
+            allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["Location", "Retry-After", "X-Log-Size"],
+        )
+    return Guard(app, options.admission)
 
 
 def application(scheduler: Scheduler, options: Options) -> FastAPI:

@@ -27,10 +27,7 @@ class Admission:
     # Pages besides our own that may send requests.
     allowed_origins: tuple[str, ...] = ()
     is_loopback: bool = True
-    max_body_bytes: int = 1024 * 1024
-    max_batch_bytes: int = 256 * 1024 * 1024
-    # Routes that take many jobs at once.
-    batch_paths: tuple[str, ...] = ()
+    max_body_bytes: int = 64 * 1024 * 1024
 
     def serves(self, host: str) -> bool:
         name = host_name(host)
@@ -41,9 +38,6 @@ class Admission:
 
     def takes_from(self, origin: str, host: str) -> bool:
         return origin.partition("://")[2].lower() == host.lower() or origin in self.allowed_origins
-
-    def most_bytes(self, path: str) -> int:
-        return self.max_batch_bytes if path.endswith(self.batch_paths) else self.max_body_bytes
 
 
 class Guard:
@@ -60,8 +54,7 @@ class Guard:
         if refusal is not None:
             await problem(*refusal)(scope, receive, send)
             return
-        limit = self._admission.most_bytes(scope["path"])
-        await self._app(scope, _bounded(receive, limit), send)
+        await self._app(scope, _bounded(receive, self._admission.max_body_bytes), send)
 
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str, str] | None:
         host = headers.get("host", "")
@@ -76,10 +69,10 @@ class Guard:
             return 403, "forbidden_origin", detail
         if origin is None and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             return 403, "forbidden_origin", "a page of another site may not change anything here"
-        return self._body_refusal(scope, headers)
+        return self._body_refusal(headers)
 
-    def _body_refusal(self, scope: Scope, headers: Headers) -> tuple[int, str, str] | None:
-        length, limit = headers.get("content-length", "0"), self._admission.most_bytes(scope["path"])
+    def _body_refusal(self, headers: Headers) -> tuple[int, str, str] | None:
+        length, limit = headers.get("content-length", "0"), self._admission.max_body_bytes
         if length.isdecimal() and int(length) > limit:
             return 413, "too_large", f"the body has {int(length):,} bytes; at most {limit:,} are taken here"
         has_body = length != "0" or "transfer-encoding" in headers

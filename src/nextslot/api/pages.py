@@ -3,7 +3,7 @@
 from functools import cache
 from importlib import resources
 
-from fastapi import Response
+from fastapi import Request, Response
 
 from ..errors import NotFound
 from .routing import open_to_all, router
@@ -26,7 +26,9 @@ _POLICY = (
 
 @pages.get("/docs", include_in_schema=False)
 @open_to_all
-async def show_docs() -> Response:
+async def show_docs(request: Request) -> Response:
+    if not request.app.state.options.has_docs:
+        raise NotFound("page", "docs")
     return static("api/static/docs", "index.html")
 
 

@@ -1,12 +1,14 @@
 """The service itself: whether it lives and is ready, what it can run, its state in one look, its description."""
 
+from collections.abc import Awaitable, Callable, Iterable
 from importlib.metadata import version
 from typing import Any, Literal
 
 from fastapi import Request, Response
 from pydantic import Field
 
-from .. import representation
+from .. import composition, representation
+from ..errors import Conflict, NotFound
 from ..handlers import registry as handlers
 from ..model import Scope
 from ..scheduler import Scheduler
@@ -18,6 +20,10 @@ from .queue import Paused
 from .routing import needs, open_to_all, router
 
 service = router("Service")
+
+
+# Reads the configuration again.
+Reload = Callable[[], Awaitable[composition.Reloaded]]
 
 
 class Health(schemas.Answer):
@@ -63,6 +69,17 @@ class Held(schemas.Answer):
     since: schemas.Time
     next_probe_at: schemas.Time | None
     failures: int
+
+
+class Changed(schemas.Answer):
+    setting: str = Field(examples=["limits.running"])
+    before: Any = Field(description="Secrets are masked")
+    after: Any
+
+
+class Reloaded(schemas.Answer):
+    applied: list[Changed]
+    needs_restart: list[Changed] = Field(description="What a running process cannot change about itself")
 
 
 class Status(schemas.Answer):
@@ -114,10 +131,27 @@ async def show_status(request: Request) -> Response:
     return answer({"version": product_version(), "node": scheduler.node, "ready": is_ready, **found})
 
 
+@service.post("/api/config/reload", response_model=Reloaded)
+@needs(Scope.ADMIN, whole, conflicts=True)
+async def reload_config(request: Request) -> Response:
+    """Reads the configuration again, as SIGHUP does. A bad one changes nothing, and the answer says why."""
+    reload: Reload | None = request.app.state.options.reload
+    if reload is None:
+        raise Conflict("this server was started without a configuration that could be read again")
+    done = await reload()
+    return answer({"applied": _changes(done.applied), "needs_restart": _changes(done.needs_restart)})
+
+
 @service.get("/openapi.json", include_in_schema=False)
 @needs(Scope.READ)
 async def openapi(request: Request) -> Response:
+    if not request.app.state.options.has_docs:
+        raise NotFound("page", "openapi.json")
     return answer(request.app.openapi())
+
+
+def _changes(changes: Iterable[composition.Change]) -> list[dict[str, Any]]:
+    return [{"setting": one.name, "before": one.before, "after": one.after} for one in changes]
 
 
 def _shown(job_type: handlers.JobType) -> dict[str, Any]:

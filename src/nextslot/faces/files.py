@@ -1,0 +1,74 @@
+"""Files: the logs and artifacts of runs and direct executions; a name never leads out of their directory."""
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+from ..errors import NotFound
+from ..handlers.files import RunFiles
+from ..model import Artifact
+
+# The most that is read at once.
+PIECE = 1024 * 1024
+
+
+class Files:
+    def __init__(self, files: RunFiles) -> None:
+        self._files = files
+
+    async def log(self, run_id: str, offset: int = 0, limit: int = PIECE) -> bytes:
+        """A piece of a log from a byte on; nothing if there is none (yet)."""
+        return await asyncio.to_thread(_read, self._files.log_file(run_id), offset, limit)
+
+    async def log_size(self, run_id: str) -> int:
+        return await asyncio.to_thread(_size, self._files.log_file(run_id))
+
+    async def tail(self, run_id: str, lines: int) -> bytes:
+        """The last so many lines."""
+        return await asyncio.to_thread(_tail, self._files.log_file(run_id), lines)
+
+    def artifact(self, run_id: str, artifact: Artifact) -> Path:
+        """Where the file is; refused if it is gone, or has become a link that leads out."""
+        root = self._files.artifacts_root(run_id)
+        path = root / artifact.name
+        real = Path(os.path.realpath(path))
+        if not real.is_relative_to(os.path.realpath(root)) or not _is_regular(real):
+            raise NotFound("artifact", artifact.name)
+        return real
+
+
+def _read(path: Path, offset: int, limit: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(limit)
+    except FileNotFoundError:
+        return b""
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _tail(path: Path, lines: int) -> bytes:
+    """Read from the end in pieces, so that a long log costs no more than what is shown."""
+    if lines == 0:
+        return b""
+    end, found = _size(path), b""
+    # The newline that ends the last line is none of those between lines.
+    while end > 0 and found.count(b"\n", 0, -1) < lines:
+        start = max(0, end - PIECE // 16)
+        found = _read(path, start, end - start) + found
+        end = start
+    return b"".join(found.splitlines(keepends=True)[-lines:])
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
