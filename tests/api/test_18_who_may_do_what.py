@@ -156,6 +156,8 @@ def _filled(body: Any, ids: dict[str, str]) -> Any:
 # Routes that are about no office, and need none.
 OF_NO_OFFICE = {
     "GET /api/job-types",
+    "GET /api/me",
+    "GET /api/schedules/preview",
     "GET /openapi.json",
     "GET /api/job-templates",
     "GET /api/job-templates/{template_id}",
@@ -166,8 +168,13 @@ NARROWED = {
     "GET /api/direct", "GET /api/reservations", "GET /api/events", "GET /api/schedules", "GET /api/webhooks",
     "GET /api/offices",
 }  # fmt: skip
-# Routes whose body is about the whole scheduler here.
-WHOLE: set[str] = set()
+# The old endpoints know no offices: they are about `default`, as are the requests for a story or a card. So a key of
+# another office opens none of them.
+WHOLE = {
+    "POST /story/generate", "POST /research/run", "POST /jobs/story/trigger", "POST /jobs/research/trigger",
+    "POST /jobs/batch/trigger", "GET /jobs", "GET /jobs/{job_id}", "GET /jobs/batch/{batch_id}", "POST /jobs/monitor",
+    "POST /jobs/{job_id}/cancel", "POST /jobs/{job_id}/monitor", "POST /jobs/{job_id}/dedup_check",
+}  # fmt: skip
 
 JOB = {"job_type": "echo", "office_id": "{office_id}"}
 EXAMPLES: dict[str, tuple[str, Any]] = {
@@ -175,8 +182,12 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "GET /ready": ("/ready", None),
     "GET /docs": ("/docs", None),
     "GET /docs/{name:path}": ("/docs/docs.css", None),
+    "GET /console": ("/console", None),
+    "GET /console/": ("/console/", None),
+    "GET /console/{name:path}": ("/console/console.css", None),
     "GET /openapi.json": ("/openapi.json", None),
     "GET /api/status": ("/api/status", None),
+    "GET /metrics": ("/metrics", None),
     "GET /api/job-types": ("/api/job-types", None),
     "POST /api/jobs": ("/api/jobs", JOB),
     "POST /api/jobs/batch": ("/api/jobs/batch", {"jobs": [JOB, JOB]}),
@@ -205,6 +216,18 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "POST /api/direct/{name}": (
         "/api/direct/echo", {"office_id": "{office_id}", "wait_timeout_seconds": 0.01},
     ),
+    "POST /story/generate": ("/story/generate", {"wait_timeout_seconds": 0.01}),
+    "POST /research/run": ("/research/run", {"topic": "how tides turn turbines", "wait_timeout_seconds": 0.01}),
+    "POST /jobs/story/trigger": ("/jobs/story/trigger", {}),
+    "POST /jobs/research/trigger": ("/jobs/research/trigger", {"topic": "how tides turn turbines"}),
+    "POST /jobs/batch/trigger": ("/jobs/batch/trigger", {"jobs": [{"type": "story"}]}),
+    "GET /jobs": ("/jobs", None),
+    "GET /jobs/{job_id}": ("/jobs/{queued}", None),
+    "GET /jobs/batch/{batch_id}": ("/jobs/batch/{group}", None),
+    "POST /jobs/monitor": ("/jobs/monitor", None),
+    "POST /jobs/{job_id}/cancel": ("/jobs/{queued}/cancel", None),
+    "POST /jobs/{job_id}/monitor": ("/jobs/{queued}/monitor", None),
+    "POST /jobs/{job_id}/dedup_check": ("/jobs/{queued}/dedup_check", None),
     "GET /api/direct": ("/api/direct", None),
     "GET /api/direct/{name}": ("/api/direct/{direct}", None),
     "GET /api/direct/{direct_id}/log": ("/api/direct/{direct}/log", None),
@@ -219,6 +242,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "POST /api/schedules": ("/api/schedules", {
         "template_id": "{template}", "name": "new", "cron_expression": "@daily", "office_id": "{office_id}"}),
     "GET /api/schedules": ("/api/schedules", None),
+    "GET /api/schedules/preview": ("/api/schedules/preview?cron_expression=@daily", None),
     "GET /api/schedules/{schedule_id}": ("/api/schedules/{schedule}", None),
     "PATCH /api/schedules/{schedule_id}": ("/api/schedules/{schedule}", {"overlap": "skip"}),
     "DELETE /api/schedules/{schedule_id}": ("/api/schedules/{schedule}", None),
@@ -257,6 +281,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "POST /api/offices/{office_id}/scheduler/process": ("/api/offices/{office_id}/scheduler/process", None),
     "GET /api/offices/{office_id}/events": ("/api/offices/{office_id}/events", None),
     "POST /api/config/reload": ("/api/config/reload", None),
+    "GET /api/me": ("/api/me", None),
     "POST /api/keys": ("/api/keys", {"name": "new", "scopes": ["read"]}),
     "GET /api/keys": ("/api/keys", None),
     "DELETE /api/keys/{key_id}": ("/api/keys/none", None),

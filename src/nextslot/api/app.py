@@ -1,5 +1,7 @@
 """The application: every router, what stands before them, and an OpenAPI document that is true."""
 
+import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,19 +9,25 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ..meters import HttpMeters
 from ..scheduler import Scheduler
 from . import problems, schemas
+from .console import console
 from .direct import direct
 from .events import events
+from .generate import generate
 from .groups import groups
 from .guard import Admission, Guard
 from .jobs import jobs
 from .keys import keys
+from .legacy import Deprecated, legacy
+from .metrics import Exposition, metrics
 from .offices import offices
 from .pages import pages
 from .queue import queue
+from .requests import Requests
 from .routing import Route, Rule, rule_of
 from .runs import runs
 from .schedules import schedules
@@ -39,7 +47,8 @@ A durable job scheduler. Jobs wait in a queue with a strict order until every li
 """
 
 ROUTERS: list[APIRouter] = [
-    jobs, queue, runs, templates, schedules, groups, direct, offices, webhooks, events, keys, service, pages,
+    jobs, queue, runs, templates, schedules, groups, direct, generate, offices, webhooks, events, keys, service, metrics,
+    pages, console,
 ]  # fmt: skip
 
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}
@@ -72,7 +81,8 @@ class Options:
 
 def create_app(scheduler: Scheduler, options: Options | None = None) -> ASGIApp:
     options = options or Options()
-    app: ASGIApp = application(scheduler, options)
+    http = HttpMeters()
+    app: ASGIApp = _below(options.root_path, application(scheduler, options, http))
     if options.admission.allowed_origins:
         # For pages of these origins only; all others see nothing of an answer.
         app = CORSMiddleware(
@@ -80,26 +90,42 @@ def create_app(scheduler: Scheduler, options: Options | None = None) -> ASGIApp:
             allow_origins=options.admission.allowed_origins,
             allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Location", "Retry-After", "X-Log-Size"],
+            expose_headers=["Location", "Retry-After", "X-Log-Size", "X-Request-ID"],
         )
-    return Guard(app, options.admission)
+    app = Guard(app, options.admission)
+    if options.has_legacy:
+        app = Deprecated(app, options.root_path)
+    return Requests(app, http, time.perf_counter, scheduler.tracer)
 
 
-def application(scheduler: Scheduler, options: Options) -> FastAPI:
+def _below(root_path: str, app: ASGIApp) -> ASGIApp:
+    """For a proxy that serves it below a path, whether it strips that path or not."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        # Not in a copy: who logs the request finds in its scope which route it took.
+        scope["root_path"] = root_path
+        await app(scope, receive, send)
+
+    return answer if root_path else app
+
+
+def application(scheduler: Scheduler, options: Options, http: HttpMeters | None = None) -> FastAPI:
     app = FastAPI(
         title="nextslot",
         version=product_version(),
         description=DESCRIPTION,
-        root_path=options.root_path,
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
     )
     app.state.scheduler = scheduler
     app.state.options = options
+    # How often each old endpoint was called.
+    app.state.legacy_calls = Counter()
+    app.state.exposition = Exposition(app, scheduler, http or HttpMeters())
     app.openapi = lambda: app.openapi_schema or _describe(app)  # type: ignore[method-assign]
     problems.install(app)
-    for router in ROUTERS:
+    for router in [*ROUTERS, legacy] if options.has_legacy else ROUTERS:
         # As they are, without the framework's layer for routers inside routers.
         app.router.routes.extend(router.routes)
     return app
@@ -153,8 +179,9 @@ def _complete(operation: dict[str, Any], rule: Rule) -> None:
         )
     if rule.creates:
         operation.setdefault("parameters", []).append(_REPEAT)
-        responses.setdefault("200", {"description": "It was there already", "content": responses["201"]["content"]})
-        responses["201"].setdefault("headers", {})["Location"] = {"schema": {"type": "string"}}
+        made = responses["201"] if "201" in responses else responses["202"]
+        responses.setdefault("200", {"description": "It was there already", "content": made["content"]})
+        made.setdefault("headers", {})["Location"] = {"schema": {"type": "string"}}
 
 
 def _refusals(operation: dict[str, Any], rule: Rule) -> dict[int, str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from ..faces.access import actor
-from ..model import Actor, Scope
+from ..model import DEFAULT_OFFICE, Actor, Scope
 from ..scheduler import Scheduler
 from .problems import HttpProblem
 
@@ -43,6 +43,11 @@ OfficeOf = Callable[[Scheduler, Request], Awaitable[str | None]]
 async def whole(scheduler: Scheduler, request: Request) -> str | None:
     """About the whole scheduler: not for a key of one office."""
     return None
+
+
+async def of_default(scheduler: Scheduler, request: Request) -> str | None:
+    """What knows no offices works in the one that always exists."""
+    return DEFAULT_OFFICE
 
 
 async def of_path(scheduler: Scheduler, request: Request) -> str | None:

@@ -1,6 +1,6 @@
 """Direct requests: callers on the line who get the next slot (DEC-004), and what became of earlier ones."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -77,7 +77,7 @@ async def run_direct(name: Named, body: DirectBody, request: Request) -> Respons
     if caller.key_id is not None:
         options["created_by"] = caller.name
     if wants_stream(request):
-        return stream(await _begun(_told(scheduler, name, body.params, options)))
+        return stream(await begun(told(scheduler, name, body.params, options, _shown)))
     ended = await unless_hung_up(request, scheduler.run_direct(name, body.params, **options))
     return Response(status_code=204) if ended is None else answer(representation.direct(ended))
 
@@ -133,7 +133,7 @@ async def list_reservations(query: Annotated[ReservationQuery, Query()], request
     return page([representation.reservation(one) for one in found.items], found.next_cursor)
 
 
-async def _begun(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def begun(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """The same events, once the first is there: what is refused at once is refused with a status, not in a stream."""
     first = await anext(events)
 
@@ -146,22 +146,31 @@ async def _begun(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
     return all_of_them()
 
 
-async def _told(
-    scheduler: Scheduler, job_type: str, params: dict[str, Any], options: dict[str, Any]
+async def told(
+    scheduler: Scheduler,
+    job_type: str,
+    params: dict[str, Any],
+    options: dict[str, Any],
+    shown: Callable[[Direct], Awaitable[bytes]],
 ) -> AsyncGenerator[bytes, None]:
+    """What a caller on the line hears; `shown` makes the last event of what was answered."""
     ahead = 0
     async with aclosing(scheduler.stream_direct(job_type, params, **options)) as updates:
         async for update in updates:
             if update.kind == "result":
-                yield _last(update.data["direct"], ahead)
+                yield await _last(update.data["direct"], ahead, shown)
             else:
                 ahead = update.data.get("ahead", ahead)
                 yield event(update.data, event=update.kind)
 
 
-def _last(ended: Direct, ahead: int) -> bytes:
+async def _shown(ended: Direct) -> bytes:
+    return event(representation.direct(ended), event="result")
+
+
+async def _last(ended: Direct, ahead: int, shown: Callable[[Direct], Awaitable[bytes]]) -> bytes:
     """The result; or, for a caller who was sent away, what the answer would have been without a stream."""
     try:
-        return event(representation.direct(answered(ended, ahead)), event="result")
+        return await shown(answered(ended, ahead))
     except NextslotError as error:
         return event(problem_of(error), event="error")

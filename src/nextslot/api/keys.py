@@ -9,8 +9,8 @@ from .. import representation
 from ..model import Key, Scope
 from ..scheduler import Scheduler
 from . import schemas
-from .answers import create_once, created, page
-from .auth import whole
+from .answers import answer, create_once, created, page
+from .auth import caller_of, whole
 from .queries import PageQuery
 from .routing import needs, router
 from .schemas import Body, Page, Text
@@ -33,6 +33,14 @@ class KeyAnswer(schemas.Answer):
     created_at: schemas.Time
 
 
+class Me(schemas.Answer):
+    name: str = Field(description="The name of the key; `local` on a server without keys")
+    key_id: str | None
+    scopes: list[str] = Field(description="What it may do")
+    office_id: str | None = Field(description="null: every office")
+    last_event: int = Field(description="The number of the newest event: where to follow them from")
+
+
 class NewKey(KeyAnswer):
     key: str | None = Field(None, description="What its holder sends. It is shown this once and not stored.")
 
@@ -46,6 +54,23 @@ class Entry(schemas.Answer):
     target: str
     office_id: str | None
     details: dict[str, Any] | None = Field(description="Of a setting: `before` and `after`")
+
+
+@keys.get("/api/me", response_model=Me)
+@needs(Scope.READ)
+async def show_me(request: Request) -> Response:
+    """Who asks, as the server sees it, and what they may do."""
+    scheduler: Scheduler = request.app.state.scheduler
+    caller = caller_of(request)
+    return answer(
+        {
+            "name": caller.name,
+            "key_id": caller.key_id,
+            "scopes": [scope.value for scope in Scope if caller.scope.includes(scope)],
+            "office_id": caller.office_id,
+            "last_event": (await scheduler.lists.status()).last_event,
+        }
+    )
 
 
 @keys.post("/api/keys", status_code=201, response_model=NewKey)

@@ -137,6 +137,11 @@ async def _of_ours(request: Request, error: Exception) -> Response:
     return of_error(error)
 
 
+def content_of(error: HttpProblem) -> dict[str, object]:
+    """What it looks like inside a stream."""
+    return _content(error.status, error.code, error.detail, error.data)
+
+
 async def _of_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HttpProblem)
     return problem(error.status, error.code, error.detail, error.headers, error.data)

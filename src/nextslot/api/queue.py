@@ -37,12 +37,17 @@ class ScopeBody(Body):
 class QueuedJob(schemas.Job):
     place: int = Field(description="From 1")
     expected_start: schemas.Time | None = Field(description="For the first 1,000")
+    expected_end: schemas.Time | None
+
+
+class RunningJob(schemas.Job):
+    expected_end: schemas.Time | None
 
 
 class Queue(schemas.Answer):
     office_id: str
     paused: bool = Field(description="This office, or the whole scheduler")
-    running: list[schemas.Job]
+    running: list[RunningJob]
     queue: list[QueuedJob]
     next_cursor: str | None
     reservation: schemas.Reservation | None
@@ -107,12 +112,19 @@ async def _shown(scheduler: Scheduler, office_id: str, cursor: str | None, limit
     return {
         "office_id": office_id,
         "paused": found.is_paused,
-        "running": [representation.job(one.job, one.attempt) for one in found.running],
+        "running": [
+            {
+                **representation.job(one.job, one.attempt),
+                "expected_end": representation.expected_end(expected, one.job.job_id),
+            }
+            for one in found.running
+        ],
         "queue": [
             {
                 **representation.job(one.job, one.attempt),
                 "place": one.place,
                 "expected_start": representation.expected_start(expected, one.job.job_id),
+                "expected_end": representation.expected_end(expected, one.job.job_id),
             }
             for one in found.queue
         ],

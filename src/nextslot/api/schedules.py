@@ -7,6 +7,7 @@ from pydantic import Field
 
 from .. import representation
 from ..model import DEFAULT_OFFICE, MAX_PRIORITY, Scope
+from ..policy import cron
 from ..scheduler import Scheduler
 from . import schemas
 from .answers import answer, create_once, created, page
@@ -87,9 +88,18 @@ class ScheduleQuery(PageQuery):
     template_id: str | None = None
 
 
+class Preview(UpcomingList):
+    cron_words: str = Field(description="The expression in words")
+
+
 class UpcomingQuery(QueryModel):
     count: int = Field(10, ge=1, le=500)
     after: When | None = Field(None, description="Default: now")
+
+
+class PreviewQuery(UpcomingQuery):
+    cron_expression: str = Field(max_length=1000, examples=["0 6 * * mon-fri"])
+    timezone: str = Field("UTC", max_length=100)
 
 
 @schedules.post("/api/schedules", status_code=201, response_model=Schedule)
@@ -120,6 +130,16 @@ async def list_schedules(query: Annotated[ScheduleQuery, Query()], request: Requ
         query.cursor, query.limit, office_id=office_id, template_id=query.template_id
     )
     return page([representation.schedule(one) for one in found.items], found.next_cursor)
+
+
+@schedules.get("/api/schedules/preview", response_model=Preview)
+@needs(Scope.READ)
+async def preview_schedule(query: Annotated[PreviewQuery, Query()], request: Request) -> Response:
+    """What an expression means, and its next occurrences; nothing is stored."""
+    scheduler: Scheduler = request.app.state.scheduler
+    coming = await scheduler.schedules.preview(query.cron_expression, query.timezone, query.count, query.after)
+    items = [representation.upcoming(one) for one in coming]
+    return answer({"cron_words": cron.in_words(query.cron_expression), "items": items})
 
 
 @schedules.get("/api/schedules/{schedule_id}", response_model=Schedule)

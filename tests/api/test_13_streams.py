@@ -1,0 +1,215 @@
+"""Section 13: events and logs as server-sent events; whoever comes back with its last number misses nothing."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from nextslot.api import answers
+from nextslot.handlers.run import RunContext
+
+from .support import Server, with_server
+
+
+def test_a_reader_hears_what_was_and_what_comes_in_order(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        await submitted(server, "echo")
+        reader = Reader(server.client, "/api/events")
+        heard = [await reader.next() for _ in range(3)]
+        await submitted(server, "echo")
+        heard += [await reader.next() for _ in range(3)]
+        await reader.close()
+
+        assert [one["data"]["seq"] for one in heard] == [1, 2, 3, 4, 5, 6]
+        assert [one["event"] for one in heard] == ["job_queued", "job_started", "job_completed"] * 2
+        assert [one["id"] for one in heard] == ["1", "2", "3", "4", "5", "6"]
+
+    with_server(tmp_path, main)
+
+
+def test_a_reader_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        first = Reader(server.client, "/api/events")
+        await submitted(server, "echo")
+        seen = [(await first.next())["data"]["seq"] for _ in range(2)]
+        await first.close()
+        await submitted(server, "echo")
+
+        again = Reader(server.client, "/api/events", {"Last-Event-ID": str(seen[-1])})
+        seen += [(await again.next())["data"]["seq"] for _ in range(4)]
+        await again.close()
+
+        assert seen == [1, 2, 3, 4, 5, 6]
+
+    with_server(tmp_path, main)
+
+
+def test_a_reader_hears_only_what_it_asked_for(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        await server.scheduler.create_office("b")
+        await submitted(server, "echo")
+        job = (await server.client.post("/api/jobs", json={"job_type": "echo", "office_id": "b"})).json()
+
+        reader = Reader(server.client, "/api/events?office_id=b&type=job_queued,job_completed")
+        heard = [await reader.next(), await reader.next()]
+        await reader.close()
+
+        assert [(one["event"], one["data"]["job_id"]) for one in heard] == [
+            ("job_queued", job["job_id"]),
+            ("job_completed", job["job_id"]),
+        ]
+
+    with_server(tmp_path, main)
+
+
+def test_a_quiet_line_is_kept_alive(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(answers, "KEEP_ALIVE_SECONDS", 0.02)
+
+    async def main(server: Server) -> None:
+        reader = Reader(server.client, "/api/events")
+
+        assert await reader.comment() == ": open"
+        assert await reader.comment() == ": still here"
+        await reader.close()
+
+    with_server(tmp_path, main)
+
+
+def test_a_number_that_is_none_is_refused_before_the_stream_begins(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        headers = {"accept": "text/event-stream", "Last-Event-ID": "x"}
+        answer = await server.client.get("/api/events", headers=headers)
+
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "Last-Event-ID")
+
+    with_server(tmp_path, main)
+
+
+def test_a_log_is_followed_from_its_begin_to_its_end(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        go_on = asyncio.Event()
+
+        async def talk(run: RunContext) -> None:
+            run.log.info("first")
+            await go_on.wait()
+            run.log.info("second")
+
+        server.scheduler.job_types.add("talk", talk)
+        job = (await server.client.post("/api/jobs", json={"job_type": "talk"})).json()
+        run = (await server.client.get(f"/api/jobs/{job['job_id']}")).json()["run"]
+        reader = Reader(server.client, f"/api/job-runs/{run['run_id']}/log")
+        first = await reader.next()
+        go_on.set()
+        second, end = await reader.next(), await reader.next()
+
+        assert "first" in first["data"]["text"]
+        assert "second" in second["data"]["text"]
+        assert (end["event"], end["data"]["ended"]) == ("end", True)
+        whole = (await server.client.get(f"/api/job-runs/{run['run_id']}/log")).text
+        assert first["data"]["text"] + second["data"]["text"] == whole
+        assert (await server.client.get(f"/api/job-runs/{run['run_id']}/log?tail=1")).text == whole.splitlines(True)[-1]
+        offset = end["data"]["offset"] - 3
+        assert (await server.client.get(f"/api/job-runs/{run['run_id']}/log?offset={offset}")).text == whole[-3:]
+
+    with_server(tmp_path, main)
+
+
+def test_DEC_004_a_direct_caller_who_hangs_up_while_waiting_gives_its_place_up(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        await submitted(server, "gate", wait=False)
+        caller = asyncio.create_task(server.client.post("/api/direct/echo", json={"direct_id": "mine"}))
+        await until(lambda: waiting(server), 1)
+
+        caller.cancel()
+        await until(lambda: waiting(server), 0)
+
+        found = (await server.client.get("/api/direct/mine")).json()
+        assert (found["status"], found["reason"]) == ("CANCELLED", "the caller hung up")
+
+    with_server(tmp_path, main)
+
+
+def test_DEC_004_a_streaming_caller_hears_its_place_its_output_and_its_result(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        await submitted(server, "gate", wait=False)
+        reader = Reader(server.client, "/api/direct/echo", method="POST", body={"params": {"text": "hello"}})
+        place = await reader.next()
+        server.gate.opened.set()
+        rest = [await reader.next() for _ in range(3)]
+
+        assert (place["event"], place["data"]["ahead"]) == ("place", 0)
+        assert [one["event"] for one in rest] == ["started", "output", "result"]
+        assert (rest[-1]["data"]["status"], rest[-1]["data"]["result"]) == ("COMPLETED", "hello")
+
+    with_server(tmp_path, main)
+
+
+def test_DEC_004_a_streaming_caller_whose_wait_runs_out_hears_slot_busy(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        await submitted(server, "gate", wait=False)
+
+        reader = Reader(server.client, "/api/direct/echo", method="POST", body={"wait_timeout_seconds": 0.05})
+        heard = [await reader.next(), await reader.next()]
+
+        assert [one["event"] for one in heard] == ["place", "error"]
+        assert (heard[1]["data"]["status"], heard[1]["data"]["code"]) == (503, "slot_busy")
+
+    with_server(tmp_path, main)
+
+
+async def submitted(server: Server, job_type: str, wait: bool = True) -> None:
+    job = (await server.client.post("/api/jobs", json={"job_type": job_type})).json()
+    if wait:
+        await server.ended(job["job_id"])
+
+
+async def waiting(server: Server) -> int:
+    return int((await server.client.get("/api/queue")).json()["direct_waiting"])
+
+
+async def until(count: Any, wanted: int) -> None:
+    async with asyncio.timeout(30):
+        while await count() != wanted:  # noqa: ASYNC110 - the server is asked over HTTP
+            await asyncio.sleep(0.02)
+
+
+class Reader:
+    """Reads a stream of server-sent events, one at a time."""
+
+    def __init__(
+        self,
+        client: httpx2.AsyncClient,
+        path: str,
+        headers: dict[str, str] | None = None,
+        method: str = "GET",
+        body: Any = None,
+    ) -> None:
+        accept = {"accept": "text/event-stream", **(headers or {})}
+        self._stream = client.stream(method, path, headers=accept, json=body, timeout=30)
+        self._lines: AsyncIterator[str] | None = None
+
+    async def comment(self) -> str:
+        return next(line for line in await self._block() if line.startswith(":"))
+
+    async def next(self) -> dict[str, Any]:
+        while True:
+            fields = dict(line.split(": ", 1) for line in await self._block() if not line.startswith(":"))
+            if fields:
+                return {"event": fields["event"], "id": fields.get("id"), "data": json.loads(fields["data"])}
+
+    async def _block(self) -> list[str]:
+        if self._lines is None:
+            self._lines = (await self._stream.__aenter__()).aiter_lines()
+        block: list[str] = []
+        async with asyncio.timeout(30):
+            async for line in self._lines:
+                if not line:
+                    return block
+                block.append(line)
+        raise AssertionError(f"the stream ended, after {block}")
+
+    async def close(self) -> None:
+        await self._stream.__aexit__(None, None, None)
