@@ -1,0 +1,91 @@
+-- columns: what a replay needs of a job
+job_id, office_id, lane_id, job_type, group_id, sequence, status, outcome, decision, priority, position, retry_of,
+chain_id, scheduled_for, expires_at, unmet, is_due, is_turn, passed_over_since, on_dependency_failure, timeout_seconds,
+retry_policy, created_at, queued_at, started_at, finished_at, cancel_mode, cancelled_at, worker_id
+
+-- queue: the first queued jobs of an office, in order
+select {forecast.columns} from jobs
+where office_id = :office_id and status = 'QUEUED'
+order by priority desc, position, created_at, job_id limit :limit;
+
+-- running: what runs now
+select {forecast.columns} from jobs where status = 'RUNNING' and finished_at is null order by worker_id limit :limit;
+
+-- chains: every job of some chains, by a JSON object whose keys are their roots
+select {forecast.columns} from jobs
+where job_id in (select key from json_each(:chain_ids))
+    or (retry_of is not null and chain_id in (select key from json_each(:chain_ids)));
+
+-- members: some members of a group, by their places
+select {forecast.columns} from jobs
+where group_id = :group_id and sequence between :first and :last and retry_of is null;
+
+-- runs: the runs of some jobs
+select run_id, job_id, started_at, timeout_at from runs where job_id in (select key from json_each(:job_ids));
+
+-- edges: what some jobs still wait for
+select job_id, depends_on, chain_id, is_met from dependencies
+where is_met = 0 and job_id in (select key from json_each(:job_ids));
+
+-- groups: some groups
+select {groups.columns} from job_groups where group_id in (select key from json_each(:group_ids));
+
+-- queued_offices: offices with queued jobs
+select office_id from offices
+where exists (select 1 from jobs where jobs.office_id = offices.office_id and jobs.status = 'QUEUED')
+order by office_id limit :limit;
+
+-- offices: some offices, as far as dispatch goes
+select office_id, name, status, is_paused, max_concurrent_jobs, role_limits, retry_policy, cancel_mode,
+    on_dependency_failure, created_at
+from offices where office_id in (select key from json_each(:office_ids));
+
+-- lanes: the lanes of some offices
+select lane_id, office_id, job_type, resources, local, shared, class_key, turn from lanes
+where office_id in (select key from json_each(:office_ids));
+
+-- pauses: what is paused across offices, and since when
+select scope, name, paused_at from pauses;
+
+-- callers: who waits on the line, and whose work runs
+select direct_id, arrival, office_id, lane_id, job_type, status, timeout_seconds, created_at, wait_until, started_at,
+    timeout_at, worker_id
+from direct_executions where status = 'WAITING'
+union all
+select direct_id, arrival, office_id, lane_id, job_type, status, timeout_seconds, created_at, wait_until, started_at,
+    timeout_at, worker_id
+from direct_executions where status = 'RUNNING';
+
+-- reservations: those that are held now
+select reservation_id, direct_id, office_id, reserved_at, reserved_by, expires_at, status from reservations
+where status = 'ACTIVE';
+
+-- durations: how long the newest runs took that were completed, by type, the newest first
+select jobs.job_type, newest.finished_at - newest.started_at from (
+    select run_id, job_id, status, started_at, finished_at from runs order by run_id desc limit :limit
+) newest join jobs on jobs.job_id = newest.job_id
+where newest.status = 'COMPLETED' order by newest.run_id desc;
+
+-- ahead: how many queued jobs are before a place in an office's queue, but not more than a limit
+select count(*) from (
+    select job_id from (
+        select job_id from jobs where office_id = :office_id and status = 'QUEUED' and priority > :priority limit :limit
+    ) more_urgent
+    union all
+    select job_id from (
+        select job_id from jobs where office_id = :office_id and status = 'QUEUED' and priority = :priority
+            and (position, created_at, job_id) < (:position, :created_at, :job_id) limit :limit
+    ) earlier
+    limit :limit
+) found;
+
+-- unmet: the first prerequisites that a job still waits for
+select depends_on, chain_id from dependencies where job_id = :job_id and is_met = 0 order by depends_on limit :limit;
+
+-- holders: running jobs as those who hold limits, the oldest first
+select job_id, title, job_type, started_at, lane_id from jobs
+where status = 'RUNNING' and finished_at is null order by started_at, job_id limit :limit;
+
+-- direct_holders: running direct executions as those who hold limits, the oldest first
+select direct_id, job_type, started_at, lane_id from direct_executions
+where status = 'RUNNING' order by started_at, direct_id;

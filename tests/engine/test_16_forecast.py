@@ -1,0 +1,482 @@
+"""Section 16: when a job will run. What is foreseen is compared with what then happens, on virtual time."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nextslot import Job, Limits, NewJob, Scheduler, testing
+from nextslot.clock import Instant
+from nextslot.engine import snapshot
+from nextslot.model import Forecast
+from tests.support import new_scheduler, with_scheduler
+
+NOW = testing.BEGINNING
+# Types with a constant length each, so that the past says exactly what will be.
+LENGTHS = {"short": 7.0, "middle": 31.0, "long": 113.0}
+
+
+# What is foreseen comes true.
+
+
+def test_one_after_the_other_each_starts_when_the_one_before_ends(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        jobs = await scheduler.submit_many([NewJob(job_type="middle")] * 5)
+        await asyncio.sleep(10)
+
+        made = await scheduler.forecast.queue()
+
+        began = Instant(min(job.created_at for job in jobs))
+        assert starts(made, jobs) == [began.after(31 * place) for place in range(5)]
+        assert ends(made, jobs) == [began.after(31 * place) for place in range(1, 6)]
+
+    with_past(tmp_path, main)
+
+
+@pytest.mark.parametrize("seconds", [0, 40])
+def test_limits_resources_priorities_and_roles_are_respected(tmp_path: Path, seconds: float) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.create_office("o", max_concurrent_jobs=3)
+        await scheduler.create_office("p", max_concurrent_jobs=2)
+        wanted = [
+            NewJob(job_type=job_type, office_id=office_id, role=role, resources=resources, priority=number % 3)
+            for number, (job_type, office_id, role, resources) in enumerate(
+                [
+                    ("long", "o", "FE", {"gpu": 1}), ("short", "o", "FE", {}), ("middle", "p", None, {"gpu": 2}),
+                    ("middle", "o", None, {"gpu": 1}), ("short", "p", "QA", {"gpu": 1}), ("long", "p", "QA", {}),
+                    ("short", "o", None, {"disk": 1}), ("middle", "p", None, {"disk": 1}), ("long", "o", "BE", {}),
+                ] * 4
+            )
+        ]  # fmt: skip
+        jobs = await scheduler.submit_many(wanted)
+
+        await asyncio.sleep(seconds)
+
+        await assert_comes_true(scheduler, jobs)
+
+    with_past(tmp_path, main, limits=Limits(running=4, resources={"gpu": 2}))
+
+
+def test_dependents_groups_and_jobs_for_later_are_released_in_the_forecast_too(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.create_office("o", max_concurrent_jobs=2)
+        graph = await scheduler.submit_many(
+            [
+                NewJob(job_type="long", office_id="o", key="a"),
+                NewJob(job_type="short", office_id="o", key="b", depends_on=["a"]),
+                NewJob(job_type="short", office_id="o", depends_on=["a", "b"], priority=9),
+                NewJob(job_type="middle", office_id="o", scheduled_for=NOW.after(1000)),
+            ]
+        )
+        _, members = await scheduler.submit_group([NewJob(job_type="short", office_id="o")] * 4)
+        _, side_by_side = await scheduler.submit_group([NewJob(job_type="short", office_id="o")] * 3, mode="parallel")
+
+        await assert_comes_true(scheduler, [*graph, *members, *side_by_side])
+
+    with_past(tmp_path, main)
+
+
+def test_a_direct_caller_goes_first_in_the_forecast_too_DEC_004(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        jobs = await scheduler.submit_many([NewJob(job_type="middle")] * 3)
+        callers = [asyncio.create_task(scheduler.run_direct("short", direct_id=f"d{n}")) for n in range(2)]
+        await testing.settled()
+
+        made = await assert_comes_true(scheduler, jobs)
+
+        waited = [(await caller).started_at for caller in callers]
+        assert [made.jobs[f"d{n}"].expected_start for n in range(2)] == pytest.approx(waited, abs=1000)
+
+    with_past(tmp_path, main)
+
+
+def test_a_caller_without_patience_is_not_waited_for(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        jobs = await scheduler.submit_many([NewJob(job_type="middle")] * 2)
+        asyncio.create_task(scheduler.run_direct("long", wait_timeout_seconds=5)).add_done_callback(
+            lambda done: done.exception()
+        )
+        await testing.settled()
+
+        await assert_comes_true(scheduler, jobs)
+
+    with_past(tmp_path, main)
+
+
+def test_a_starving_job_keeps_its_units_in_the_forecast_too(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.create_office("o", max_concurrent_jobs=5)
+        small = [NewJob(job_type="middle", office_id="o", resources={"gpu": 1})]
+        big = [NewJob(job_type="short", office_id="o", resources={"gpu": 2})]
+        jobs = await scheduler.submit_many([*small, *big, *small * 12])
+
+        await assert_comes_true(scheduler, jobs)
+
+    with_past(tmp_path, main, limits=Limits(resources={"gpu": 2}), starvation_after_seconds=60)
+
+
+def test_a_job_that_expires_before_its_turn_is_not_foreseen_and_not_waited_for(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        long = await scheduler.submit("long")
+        expiring = await scheduler.submit("middle", expires_at=scheduler._clock.now().after(50))
+        last = await scheduler.submit("short")
+
+        made = await assert_comes_true(scheduler, [long, last])
+
+        assert expiring.job_id not in made.jobs
+
+    with_past(tmp_path, main)
+
+
+def test_a_job_that_was_told_to_stop_frees_its_slot_and_not_its_dependents(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.job_types.add("deaf", deaf)
+        running = await scheduler.submit("deaf")
+        dependent = await scheduler.submit("short", depends_on=[running.job_id])
+        following = await scheduler.submit("short")
+        await scheduler.cancel(running.job_id, interrupt=True)
+
+        made = await scheduler.forecast.queue()
+
+        assert dependent.job_id not in made.jobs
+        assert starts(made, [following]) == [scheduler._clock.now().after(10)]
+
+    with_past(tmp_path, main)
+
+
+WORK = st.fixed_dictionaries(
+    {
+        "job_type": st.sampled_from(sorted(LENGTHS)),
+        "office_id": st.sampled_from(["o", "p"]),
+        "priority": st.integers(-1, 1),
+        "role": st.sampled_from([None, "FE"]),
+        "resources": st.sampled_from([{}, {}, {"gpu": 1}, {"gpu": 2}]),
+        "after": st.sampled_from([None, None, None, 3, 57, 400]),
+        "waits_for": st.lists(st.integers(0, 30), max_size=2),
+    }
+)
+
+
+@pytest.mark.sqlite_only("a database for each of many examples; the tests above ask both")
+@settings(max_examples=25, deadline=None)
+@given(
+    work=st.lists(WORK, min_size=1, max_size=25),
+    slots=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    running=st.integers(0, 3),
+    later=st.floats(0, 300),
+    is_group=st.booleans(),
+)
+def test_whatever_is_queued_starts_when_it_was_foreseen(
+    work: list[Any], slots: tuple[int, int], running: int, later: float, is_group: bool
+) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        for office_id, count in zip("op", slots, strict=True):
+            await scheduler.create_office(office_id, max_concurrent_jobs=count)
+        jobs = await scheduler.submit_many(workload(work, scheduler._clock.now()))
+        if is_group:
+            _, members = await scheduler.submit_group([NewJob(job_type="middle", office_id="o")] * 4)
+            jobs += members
+        await asyncio.sleep(later)
+
+        await assert_comes_true(scheduler, jobs)
+
+    with tempfile.TemporaryDirectory() as directory:
+        limits = Limits(running=running, resources={"gpu": 2})
+        with_past(Path(directory), main, limits=limits, starvation_after_seconds=100)
+
+
+def workload(work: list[Any], now: Instant) -> list[NewJob]:
+    """The drawn jobs; a prerequisite is an earlier job of the same office."""
+    made: list[NewJob] = []
+    for number, drawn in enumerate(work):
+        options = dict(drawn)
+        after, waits_for = options.pop("after"), options.pop("waits_for")
+        same = [str(other) for other in waits_for if other < number and work[other]["office_id"] == drawn["office_id"]]
+        # Odd microseconds: what is due never meets what ends, of which the order would be open.
+        due = None if after is None else now.after(after + 0.000_777 * (number + 1))
+        made.append(NewJob(key=str(number), depends_on=list(dict.fromkeys(same)), scheduled_for=due, **options))
+    return made
+
+
+# What cannot be foreseen.
+
+
+@pytest.mark.parametrize("scope", [{}, {"office_id": "default"}, {"job_type": "middle"}, {"resource": "gpu"}])
+def test_what_is_paused_has_no_expected_start_and_the_rest_has(tmp_path: Path, scope: dict[str, str]) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.create_office("o")
+        running = await scheduler.submit("long", resources=["gpu"])
+        paused = await scheduler.submit("middle", resources=["gpu"])
+        other = await scheduler.submit("short", office_id="o", scheduled_for=scheduler._clock.now().after(50))
+        await scheduler.pause(**scope)
+
+        made, elsewhere = await scheduler.forecast.queue(), await scheduler.forecast.queue("o")
+
+        assert paused.job_id not in made.jobs
+        assert ends(made, [running]) == [scheduler._clock.now().after(113)]
+        assert (other.job_id in elsewhere.jobs) == (scope != {})
+
+    with_past(tmp_path, main)
+
+
+def test_of_a_type_that_never_ran_the_start_is_foreseen_and_the_end_is_not(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        known = await scheduler.submit("middle")
+        unknown = await scheduler.submit("work", {"seconds": 5})
+        following = await scheduler.submit("short")
+
+        made = await scheduler.forecast.queue()
+
+        assert starts(made, [known, unknown]) == [scheduler._clock.now(), scheduler._clock.now().after(31)]
+        assert made.jobs[unknown.job_id].expected_end is None
+        assert made.jobs[following.job_id].confidence == "low"
+
+    with_past(tmp_path, main)
+
+
+def test_a_job_beyond_the_first_thousand_is_foreseen_at_their_pace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "WINDOW", 20)
+
+    async def main(scheduler: Scheduler) -> None:
+        jobs = await scheduler.submit_many([NewJob(job_type="middle")] * 41)
+
+        made = await scheduler.forecast.queue()
+        why = await scheduler.forecast.why(jobs[-1].job_id)
+
+        assert (made.is_whole, made.places) == (False, 20)
+        assert jobs[-1].job_id not in made.jobs
+        began = scheduler._clock.now()
+        assert why.expected.expected_start == began.after(31 * 40)
+        assert (why.expected.expected_end, why.expected.confidence) == (None, "low")
+
+    with_past(tmp_path, main)
+
+
+# From what it is known.
+
+
+def test_with_more_past_runs_confidence_grows(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        seen = []
+        for past in (0, 1, 3, 10):
+            while len(await scheduler.forecast._access.read(_completed)) < past:
+                await scheduler.wait((await scheduler.submit("work", {"seconds": 5})).job_id)
+            running, queued = await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 5})] * 2)
+            seen.append((await scheduler.forecast.why(queued.job_id)).expected.confidence.value)
+            for job in (queued, running):
+                await scheduler.cancel(job.job_id, interrupt=True)
+            await testing.settled()
+
+        assert seen == ["low", "low", "medium", "high"]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_the_past_is_known_again_after_a_restart(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.pause()
+        job = await scheduler.submit("middle")
+        await testing.crash(scheduler)
+
+        async with timed_scheduler(tmp_path, seed=1) as second:
+            await second.resume()
+            await asyncio.sleep(1)
+            why = await second.forecast.why(job.job_id)
+
+            assert why.expected.expected_end == second._clock.now().after(30)
+
+    with_past(tmp_path, main)
+
+
+def test_a_stray_run_changes_little_and_what_is_usual_changes_with_time(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await run_each(scheduler, [5] * 20 + [5000])
+        job = await scheduler.submit("work", {"seconds": 5})
+        first = (await scheduler.forecast.why(job.job_id)).expected.expected_end
+        assert first == job.created_at.after(5)
+
+        await run_each(scheduler, [50] * 50)
+        later = await scheduler.submit("work", {"seconds": 50})
+
+        expected = (await scheduler.forecast.why(later.job_id)).expected.expected_end
+        assert expected == later.created_at.after(50)
+
+    with_scheduler(tmp_path, main)
+
+
+def test_of_several_that_run_side_by_side_the_first_is_over_sooner_than_each_on_average(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await run_each(scheduler, list(range(10, 110, 10)))
+        await scheduler.create_office("o", max_concurrent_jobs=8)
+        *_, queued = await scheduler.submit_many([NewJob(job_type="work", office_id="o", params={"seconds": 55})] * 9)
+
+        first, again = [(await scheduler.forecast.why(queued.job_id)).expected for _ in range(2)]
+
+        assert first.expected_start is not None
+        assert first.expected_start < queued.created_at.after(40)
+        assert first == again
+
+    with_scheduler(tmp_path, main)
+
+
+def test_reported_progress_moves_the_expected_end(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        @scheduler.job_type("telling")
+        async def telling(run: Any) -> None:
+            run.progress(0.5)
+            await asyncio.sleep(100)
+
+        job = await scheduler.submit("telling")
+        await asyncio.sleep(40)
+
+        why = await scheduler.forecast.why(job.job_id)
+
+        assert why.expected.expected_end == scheduler._clock.now().after(40)
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_timeout_bounds_what_is_expected(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        running, queued = await scheduler.submit_many([NewJob(job_type="long", timeout_seconds=20)] * 2)
+
+        made = await scheduler.forecast.queue()
+
+        now = scheduler._clock.now()
+        assert ends(made, [running, queued]) == [now.after(20), now.after(40)]
+
+    with_past(tmp_path, main)
+
+
+# What it costs.
+
+
+def test_a_forecast_writes_nothing(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        jobs = await scheduler.submit_many([NewJob(job_type="middle")] * 3)
+        before = [await scheduler.job(job.job_id) for job in jobs]
+
+        await scheduler.forecast.queue()
+        await scheduler.forecast.why(jobs[2].job_id)
+
+        assert [await scheduler.job(job.job_id) for job in jobs] == before
+
+    with_past(tmp_path, main)
+
+
+def test_a_forecast_that_took_long_is_used_for_ten_times_as_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        slow = SlowThreads()
+        monkeypatch.setattr(scheduler.forecast, "_threads", slow)
+        made = [await scheduler.forecast.queue() for _ in range(3)]
+        await asyncio.sleep(1.9)
+        made.append(await scheduler.forecast.queue())
+        await asyncio.sleep(0.2)
+        made.append(await scheduler.forecast.queue())
+
+        assert [one is made[0] for one in made] == [True, True, True, True, False]
+        assert slow.calls == 2
+
+    with_past(tmp_path, main)
+
+
+def test_many_who_ask_at_once_share_one_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        slow = SlowThreads()
+        monkeypatch.setattr(scheduler.forecast, "_threads", slow)
+
+        made = await asyncio.gather(*(scheduler.forecast.queue() for _ in range(10)))
+
+        assert slow.calls == 1
+        assert all(one is made[0] for one in made)
+
+    with_past(tmp_path, main)
+
+
+class SlowThreads:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def run(self, call: Any) -> Any:
+        self.calls += 1
+        await asyncio.sleep(0.2)
+        return call()
+
+
+# Arrangement.
+
+
+def timed_scheduler(directory: Path, **options: Any) -> Scheduler:
+    scheduler = new_scheduler(directory, **options)
+    for name, seconds in LENGTHS.items():
+        scheduler.job_types.add(name, timed(seconds))
+    return scheduler
+
+
+def timed(seconds: float) -> Any:
+    async def handler(run: Any) -> None:
+        await asyncio.sleep(seconds)
+
+    return handler
+
+
+async def deaf(run: Any) -> None:
+    end = asyncio.get_running_loop().time() + 40
+    while (left := end - asyncio.get_running_loop().time()) > 0:
+        try:
+            await asyncio.sleep(left)
+        except asyncio.CancelledError:
+            continue
+
+
+def with_past(directory: Path, main: Any, **options: Any) -> None:
+    """A scheduler that has seen each of the timed types once."""
+
+    async def body() -> None:
+        async with timed_scheduler(directory, **options) as scheduler:
+            for name in LENGTHS:
+                await scheduler.wait((await scheduler.submit(name)).job_id)
+            await main(scheduler)
+
+    testing.run(body())
+
+
+async def run_each(scheduler: Scheduler, lengths: list[int]) -> None:
+    for seconds in lengths:
+        await scheduler.wait((await scheduler.submit("work", {"seconds": seconds})).job_id)
+
+
+async def assert_comes_true(scheduler: Scheduler, jobs: list[Job]) -> Forecast:
+    """What is foreseen now for these jobs is what then happens, to the millisecond."""
+    made: dict[str, Forecast] = {job.office_id: await scheduler.forecast.queue(job.office_id) for job in jobs}
+    waiting = {job.job_id for job in jobs if not (await scheduler.job(job.job_id)).has_ended}
+    await asyncio.sleep(100_000)
+    happened = [await scheduler.job(job.job_id) for job in jobs if job.job_id in waiting]
+
+    for job in happened:
+        expected = made[job.office_id].jobs[job.job_id]
+        assert expected.expected_start == pytest.approx(job.started_at, abs=1000), job
+        assert expected.expected_end == pytest.approx(job.finished_at, abs=1000), job
+    return made[jobs[0].office_id]
+
+
+def starts(made: Forecast, jobs: list[Job]) -> list[Instant | None]:
+    return [made.jobs[job.job_id].expected_start for job in jobs]
+
+
+def ends(made: Forecast, jobs: list[Job]) -> list[Instant | None]:
+    return [made.jobs[job.job_id].expected_end for job in jobs]
+
+
+def _completed(tx: Any) -> list[Any]:
+    from nextslot.store import forecast
+
+    return forecast.durations(tx, 1000)
