@@ -98,11 +98,14 @@ def raw(directory: Path, jobs: int) -> dict[str, float]:
         head: tuple[Any, ...] = connection.execute(sql["jobs.heads"], {"lane_id": lane_id, "limit": 1}).fetchall()[0]
         job_id = head[0]
         claimed = (str(uuid_utils.uuid7()), job_id)
-        connection.execute(sql["runs.begin"], {"run_id": claimed[0], "job_id": job_id, "now": now})
+        connection.execute(sql["runs.begin"], {"run_id": claimed[0], "job_id": job_id, "now": now, "session_id": None})
         connection.execute(sql["jobs.start"], {"job_id": job_id, "worker_id": "local/slot-1", "now": now}).fetchall()
         events.append(event("job_started", job_id, claimed[0], now))
         ready -= 1
-        connection.execute(sql["lanes.save"], {"lane_id": lane_id, "ready": ready, "is_open": 0, "turn": now})
+        connection.execute(sql["lanes.save"], {
+            "lane_id": lane_id, "ready": ready, "is_open": 0, "turn": now, "running": 0, "chains": 0, "completed": 1,
+            "skipped": 0, "failed": 0, "cancelled": 0, "completion_us": 100,
+        })  # fmt: skip
         connection.executemany(sql["events.append"], events)
         connection.execute("commit")
         started.append(time.perf_counter())

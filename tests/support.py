@@ -12,6 +12,7 @@ import apsw
 
 from nextslot import Fail, Job, Scheduler, Skip, testing
 from nextslot.model import Event
+from tests import databases
 
 Main = Callable[[Scheduler], Awaitable[None]]
 
@@ -28,7 +29,7 @@ def with_scheduler(directory: Path, main: Main, **options: Any) -> None:
 
 
 def new_scheduler(directory: Path, **options: Any) -> Scheduler:
-    scheduler = testing.scheduler(directory, **options)
+    scheduler = testing.scheduler(directory, url=databases.url(directory), **options)
     register_handlers(scheduler)
     return scheduler
 
@@ -72,9 +73,9 @@ async def history(scheduler: Scheduler) -> list[Event]:
     return await scheduler._access.read(lambda tx: events.after(tx, 0, 1_000_000))
 
 
-def database(directory: Path) -> apsw.Connection:
-    """Another connection to the same file, for plain SQL."""
-    return apsw.Connection(str(directory / "nextslot.db"))
+def database(directory: Path) -> Any:
+    """Another connection to the same database, for plain SQL: of SQLite's driver, or one that is used like it."""
+    return databases.plain(directory)
 
 
 def with_counts(directory: Path, main: Main, **options: Any) -> None:
@@ -84,19 +85,26 @@ def with_counts(directory: Path, main: Main, **options: Any) -> None:
 
 
 def assert_counters(directory: Path) -> None:
-    """Every stored counter (lanes.ready, lanes.is_open, limits.used) says what the jobs themselves say."""
+    """Every stored counter (of lanes: ready, is_open and the sums; limits.used) says what the jobs themselves say."""
     connection = database(directory)
     ready: dict[int, int] = dict(_rows(connection, _READY))
-    used: dict[str, int] = dict(_rows(connection, _USED))
+    running: dict[int, int] = dict(_rows(connection, _RUNNING))
     limits = {key: (capacity, count) for key, capacity, count in _rows(connection, "select * from limits")}
     lanes = _rows(
-        connection, "select lane_id, local, ready, is_open, is_paused from lanes join offices using (office_id)"
+        connection, "select lane_id, local, shared, ready, is_open, is_paused from lanes join offices using (office_id)"
     )
+    sums, counted = set(_rows(connection, _SUMS)), set(_rows(connection, _COUNTED))
     connection.close()
+    assert {row for row in sums if any(row[1:])} == counted
+    used: dict[str, int] = {}
+    for lane_id, local, shared, *_ in lanes:
+        for key, units in {**json.loads(local), **json.loads(shared)}.items():
+            if running.get(lane_id):
+                used[key] = used.get(key, 0) + units * running[lane_id]
 
     assert {key: count for key, (_, count) in limits.items() if count} == used
-    assert {lane_id: count for lane_id, _, count, _, _ in lanes if count} == ready
-    for lane_id, local, count, is_open, is_paused in lanes:
+    assert {lane_id: count for lane_id, _, _, count, _, _ in lanes if count} == ready
+    for lane_id, local, _, count, is_open, is_paused in lanes:
         has_room = all(
             limits[key][0] == 0 or limits[key][0] - limits[key][1] >= units for key, units in json.loads(local).items()
         )
@@ -107,37 +115,49 @@ _READY = """
     select lane_id, count(*) from jobs
     where status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 group by lane_id
 """
-_USED = """
-    select needs.key, sum(needs.value) from jobs join lanes using (lane_id), json_each(json_patch(local, shared)) needs
-    where status = 'RUNNING' and finished_at is null group by needs.key
+# What an office's statistics are summed from, and the same by looking at every job.
+_SUMS = """
+    select office_id, sum(running), sum(chains), sum(completed), sum(skipped), sum(failed), sum(cancelled)
+    from lanes group by office_id
 """
+_COUNTED = """
+    select jobs.office_id,
+        sum(case when jobs.status = 'RUNNING' and jobs.finished_at is null then 1 else 0 end),
+        sum(case when jobs.retry_of is null then 1 else 0 end),
+        sum(case when jobs.outcome = 'COMPLETED' then 1 else 0 end),
+        sum(case when jobs.outcome = 'SKIPPED' then 1 else 0 end),
+        sum(case when jobs.status = 'RUNNING' and jobs.decision in ('permanent', 'cancelled') and later.job_id is null
+            then 1 else 0 end),
+        sum(case when jobs.status = 'CANCELLED' and later.job_id is null then 1 else 0 end)
+    from jobs left join jobs later on later.retry_of = jobs.job_id group by jobs.office_id
+"""
+_RUNNING = "select lane_id, count(*) from jobs where status = 'RUNNING' and finished_at is null group by lane_id"
 
 
 def peaks(directory: Path) -> dict[str, int]:
     """The most units of each limit that were ever in use at once, from the stored starts and ends alone."""
     connection = database(directory)
-    moments = _rows(
+    spans = _rows(
         connection,
-        """
-        select coalesce(finished_at, 1 << 62), 0, -needs.value, needs.key
-        from jobs join lanes using (lane_id), json_each(json_patch(local, shared)) needs where worker_id is not null
-        union all
-        select started_at, 1, needs.value, needs.key
-        from jobs join lanes using (lane_id), json_each(json_patch(local, shared)) needs where worker_id is not null
-        order by 1, 2
-        """,
+        "select started_at, finished_at, local, shared from jobs join lanes using (lane_id) "
+        "where worker_id is not null",
     )
     connection.close()
+    moments = []
+    for started_at, finished_at, local, shared in spans:
+        for key, units in {**json.loads(local), **json.loads(shared)}.items():
+            moments += [(started_at, 1, units, key), (finished_at or 1 << 62, 0, -units, key)]
     now: dict[str, int] = {}
     most: dict[str, int] = {}
-    for _, _, units, key in moments:
+    for _, _, units, key in sorted(moments):
         now[key] = now.get(key, 0) + units
         most[key] = max(most.get(key, 0), now[key])
     return most
 
 
-def _rows(connection: apsw.Connection, sql: str) -> list[tuple[Any, ...]]:
-    return connection.execute(sql).fetchall()
+def _rows(connection: Any, sql: str) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+    return rows
 
 
 async def queued_ids(scheduler: Scheduler, office_id: str = "default") -> list[str]:
@@ -154,6 +174,7 @@ class Steps:
     """How much SQLite has worked: the steps of its virtual machine, which are the same on every machine."""
 
     def __init__(self) -> None:
+        assert databases.kind() == "sqlite", "mark it: pytest.mark.sqlite_only('counts the steps of its machine')"
         self.taken = 0
 
     def watch(self, connection: apsw.Connection) -> None:

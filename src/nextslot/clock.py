@@ -7,7 +7,10 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
+
+if TYPE_CHECKING:
+    from .alarm_clock import AlarmClock
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -52,8 +55,9 @@ class Clock(Protocol):
 class LoopAlarm:
     """An alarm on the running event loop.
 
-    The wait is worked out from the wall clock each time it is set, and is cut into hours, so that a machine that
-    slept, or whose clock was set, is late by no more than that and never by the whole wait.
+    The wait is worked out from the wall clock each time it is set, and is cut into pieces, so that a machine that
+    slept, or whose clock was set, is late by no more than one of them and never by the whole wait. A clock that is
+    found to have been set back rings too: what was planned by the wrong time has to be planned again.
     """
 
     LONGEST_WAIT = 3600.0
@@ -62,24 +66,59 @@ class LoopAlarm:
         self._clock = clock
         self._ring = ring
         self._at: Instant | None = None
+        self._looked_at = Instant(0)
         self._handle: asyncio.TimerHandle | None = None
 
     def set(self, at: Instant | None) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
         self._at = at
-        if at is not None:
-            wait = max(0.0, (at - self._clock.now()) / 1_000_000)
-            self._handle = asyncio.get_running_loop().call_later(min(wait, self.LONGEST_WAIT), self._check)
+        if at is None:
+            self._stop()
+        else:
+            self._looked_at = self._clock.now()
+            self._wait(min(max(0.0, (at - self._looked_at) / 1_000_000), self.LONGEST_WAIT))
 
-    def _check(self) -> None:
-        at, self._handle = self._at, None
-        if at is not None and self._clock.now() < at:
+    def _look(self) -> None:
+        at, now = self._at, self._clock.now()
+        if at is None:
+            return
+        if self._looked_at <= now < at:
             self.set(at)
         else:
             self._at = None
             self._ring()
+
+    def _wait(self, seconds: float) -> None:
+        """Looks again after so long, and not after what was said before."""
+        self._stop()
+        self._handle = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+
+class SchedulerAlarm(LoopAlarm):
+    """The alarm of production: one APScheduler job (DEC-003), which looks at the clock at least once a minute."""
+
+    LONGEST_WAIT = 60.0
+
+    def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
+        super().__init__(clock, ring)
+        self._alarm_clock: AlarmClock | None = None
+
+    def _wait(self, seconds: float) -> None:
+        if self._alarm_clock is None:
+            # Imported when something waits for a time: it takes a tenth of a second and some megabytes.
+            from .alarm_clock import AlarmClock
+
+            self._alarm_clock = AlarmClock(self._look)
+        self._alarm_clock.ring_after(seconds)
+
+    def _stop(self) -> None:
+        if self._alarm_clock is not None:
+            self._alarm_clock.close()
+            self._alarm_clock = None
 
 
 class SystemClock:
@@ -92,4 +131,4 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
     def alarm(self, ring: Callable[[], None]) -> Alarm:
-        return LoopAlarm(self, ring)
+        return SchedulerAlarm(self, ring)

@@ -1,18 +1,21 @@
 """A scheduler from a configuration, and a configuration read again while it runs. Called by the server."""
 
 import asyncio
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from ipaddress import ip_address
 from typing import Any
 
-from . import logs
+from . import logs, tracing
 from .clock import Clock
 from .config.loading import Configuration
 from .config.settings import Settings
 from .engine.webhooks import WebhookSettings
 from .faces.tuning import Tuned
 from .handlers.registry import JobType
+from .meters import ProcessMeters
 from .policy.limits import Limits
 from .scheduler import Scheduler
 
@@ -80,9 +83,10 @@ class Configured:
 def compose(configuration: Configuration, clock: Clock | None = None, **options: Any) -> Scheduler:
     """A scheduler as configured, not started yet. Further options are those of `Scheduler`, for tests."""
     settings = configuration.settings
+    watched = {"meters": ProcessMeters(), "tracer": _tracer(settings)}
     scheduler = Scheduler(
         configuration.store_url,
-        **{"data": configuration.data, "clock": clock, **options},
+        **{"data": configuration.data, "clock": clock, **watched, **options},
         node=settings.node.name,
         shutdown_grace_seconds=settings.server.shutdown_grace_seconds,
         synchronous=settings.store.synchronous,
@@ -187,6 +191,10 @@ def _use(scheduler: Scheduler, configuration: Configuration, types: Mapping[str,
         name: role.timeout_seconds for name, role in roles.items() if role.timeout_seconds is not None
     }
     return scheduler.job_types.configure(types)
+
+
+def _tracer(settings: Settings) -> tracing.Tracer:
+    return tracing.tracer(settings.telemetry.otel_endpoint, os.environ, settings.node.name, version("nextslot"))
 
 
 def _use_language_models(scheduler: Scheduler, settings: Settings) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import signal
+import socket
 import sys
 import textwrap
 import urllib.request
@@ -18,6 +19,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, NoReturn
 
+from .api.app import create_app
+from .api.serve import Process
 from .clock import Instant, SystemClock
 from .engine.direct import Update
 from .errors import NextslotError, Unavailable
@@ -36,6 +39,8 @@ CRASH_SECONDS = (1.6, 3.8)
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="./run", description="A small workload on a real scheduler.")
     parser.add_argument("--data", type=Path, default=Path("nextslot-demo"), metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--port", type=int, default=8000, help="where it listens; if it is taken, a free one")
+    parser.add_argument("--once", action="store_true", help="end after the film, instead of serving on until Ctrl-C")
     parser.add_argument("--keep", action="store_true", help="one film after the other, until Ctrl-C")
     parser.add_argument("--crash", action="store_true", help="kill -9 itself at a random moment; then run it again")
     parser.add_argument("--no-story", action="store_true", help="do without a language model")
@@ -57,23 +62,53 @@ async def _run(options: argparse.Namespace) -> None:
     print(f"One scheduler, one gpu, three jobs at a time. All it knows is in {data}/nextslot.db.", flush=True)
     model = None if options.no_story else await asyncio.to_thread(_find_model)
     print(f"A story is written by {model}.\n" if model else "No story: there is no language model here.\n", flush=True)
-    async with scheduler:
-        end = _end_by_signal(scheduler)
+    process = Process(scheduler, create_app(scheduler), "127.0.0.1", _free_port(options.port))
+    serving = asyncio.create_task(process.run(), name="demo-server")
+    try:
+        if not await _is_ready(scheduler, serving):
+            return
         await scheduler.change_office("default", max_concurrent_jobs=3)
+        print(f"It listens on {process.listening.result()}: /console/ to watch it, /docs for its API.\n", flush=True)
         left = [*await scheduler.running(), *await scheduler.queue()]
         if left:
             print(f"The last run left {len(left)} jobs unfinished. They go on now.\n", flush=True)
         narrator.start()
         if options.crash:
             asyncio.get_running_loop().call_later(random.uniform(*CRASH_SECONDS), _kill_this_process)
-        done = await _work(scheduler, narrator, left, end, options, model)
-        if end.is_set():
-            print("\nStopping: what runs is finished first, the rest waits in the database.\n", flush=True)
-            await scheduler.stop()
-        else:
+        done = await _work(scheduler, narrator, left, process.told, options, model)
+        if not process.told.is_set():
             await _tell_stories(scheduler, data, done)
+            _tell_where_to_look(data, process.listening.result())
+        if not options.once and not process.told.is_set():
+            print("\nThe server goes on until Ctrl-C.", flush=True)
+            await process.told.wait()
+        if not options.once:
+            print("\nStopping: what runs is finished first, the rest waits in the database.\n", flush=True)
         await narrator.stop()
-    _tell_where_to_look(data)
+    finally:
+        if not process.told.is_set():
+            process.stop()
+        await serving
+
+
+async def _is_ready(scheduler: Scheduler, serving: "asyncio.Task[bool]") -> bool:
+    """False if it was told to stop before; what keeps it from starting is raised."""
+    while await scheduler.readiness() is not None:
+        await asyncio.wait([serving], timeout=0.02)
+        if serving.done():
+            await serving
+            return False
+    return True
+
+
+def _free_port(wanted: int) -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            return 0
+    return wanted
 
 
 def _find_model() -> str | None:
@@ -333,9 +368,11 @@ async def _tell_stories(scheduler: Scheduler, data: Path, jobs: list[Job]) -> No
                 print("\n    ".join(["", title, *begin, f"… in {file}"]), flush=True)
 
 
-def _tell_where_to_look(data: Path) -> None:
+def _tell_where_to_look(data: Path, url: str) -> None:
     print(f"""
 Where to look:
+  {url}/console/    the queue, live; {url}/docs for the API
+  nextslot ls           the same at a terminal ({sys.executable.rpartition("/")[0]}/nextslot ls --url {url})
   {data}/nextslot.db    the queue and all history; open it with any SQLite tool, for example
       sqlite3 {data}/nextslot.db 'select title, status, outcome from jobs order by job_id'
   {data}/logs           what the runs logged, a file each
@@ -351,21 +388,6 @@ Try next:
 
 
 # Ending.
-
-
-def _end_by_signal(scheduler: Scheduler) -> asyncio.Event:
-    """Set by the first Ctrl-C or SIGTERM; the second interrupts what still runs."""
-    end, loop = asyncio.Event(), asyncio.get_running_loop()
-    hurrying: list[asyncio.Task[bool]] = []
-
-    def told() -> None:
-        if end.is_set():
-            hurrying.append(loop.create_task(scheduler.stop()))
-        end.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told)
-    return end
 
 
 def _kill_this_process() -> NoReturn:

@@ -8,6 +8,8 @@ class NextslotError(Exception):
     """The root of everything nextslot raises on purpose."""
 
     code = "error"
+    # What the server answered with, when the error came over HTTP.
+    status: int | None = None
 
     def data(self) -> Mapping[str, object]:
         """What a program may want besides the sentence."""
@@ -44,6 +46,13 @@ class UnknownJobType(Invalid):
     def __init__(self, job_type: str, known: Sequence[str], field: str = "job_type") -> None:
         there = ", ".join(sorted(known)) if known else "none is registered"
         super().__init__(f"there is no job type {job_type!r} (known: {there})", field=field)
+
+
+class NoHandler(UnknownJobType):
+    """Nothing runs these jobs: their types are not known, or their roles have no command."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        Invalid.__init__(self, problems)
 
 
 class DependencyCycle(Invalid):

@@ -5,10 +5,13 @@ Every layer speaks in these. They decide nothing; `lifecycle` and `policy` do.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from .clock import Instant
+
+T = TypeVar("T")
 
 # What JSON text becomes: nothing more can be said of a user's parameters and results.
 Json = Any
@@ -16,6 +19,8 @@ Json = Any
 MAX_PRIORITY = 999_999
 URGENT = 1_000_000
 DEFAULT_OFFICE = "default"
+# The type of a job that names none: its role's command, run as a session.
+SESSION = "session"
 
 
 class JobStatus(StrEnum):
@@ -194,13 +199,13 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob:
-    """What a caller asks for. None means: not said, take the default of the type or the office."""
+    """What a caller asks for. None means: not said, take the default of the template, the type or the office."""
 
-    job_type: str
+    job_type: str | None = None
     params: Mapping[str, Json] = field(default_factory=dict)
     office_id: str = DEFAULT_OFFICE
     key: str | None = None
-    priority: int = 0
+    priority: int | None = None
     urgent: bool = False
     scheduled_for: Instant | None = None
     expires_at: Instant | None = None
@@ -460,6 +465,97 @@ class ChainEnd(StrEnum):
     CANCELLED = "cancelled"
 
 
+class CatchUp(StrEnum):
+    """What becomes of the occurrences that nobody was there for."""
+
+    LATEST = "latest"
+    ALL = "all"
+    NONE = "none"
+
+
+class Overlap(StrEnum):
+    ALLOW = "allow"
+    SKIP = "skip"
+
+
+class SkipReason(StrEnum):
+    """Why an occurrence made no job."""
+
+    MISSED = "missed"
+    COALESCED = "coalesced"
+    OVERLAP = "overlap"
+    DISABLED = "disabled"
+    OUTSIDE_WINDOW = "outside_window"
+    # Its job could not be made as things stand: `detail` says why.
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """A reusable job definition. None means: not said, take the default of the type or the office."""
+
+    template_id: str
+    name: str
+    job_type: str
+    params: Mapping[str, Json] = field(default_factory=dict)
+    priority: int = 0
+    timeout_seconds: float | None = None
+    retry_policy: Mapping[str, Json] | None = None
+    resources: Mapping[str, int] | None = None
+    webhook: Mapping[str, Json] | None = None
+    description: str | None = None
+    created_at: Instant
+    archived_at: Instant | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A cron expression in a time zone that makes jobs from a template.
+
+    Every occurrence up to `accounted_until` is in the ledger; `next_trigger_at` is the first one after it.
+    """
+
+    schedule_id: str
+    template_id: str
+    name: str
+    cron_expression: str
+    timezone: str = "UTC"
+    enabled: bool = True
+    office_id: str = DEFAULT_OFFICE
+    param_overrides: Mapping[str, Json] | None = None
+    catch_up: CatchUp = CatchUp.LATEST
+    catch_up_window_seconds: float = 86400
+    overlap: Overlap = Overlap.ALLOW
+    priority: int | None = None
+    last_triggered_at: Instant | None = None
+    next_trigger_at: Instant | None = None
+    accounted_until: Instant
+    created_at: Instant
+    deleted_at: Instant | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occurrence:
+    """What became of a planned instant, or of `count` of them from `instant` to `until`."""
+
+    schedule_id: str
+    instant: Instant
+    until: Instant | None = None
+    count: int = 1
+    outcome: str
+    reason: SkipReason | None = None
+    detail: str | None = None
+    job_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upcoming:
+    """An occurrence that is still to come, and what the clock on the wall of its zone will show."""
+
+    instant: Instant
+    local: datetime
+
+
 class Scope(StrEnum):
     """What a key may do; each includes those before it."""
 
@@ -510,3 +606,208 @@ class AuditEntry:
     target: str
     office_id: str | None
     details: Mapping[str, Json] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A part of a list; `next_cursor` asks for the part after it, and is None at the end of the list.
+
+    A page may hold fewer items than were asked for, even none, and still not be the last: a search looks at so many
+    rows at a time, not at the whole history.
+    """
+
+    items: tuple[T, ...]
+    next_cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A job, and its place in its chain, from 1."""
+
+    job: Job
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetail:
+    """A job with its run and its whole chain, all of one moment; `attempts` are the places in the chain, by job."""
+
+    job: Job
+    attempt: int
+    run: Run | None
+    chain: tuple[Job, ...]
+    attempts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A queued job, and its place in its office's queue, from 1."""
+
+    job: Job
+    attempt: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePage:
+    """An office's queue from some place on, and what holds it up, all of one moment."""
+
+    office_id: str
+    is_paused: bool
+    running: tuple[Listed, ...]
+    queue: tuple[Placed, ...]
+    next_cursor: str | None
+    reservation: Reservation | None
+    direct_waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfficeStatus:
+    """How much an office has to do; `oldest_queued_at` is since when the oldest job that is free to go exists."""
+
+    office_id: str
+    is_paused: bool
+    queued: int = 0
+    waiting: int = 0
+    running: int = 0
+    oldest_queued_at: Instant | None = None
+    direct_waiting: int = 0
+    direct_running: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A resource that does not answer."""
+
+    resource: str
+    since: Instant
+    next_probe_at: Instant | None
+    failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStatus:
+    """What is going on, at one moment. `paused` has (scope, name) of all but offices, which say so themselves."""
+
+    now: Instant
+    offices: tuple[OfficeStatus, ...]
+    limits: tuple[Limit, ...]
+    paused: tuple[tuple[str, str], ...]
+    held: tuple[Held, ...]
+    last_event: int
+
+
+class DeliveryStatus(StrEnum):
+    PENDING = "PENDING"
+    DELIVERED = "DELIVERED"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """A subscription: which events of which office (none: of all) go to a URL. Its secrets are kept elsewhere."""
+
+    webhook_id: str
+    url: str
+    events: tuple[str, ...]
+    office_id: str | None = None
+    enabled: bool = True
+    disabled_reason: str | None = None
+    # Until then the secret before the last rotation signs too.
+    old_secret_until: Instant | None = None
+    created_by: str | None = None
+    created_at: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try to deliver: what was answered, or why nothing was."""
+
+    number: int
+    attempted_at: Instant
+    duration_seconds: float
+    status_code: int | None = None
+    error: str | None = None
+    answer: str | None = None
+    retry_after_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One webhook message to one URL, with its attempts. `delivery_id` is its `webhook-id`."""
+
+    delivery_id: str
+    url: str
+    event: str
+    seq: int
+    status: DeliveryStatus
+    # Whose secrets sign it: `server`, and subscriptions by id.
+    signers: tuple[str, ...]
+    is_own: bool
+    body: str
+    headers: Mapping[str, str]
+    created_at: Instant
+    office_id: str | None = None
+    job_id: str | None = None
+    # Attempts of this round: sending it again by hand begins a new one.
+    tries: int = 0
+    next_attempt_at: Instant | None = None
+    finished_at: Instant | None = None
+    reason: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def webhook_id(self) -> str | None:
+        """The first subscription that it is for."""
+        return next((one for one in self.signers if one != "server"), None)
+
+
+class Confidence(StrEnum):
+    """How sure a forecast is; NONE where there is none."""
+
+    NONE = "none"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """When a job is expected to start and to end, as far as that can be said."""
+
+    expected_start: Instant | None = None
+    expected_end: Instant | None = None
+    confidence: Confidence = Confidence.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What is expected of an office's running jobs and of the first of its queue; `jobs` by id, direct callers too."""
+
+    office_id: str
+    made_at: Instant
+    jobs: Mapping[str, Expected]
+    # Whether the whole queue was looked at, and when not: how many of it, and the last start among them.
+    is_whole: bool = True
+    places: int = 0
+    last_start: Instant | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One thing that keeps a job from starting: a word for programs, a sentence for people, and the data behind it."""
+
+    code: str
+    text: str
+    data: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """Why a job is not running, and when it will; `ahead` are the jobs before it in its office's queue."""
+
+    job_id: str
+    state: State
+    reasons: tuple[Reason, ...]
+    ahead: int
+    expected: Expected

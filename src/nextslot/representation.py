@@ -7,7 +7,34 @@ holds the two together.
 from collections.abc import Mapping, Sequence
 
 from .clock import Instant
-from .model import Artifact, Direct, Event, Group, Job, Json, Office, Reservation, RetryPolicy, Run
+from .model import (
+    Artifact,
+    Attempt,
+    Delivery,
+    AuditEntry,
+    Direct,
+    Event,
+    Expected,
+    Forecast,
+    Group,
+    Job,
+    Json,
+    Key,
+    Occurrence,
+    Office,
+    Reservation,
+    RetryPolicy,
+    Run,
+    Schedule,
+    SchedulerStatus,
+    Scope,
+    Template,
+    Upcoming,
+    Webhook,
+    Why,
+)
+from .policy import cron
+from .policy.offices import CancelledAll, Execution, OfficeConfig, OfficeJob, OfficeStats
 
 
 def job(value: Job, attempt: int) -> dict[str, Json]:
@@ -148,6 +175,63 @@ def event(value: Event) -> dict[str, Json]:
     }
 
 
+def template(value: Template) -> dict[str, Json]:
+    return {
+        "template_id": value.template_id,
+        "name": value.name,
+        "description": value.description,
+        "job_type": value.job_type,
+        "params": value.params,
+        "priority": value.priority,
+        "timeout_seconds": value.timeout_seconds,
+        "retry_policy": value.retry_policy,
+        "resources": value.resources,
+        "webhook": value.webhook,
+        "created_at": time(value.created_at),
+        "archived_at": time(value.archived_at),
+    }
+
+
+def schedule(value: Schedule) -> dict[str, Json]:
+    """`cron_words` says the expression in words."""
+    return {
+        "schedule_id": value.schedule_id,
+        "template_id": value.template_id,
+        "office_id": value.office_id,
+        "name": value.name,
+        "cron_expression": value.cron_expression,
+        "cron_words": cron.in_words(value.cron_expression),
+        "timezone": value.timezone,
+        "enabled": value.enabled,
+        "param_overrides": value.param_overrides,
+        "catch_up": value.catch_up,
+        "catch_up_window_seconds": value.catch_up_window_seconds,
+        "overlap": value.overlap,
+        "priority": value.priority,
+        "next_trigger_at": time(value.next_trigger_at),
+        "last_triggered_at": time(value.last_triggered_at),
+        "created_at": time(value.created_at),
+        "deleted_at": time(value.deleted_at),
+    }
+
+
+def occurrence(value: Occurrence) -> dict[str, Json]:
+    return {
+        "schedule_id": value.schedule_id,
+        "instant": time(value.instant),
+        "until": time(value.until),
+        "count": value.count,
+        "outcome": value.outcome,
+        "reason": value.reason,
+        "detail": value.detail,
+        "job_id": value.job_id,
+    }
+
+
+def upcoming(value: Upcoming) -> dict[str, Json]:
+    return {"utc": time(value.instant), "local": value.local.isoformat()}
+
+
 def office(value: Office) -> dict[str, Json]:
     return {
         "office_id": value.office_id,
@@ -161,6 +245,226 @@ def office(value: Office) -> dict[str, Json]:
         "on_dependency_failure": value.on_dependency_failure,
         "webhook": value.webhook,
         "created_at": time(value.created_at),
+    }
+
+
+def office_job(value: OfficeJob) -> dict[str, Json]:
+    return {
+        "job_id": value.job_id,
+        "office_id": value.office_id,
+        "job_type": value.job_type,
+        "task_id": value.task_id,
+        "role": value.role,
+        "description": value.description,
+        "status": value.status,
+        "priority": value.priority,
+        "params": value.params,
+        "timeout_ms": value.timeout_ms,
+        "depends_on": list(value.depends_on),
+        "blocked_by": [{"job_id": one.job_id, "status": one.status} for one in value.blocked_by],
+        "retry_count": value.retry_count,
+        "executions": [execution(one) for one in value.executions],
+        "created_at": time(value.created_at),
+        "started_at": time(value.started_at),
+        "completed_at": time(value.completed_at),
+        "cancelled_at": time(value.cancelled_at),
+    }
+
+
+def execution(value: Execution) -> dict[str, Json]:
+    return {
+        "id": value.id,
+        "job_id": value.job_id,
+        "attempt": value.attempt,
+        "started_at": time(value.started_at),
+        "timeout_at": time(value.timeout_at),
+        "completed_at": time(value.completed_at),
+        "session_id": value.session_id,
+        "status": value.status,
+        "error_message": value.error_message,
+        "created_at": time(value.created_at),
+    }
+
+
+def office_stats(value: OfficeStats) -> dict[str, Json]:
+    return {
+        "office_id": value.office_id,
+        "pending": value.pending,
+        "ready": value.ready,
+        "processing": value.processing,
+        "done": value.done,
+        "failed": value.failed,
+        "cancelled": value.cancelled,
+        "avg_completion_time": value.avg_completion_time,
+    }
+
+
+def office_config(value: OfficeConfig) -> dict[str, Json]:
+    """In camelCase, as the seed of the offices has it."""
+    return {
+        "maxConcurrentJobs": value.max_concurrent_jobs,
+        "maxConcurrentByRole": value.max_concurrent_by_role,
+        "defaultTimeout": value.default_timeout,
+        "maxRetries": value.max_retries,
+        "retryBackoff": value.retry_backoff,
+        "retryBaseDelay": value.retry_base_delay,
+    }
+
+
+def office_event(value: Event) -> dict[str, Json]:
+    return {
+        "type": value.type,
+        "job_id": value.job_id,
+        "office_id": value.office_id,
+        "details": value.details,
+        "timestamp": time(value.timestamp),
+    }
+
+
+def cancelled_all(value: CancelledAll) -> dict[str, Json]:
+    return {
+        "cancelled": value.cancelled,
+        "stopping": value.stopping,
+        "finishing": value.finishing,
+        "job_ids": list(value.job_ids),
+    }
+
+
+def why(value: Why) -> dict[str, Json]:
+    return {
+        "job_id": value.job_id,
+        "state": value.state,
+        "reasons": [{"code": one.code, "text": one.text, "data": one.data} for one in value.reasons],
+        "ahead": value.ahead,
+        **expected(value.expected),
+    }
+
+
+def expected(value: Expected) -> dict[str, Json]:
+    return {
+        "expected_start": time(value.expected_start),
+        "expected_end": time(value.expected_end),
+        "confidence": value.confidence,
+    }
+
+
+def expected_start(value: Forecast, job_id: str) -> str | None:
+    found = value.jobs.get(job_id)
+    return None if found is None else time(found.expected_start)
+
+
+def expected_end(value: Forecast, job_id: str) -> str | None:
+    found = value.jobs.get(job_id)
+    return None if found is None else time(found.expected_end)
+
+
+def key(value: Key) -> dict[str, Json]:
+    """Never the text that its holder sends."""
+    return {
+        "key_id": value.key_id,
+        "name": value.name,
+        "scopes": [scope.value for scope in Scope if value.scope.includes(scope)],
+        "office_id": value.office_id,
+        "created_by": value.created_by,
+        "created_at": time(value.created_at),
+    }
+
+
+def audit_entry(value: AuditEntry) -> dict[str, Json]:
+    return {
+        "audit_id": value.audit_id,
+        "timestamp": time(value.timestamp),
+        "actor": value.actor,
+        "key_id": value.key_id,
+        "action": value.action,
+        "target": value.target,
+        "office_id": value.office_id,
+        "details": value.details,
+    }
+
+
+def paused(value: SchedulerStatus) -> dict[str, Json]:
+    return {
+        "scheduler": ("scheduler", "") in value.paused,
+        "offices": [one.office_id for one in value.offices if one.is_paused],
+        "job_types": [name for scope, name in value.paused if scope == "type"],
+        "resources": [name for scope, name in value.paused if scope == "resource"],
+    }
+
+
+def status(value: SchedulerStatus) -> dict[str, Json]:
+    return {
+        "now": time(value.now),
+        "paused": paused(value),
+        "offices": [
+            {
+                "office_id": one.office_id,
+                "paused": one.is_paused,
+                "queued": one.queued,
+                "waiting": one.waiting,
+                "running": one.running,
+                "oldest_queued_at": time(one.oldest_queued_at),
+                "direct_waiting": one.direct_waiting,
+                "direct_running": one.direct_running,
+            }
+            for one in value.offices
+        ],
+        "limits": [{"limit": one.limit_key, "capacity": one.capacity, "used": one.used} for one in value.limits],
+        "held": [
+            {
+                "resource": one.resource,
+                "since": time(one.since),
+                "next_probe_at": time(one.next_probe_at),
+                "failures": one.failures,
+            }
+            for one in value.held
+        ],
+        "last_event": value.last_event,
+    }
+
+
+def webhook(value: Webhook) -> dict[str, Json]:
+    """Without its secret, which is shown once and by itself."""
+    return {
+        "webhook_id": value.webhook_id,
+        "url": value.url,
+        "events": list(value.events),
+        "office_id": value.office_id,
+        "enabled": value.enabled,
+        "disabled_reason": value.disabled_reason,
+        "old_secret_until": time(value.old_secret_until),
+        "created_by": value.created_by,
+        "created_at": time(value.created_at),
+    }
+
+
+def delivery(value: Delivery) -> dict[str, Json]:
+    return {
+        "delivery_id": value.delivery_id,
+        "webhook_id": value.webhook_id,
+        "url": value.url,
+        "event": value.event,
+        "seq": value.seq,
+        "office_id": value.office_id,
+        "job_id": value.job_id,
+        "status": value.status,
+        "reason": value.reason,
+        "next_attempt_at": time(value.next_attempt_at),
+        "created_at": time(value.created_at),
+        "finished_at": time(value.finished_at),
+        "attempts": [attempt(one) for one in value.attempts],
+    }
+
+
+def attempt(value: Attempt) -> dict[str, Json]:
+    return {
+        "number": value.number,
+        "attempted_at": time(value.attempted_at),
+        "duration_seconds": value.duration_seconds,
+        "status_code": value.status_code,
+        "error": value.error,
+        "answer": value.answer,
+        "retry_after_seconds": value.retry_after_seconds,
     }
 
 

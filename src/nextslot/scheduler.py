@@ -14,33 +14,54 @@ from . import arguments
 from .chance import Chance, SystemChance
 from .clock import Clock, Instant, SystemClock
 from .engine.audit import AuditLog
+from .engine.bulk import BulkActions
+from .engine.deliveries import DeliveryWorker, Sender
 from .engine.dependencies import DependencyResolver
 from .engine.direct import DirectExecutionHandler, Update
 from .engine.dispatcher import STARVATION_AFTER_SECONDS, Dispatcher
+from .engine.durations import Durations
 from .engine.endings import Cancelled, Endings
 from .engine.events import EventLog
 from .engine.executor import Executor
 from .engine.groups import GroupProgress
-from .engine.intake import Intake
+from .engine.intake import Accepted, Intake
 from .engine.keys import KeyRing
 from .engine.kit import Kit
 from .engine.lanes import Lanes
+from .engine.office_jobs import OfficeJobs
 from .engine.offices import OfficeSettings
 from .engine.outages import Outages, Probe
 from .engine.queue import QueueManager
 from .engine.recovery import Recovered, Recovery
+from .engine.replay import Rules
 from .engine.retry import Retried, RetryController
 from .engine.runner import Runner
+from .engine.schedule_settings import ScheduleSettings
+from .engine.schedules import ScheduleTrigger
+from .engine.templates import TemplateSettings
 from .engine.timeouts import TimeoutManager
 from .engine.timer import Timer
+from .engine.webhooks import WebhookService, WebhookSettings
+from .engine.why import Explainer
 from .engine.workers import Workers
 from .errors import Draining, Invalid, NextslotError, Unavailable
 from .faces.access import Access
+from .faces.bulk import Bulk
+from .faces.files import Files
+from .faces.forecast import Forecasts
 from .faces.keys import Keys
+from .faces.legacy import Legacy
+from .faces.lists import Lists
+from .faces.offices import Offices
+from .faces.schedules import Schedules
+from .faces.templates import Templates
+from .faces.tuning import Tunable, Tuning
+from .faces.webhooks import Webhooks
 from .handlers.catalog import Catalog
 from .handlers.files import RunFiles
 from .handlers.similarity import Known
 from .handlers.threads import DaemonThreads, Threads
+from .meters import Meters, Unmeasured
 from .model import (
     URGENT,
     Decision,
@@ -64,7 +85,8 @@ from .policy.limits import ConcurrencyPolicy, Limits
 from .store import direct, groups, jobs, lanes, offices, runs
 from .store.jobs import Place
 from .store.open import abandon_store, data_directory, open_store
-from .store.store import Tx
+from .store.store import Store, Tx
+from .tracing import Tracer, Untraced
 
 log = logging.getLogger(__name__)
 
@@ -115,42 +137,91 @@ class Scheduler:
         starvation_after_seconds: float = STARVATION_AFTER_SECONDS,
         shutdown_grace_seconds: float | None = None,
         synchronous: str = "FULL",
+        webhooks: WebhookSettings | None = None,
         clock: Clock | None = None,
         chance: Chance | None = None,
         threads: Threads | None = None,
+        sender: Sender | None = None,
         is_threaded: bool = True,
+        meters: Meters | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._url = url
+        self.node = node
         self._synchronous = synchronous
         self._is_threaded = is_threaded
-        self._grace = shutdown_grace_seconds
+        self.shutdown_grace_seconds = shutdown_grace_seconds
         self._clock = clock or SystemClock()
+        self.meters: Meters = meters or Unmeasured()
+        self.tracer: Tracer = tracer or Untraced()
         policy = limits or Limits()
         self.job_types = Catalog(self._clock)
         self._files = RunFiles(Path(data) if data is not None else data_directory(url))
-        self._events = EventLog()
+        self._events = EventLog(self.meters)
         self._timer = Timer(self._clock)
         self._lanes = Lanes(policy)
+        chance = chance or SystemChance()
         kit = Kit(
-            self._clock, chance or SystemChance(), self.job_types, self._lanes, Workers(node), self._timer, self._events
+            self._clock,
+            chance,
+            self.job_types,
+            self._lanes,
+            Workers(node),
+            self._timer,
+            self._events,
+            WebhookService(chance, self._events, webhooks or WebhookSettings()),
+            self.meters,
+            self.tracer,
         )
         self._queue = QueueManager(kit)
         self._outages = Outages(kit)
-        self._offices = OfficeSettings(policy, self._lanes)
+        self._offices = OfficeSettings(self._lanes)
         group_progress = GroupProgress(kit)
         resolver = DependencyResolver(kit)
         self._retries = RetryController(kit, self._queue, group_progress)
         self._endings = Endings(kit, self._retries, resolver, group_progress, self._outages)
         self._intake = Intake(kit, self._queue, resolver, self._endings)
-        self._executor = Executor(self._clock, self.job_types, threads or DaemonThreads(), self._files)
+        threads = threads or DaemonThreads()
+        self._executor = Executor(self._clock, self.job_types, threads, self._files)
         self._direct = DirectExecutionHandler(kit, self._intake, self._outages, node, self._executor.stop)
         self._dispatcher = Dispatcher(kit, self._direct, self._outages, starvation_after_seconds)
-        self._recovery = Recovery(kit, self._endings, self._direct, self._outages)
-        self._timeouts = TimeoutManager(kit, self._endings, self._direct, self._outages, self._executor.stop)
+        self._trigger = ScheduleTrigger(kit, self._intake)
+        self._recovery = Recovery(kit, self._endings, self._direct, self._outages, self._trigger)
+        self._webhooks = kit.webhooks
+        self._deliveries = DeliveryWorker(kit, lambda: sender or _http_sender(threads, kit.webhooks))
+        self._webhooks.connect(self._deliveries.wake)
+        self._timeouts = TimeoutManager(
+            kit, self._endings, self._direct, self._outages, self._executor.stop, self._deliveries.look, self._trigger
+        )
         self._endings.connect(stop=self._executor.stop, chain_ended=self._chain_ended)
         self._audit = AuditLog(kit.chance)
-        self._access = Access(self._clock, self._audit)
+        self._access = Access(self._clock, self._audit, self.tracer)
+        self.files = Files(self._files)
+        schedule_settings = ScheduleSettings(kit, self._intake, self._trigger, self._audit)
+        template_settings = TemplateSettings(kit, self._intake, schedule_settings, self._audit)
+        self.templates = Templates(self._access, template_settings)
+        self.schedules = Schedules(self._access, schedule_settings, self._trigger)
         self.keys = Keys(self._access, KeyRing(kit.chance), self._audit)
+        self.lists = Lists(self._access)
+        self.webhooks = Webhooks(self._access, self._webhooks, self._audit)
+        self.bulk = Bulk(self._access, BulkActions(self._endings, self._retries, self._intake))
+        office_jobs = OfficeJobs(kit, self._intake, self._queue, self._retries, self._endings)
+        self.legacy = Legacy(self._access, self.job_types, self._intake, self._endings)
+        self.offices = Offices(self._access, kit.chance, self._offices, office_jobs, self._queue, self._audit)
+        tunable = Tunable(
+            self._offices, self._dispatcher, self._intake, self._direct, self._webhooks, self._deliveries
+        )
+        self.tuning = Tuning(self._access, self._audit, tunable)
+        self._store: Store | None = None
+        self._durations = Durations()
+        self.forecast = Forecasts(
+            self._access,
+            Explainer(kit, self._dispatcher),
+            self._rules,
+            self._durations,
+            self._executor.progress,
+            threads,
+        )
         self._runner: Runner | None = None
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
@@ -188,24 +259,42 @@ class Scheduler:
 
     async def start(self) -> Recovered:
         """Opens the store, repairs what the last life left (section 15), and begins to dispatch."""
-        if self._access.is_open:
+        if self._store is not None:
             raise NextslotError("this scheduler has been started already")
         store = open_store(
-            self._url, self._close_transaction, threaded=self._is_threaded, synchronous=self._synchronous
+            self._url,
+            self._close_transaction,
+            threaded=self._is_threaded,
+            synchronous=self._synchronous,
+            meters=self.meters,
         )
-        self._access.open(store)
+        self._store = store
+        self._access.is_draining = False
         self._events.open()
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
-        self._runner = Runner(self._clock, store, self._executor, self._endings, self._direct)
+        self._runner = Runner(
+            self._clock,
+            store,
+            self._executor,
+            self._endings,
+            self._direct,
+            self._durations.note,
+            self.meters,
+            self.tracer,
+        )
         try:
             await store.write(lambda tx: self._offices.install(tx, default_office(self._clock.now())))
+            await store.write(self._webhooks.load)
             self.recovered = await self._recovery.run(store)
             await self._timeouts.start(store)
+            await self._deliveries.start(store)
             self._dispatcher.start(self._runner.launch, await store.read(lanes.last_turn))
+            # Callers from here on: until now they hear that it is starting.
+            self._access.open(store)
             await self.process()
         except BaseException:
             # Else the database would stay locked, with nobody to stop.
-            if self._access.is_open:
+            if self._store is store:
                 await self.stop(grace_seconds=0)
             raise
         return self.recovered
@@ -224,10 +313,9 @@ class Scheduler:
         """
         if self._access.is_draining:
             self._hurry.set()
-        runner = self._runner
-        if not self._access.is_open or runner is None:
+        store, runner = self._store, self._runner
+        if store is None or runner is None:
             return True
-        store = self._access.store
         if self._access.is_draining:
             await self._stopped.wait()
             return runner.has_stored_all
@@ -235,17 +323,39 @@ class Scheduler:
         self._dispatcher.stop()
         await self._direct.drain(store)
         log.info("stopping: %d jobs are running", len(runner.running))
-        await self._wait_for_the_end(runner, self._grace if grace_seconds is None else grace_seconds)
+        grace = self.shutdown_grace_seconds if grace_seconds is None else grace_seconds
+        await self._wait_for_the_end(runner, grace)
+        await self._deliveries.close()
         await self._timeouts.close()
         await self._direct.close()
         await self.job_types.close()
         self._events.close()
         await store.close()
         self._access.close()
-        self._runner = None
+        self._store = self._runner = None
         self._release_waiters()
         self._stopped.set()
         return runner.has_stored_all
+
+    def hurry(self) -> None:
+        """A scheduler that is stopping waits no longer: what still runs is interrupted."""
+        self._hurry.set()
+
+    @property
+    def is_draining(self) -> bool:
+        return self._access.is_draining
+
+    async def readiness(self) -> str | None:
+        """Why it does not take and run jobs now; None if it does."""
+        if self.is_draining:
+            return "the scheduler is stopping: running work finishes, and no new jobs are taken"
+        if not self._access.is_open:
+            return "the scheduler is starting: it repairs what the last life left"
+        try:
+            await self._access.read(lambda tx: None)
+        except NextslotError as error:
+            return f"the store does not answer: {error}"
+        return None
 
     async def _wait_for_the_end(self, runner: Runner, grace_seconds: float | None) -> None:
         """Running work finishes; once it is told to stop, it has a while; then it is left to the next recovery."""
@@ -300,22 +410,27 @@ class Scheduler:
 
     # Jobs in.
 
-    async def submit(self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any) -> Job:
+    async def submit(
+        self, job_type: str | None = None, params: Mapping[str, Json] | None = None, **options: Any
+    ) -> Job:
         """Puts a job into the queue; durable when it returns. Options are the fields of `NewJob`."""
         key = options.pop("idempotency_key", None)
         new = arguments.new_job(job_type=job_type, params={} if params is None else params, **options)
+        return (await self.accept([new], key))[0].job
+
+    async def accept(
+        self, wanted: Sequence[NewJob], idempotency_key: str | None = None, route: str = "jobs"
+    ) -> list[Accepted]:
+        """As `submit` and `submit_many`, but says of each job whether it is new or was there already."""
         now = self._clock.now()
-        accepted = await self._access.create(lambda tx: self._intake.accept(tx, [new], now, key))
-        return accepted[0].job
+        return await self._access.create(
+            lambda tx: self._intake.accept(tx, wanted, now, idempotency_key, route), rows=len(wanted)
+        )
 
     async def submit_many(self, wanted: Sequence[NewJob], idempotency_key: str | None = None) -> list[Job]:
         """Many jobs in one transaction, all or none; they may depend on each other by `key`."""
         wanted = arguments.with_instants(wanted)
-        now = self._clock.now()
-        accepted = await self._access.create(
-            lambda tx: self._intake.accept(tx, wanted, now, idempotency_key, "batch"), rows=len(wanted)
-        )
-        return [one.job for one in accepted]
+        return [one.job for one in await self.accept(wanted, idempotency_key, "batch")]
 
     async def submit_group(
         self,
@@ -326,17 +441,28 @@ class Scheduler:
         idempotency_key: str | None = None,
     ) -> tuple[Group, list[Job]]:
         """Jobs that belong together, one after the other or side by side."""
+        group, accepted = await self.accept_group(wanted, mode, on_failure, name, idempotency_key)
+        return group, [one.job for one in accepted]
+
+    async def accept_group(
+        self,
+        wanted: Sequence[NewJob],
+        mode: GroupMode | str = GroupMode.SEQUENTIAL,
+        on_failure: OnFailure | str = OnFailure.STOP,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> tuple[Group, list[Accepted]]:
+        """As `submit_group`, but says of each job whether it is new or was there already."""
         checked_mode, checked_failure = (
             arguments.choice(GroupMode, mode, "mode"),
             arguments.choice(OnFailure, on_failure, "on_failure"),
         )
         wanted = arguments.with_instants(wanted)
         now = self._clock.now()
-        group, accepted = await self._access.create(
+        return await self._access.create(
             lambda tx: self._intake.accept_group(tx, wanted, checked_mode, checked_failure, name, now, idempotency_key),
             rows=len(wanted),
         )
-        return group, [one.job for one in accepted]
 
     async def retry(self, run_id: str, priority: int | None = None) -> Retried:
         """Retries a FAILED run by hand: a new job, or its waiting retry brought forward."""
@@ -474,6 +600,9 @@ class Scheduler:
         """The run of a job, if it was dispatched."""
         return await self._access.read(lambda tx: runs.of_job(tx, job_id))
 
+    async def run_by_id(self, run_id: str) -> Run:
+        return arguments.found(await self._access.read(lambda tx: runs.get(tx, run_id)), "run", run_id)
+
     async def chain(self, job_id: str) -> list[Job]:
         """A job with all its retries, from the first on."""
         job = await self.job(job_id)
@@ -523,21 +652,28 @@ class Scheduler:
 
     # The machinery.
 
+    def _rules(self) -> Rules:
+        """As they are now: they can be changed while it runs."""
+        return Rules(self._lanes.policy, self.job_types, self._dispatcher.starvation_after_seconds)
+
     def _close_transaction(self, tx: Tx) -> None:
-        """The end of every writing transaction: the next jobs are claimed, and the events get their numbers."""
+        """The end of every writing transaction: the next jobs are claimed, the events get their numbers, and
+        what tells of them is put into the outbox."""
         self._timeouts.expire_if_late(tx)
         self._dispatcher.claim(tx)
         self._events.append(tx)
+        self._webhooks.store(tx)
 
     async def _crash(self) -> None:
         """For `testing.crash`: what is in memory is gone, and the file is free for another scheduler."""
         self._dispatcher.stop()
         self._timer.stop()
-        if self._access.is_open and self._runner is not None:
-            abandon_store(self._access.store)
+        if self._store is not None and self._runner is not None:
+            abandon_store(self._store)
             await self._runner.abandon()
+            await self._deliveries.abandon()
         self._access.close()
-        self._runner = None
+        self._store = self._runner = None
 
     def _chain_ended(self, chain_id: str) -> None:
         for waiter in self._waiters.get(chain_id, ()):
@@ -549,6 +685,13 @@ class Scheduler:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_exception(Unavailable("the scheduler was stopped before this job ended"))
+
+
+def _http_sender(threads: Threads, service: WebhookService) -> Sender:
+    # Imported here because a scheduler without webhooks needs no HTTP client in its memory.
+    from .engine.endpoints import HttpSender
+
+    return HttpSender(threads, service)
 
 
 def _end_of_chain(tx: Tx, chain_id: str) -> Ended | None:

@@ -15,14 +15,17 @@ Time passes only when nothing else can happen, so a test never sleeps for real a
 """
 
 import asyncio
+import json
 import random
 import selectors
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from .clock import Alarm, Instant, LoopAlarm, SystemClock
+from .engine.deliveries import Answer
 from .handlers.threads import InlineThreads
 from .scheduler import Scheduler
 
@@ -41,6 +44,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self.seconds = 0.0
         super().__init__(_JumpingSelector(self))
+        # asyncio adds it to the time to see what is due. After a year the real one, a nanosecond, is lost in a float, and
+        # a timer that is due exactly now would never be.
+        self._clock_resolution = 1e-7
 
     def time(self) -> float:
         return self.seconds
@@ -95,22 +101,55 @@ class SeededChance:
         return self._random.randbytes(32).hex()
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A webhook as its receiver got it."""
+
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def content(self) -> Any:
+        return json.loads(self.body)
+
+
+class Mailbox:
+    """Where webhooks go in a test: it keeps every message, and answers 200 or what `answers` has for the URL."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.answers: dict[str, Answer] = {}
+
+    async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
+        self.messages.append(Message(url, headers, body))
+        return self.answers.get(url, Answer(200))
+
+    async def close(self) -> None:
+        pass
+
+
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine on virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
 
 
-def scheduler(directory: Path | str, seed: int = 0, **options: Any) -> Scheduler:
-    """A scheduler on a real SQLite file in this directory, all in one thread, for use inside `testing.run`."""
+def scheduler(directory: Path | str, seed: int = 0, url: str | None = None, **options: Any) -> Scheduler:
+    """A scheduler on a real SQLite file in this directory, all in one thread, for use inside `testing.run`.
+
+    Or on another database, with only its files in the directory.
+    """
     options = {
+        "data": directory,
         "clock": VirtualClock(),
         "chance": SeededChance(seed),
         "threads": InlineThreads(),
+        "sender": Mailbox(),
         "is_threaded": False,
         **options,
     }
-    return Scheduler(f"sqlite:///{directory}/nextslot.db", **options)
+    return Scheduler(url or f"sqlite:///{directory}/nextslot.db", **options)
 
 
 async def settled() -> None:

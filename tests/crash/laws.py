@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 import apsw
 
+from tests import databases
+
 IS_QUEUED = "status = 'QUEUED'"
-IS_READY = "status = 'QUEUED' and unmet = 0 and is_due and is_turn"
+IS_READY = "status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1"
 IS_RUNNING = "status = 'RUNNING' and finished_at is null"
-UNMET_EDGES = "select count(*) from dependencies where dependencies.job_id = jobs.job_id and not is_met"
+UNMET_EDGES = "select count(*) from dependencies where dependencies.job_id = jobs.job_id and is_met = 0"
 END_EVENTS = {"job_completed", "job_failed", "job_timeout", "job_skipped", "job_cancelled"}
 
 
@@ -70,8 +72,9 @@ class Evidence:
 
 def find(directory: Path) -> Evidence:
     """What is on disk. The write-ahead log stays as the kill left it: the next life has to cope with it."""
-    connection = apsw.Connection(str(directory / "nextslot.db"))
-    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection = databases.plain(directory)
+    if isinstance(connection, apsw.Connection):
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     jobs = stored_jobs(connection)
     events = stored_events(connection)
     miscounted = list(miscounts(connection))
@@ -86,7 +89,7 @@ def find(directory: Path) -> Evidence:
     )
 
 
-def stored_jobs(connection: apsw.Connection) -> dict[str, StoredJob]:
+def stored_jobs(connection: Any) -> dict[str, StoredJob]:
     found = _rows(
         connection,
         "select jobs.job_id, retry_of, jobs.status, outcome, decision, priority, position, created_at,"
@@ -96,11 +99,11 @@ def stored_jobs(connection: apsw.Connection) -> dict[str, StoredJob]:
     return {job.job_id: job for job in map(StoredJob._make, found)}
 
 
-def stored_events(connection: apsw.Connection) -> list[StoredEvent]:
+def stored_events(connection: Any) -> list[StoredEvent]:
     return [StoredEvent(*row) for row in _rows(connection, "select seq, type, job_id, run_id from events order by seq")]
 
 
-def miscounts(connection: apsw.Connection) -> Iterator[str]:
+def miscounts(connection: Any) -> Iterator[str]:
     """Stored counters that are not what the jobs say."""
     ready = dict(_rows(connection, f"select lane_id, count(*) from jobs where {IS_READY} group by 1"))
     running = dict(_rows(connection, f"select lane_id, count(*) from jobs where {IS_RUNNING} group by 1"))
@@ -120,7 +123,7 @@ def miscounts(connection: apsw.Connection) -> Iterator[str]:
             yield f"job {job_id} waits for {edges}, and {unmet} are stored"
 
 
-def _misjudged_lanes(connection: apsw.Connection) -> Iterator[str]:
+def _misjudged_lanes(connection: Any) -> Iterator[str]:
     """`is_open`: the lane has ready jobs, and its office is not paused and has room for one more of them."""
     limits = _rows(connection, "select limit_key, capacity, used from limits")
     room = {key: capacity - used if capacity else 2**31 for key, capacity, used in limits}
@@ -131,8 +134,9 @@ def _misjudged_lanes(connection: apsw.Connection) -> Iterator[str]:
             yield f"lane {lane_id} is stored as {'open' if is_open else 'closed'} and is not"
 
 
-def _rows(connection: apsw.Connection, sql: str) -> list[Any]:
-    return connection.execute(sql).fetchall()
+def _rows(connection: Any, sql: str) -> list[Any]:
+    rows: list[Any] = connection.execute(sql).fetchall()
+    return rows
 
 
 @dataclass

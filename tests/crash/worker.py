@@ -12,6 +12,7 @@ import os
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import apsw
 
@@ -56,7 +57,8 @@ class Life:
 
     def __init__(self, directory: Path, jobs: int, life: int) -> None:
         self.path = directory / "nextslot.db"
-        self.scheduler = Scheduler(f"sqlite:///{self.path}", synchronous=SYNCHRONOUS)
+        self.url = os.environ.get("NEXTSLOT_CRASH_URL") or f"sqlite:///{self.path}"
+        self.scheduler = Scheduler(self.url, data=directory, synchronous=SYNCHRONOUS)
         self.witness = Witness(directory)
         self._random = random.Random(life)
         self._wanted = jobs
@@ -80,7 +82,13 @@ class Life:
 
     def _count(self) -> None:
         """What the lives before have left to submit, and to do."""
-        connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY)
+        connection: Any
+        if self.url.startswith("sqlite:"):
+            connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY)
+        else:
+            from tests import databases  # Which brings much that the many lives on SQLite need not wait for.
+
+            connection = databases.Plain(self.url)
         self._wanted -= connection.execute("select count(*) from jobs where retry_of is null").get
         self._open = connection.execute("select count(*) from jobs where finished_at is null").get
         connection.close()

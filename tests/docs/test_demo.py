@@ -19,7 +19,7 @@ import pytest
 
 
 def test_the_demo_shows_every_feature_it_names_and_ends_by_itself(tmp_path: Path) -> None:
-    ran = demo(tmp_path, "--no-story")
+    ran = demo(tmp_path, "--once", "--no-story")
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
@@ -53,7 +53,7 @@ def test_the_demo_shows_every_feature_it_names_and_ends_by_itself(tmp_path: Path
 @pytest.mark.local_llm
 @pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="needs the extra local-llm")
 def test_the_demo_generates_a_real_story_and_shows_how_it_begins_and_where_it_is(tmp_path: Path) -> None:
-    ran = demo(tmp_path, environment={"OLLAMA_BASE_URL": "http://127.0.0.1:9"})
+    ran = demo(tmp_path, "--once", environment={"OLLAMA_BASE_URL": "http://127.0.0.1:9"})
 
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "A story is written by smollm2:135m." in ran.stdout
@@ -69,7 +69,7 @@ def test_the_demo_generates_a_real_story_and_shows_how_it_begins_and_where_it_is
 def test_an_ollama_that_answers_writes_the_story_with_its_smallest_model(tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), SmallOllama) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        ran = demo(tmp_path, environment={"OLLAMA_BASE_URL": f"http://127.0.0.1:{server.server_port}"})
+        ran = demo(tmp_path, "--once", environment={"OLLAMA_BASE_URL": f"http://127.0.0.1:{server.server_port}"})
         server.shutdown()
 
     assert "A story is written by ollama:small:1b." in ran.stdout
@@ -78,7 +78,7 @@ def test_an_ollama_that_answers_writes_the_story_with_its_smallest_model(tmp_pat
 
 def test_DEC_008_the_demo_is_killed_in_the_middle_and_the_next_run_finishes_the_film(tmp_path: Path) -> None:
     killed = demo(tmp_path, "--crash", "--no-story")
-    again = demo(tmp_path, "--no-story")
+    again = demo(tmp_path, "--once", "--no-story")
 
     assert killed.returncode == -signal.SIGKILL
     assert again.returncode == 0, again.stderr
@@ -117,7 +117,7 @@ def test_a_second_demo_on_the_same_files_is_refused_with_a_sentence(tmp_path: Pa
     while "started" not in first.stdout.readline():
         pass
 
-    second = demo(tmp_path, "--no-story")
+    second = demo(tmp_path, "--once", "--no-story")
     first.send_signal(signal.SIGTERM)
     first.communicate(timeout=20)
 
@@ -127,7 +127,8 @@ def test_a_second_demo_on_the_same_files_is_refused_with_a_sentence(tmp_path: Pa
 
 
 def command(directory: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-W", "error", "-u", "-m", "nextslot.demo", "--data", str(directory / "demo"), *arguments]
+    python = [sys.executable, "-W", "error", "-u", "-m", "nextslot.demo"]
+    return [*python, "--port", "0", "--data", str(directory / "demo"), *arguments]
 
 
 def demo(

@@ -13,10 +13,22 @@ import pytest
 from nextslot import Ended, Event, Group, Job, NewJob, Office, RetryPolicy, Run, RunContext, Scheduler, errors
 from nextslot.clock import Instant
 from nextslot.engine.direct import NewDirect, Update
+from nextslot.faces.forecast import Forecasts
 from nextslot.handlers.catalog import Catalog
 from nextslot.handlers.registry import JobTypes
 from nextslot.lifecycle import settle
-from nextslot.model import CancelMode, Direct, FailureKind, Outcome, Reservation, default_office
+from nextslot.model import (
+    CancelMode,
+    Direct,
+    Expected,
+    FailureKind,
+    Forecast,
+    Outcome,
+    Reason,
+    Reservation,
+    Why,
+    default_office,
+)
 from tests.support import with_scheduler
 
 ROOT = Path(__file__).parents[2]
@@ -34,9 +46,14 @@ def test_every_way_to_add_a_job_type_is_listed_with_its_parameters() -> None:
     listed = listed_methods("Ways to add a job type")
 
     used_by_others = {"register", "get", "names", "add_language_models", "close"}
+    used_by_others |= {"add_table", "prepared", "configure", "replace", "of_claim"}  # By the configuration of a server.
     assert listed == {
         name: parameters for name, parameters in methods_of(Catalog).items() if name not in used_by_others
     }
+
+
+def test_every_method_of_the_forecast_is_listed_with_its_parameters() -> None:
+    assert listed_methods("Forecast") == methods_of(Forecasts)
 
 
 def test_every_option_of_the_scheduler_and_of_a_job_type_is_listed() -> None:
@@ -126,7 +143,8 @@ def test_every_setting_of_an_office_is_listed_with_its_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [Job, Run, Group, Ended, Direct, Reservation, Update, Event], ids=lambda value: value.__name__
+    "value", [Job, Run, Group, Ended, Direct, Reservation, Update, Event, Why, Reason, Expected, Forecast],
+    ids=lambda value: value.__name__,
 )
 def test_every_field_of_what_comes_back_is_listed(value: Any) -> None:
     row = next(cells[1] for cells in table("What you get back") if cells[0] == f"`{value.__name__}`")

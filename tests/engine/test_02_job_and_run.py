@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from nextslot import Job, Scheduler, testing
 from nextslot.errors import AlreadyDispatched, AlreadyFinished, Invalid, NotFound, UnknownJobType
 from nextslot.model import TRANSITIONS, URGENT, JobStatus, NewJob, State
 from nextslot.policy.limits import Limits
+from tests import databases
 from tests.support import (
     assert_counters,
     database,
@@ -294,7 +294,7 @@ def test_INV_001_the_database_itself_refuses_other_params_for_a_dispatched_job(t
     with_scheduler(tmp_path, main)
 
     for change in ("params = '{\"seconds\":9}'", "priority = 1", "position = 1"):
-        with pytest.raises(apsw.ConstraintError, match="INV-001"):
+        with pytest.raises(databases.REFUSALS, match="INV-001"):
             database(tmp_path).execute(f"update jobs set {change}")
 
 
@@ -630,7 +630,7 @@ async def one_job_in_each_status(scheduler: Scheduler) -> None:
     await testing.crash(scheduler)
 
 
-def is_allowed(connection: apsw.Connection, old: JobStatus, new: JobStatus) -> bool:
+def is_allowed(connection: Any, old: JobStatus, new: JobStatus) -> bool:
     """Whether a job can be moved so with plain SQL, with all that belongs to the move; nothing is kept."""
     job_id = connection.execute("select job_id from jobs where status = ?", (old,)).get
     at = {
@@ -649,7 +649,7 @@ def is_allowed(connection: apsw.Connection, old: JobStatus, new: JobStatus) -> b
             connection.execute(end, (job_id,))
             at += ", outcome = 'FAILED', decision = 'cancelled', cancel_requested_at = 2, cancel_mode = 'interrupt'"
         connection.execute(f"update jobs set status = ?, {at} where job_id = ?", (new, job_id))
-    except apsw.ConstraintError:
+    except databases.REFUSALS:
         return False
     else:
         return True
@@ -662,14 +662,13 @@ def watch_commits(scheduler: Scheduler, directory: Path, seen: set[tuple[str, st
     """Looks at every job and its run after each commit, as any other reader of the file could."""
     connection = database(directory)
 
-    def look(*_: object) -> int:
+    def look() -> None:
         seen.update(
             connection.execute(
-                """select jobs.status || iif(jobs.finished_at is null, '', ', ended'),
+                """select jobs.status || case when jobs.finished_at is null then '' else ', ended' end,
                     case when run_id is null then 'no run' else runs.status end
                 from jobs left join runs using (job_id)"""
             )
         )
-        return apsw.SQLITE_OK
 
-    scheduler._access.store._writer.set_wal_hook(look)  # type: ignore[attr-defined]
+    databases.watched(scheduler._access.store, look)

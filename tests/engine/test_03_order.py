@@ -229,6 +229,7 @@ def test_the_only_job_of_a_queue_stays_where_it_is(tmp_path: Path) -> None:
     with_scheduler(tmp_path, main)
 
 
+@pytest.mark.sqlite_only("counts the steps of its machine")
 @pytest.mark.parametrize("where", ["before", "after", "place", "front"])
 def test_thousands_of_moves_into_the_same_spot_cost_little_and_keep_the_order(tmp_path: Path, where: str) -> None:
     async def main(scheduler: Scheduler) -> None:

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 import pytest
 
 from nextslot import Event, FailureKind, NewJob, Run, RunContext, Scheduler, Skip
-from tests.support import database, history, register_handlers, states, with_scheduler
+from tests import databases
+from tests.support import history, register_handlers, states, with_scheduler
 
 NO_RETRY = {"max_attempts": 0}
 FLAVOURS = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
@@ -351,10 +352,7 @@ def test_a_log_that_cannot_be_written_strands_no_job(tmp_path: Path, is_async: b
 
 def test_an_outcome_that_the_store_refuses_is_a_failure_and_frees_the_slot(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        database(tmp_path).execute(
-            "create trigger poison before update on runs when new.result like '%poison%'"
-            " begin select raise(abort, 'not this one'); end"
-        )
+        databases.add_rule(tmp_path, "rule poison before update on runs refuse 'no' when new.result like '%poison%';")
         poisoned = await scheduler.submit("work", {"drink": "poison"})
         after = await scheduler.submit("work")
         await asyncio.sleep(60)
@@ -620,7 +618,7 @@ def with_real_scheduler(directory: Path, main: Callable[[Scheduler], Awaitable[N
     """On real time, with real threads; nothing here takes long."""
 
     async def body() -> None:
-        scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db")
+        scheduler = Scheduler(databases.url(directory), data=directory)
         register_handlers(scheduler)
         async with asyncio.timeout(30), scheduler:
             await main(scheduler)

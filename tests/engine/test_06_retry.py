@@ -17,6 +17,7 @@ from tests.support import assert_counters, history, new_scheduler, states, with_
 OF_ITS_OWN = {
     "job_id", "retry_of", "position", "created_at", "queued_at", "scheduled_for", "started_at", "finished_at",
     "outcome", "decision", "worker_id", "status", "is_due", "unique_key", "expires_at", "passed_over_since",
+    "webhook_status",
 }  # fmt: skip
 
 
@@ -34,11 +35,27 @@ def test_DEC_007_a_failed_run_makes_a_new_job_like_it(tmp_path: Path) -> None:
         assert differences(failed, retry) <= OF_ITS_OWN
         assert {name for name, value in asdict(failed).items() if value is None} <= {
             "group_id", "sequence", "retry_of", "cancel_requested_at", "cancel_mode", "cancelled_at", "cancel_reason",
-            "expires_at", "scheduled_for", "passed_over_since",
+            "expires_at", "scheduled_for", "passed_over_since", "schedule_id",
         }  # fmt: skip
         assert retry.retry_of == failed.job_id
         assert retry.unique_key is None
         assert (retry.started_at, retry.worker_id, retry.outcome, retry.decision) == (None,) * 4
+
+    with_counts(tmp_path, main)
+
+
+def test_a_retry_keeps_its_schedule(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        template = await scheduler.templates.create(name="template", job_type="fail", params={"times": 1})
+        schedule = await scheduler.schedules.create(
+            name="schedule", template_id=template.template_id, cron_expression="@yearly"
+        )
+        job = await scheduler.schedules.trigger(schedule.schedule_id)
+        await scheduler.wait(job.job_id)
+
+        chain = await scheduler.chain(job.job_id)
+
+        assert [one.schedule_id for one in chain] == [schedule.schedule_id] * 2
 
     with_counts(tmp_path, main)
 
@@ -474,6 +491,7 @@ async def submit_with_everything(scheduler: Scheduler) -> Job:
     """A job on which every field that a caller may give has a value that is not the default."""
     before = await scheduler.submit("work", {"seconds": 0})
     await scheduler.wait(before.job_id)
+    template = await scheduler.templates.create(name="template", job_type="fail")
     return await scheduler.submit(
         "fail",
         {"kind": "unavailable"},
@@ -489,8 +507,7 @@ async def submit_with_everything(scheduler: Scheduler) -> Job:
         retry_policy={"max_attempts": 2, "backoff": "linear", "jitter": 0.1, "retry_on": ["unavailable"]},
         webhook={"url": "http://localhost/hook"},
         unique_key="only one",
-        template_id="template",
-        schedule_id="schedule",
+        template_id=template.template_id,
         created_by="somebody",
     )
 

@@ -325,6 +325,7 @@ def test_cancelling_a_group_leaves_its_ended_members_alone_and_takes_its_retries
     with_counts(tmp_path, main)
 
 
+@pytest.mark.sqlite_only("counts the steps of its machine")
 def test_cancelling_a_large_group_costs_in_proportion(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.pause()

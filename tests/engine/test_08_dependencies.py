@@ -350,6 +350,7 @@ def test_20_000_jobs_and_40_000_edges_work_in_one_request(tmp_path: Path) -> Non
     with_counts(tmp_path, main)
 
 
+@pytest.mark.sqlite_only("counts the steps of its machine")
 def test_the_end_of_a_job_costs_by_its_edges_and_not_by_the_jobs_of_its_office(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         costs = []

@@ -379,6 +379,7 @@ def test_an_empty_or_impossible_group_is_refused(tmp_path: Path, wanted: Any, op
     with_counts(tmp_path, main)
 
 
+@pytest.mark.sqlite_only("counts the steps of its machine")
 @pytest.mark.parametrize("on_failure", ["stop", "skip"])
 def test_the_end_of_a_large_group_costs_in_proportion(tmp_path: Path, on_failure: str) -> None:
     async def main(scheduler: Scheduler) -> None:

@@ -11,6 +11,7 @@ import pytest
 from nextslot import Event, Fail, NewJob, Scheduler, testing
 from nextslot.errors import Invalid
 from nextslot.testing import BEGINNING
+from tests import databases
 from tests.support import database, history, new_scheduler, with_counts
 
 NO_RETRY = {"max_attempts": 0}
@@ -160,7 +161,7 @@ def test_what_was_refused_is_not_told(tmp_path: Path) -> None:
 def test_every_change_of_state_has_exactly_one_event_in_its_transaction(tmp_path: Path) -> None:
     async def body() -> None:
         async with new_scheduler(tmp_path) as scheduler:
-            database(tmp_path).execute(AUDIT)
+            database(tmp_path).execute(WATCH[databases.kind()])
             await much_happens(scheduler)
             await asyncio.sleep(3)
             await testing.crash(scheduler)
@@ -196,16 +197,26 @@ STATE = """case when {0}.status = 'CANCELLED' then 'CANCELLED'
     when {0}.status = 'QUEUED' and {0}.unmet = 0 and {0}.is_due = 1 and {0}.is_turn = 1 then 'QUEUED'
     when {0}.status = 'QUEUED' then 'WAITING' when {0}.outcome is null then 'RUNNING' else {0}.outcome end"""
 # Events are numbered last in their transaction: changes of one transaction have the same number before them.
-AUDIT = f"""
-    create table audit (after_seq, job_id, state, is_skipped);
-    create trigger audit_birth after insert on jobs begin
-        insert into audit select coalesce(max(seq), 0), new.job_id, 'BORN', 0 from events;
-    end;
-    create trigger audit_change after update on jobs when {STATE.format("old")} <> {STATE.format("new")} begin
-        insert into audit select coalesce(max(seq), 0), new.job_id, {STATE.format("new")},
-            new.status = 'RUNNING' and new.worker_id is null and new.outcome is null from events;
-    end;
-"""
+NOTED = "insert into changes_seen (after_seq, job_id, state, is_skipped) select coalesce(max(seq), 0), new.job_id"
+BIRTH = f"{NOTED}, 'BORN', 0 from events;"
+HAS_CHANGED = f"{STATE.format('old')} <> {STATE.format('new')}"
+IS_SKIPPED = "new.status = 'RUNNING' and new.worker_id is null and new.outcome is null"
+CHANGE = f"{NOTED}, {STATE.format('new')}, case when {IS_SKIPPED} then 1 else 0 end from events;"
+WATCH = {
+    "sqlite": f"""
+        create table changes_seen (number integer primary key, after_seq, job_id, state, is_skipped);
+        create trigger see_birth after insert on jobs begin {BIRTH} end;
+        create trigger see_change after update on jobs when {HAS_CHANGED} begin {CHANGE} end;
+    """,
+    "postgres": f"""
+        create table changes_seen (number bigint generated always as identity, after_seq bigint, job_id text, state text,
+            is_skipped bigint);
+        create function see_birth() returns trigger language plpgsql as $$ begin {BIRTH} return new; end $$;
+        create trigger see_birth after insert on jobs for each row execute function see_birth();
+        create function see_change() returns trigger language plpgsql as $$ begin {CHANGE} return new; end $$;
+        create trigger see_change after update on jobs for each row when ({HAS_CHANGED}) execute function see_change();
+    """,
+}
 EVENT_OF = {
     "BORN": "job_queued", "QUEUED": "job_ready", "RUNNING": "job_started", "COMPLETED": "job_completed",
     "FAILED": "job_failed", "SKIPPED": "job_skipped", "CANCELLED": "job_cancelled",
@@ -216,7 +227,7 @@ def changes(directory: Path) -> list[tuple[int, str, str]]:
     """(number of the last event before, job, state); the start of a run that a group skips is no change of its own."""
     connection = database(directory)
     rows = connection.execute(
-        "select after_seq, job_id, state from audit where not is_skipped order by rowid"
+        "select after_seq, job_id, state from changes_seen where is_skipped = 0 order by number"
     ).fetchall()
     connection.close()
     return rows  # type: ignore[return-value]
@@ -248,8 +259,9 @@ def test_numbers_only_grow_and_are_never_reused(tmp_path: Path) -> None:
             before = [event.seq for event in await history(scheduler)]
         connection = database(tmp_path)
         with connection:
-            connection.execute("pragma defer_foreign_keys = on; insert into maintenance values ('retention', 1)")
-            connection.execute("delete from events where seq < (select max(seq) from events); delete from maintenance")
+            connection.execute("insert into maintenance values ('retention', 1)")
+            connection.execute("delete from events where seq < (select max(seq) from events)")
+            connection.execute("delete from maintenance")
         connection.close()
         async with new_scheduler(tmp_path, seed=1) as scheduler:
             await scheduler.wait((await scheduler.submit("work")).job_id)

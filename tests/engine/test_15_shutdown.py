@@ -16,6 +16,7 @@ import pytest
 
 from nextslot import Job, NewJob, Scheduler, testing
 from nextslot.errors import Draining, NextslotError, Unavailable
+from tests import databases
 from tests.support import assert_counters, database, new_scheduler, register_handlers, states
 
 HOUR = 3600
@@ -331,7 +332,7 @@ PROGRAM = """
     logging.basicConfig(level="INFO")
     scheduler.STOP_GRACE_SECONDS = float(os.environ.get("STOP_GRACE", "10"))
     here = Path(sys.argv[1])
-    app = Scheduler(f"sqlite:///{here}/nextslot.db")
+    app = Scheduler(sys.argv[2], data=here)
 
     @app.job_type("patient")
     def patient(run):
@@ -353,7 +354,7 @@ def prepare(directory: Path, job_type: str = "patient") -> list[str]:
     """Two jobs in the queue of a scheduler that does not run yet."""
 
     async def body() -> list[str]:
-        scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db")
+        scheduler = Scheduler(databases.url(directory), data=directory)
         scheduler.job_type(job_type)(lambda run: None)
         register_handlers(scheduler)
         async with scheduler:
@@ -372,7 +373,7 @@ def prepare(directory: Path, job_type: str = "patient") -> list[str]:
 @contextmanager
 def process(directory: Path, **environment: object) -> Iterator[subprocess.Popen[bytes]]:
     """A scheduler in a process of its own, until the end of the block."""
-    arguments = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(directory)]
+    arguments = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(directory), databases.url(directory)]
     variables = os.environ | {name: str(value) for name, value in environment.items()}
     with (directory / "output").open("wb") as file:
         child = subprocess.Popen(arguments, stdout=file, stderr=file, env=variables)

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import apsw
 import pytest
 
 from nextslot import NewJob, Scheduler, testing
-from nextslot.store import sqlite
+from nextslot.store import postgres, sqlite
+from tests import databases
 from tests.support import with_scheduler
 
 HAND_OVER = [
@@ -99,15 +99,17 @@ def transactions() -> Iterator[list[list[str]]]:
     """The names of the statements of every transaction, in order."""
     seen: list[list[str]] = []
 
-    class Counted(sqlite.SqliteTx):
-        def __init__(self, connection: apsw.Connection) -> None:
-            super().__init__(connection)
-            names: list[str] = []
-            seen.append(names)
-            self._statements = _Noting(self._statements, names)
+    module, name = (sqlite, "SqliteTx") if databases.kind() == "sqlite" else (postgres, "PostgresTx")
+    real = getattr(module, name)
+
+    def counted(connection: object) -> object:
+        tx, names = real(connection), []
+        seen.append(names)
+        tx._statements = _Noting(tx._statements, names)
+        return tx
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqlite, "SqliteTx", Counted)
+        patch.setattr(module, name, counted)
         yield seen
 
 

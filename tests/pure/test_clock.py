@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextslot import testing
-from nextslot.clock import Instant, LoopAlarm, SystemClock
+from nextslot.clock import Instant, LoopAlarm, SchedulerAlarm, SystemClock
 
 
 @given(st.datetimes(timezones=st.just(UTC)))
@@ -103,3 +103,58 @@ def test_an_alarm_for_a_time_that_has_passed_rings_at_once() -> None:
         return rung
 
     assert testing.run(main()) == ["ring"]
+
+
+def test_an_alarm_rings_when_it_finds_that_the_clock_was_set_back() -> None:
+    async def main() -> list[float]:
+        rung: list[float] = []
+        clock, loop = testing.VirtualClock(), asyncio.get_running_loop()
+        LoopAlarm(clock, lambda: rung.append(loop.time())).set(clock.now().after(5 * 3600))
+        clock.jump(-86400)
+        await asyncio.sleep(2 * 86400)
+        return rung
+
+    assert testing.run(main()) == [pytest.approx(3600)]
+
+
+def test_DEC_003_the_alarm_of_production_is_one_job_of_APScheduler() -> None:
+    async def main() -> tuple[list[bool], int, bool]:
+        rung = asyncio.Event()
+        clock = SystemClock()
+        alarm = clock.alarm(rung.set)
+        due = clock.now().after(0.05)
+        alarm.set(clock.now().after(3600))
+        alarm.set(due)
+        assert isinstance(alarm, SchedulerAlarm)
+        assert alarm._alarm_clock is not None
+        jobs = len(alarm._alarm_clock._scheduler.get_jobs())
+        await asyncio.wait_for(rung.wait(), 15)
+        is_late = clock.now() >= due
+        rung.clear()
+        alarm.set(clock.now().after(0.02))
+        alarm.set(None)
+        await asyncio.sleep(0.1)
+        return [is_late, rung.is_set()], jobs, alarm._alarm_clock is None
+
+    assert asyncio.run(main()) == ([True, False], 1, True)
+
+
+def test_the_alarm_of_production_looks_at_the_clock_at_least_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut into much shorter pieces here: the clock is put forward, and a wait of an hour is over at the next look."""
+    monkeypatch.setattr(SchedulerAlarm, "LONGEST_WAIT", SchedulerAlarm.LONGEST_WAIT / 3000)
+
+    async def main() -> bool:
+        rung = asyncio.Event()
+        clock = SetClock()
+        clock.alarm(rung.set).set(clock.now().after(3600))
+        clock.ahead = 3600
+        return bool(await asyncio.wait_for(rung.wait(), 15))
+
+    assert asyncio.run(main())
+
+
+class SetClock(SystemClock):
+    ahead = 0.0
+
+    def now(self) -> Instant:
+        return super().now().after(self.ahead)

@@ -130,7 +130,7 @@ WRONG: dict[str, list[Any]] = {
     ),
     "office_id": [*TEXT, None],
     "job_type": [*TEXT, None],
-    "priority": [1_000_001, -1_000_000, 1.0, "1", True, None, 10**30],
+    "priority": [1_000_001, -1_000_000, 1.0, "1", True, 10**30],
     "timeout_seconds": [0, -1, float("nan"), float("inf"), "5", True, 1e12],
     "stall_timeout_seconds": [0, -0.5, "5"],
     "depends_on": ["an-id", [1], None, 5, {"a"}, ["\ud800"], ["x"] * 10_001, [["a"]]],

@@ -12,8 +12,8 @@ from nextslot.store import text
 
 SOURCE = Path(nextslot.__file__).parent
 STATEMENTS = text.statements()
-# Lists of columns, which other statements include.
-PARTS = {name for name in STATEMENTS if name.endswith(".columns")}
+# Lists of columns and the like, which other statements include.
+PARTS = {name for name in STATEMENTS if name.endswith((".columns", ".chains"))}
 
 
 # Statements.
@@ -83,6 +83,11 @@ HOT = {
     "jobs.undecided": "jobs_undecided",
     "lanes.of_office": "lanes_ready",
     "lanes.first_open": "lanes_open",
+    "lanes.next_open": "lanes_open",
+    "offices.roots": "jobs_by_office",
+    "offices.roots_of_task": "jobs_by_task",
+    "offices.failed": "jobs_office_failed",
+    "offices.cancelled": "jobs_office_cancelled",
     "dependencies.meet": "dependencies_unmet",
     "runs.overdue": "runs_timeout",
 }

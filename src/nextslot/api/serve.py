@@ -41,7 +41,8 @@ class Process:
         self._host = host
         self._port = port
         self._reload = reload
-        self._told = asyncio.Event()
+        # Set once it was told to stop.
+        self.told = asyncio.Event()
         # Where it listens, which it does before the scheduler has started.
         self.listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._server = _Server(
@@ -64,7 +65,7 @@ class Process:
             try:
                 await self._scheduler.start()
                 ready(self.listening.result())
-                await self._told.wait()
+                await self.told.wait()
                 log.info("stopping: no new jobs, running work finishes")
                 return await self._scheduler.stop()
             finally:
@@ -99,10 +100,10 @@ class Process:
 
     def stop(self) -> None:
         """What the first signal does; called again, what the second does."""
-        if self._told.is_set():
+        if self.told.is_set():
             log.warning("stopping: told again, so running work is interrupted")
             self._scheduler.hurry()
-        self._told.set()
+        self.told.set()
 
 
 def _address(listener: socket.socket) -> str:

@@ -6,6 +6,7 @@ does not touch the queue's order. The functions over a transaction come first, t
 """
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from ..errors import Conflict, Draining, Invalid, NotFound, SlotBusy, Unavailabl
 from ..lifecycle import CRASH_ERROR
 from ..model import Direct, DirectStatus, FailureKind, Json, NewJob, Outcome
 from ..policy import requests
+from ..policy.webhooks import DIRECT_EVENTS
 from ..store import direct, offices
 from ..store.store import Store, Tx
 from .intake import Intake
@@ -32,6 +34,8 @@ WAITED_TOO_LONG = "the wait ran out"
 DRAINING = "the scheduler is stopping"
 CANCELLED = "cancelled"
 OWNER_GONE = "its owner is gone"
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,10 @@ class DirectExecutionHandler:
         self._timer = kit.timer
         self._outages = outages
         self._events = kit.events
+        self._webhooks = kit.webhooks
+        self._tracer = kit.tracer
         self._node = node
+        self.most_waiting = MOST_WAITING
         self._stop = stop
         self._callers: dict[str, _Caller] = {}
         self._goodbyes: set[asyncio.Task[None]] = set()
@@ -101,7 +108,7 @@ class DirectExecutionHandler:
         if direct.get(tx, direct_id) is not None:
             raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
         slate = self._lanes.slate(tx).office(wanted.office_id)
-        if slate.callers >= MOST_WAITING:
+        if slate.callers >= self.most_waiting:
             raise SlotBusy(slate.callers, f"{slate.callers} callers are waiting already; try again later")
         job_type = self._job_types.get(wanted.job_type)
         resources = job_type.needs(wanted.params)
@@ -148,7 +155,7 @@ class DirectExecutionHandler:
         self._lanes.slate(tx).give_back(lane)
         self._outages.after_run(tx, lane, outcome, now)
         self._pass_on(tx, direct_id, ended.office_id, "RELEASED", now)
-        return self._goodbye(tx, direct_id)
+        return self._goodbye(tx, direct_id, now)
 
     def give_up(
         self, tx: Tx, direct_id: str, reason: str, now: Instant, kind: FailureKind | None = None
@@ -162,7 +169,7 @@ class DirectExecutionHandler:
         slate.office(office_id).callers -= 1
         slate.is_freed = True
         self._pass_on(tx, direct_id, office_id, "RELEASED" if kind is None else "EXPIRED", now)
-        return self._goodbye(tx, direct_id)
+        return self._goodbye(tx, direct_id, now)
 
     def do_due(self, tx: Tx, now: Instant, limit: int) -> tuple[bool, list[str], Instant | None]:
         """Waits that ran out and reservations to renew; (whether all was done, work out of time, what is next)."""
@@ -171,7 +178,7 @@ class DirectExecutionHandler:
             self._send_away(tx, direct_id, now)
         overdue = direct.overdue(tx, now, limit)
         for direct_id, expires_at in direct.expiring(tx, now.after(RENEWED_BEFORE_SECONDS)):
-            if direct_id in self._callers:
+            if self.is_on_the_line(direct_id):
                 direct.renew(tx, direct_id, now.after(RESERVATION_SECONDS))
             elif expires_at <= now and self.give_up(tx, direct_id, OWNER_GONE, now, FailureKind.CRASH) is None:
                 overdue.append(direct_id)  # It runs, and nobody is there: its work is ended first, `finish` releases.
@@ -179,6 +186,10 @@ class DirectExecutionHandler:
         renewal = None if expiry is None else max(expiry.after(-RENEWED_BEFORE_SECONDS), now.after(1))
         upcoming = [at for at in (wait, timeout, renewal) if at is not None]
         return len(over) < limit, overdue, min(upcoming, default=None)
+
+    def is_on_the_line(self, direct_id: str) -> bool:
+        """Whether its owner lives."""
+        return direct_id in self._callers
 
     def recover(self, tx: Tx) -> int:
         """What the last life left: executions FAILED, reservations EXPIRED (11.7); how many. Twice changes nothing."""
@@ -192,6 +203,7 @@ class DirectExecutionHandler:
             else:
                 direct.give_up(tx, caller.direct_id, DirectStatus.FAILED, CRASH_ERROR, FailureKind.CRASH, now)
             self._end_reservation(tx, caller.direct_id, caller.office_id, "EXPIRED", now)
+            self._ended(tx, caller.direct_id, now)
         return len(unfinished)
 
     def _send_away(self, tx: Tx, direct_id: str, now: Instant) -> None:
@@ -227,10 +239,15 @@ class DirectExecutionHandler:
             self._events.note(tx, f"reservation_{status.lower()}", now, office_id, details=details)
         return reservation_id is not None
 
-    def _goodbye(self, tx: Tx, direct_id: str) -> Direct:
+    def _goodbye(self, tx: Tx, direct_id: str, now: Instant) -> Direct:
+        ended = self._ended(tx, direct_id, now)
+        tx.after_commit(lambda: self._tell_ended(ended))
+        return ended
+
+    def _ended(self, tx: Tx, direct_id: str, now: Instant) -> Direct:
         ended = direct.get(tx, direct_id)
         assert ended is not None
-        tx.after_commit(lambda: self._tell_ended(ended))
+        self._webhooks.direct_ended(tx, ended, now)
         return ended
 
     # On the line.
@@ -240,7 +257,7 @@ class DirectExecutionHandler:
         direct_id, caller = self._pick_up(wanted)
         try:
             await store.write(lambda tx: self.request(tx, wanted, direct_id, self._clock.now()))
-            return _answer(await caller.ended, caller.ahead)
+            return answered(await caller.ended, caller.ahead)
         except asyncio.CancelledError:
             self._hang_up(store, direct_id, wanted.detach)
             raise
@@ -301,19 +318,21 @@ class DirectExecutionHandler:
             params=wanted.params,
             office_id=wanted.office_id,
             timeout_seconds=wanted.timeout_seconds,
-            webhook=wanted.webhook,
             created_by=wanted.created_by,
         )
         self._intake.check([as_job], now)
+        if wanted.webhook is not None:
+            self._webhooks.refuse_wrong("webhook", wanted.webhook, DIRECT_EVENTS)
         if not requests.is_number(wanted.wait_timeout_seconds, above=-1e-9):
             raise Invalid("a number of seconds", field="wait_timeout_seconds")
         if not isinstance(wanted.detach, bool):
             raise Invalid("true or false", field="detach")
-        if wanted.direct_id is not None and (problems := list(requests.text_problems("direct_id", wanted.direct_id))):
-            raise Invalid(problems)
+        if wanted.direct_id is not None and not _is_id(wanted.direct_id):
+            raise Invalid("letters, digits, '_' and '-', up to 100", field="direct_id")
         direct_id = wanted.direct_id or self._chance.new_id()
         if direct_id in self._callers:
             raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
+        self._tracer.called(direct_id)
         caller = self._callers[direct_id] = _Caller(wanted.office_id)
         return direct_id, caller
 
@@ -350,7 +369,12 @@ class DirectExecutionHandler:
                 caller.ended.set_result(ended)
 
 
-def _answer(ended: Direct, ahead: int) -> Direct:
+def _is_id(value: object) -> bool:
+    """Its log and artifacts are named after it, so it must not be able to lead anywhere else."""
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def answered(ended: Direct, ahead: int) -> Direct:
     """What the caller gets: the record, or why there is none."""
     if ended.status is DirectStatus.CANCELLED and ended.reason == WAITED_TOO_LONG:
         waited = ended.waited_seconds or 0

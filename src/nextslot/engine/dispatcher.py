@@ -3,12 +3,12 @@
 It decides nothing about a job's end (Endings does) and changes no job but by starting it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..clock import Instant
-from ..model import Json, Lane
+from ..model import SESSION, Json, Lane
 from ..store import codec, direct, groups, jobs, lanes, runs
 from ..store.jobs import Head
 from ..store.lanes import Outlook
@@ -39,6 +39,35 @@ class Claim(NamedTuple):
     timeout_seconds: float | None
     stall_timeout_seconds: float | None = None
     is_direct: bool = False
+    title: str | None = None
+    role: str | None = None
+    task_id: str | None = None
+    session_id: str | None = None
+
+
+class Started:
+    """The jobs that a transaction has started: who kept it while it worked finds them there after its commit."""
+
+    def __init__(self, tx: Tx) -> None:
+        self.claims: list[Claim] = []
+
+
+class Keeper(NamedTuple):
+    """Who has units kept back: a direct caller with a reservation, or a job that was passed over for too long."""
+
+    id: str
+    needs: Mapping[str, int]
+    is_direct: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look at the queue goes by, for who wants to explain it and not to start anything."""
+
+    slate: Slate
+    paused: Set[tuple[str, str]]
+    unavailable: Mapping[str, bool]
+    keepers: Sequence[Keeper]
 
 
 @dataclass(slots=True)
@@ -77,7 +106,7 @@ class Dispatcher:
         self._direct = direct_
         self._outages = outages
         self._events = kit.events
-        self._starvation_after = starvation_after_seconds
+        self.starvation_after_seconds = starvation_after_seconds
         self._launch: Callable[[Claim], None] | None = None
         self._turn = 0
 
@@ -101,6 +130,16 @@ class Dispatcher:
                 while self._start_next(tx, pass_):
                     pass
         slate.save()
+
+    def look(self, tx: Tx) -> Look:
+        """What a claim would find now; starts nothing."""
+        pass_ = self._new_pass(tx, self._lanes.slate(tx))
+        keepers = [Keeper(holder.direct_id, lane.needs, True) for holder, lane in self._callers(tx, pass_)]
+        if ("scheduler", "") not in pass_.paused:
+            for lane, head in self._starving(tx, pass_):
+                if pass_.slate.could_ever_fit(lane.needs):
+                    keepers.append(Keeper(head.job_id, lane.needs, False))
+        return Look(pass_.slate, pass_.paused, pass_.unavailable, keepers)
 
     def _new_pass(self, tx: Tx, slate: Slate) -> _Pass:
         now, outlook = self._clock.now(), lanes.outlook(tx)
@@ -130,7 +169,7 @@ class Dispatcher:
             return False
         office = pass_.slate.office(best[1])
         if not fitting:
-            pass_.others = None  # That office is one of ours now; the next of its class has to be looked for.
+            self._look_past(tx, pass_, office)
             fitting = self._open_lanes(tx, pass_, office)
         if fitting:  # Else a policy has changed its mind since the lane was stored as open: look again without it.
             self._start_first(tx, pass_, office, fitting)
@@ -154,6 +193,14 @@ class Dispatcher:
             for turn, lane in pass_.others
             if self._is_allowed(pass_, lane) and self._fits_elsewhere(pass_, lane)
         ]
+
+    def _look_past(self, tx: Tx, pass_: _Pass, office: OfficeSlate) -> None:
+        """An office is one of ours now: for each class that it was the first of, the next is looked for."""
+        ours = [one.office_id for one in pass_.slate.offices]
+        passed = [lane for _, lane in pass_.others or () if lane.office_id == office.office_id]
+        following = [lanes.next_open(tx, lane.class_key, but=ours) for lane in passed]
+        pass_.others = [(turn, lane) for turn, lane in pass_.others or () if lane.office_id != office.office_id]
+        pass_.others += [(found[1], self._lanes.lane(tx, found[0])) for found in following if found is not None]
 
     def _is_allowed(self, pass_: _Pass, lane: Lane) -> bool:
         """Not held back by a pause, an outage or for want of a handler: such a job is not passed over, it waits."""
@@ -193,7 +240,8 @@ class Dispatcher:
 
     def _start(self, tx: Tx, pass_: _Pass, lane: Lane, head: Head) -> None:
         run_id, worker_id, now = self._chance.new_id(), self._workers.take(tx), pass_.now
-        runs.begin(tx, run_id, head.job_id, now)
+        session_id = self._chance.new_id() if lane.job_type == SESSION else None
+        runs.begin(tx, run_id, head.job_id, now, session_id)
         started = jobs.start(tx, head.job_id, worker_id, now)
         assert started is not None
         heads = pass_.heads.get(lane.lane_id)
@@ -205,6 +253,7 @@ class Dispatcher:
         office.served = lane.lane_id
         pass_.slate.take(lane)
         pass_.slate.add_ready(lane.lane_id, -1)
+        pass_.slate.tally(lane.lane_id).running += 1
         self._note_probe(tx, pass_, lane)
         if started.group_id is not None:
             groups.begin(tx, started.group_id, now)
@@ -220,7 +269,12 @@ class Dispatcher:
             worker_id=worker_id,
             timeout_seconds=started.timeout_seconds,
             stall_timeout_seconds=started.stall_timeout_seconds,
+            title=started.title,
+            role=started.role,
+            task_id=started.task_id,
+            session_id=session_id,
         )
+        tx.local(Started).claims.append(claim)
         if started.timeout_seconds is not None:
             self._timer.note(tx, now.after(started.timeout_seconds))
         self._launch_after(tx, claim)
@@ -244,14 +298,18 @@ class Dispatcher:
 
         A pause does not hold it back, and the queue's order is not touched.
         """
-        for holder in direct.holders(tx) if pass_.outlook.callers else ():
-            lane = self._lanes.lane(tx, holder.lane_id)
-            if not self._answers(pass_, lane):
-                continue
+        for holder, lane in self._callers(tx, pass_):
             if self._fits(pass_, lane):
                 self._start_direct(tx, pass_, lane, holder)
             else:
                 pass_.keep_back(lane.needs)
+
+    def _callers(self, tx: Tx, pass_: _Pass) -> Iterator[tuple[direct.Holder, Lane]]:
+        """Who holds a reservation and may go, the oldest first."""
+        for holder in direct.holders(tx) if pass_.outlook.callers else ():
+            lane = self._lanes.lane(tx, holder.lane_id)
+            if self._answers(pass_, lane):
+                yield holder, lane
 
     def _start_direct(self, tx: Tx, pass_: _Pass, lane: Lane, holder: direct.Holder) -> None:
         worker_id, started = self._direct.start(tx, holder, pass_.now)
@@ -275,14 +333,17 @@ class Dispatcher:
 
     def _serve_starving(self, tx: Tx, pass_: _Pass) -> None:
         """A job passed over for too long starts as soon as it fits; until then what it needs is kept back for it."""
-        since = pass_.now.after(-self._starvation_after)
-        if pass_.outlook.passed_over_since is None or pass_.outlook.passed_over_since > since:
-            return
-        for lane, head in self._first_by_office(tx, pass_, jobs.starving(tx, since, MOST_STARVING)):
+        for lane, head in self._starving(tx, pass_):
             if self._fits(pass_, lane):
                 self._start(tx, pass_, lane, head)
             elif pass_.slate.could_ever_fit(lane.needs):
                 pass_.keep_back(lane.needs)
+
+    def _starving(self, tx: Tx, pass_: _Pass) -> list[tuple[Lane, Head]]:
+        since = pass_.now.after(-self.starvation_after_seconds)
+        if pass_.outlook.passed_over_since is None or pass_.outlook.passed_over_since > since:
+            return []
+        return self._first_by_office(tx, pass_, jobs.starving(tx, since, MOST_STARVING))
 
     def _first_by_office(
         self, tx: Tx, pass_: _Pass, starving: Iterable[tuple[str, int, Head]]

@@ -5,7 +5,7 @@ all of it. Each ending is fenced: what has ended already is not touched, and tha
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +14,10 @@ from ..errors import AlreadyFinished, NotFound
 from ..lifecycle import Cancellation, Settlement, cancel, event_of, settle
 from ..model import CancelMode, ChainEnd, Decision, FailureKind, Job, JobStatus, Outcome, Run, RunStatus
 from ..policy.groups import Action
+from ..policy.webhooks import run_events
 from ..store import groups, jobs, offices, runs
+from ..store.jobs import EndingFacts
+from ..store.lanes import Tally
 from ..store.store import Tx
 from .dependencies import DependencyResolver
 from .groups import ALL, GroupProgress
@@ -26,15 +29,25 @@ EXPIRED = "expired"
 PREDECESSOR_FAILED = "predecessor failed"
 DEPENDENCY_FAILED = "dependency failed"
 
+# What webhooks are told beside the ends of runs; the last is for those who know only the old words.
+FAILED_PERMANENTLY = ("job.failed_permanently",)
+CANCELLED_UNSTARTED = ("job.cancelled",)
+LAST_FAILED = ("failed",)
+
 
 class _Ended(NamedTuple):
     """A chain that has ended, and whose consequences are still to be drawn."""
 
     chain_id: str
+    lane_id: int
     group_id: str | None
     sequence: int | None
     end: ChainEnd
     by_request: bool = False
+    # Microseconds from its first start to its completion; none if it was skipped, or did not succeed.
+    completion_us: int | None = None
+    # How it counts in the statistics, where its last job is stored as something else than this end.
+    counts_as: ChainEnd | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +75,7 @@ class Endings:
         self._groups = groups_
         self._outages = outages
         self._events = kit.events
+        self._webhooks = kit.webhooks
         self._told_to_stop: Callable[[str, FailureKind], None] = lambda run_id, kind: None
         self._chain_ended: Callable[[str], None] = lambda chain_id: None
 
@@ -91,17 +105,23 @@ class Endings:
         self._workers.free(tx, facts.worker_id)
         lane = self._lanes.lane(tx, facts.lane_id)
         self._lanes.slate(tx).give_back(lane)
+        self._lanes.slate(tx).tally(facts.lane_id).running -= 1
         if lane.resources:
             self._outages.after_run(tx, lane, settlement.outcome, now)
         self._events.note(tx, settlement.event_type, now, facts.office_id, job_id, run_id, _details(settlement.outcome))
+        is_cancelled = settlement.job_status is JobStatus.CANCELLED
+        told = run_events(settlement.outcome.status, is_cancelled, is_last=settlement.retry is None)
+        self._webhooks.job_ended(tx, job_id, facts.office_id, facts.has_webhook, told, now)
         ended = _Ended(
             facts.chain_id,
+            facts.lane_id,
             facts.group_id,
             facts.sequence,
             settlement.chain_end or ChainEnd.FAILED,
-            by_request=settlement.job_status is JobStatus.CANCELLED,
+            by_request=is_cancelled,
+            completion_us=self._completion_us(tx, facts, settlement.outcome.status, now),
         )
-        self._follow_up(tx, job_id, facts.office_id, settlement, ended, now)
+        self._follow_up(tx, job_id, facts.office_id, facts.has_webhook, settlement, ended, now)
         return settlement
 
     def close(self, tx: Tx, job: Job, run: Run, status: RunStatus, now: Instant) -> None:
@@ -109,9 +129,19 @@ class Endings:
         jobs.close_with_run(tx, job.job_id, status, now)
         self._workers.free(tx, job.worker_id)
         self._lanes.slate(tx).give_back(self._lanes.lane(tx, job.lane_id))
+        self._lanes.slate(tx).tally(job.lane_id).running -= 1
         self._events.note(tx, event_of(status, run.failure_kind), now, job.office_id, job.job_id, run.run_id)
+        self._tell(tx, job, run_events(status, False, is_last=status is not RunStatus.FAILED), now)
         if status is not RunStatus.FAILED:
-            self._conclude(tx, [_ended(job, ChainEnd.SUCCEEDED)], now)
+            completion_us = self._completion_us(tx, job, status, now)
+            self._conclude(tx, [_ended(job, ChainEnd.SUCCEEDED)._replace(completion_us=completion_us)], now)
+
+    def _completion_us(self, tx: Tx, ended: EndingFacts | Job, status: RunStatus, now: Instant) -> int | None:
+        """How long a chain took that is completed by this, with the waits between its attempts."""
+        if status is not RunStatus.COMPLETED:
+            return None
+        began = ended.started_at if ended.retry_of is None else jobs.first_start(tx, ended.chain_id)
+        return 0 if began is None else max(now - began, 0)
 
     def decide(self, tx: Tx, job: Job, now: Instant) -> None:
         """Makes the decision that is missing after a failure (4.4): once, however often it is asked for."""
@@ -125,8 +155,10 @@ class Endings:
             self._chance.fraction(),
         )
         if settlement.decision is not None and jobs.decide(tx, job.job_id, settlement.decision):
-            ended = _ended(job, settlement.chain_end or ChainEnd.FAILED)
-            self._follow_up(tx, job.job_id, job.office_id, settlement, ended, now)
+            ended = _ended(job, settlement.chain_end or ChainEnd.FAILED)._replace(counts_as=ChainEnd.FAILED)
+            self._follow_up(tx, job.job_id, job.office_id, job.webhook is not None, settlement, ended, now)
+            if settlement.retry is None:
+                self._tell(tx, job, LAST_FAILED, now)
 
     def _end_job(self, tx: Tx, job_id: str, settlement: Settlement, now: Instant) -> None:
         if settlement.job_status is JobStatus.CANCELLED:
@@ -137,7 +169,14 @@ class Endings:
             jobs.succeed(tx, job_id, settlement.outcome.status, now)
 
     def _follow_up(
-        self, tx: Tx, job_id: str, office_id: str, settlement: Settlement, ended: _Ended, now: Instant
+        self,
+        tx: Tx,
+        job_id: str,
+        office_id: str,
+        has_webhook: bool,
+        settlement: Settlement,
+        ended: _Ended,
+        now: Instant,
     ) -> None:
         if settlement.retry is not None:
             failed = jobs.get(tx, job_id)
@@ -148,6 +187,7 @@ class Endings:
             self._events.note(
                 tx, "job_failed_permanently", now, office_id, job_id, details=_details(settlement.outcome)
             )
+            self._webhooks.job_ended(tx, job_id, office_id, has_webhook, FAILED_PERMANENTLY, now)
         self._conclude(tx, [ended], now)
 
     # A job ends without having run.
@@ -225,6 +265,7 @@ class Endings:
         if job.is_ready:
             self._lanes.slate(tx).add_ready(job.lane_id, -1)
         self._events.note(tx, "job_cancelled", now, job.office_id, job.job_id, details={"reason": reason})
+        self._tell(tx, job, CANCELLED_UNSTARTED, now)
         return _ended(job, ChainEnd.CANCELLED, by_request=requested_at is not None)
 
     def _skip_queued(self, tx: Tx, job: Job, reason: str, now: Instant) -> _Ended:
@@ -237,7 +278,11 @@ class Endings:
         if job.is_ready:
             self._lanes.slate(tx).add_ready(job.lane_id, -1)
         self._events.note(tx, "job_skipped", now, job.office_id, job.job_id, run_id, {"reason": reason})
+        self._tell(tx, job, run_events(RunStatus.SKIPPED, False, is_last=True), now)
         return _ended(job, ChainEnd.SUCCEEDED)
+
+    def _tell(self, tx: Tx, job: Job, events: Sequence[str], now: Instant) -> None:
+        self._webhooks.job_ended(tx, job.job_id, job.office_id, job.webhook is not None, events, now)
 
     # What follows from the end of a chain.
 
@@ -246,6 +291,7 @@ class Endings:
         open_ = deque(ended)
         while open_:
             chain = open_.popleft()
+            _count(self._lanes.slate(tx).tally(chain.lane_id), chain)
             cancelled = self._dependencies.after_chain(tx, chain.chain_id, chain.end, now)
             open_ += self._end_all(tx, cancelled, Action.CANCEL_REST, DEPENDENCY_FAILED, now)
             if chain.group_id is not None and chain.sequence is not None:
@@ -266,7 +312,21 @@ class Endings:
 
 
 def _ended(job: Job, end: ChainEnd, by_request: bool = False) -> _Ended:
-    return _Ended(job.chain_id, job.group_id, job.sequence, end, by_request)
+    return _Ended(job.chain_id, job.lane_id, job.group_id, job.sequence, end, by_request)
+
+
+def _count(tally: Tally, chain: _Ended) -> None:
+    """In the sums that statistics are made of."""
+    end = chain.counts_as or chain.end
+    if end is ChainEnd.CANCELLED:
+        tally.cancelled += 1
+    elif end is ChainEnd.FAILED:
+        tally.failed += 1
+    elif chain.completion_us is None:
+        tally.skipped += 1
+    else:
+        tally.completed += 1
+        tally.completion_us += chain.completion_us
 
 
 def _details(outcome: Outcome) -> Mapping[str, object] | None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from ..clock import Instant
 from ..errors import Unavailable
+from ..meters import Meters, Tally, Unmeasured
 from ..model import Event
 from ..store import events
 from ..store.store import Store, Tx
@@ -15,7 +16,8 @@ PAGE = 500
 class EventLog:
     """Appends a transaction's events together, and wakes the readers once it is durable."""
 
-    def __init__(self) -> None:
+    def __init__(self, meters: Meters | None = None) -> None:
+        self._meters = meters or Unmeasured()
         self._news = asyncio.Event()
         self._is_closing = False
 
@@ -31,30 +33,47 @@ class EventLog:
     ) -> None:
         tx.local(_Noted).events.append(events.values(type, now, office_id, job_id, run_id, details))
 
+    def noted(self, tx: Tx) -> int:
+        """How many events this transaction has noted so far."""
+        return len(tx.local(_Noted).events)
+
+    def last_number_before(self, tx: Tx) -> int:
+        """The number that came before this transaction's events, once they have theirs."""
+        return events.last(tx) - self.noted(tx)
+
     def append(self, tx: Tx) -> None:
         """The last thing a transaction does: its events get their numbers in the order they were noted."""
         noted = tx.local(_Noted).events
         if noted:
             events.append(tx, noted)
-            tx.after_commit(self._wake)
+            tally = self._meters.tally(noted)
+            tx.after_commit(lambda: self._committed(tally))
 
     async def follow(self, store: Store, after: int) -> AsyncIterator[Event]:
         """Every event from a number on, oldest first, and then each new one as it comes, until the scheduler stops."""
-        while True:
-            news, is_closing = self._news, self._is_closing
-            try:
-                page = await store.read(lambda tx, seq=after: events.after(tx, seq, PAGE))  # type: ignore[misc]
-            except Unavailable:
-                if self._is_closing:
-                    return  # Whoever comes back with its last number misses nothing.
-                raise
-            for event in page:
-                after = event.seq
-                yield event
-            if not page and is_closing:
-                return
-            if not page:
-                await news.wait()
+        follower = self._meters.follow(after)
+        try:
+            while True:
+                news, is_closing = self._news, self._is_closing
+                page = await self._page(store, follower.at)
+                for event in page or ():
+                    yield event
+                    follower.at = event.seq
+                if page is None or (not page and is_closing):
+                    return
+                if not page:
+                    await news.wait()
+        finally:
+            self._meters.leave(follower)
+
+    async def _page(self, store: Store, after: int) -> list[Event] | None:
+        """None: the store has gone with the scheduler; whoever comes back with its last number misses nothing."""
+        try:
+            return await store.read(lambda tx: events.after(tx, after, PAGE))
+        except Unavailable:
+            if self._is_closing:
+                return None
+            raise
 
     def open(self) -> None:
         self._is_closing = False
@@ -62,6 +81,10 @@ class EventLog:
     def close(self) -> None:
         """Readers get what is left, and then their end."""
         self._is_closing = True
+        self._wake()
+
+    def _committed(self, tally: Tally) -> None:
+        self._meters.happened(tally)
         self._wake()
 
     def _wake(self) -> None:

@@ -4,6 +4,7 @@ It decides no retry, changes no job and sends nothing.
 """
 
 import asyncio
+import contextvars
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,10 +45,11 @@ class Executor:
 
     async def run(self, claim: Claim, listen: Listener | None = None) -> Outcome:
         """Runs the handler to its end, whatever that is; raises only when its task is cancelled from outside."""
-        job_type = self._job_types.get(claim.job_type)
+        job_type = self._job_types.of_claim(claim.job_type)
         run = RunContext(
             claim.run_id, claim.job_id, claim.office_id, claim.job_type, claim.params, claim.attempt, self._files
         )
+        run.title, run.role, run.task_id, run.session_id = claim.title, claim.role, claim.task_id, claim.session_id
         task = asyncio.current_task() if job_type.is_async else None
         active = self._active[claim.run_id] = _Active(run, task, claim.timeout_seconds)
         if listen is not None:
@@ -59,7 +61,8 @@ class Executor:
                 if active.told is not None and task is not None:
                     task.uncancel()  # The handler has ended in its own way, and said how.
             else:
-                outcome = await self._threads.run(lambda: _call(job_type, run))
+                context = contextvars.copy_context()
+                outcome = await self._threads.run(lambda: context.run(_call, job_type, run))
         except asyncio.CancelledError:
             if active.told is None or task is None:
                 raise
@@ -103,7 +106,7 @@ class Executor:
 
     def longest_grace(self) -> float:
         """How long what runs may take to stop, by its own account: a command's tree has its grace time."""
-        running = (self._job_types.get(active.run.job_type).handler for active in self._active.values())
+        running = (self._job_types.of_claim(active.run.job_type).handler for active in self._active.values())
         return max((getattr(handler, "grace_seconds", 0.0) for handler in running), default=0.0)
 
     def stop_all(self, kind: FailureKind) -> None:

@@ -24,6 +24,7 @@ class GroupProgress:
     def __init__(self, kit: Kit) -> None:
         self._lanes = kit.lanes
         self._events = kit.events
+        self._webhooks = kit.webhooks
 
     def member_ended(self, tx: Tx, group_id: str, sequence: int, end: ChainEnd, by_request: bool, now: Instant) -> Rest:
         """Counts a member whose chain has ended, gives the next its turn, and says what happens to the rest."""
@@ -52,11 +53,13 @@ class GroupProgress:
         )
         status = status_of(group)
         is_over = group.ended == group.members
-        groups.count(tx, replace(group, status=status, finished_at=now if is_over else None))
+        group = replace(group, status=status, finished_at=now if is_over else None)
+        groups.count(tx, group)
         if is_over:
             self._events.note(
                 tx, "group_finished", now, group.office_id, details={"group_id": group.group_id, "status": status}
             )
+            self._webhooks.group_finished(tx, group, now)
 
     def _pass_turn(self, tx: Tx, group_id: str, sequence: int, now: Instant) -> None:
         """To the next member that has not ended; one that ended before its own turn had none to pass on."""

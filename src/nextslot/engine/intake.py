@@ -1,11 +1,11 @@
 """Intake: what a request becomes: it is checked, completed with defaults, and put into the queue, all or nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..clock import Instant
-from ..errors import IdempotencyMismatch, Invalid, NotFound, Problem, UnknownJobType
+from ..errors import Invalid, NotFound, Problem, UnknownJobType
 from ..handlers.registry import JobType, resource_units
 from ..model import (
     URGENT,
@@ -19,12 +19,15 @@ from ..model import (
     Office,
     OnDependencyFailure,
     OnFailure,
+    Template,
 )
 from ..policy import requests
-from ..store import codec, dependencies, groups, idempotency, jobs, offices
+from ..policy.templates import from_template
+from ..store import codec, dependencies, groups, jobs, offices, templates
 from ..store.store import Tx
 from .dependencies import DependencyResolver, refuse_cycle
 from .endings import Endings
+from .idempotency import digest, remember, replay
 from .kit import Kit
 from .queue import QueueManager
 
@@ -54,9 +57,10 @@ class Intake:
         self._job_types = kit.job_types
         self._lanes = kit.lanes
         self._queue = queue
+        self._webhooks = kit.webhooks
         self._resolver = resolver
         self._endings = endings
-        self._max_params_bytes = max_params_bytes
+        self.max_params_bytes = max_params_bytes
 
     def accept(
         self, tx: Tx, wanted: Sequence[NewJob], now: Instant, idempotency_key: str | None = None, route: str = "jobs"
@@ -67,14 +71,14 @@ class Intake:
         if idempotency_key is None:
             return self._create(tx, wanted, now, None)
         office_id = wanted[0].office_id
-        digest = self._digest(wanted, now)
-        known = self._replay(tx, office_id, route, idempotency_key, digest, now)
+        content = self._digest(wanted, now)
+        known = replay(tx, office_id, route, idempotency_key, content, now)
         if known is not None:
             found = jobs.get_many(tx, known)
             return [Accepted(found[job_id], is_new=False) for job_id in known]
         accepted = self._create(tx, wanted, now, None)
         ids = [one.job.job_id for one in accepted]
-        idempotency.put(tx, office_id, route, idempotency_key, digest, ids, now)
+        remember(tx, office_id, route, idempotency_key, content, ids, now)
         return accepted
 
     def accept_group(
@@ -86,8 +90,9 @@ class Intake:
         name: str | None,
         now: Instant,
         idempotency_key: str | None = None,
+        webhook: Mapping[str, Json] | None = None,
     ) -> tuple[Group, list[Accepted]]:
-        """Jobs of one office that belong together, in the order given."""
+        """Jobs of one office that belong together, in the order given; `webhook` is told when all have ended."""
         if not 0 < len(wanted) <= MAX_BATCH:
             raise Invalid(f"a group has 1 to {MAX_BATCH:,} jobs", field="jobs")
         if len({new.office_id for new in wanted}) > 1:
@@ -99,9 +104,12 @@ class Intake:
         office_id = wanted[0].office_id
         if name is not None and (problems := list(requests.text_problems("name", name))):
             raise Invalid(problems)
-        digest = "" if idempotency_key is None else self._digest(wanted, now, mode, on_failure, name)
+        own = () if webhook is None else (webhook,)
+        for one in own:
+            self._webhooks.refuse_wrong("webhook", one, ())
+        content = "" if idempotency_key is None else self._digest(wanted, now, mode, on_failure, name, *own)
         if idempotency_key is not None:
-            known = self._replay(tx, office_id, "groups", idempotency_key, digest, now)
+            known = replay(tx, office_id, "groups", idempotency_key, content, now)
             if known is not None:
                 return self._known_group(tx, known[0])
         group = Group(
@@ -115,8 +123,10 @@ class Intake:
             created_at=now,
         )
         accepted = self._create(tx, wanted, now, group)
+        if webhook is not None:
+            groups.set_webhook(tx, group.group_id, webhook)
         if idempotency_key is not None:
-            idempotency.put(tx, office_id, "groups", idempotency_key, digest, [group.group_id], now)
+            remember(tx, office_id, "groups", idempotency_key, content, [group.group_id], now)
         # A member that depends on what has failed already may have ended the group.
         return groups.get(tx, group.group_id) or group, accepted
 
@@ -128,21 +138,10 @@ class Intake:
 
     def _digest(self, wanted: Sequence[NewJob], now: Instant, *more: object) -> str:
         try:
-            return idempotency.digest([*wanted, *more])
+            return digest([*wanted, *more])
         except (TypeError, ValueError, RecursionError):  # Not JSON, so it has problems that are better named.
             self.check(wanted, now)
             raise
-
-    def _replay(self, tx: Tx, office_id: str, route: str, key: str, digest: str, now: Instant) -> list[str] | None:
-        problems = list(requests.text_problems("idempotency_key", key))
-        if problems:
-            raise Invalid(problems)
-        known = idempotency.get(tx, office_id, route, key, now)
-        if known is None:
-            return None
-        if known[0] != digest:
-            raise IdempotencyMismatch(f"the key {key!r} was used for another request", field="idempotency_key")
-        return known[1]
 
     def change_params(self, tx: Tx, job_id: str, params: Mapping[str, Json], now: Instant) -> Job:
         """Other parameters for a queued job: checked again, with resources and limits worked out again (INV-001)."""
@@ -161,7 +160,8 @@ class Intake:
 
     # From requests to jobs.
 
-    def _create(self, tx: Tx, wanted: Sequence[NewJob], now: Instant, group: Group | None) -> list[Accepted]:
+    def _create(self, tx: Tx, asked: Sequence[NewJob], now: Instant, group: Group | None) -> list[Accepted]:
+        wanted = self._from_templates(tx, asked)
         self.check(wanted, now)
         answers, existing = self._answers(tx, wanted)
         # The jobs to be made, and by which request: of several with one answer, by the first.
@@ -177,6 +177,37 @@ class Intake:
             Accepted(placed.get(job_id) or existing[job_id], is_new=made.get(job_id) == index)
             for index, job_id in enumerate(answers)
         ]
+
+    def _from_templates(self, tx: Tx, wanted: Sequence[NewJob]) -> Sequence[NewJob]:
+        """The requests, each completed by the template it names; one that is not there, or no more, is refused."""
+        if not any(new.template_id is not None or new.schedule_id is not None for new in wanted):
+            return wanted
+        named = {new.template_id for new in wanted if isinstance(new.template_id, str)}
+        known = templates.get_many(tx, {name for name in named if requests.is_storable(name)})
+        problems = [
+            Problem(_at(wanted, index, problem.field), problem.problem)
+            for index, new in enumerate(wanted)
+            for problem in _template_problems(new, known)
+        ]
+        if problems:
+            raise Invalid(problems[:MOST_PROBLEMS])
+        return [new if new.template_id is None else from_template(new, known[new.template_id]) for new in wanted]
+
+    def accept_each(self, tx: Tx, wanted: Sequence[NewJob], now: Instant) -> list[Job | Invalid]:
+        """Jobs that have nothing to do with each other and whose templates were applied: each is made or refused."""
+        answers: list[Job | Invalid] = []
+        known_offices: dict[str, Office] = {}
+        for new in wanted:
+            try:
+                self.check([new], now)
+                office = known_offices.get(new.office_id) or self._office(tx, new.office_id)
+                known_offices[new.office_id] = office
+                answers.append(self._draft(tx, new, self._chance.new_id(), office, now))
+            except Invalid as error:
+                answers.append(error)
+        drafts = {job.job_id: job for job in answers if isinstance(job, Job)}
+        self._store(tx, drafts, {}, now, None)
+        return answers
 
     def _answers(self, tx: Tx, wanted: Sequence[NewJob]) -> tuple[list[str], dict[str, Job]]:
         """The job that answers each request: a new one, or the one that has its unique_key; and those there are."""
@@ -210,23 +241,31 @@ class Intake:
         if problems:
             raise Invalid(problems)
 
-    def _problems(self, new: NewJob, now: Instant) -> list[Problem]:
-        problems = requests.problems(new, now)
+    def problems_so_far(self, new: NewJob, now: Instant) -> list[Problem]:
+        """Everything that is wrong with a request whose parameters are not yet complete, as a template's are not."""
+        return self._problems(new, now, is_complete=False)
+
+    def _problems(self, new: NewJob, now: Instant, is_complete: bool = True) -> list[Problem]:
+        problems = requests.problems(new, now, self._webhooks.settings.allow_private)
         if any(problem.field.startswith(("job_type", "params")) for problem in problems):
             return problems
         try:
-            job_type = self._job_types.get(new.job_type)
+            job_type = self._job_types.get(new.job_type or "")
+            if job_type.check_role is not None:
+                job_type.check_role(new.role)
         except UnknownJobType as error:
             if not problems:
                 raise
             return problems + error.problems
-        return problems + self._params_problems(job_type, new.params)
+        return problems + self._params_problems(job_type, new.params, is_complete)
 
-    def _params_problems(self, job_type: JobType, params: Mapping[str, Json]) -> list[Problem]:
+    def _params_problems(
+        self, job_type: JobType, params: Mapping[str, Json], is_complete: bool = True
+    ) -> list[Problem]:
         size = len(codec.dumps(params).encode())
-        if size > self._max_params_bytes:
-            return [Problem("params", f"{size:,} bytes of JSON; at most {self._max_params_bytes:,} are allowed")]
-        return job_type.problems(params)
+        if size > self.max_params_bytes:
+            return [Problem("params", f"{size:,} bytes of JSON; at most {self.max_params_bytes:,} are allowed")]
+        return job_type.problems(params) if is_complete else job_type.problems_so_far(params)
 
     def _keys(self, wanted: Sequence[NewJob], answers: Sequence[str]) -> dict[str, str]:
         """What the keys of a request stand for."""
@@ -314,16 +353,16 @@ class Intake:
         return office
 
     def _draft(self, tx: Tx, new: NewJob, job_id: str, office: Office, now: Instant) -> Job:
-        job_type = self._job_types.get(new.job_type)
+        job_type = self._job_types.get(new.job_type or "")
         added = resource_units(new.resources)
         resources = self._resources(office, new.role, job_type.name, job_type.needs(new.params), added)
         type_policy = requests.retry_policy(job_type.retry_policy, office.retry_policy)
-        priority = URGENT if new.urgent else new.priority
+        priority = URGENT if new.urgent else new.priority or 0
         return Job(
             job_id=job_id,
             office_id=office.office_id,
-            lane_id=self._lanes.lane_for(tx, office, new.role, new.job_type, resources),
-            job_type=new.job_type,
+            lane_id=self._lanes.lane_for(tx, office, new.role, job_type.name, resources),
+            job_type=job_type.name,
             params=new.params,
             status=JobStatus.QUEUED,
             priority=priority,
@@ -341,7 +380,10 @@ class Intake:
             role=new.role,
             task_id=new.task_id,
             title=new.title,
-            timeout_seconds=new.timeout_seconds or job_type.timeout_seconds or office.timeout_seconds,
+            timeout_seconds=new.timeout_seconds
+            or job_type.timeout_seconds
+            or self._job_types.role_timeouts.get(new.role or "")
+            or office.timeout_seconds,
             stall_timeout_seconds=new.stall_timeout_seconds or job_type.stall_timeout_seconds,
             webhook=new.webhook,
             unique_key=new.unique_key,
@@ -392,6 +434,20 @@ class Intake:
 def _member(draft: Job, group: Group, index: int) -> Job:
     is_turn = group.mode is GroupMode.PARALLEL or index == 0
     return replace(draft, group_id=group.group_id, sequence=index, is_turn=is_turn)
+
+
+def _template_problems(new: NewJob, known: Mapping[str, Template]) -> Iterator[Problem]:
+    if new.schedule_id is not None:
+        yield Problem("schedule_id", "only a schedule gives it to the jobs it makes: trigger the schedule instead")
+    if new.template_id is None:
+        return
+    template = known.get(new.template_id) if isinstance(new.template_id, str) else None
+    if template is None:
+        yield Problem("template_id", f"there is no template {new.template_id!r}")
+    elif template.archived_at is not None:
+        yield Problem("template_id", f"the template {template.name!r} was archived on {template.archived_at}")
+    elif new.job_type is not None and new.job_type != template.job_type:
+        yield Problem("job_type", f"the template {template.name!r} makes jobs of the type {template.job_type!r}")
 
 
 def _at(wanted: Sequence[NewJob], index: int, field: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from ..model import Lane, Limit, Office
 from ..policy.limits import UNLIMITED, ConcurrencyPolicy, is_local
 from ..store import lanes
-from ..store.lanes import LaneCounts
+from ..store.lanes import LaneCounts, Tally
 from ..store.store import Tx
 
 
@@ -106,6 +106,7 @@ class Slate:
         self._limits: dict[str, Limit] = {}
         self._units: dict[str, int] = {}
         self._room: dict[str, int] = {}
+        self._tallies: dict[int, Tally] = {}
         # Something shared was given back, so that other offices may have a chance too.
         self.is_freed = False
 
@@ -140,6 +141,13 @@ class Slate:
             office.stored[lane_id] = (counts.ready, counts.is_open, counts.turn)
         counts.ready += jobs
 
+    def tally(self, lane_id: int) -> Tally:
+        """What this transaction adds to the sums of a lane."""
+        known = self._tallies.get(lane_id)
+        if known is None:
+            known = self._tallies[lane_id] = Tally()
+        return known
+
     def take(self, lane: Lane) -> None:
         """A job of this lane starts."""
         self._use(lane, 1)
@@ -168,6 +176,10 @@ class Slate:
         """Writes what has changed, and only that."""
         for office in self._offices.values():
             self._save_lanes(office)
+        # What is left: of lanes that have nothing ready, and so were not looked at.
+        for lane_id, tally in self._tallies.items():
+            if tally != _NOTHING:
+                lanes.tally(self._tx, lane_id, tally)
         for key, units in self._units.items():
             if units:
                 lanes.use(self._tx, key, units)
@@ -200,4 +212,7 @@ class Slate:
             is_late = turn != office.turn and (counts.is_open or lane_id == office.served)
             if counts.ready != ready or counts.is_open != is_open or is_late:
                 counts.turn = office.turn
-                lanes.save(self._tx, lane_id, counts)
+                lanes.save(self._tx, lane_id, counts, self._tallies.pop(lane_id, None))
+
+
+_NOTHING = Tally()

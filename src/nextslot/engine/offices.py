@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 
 from ..clock import Instant
 from ..errors import Conflict, Invalid, NotFound, Problem
-from ..model import CancelMode, Json, Office, OnDependencyFailure
-from ..policy import requests
-from ..policy.limits import ConcurrencyPolicy, is_local, office_key
+from ..model import DEFAULT_OFFICE, CancelMode, Json, Office, OnDependencyFailure, default_office
+from ..policy import requests, webhooks
+from ..policy.limits import ConcurrencyPolicy, is_local, office_key, office_of
 from ..store import lanes, offices
 from ..store.store import Tx
 from .lanes import Lanes
@@ -18,14 +18,20 @@ _SETTINGS = {field.name for field in fields(Office)} - {"office_id", "is_paused"
 
 
 class OfficeSettings:
-    def __init__(self, policy: ConcurrencyPolicy, lanes_: Lanes) -> None:
-        self._policy = policy
+    def __init__(self, lanes_: Lanes) -> None:
         self._lanes = lanes_
+        # What the configuration names of an office: it wins, and is changed there only.
+        self._fixed: Mapping[str, Mapping[str, Json]] = {}
+
+    def use(self, policy: ConcurrencyPolicy, fixed: Mapping[str, Mapping[str, Json]]) -> None:
+        """What the configuration says, from now on; `configure` stores what follows from it."""
+        self._lanes.policy = policy
+        self._fixed = fixed
 
     def create(self, tx: Tx, office_id: str, settings: Mapping[str, Json], now: Instant) -> Office:
         if not isinstance(office_id, str) or not _ID.fullmatch(office_id):
             raise Invalid("letters, digits, '.', '_' and '-', up to 100", field="office_id")
-        office = _changed(Office(office_id=office_id, name=office_id, created_at=now), settings)
+        office = _changed(_new(office_id, now), settings)
         if not offices.insert(tx, office):
             raise Conflict(f"the office {office_id!r} exists already")
         return office
@@ -34,24 +40,81 @@ class OfficeSettings:
         office = offices.get(tx, office_id)
         if office is None:
             raise NotFound("office", office_id)
-        office = _changed(office, settings)
-        offices.update(tx, office)
-        self._resize(tx, office)
-        return office
+        changed = _changed(office, settings)
+        _refuse_fixed(office, changed, self._fixed.get(office_id, {}))
+        offices.update(tx, changed)
+        self._resize(tx, changed)
+        return changed
 
     def install(self, tx: Tx, office: Office) -> None:
-        """An office that always exists, and the limits of the configuration as they are now."""
+        """An office that always exists, and what the configuration says of offices and limits."""
         offices.insert(tx, office)
-        for limit in lanes.all_limits(tx):
-            if not is_local(limit.limit_key):
-                lanes.resize(tx, limit.limit_key, self._policy.capacity(limit.limit_key, office))
+        self.configure(tx, self._lanes.policy, self._fixed, office.created_at)
+
+    def configure(
+        self, tx: Tx, policy: ConcurrencyPolicy, fixed: Mapping[str, Mapping[str, Json]], now: Instant
+    ) -> list[Office]:
+        """Makes the offices that are named, gives them what is named of them, and resizes every limit.
+
+        Answers with those that are new or other than before. A lower limit stops no running job; every queue is
+        looked at in the same transaction.
+        """
+        named = {office_id: self._configured(tx, office_id, settings, now) for office_id, settings in fixed.items()}
+        everywhere = default_office(now)  # What is not local is the same for every office.
+        for key, _, _ in lanes.all_limits(tx):
+            office = named.get(office_of(key), (everywhere, False))[0]
+            if not is_local(key) or office_of(key) in named:
+                lanes.resize(tx, key, policy.capacity(key, office))
+        self._lanes.slate(tx).look_everywhere()
+        return [office for office, is_other in named.values() if is_other]
+
+    def _configured(
+        self, tx: Tx, office_id: str, settings: Mapping[str, Json], now: Instant
+    ) -> tuple[Office, bool]:
+        before = offices.get(tx, office_id)
+        after = _changed(before or _new(office_id, now), settings)
+        if before is None:
+            offices.insert(tx, after)
+        elif after != before:
+            offices.update(tx, after)
+        return after, after != before
 
     def _resize(self, tx: Tx, office: Office) -> None:
         role_prefix = f"role:{office.office_id}/"
         for limit in lanes.all_limits(tx):
             if limit.limit_key == office_key(office.office_id) or limit.limit_key.startswith(role_prefix):
-                lanes.resize(tx, limit.limit_key, self._policy.capacity(limit.limit_key, office))
+                lanes.resize(tx, limit.limit_key, self._lanes.policy.capacity(limit.limit_key, office))
         self._lanes.slate(tx).office(office.office_id)
+
+
+def settings_problems(office_id: str, settings: Mapping[str, Json]) -> list[Problem]:
+    """What is wrong with settings that are to be an office's, before there is one."""
+    if not _ID.fullmatch(office_id):
+        return [Problem("", "an office has letters, digits, '.', '_' and '-', up to 100")]
+    try:
+        _changed(_new(office_id, Instant(0)), settings)
+    except Invalid as error:
+        return error.problems
+    return []
+
+
+def _new(office_id: str, now: Instant) -> Office:
+    if office_id == DEFAULT_OFFICE:
+        return default_office(now)
+    return Office(office_id=office_id, name=office_id, created_at=now)
+
+
+def _refuse_fixed(before: Office, after: Office, fixed: Mapping[str, Json]) -> None:
+    """A setting named in the configuration file wins; to say again what it says is no change."""
+    for name, value in fixed.items():
+        old, new = getattr(before, name), getattr(after, name)
+        if name == "retry_policy":  # Parts of it may be named, and the others are free.
+            old, new = ({part: getattr(policy, part) for part in value} for policy in (old, new))
+        if old != new:
+            raise Conflict(
+                f"{name!r} of the office {before.office_id!r} is set in the configuration file and wins: "
+                "change it there, then reload"
+            )
 
 
 def _changed(office: Office, settings: Mapping[str, Json]) -> Office:
@@ -93,4 +156,4 @@ def _problems(office: Office) -> Iterator[Problem]:
     if office.timeout_seconds is not None and not requests.is_number(office.timeout_seconds, above=0):
         yield Problem("timeout_seconds", "a number of seconds above 0, or none")
     if office.webhook is not None:
-        yield from requests.json_problems("webhook", office.webhook)
+        yield from webhooks.problems("webhook", office.webhook, webhooks.EVENTS)

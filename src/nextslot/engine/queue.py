@@ -26,6 +26,7 @@ class QueueManager:
         self._lanes = kit.lanes
         self._timer = kit.timer
         self._events = kit.events
+        self._tracer = kit.tracer
 
     # Entering.
 
@@ -40,9 +41,12 @@ class QueueManager:
     def enqueue(self, tx: Tx, new: Sequence[Job], now: Instant) -> None:
         """New jobs, each at the place it was given by `back`."""
         jobs.insert(tx, new)
+        self._tracer.submitted(new)
         slate = self._lanes.slate(tx)
         for job in new:
             self._events.note(tx, "job_queued", now, job.office_id, job.job_id)
+            if job.retry_of is None:
+                slate.tally(job.lane_id).chains += 1
             if job.is_ready:
                 slate.add_ready(job.lane_id)
             if not job.is_due:

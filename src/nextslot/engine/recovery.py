@@ -14,6 +14,7 @@ from .direct import DirectExecutionHandler
 from .endings import Endings
 from .kit import Kit
 from .outages import Outages
+from .schedules import ScheduleTrigger
 
 BATCH = 200
 
@@ -26,15 +27,24 @@ class Recovered:
     closed: int = 0
     decided: int = 0
     direct: int = 0
+    occurrences: int = 0
 
 
 class Recovery:
-    def __init__(self, kit: Kit, endings: Endings, direct_: DirectExecutionHandler, outages: Outages) -> None:
+    def __init__(
+        self,
+        kit: Kit,
+        endings: Endings,
+        direct_: DirectExecutionHandler,
+        outages: Outages,
+        schedules: ScheduleTrigger,
+    ) -> None:
         self._clock = kit.clock
         self._chance = kit.chance
         self._endings = endings
         self._direct = direct_
         self._outages = outages
+        self._schedules = schedules
         self._events = kit.events
 
     async def run(self, store: Store) -> Recovered:
@@ -49,7 +59,7 @@ class Recovery:
         while batch := await store.write(self._decide, rows=BATCH):
             decided += batch
         callers = await store.write(self._recover_direct, rows=BATCH)
-        recovered = Recovered(lost, closed, decided, callers)
+        recovered = Recovered(lost, closed, decided, callers, await self._schedules.recover(store))
         if recovered != Recovered():
             await store.write(lambda tx: self._tell(tx, recovered))
         return recovered
@@ -91,6 +101,7 @@ class Recovery:
             "closed": recovered.closed,
             "decided": recovered.decided,
             "direct": recovered.direct,
+            "occurrences": recovered.occurrences,
         }
         self._events.note(tx, "recovered", self._clock.now(), None, details=details)
 

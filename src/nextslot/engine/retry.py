@@ -74,6 +74,11 @@ class RetryController:
 
     def _reopen(self, tx: Tx, last: Job, priority: int, now: Instant) -> Job:
         follower = self._follow(tx, last, priority, now, now)
+        tally = self._lanes.slate(tx).tally(last.lane_id)
+        if last.status is JobStatus.CANCELLED:
+            tally.cancelled -= 1
+        else:
+            tally.failed -= 1
         if last.group_id is not None:
             end = ChainEnd.CANCELLED if last.status is JobStatus.CANCELLED else ChainEnd.FAILED
             self._groups.member_reopened(tx, last.group_id, end, was_requested(last), now)

@@ -17,6 +17,7 @@ from .direct import DirectExecutionHandler
 from .endings import Endings
 from .kit import Kit
 from .outages import Outages
+from .schedules import ScheduleTrigger
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Due:
+class Due:
     """What a look at the clock found: whether that was all, what has to be done outside, and when to look again."""
 
     is_all: bool
@@ -42,15 +43,20 @@ class TimeoutManager:
         direct: DirectExecutionHandler,
         outages: Outages,
         stop: Callable[[str, FailureKind], None],
+        deliver: Callable[[], None] = lambda: None,
+        schedules: ScheduleTrigger | None = None,
     ) -> None:
+        """A forecast has no schedules: what they will make has no place in the queue yet."""
         self._clock = kit.clock
         self._timer = kit.timer
         self._endings = endings
         self._direct = direct
         self._outages = outages
+        self._schedules = schedules
         self._lanes = kit.lanes
         self._events = kit.events
         self._stop = stop
+        self._deliver = deliver
         self._store: Store | None = None
         self._ticking: asyncio.Task[None] | None = None
 
@@ -68,7 +74,7 @@ class TimeoutManager:
         """Does all that is due, a batch a transaction, and sets the timer for what is next."""
         assert self._store is not None
         while True:
-            due = await self._store.write(self._do_due, rows=BATCH)
+            due = await self._store.write(self.do_due, rows=BATCH)
             for run_id in due.overdue:
                 self._stop(run_id, FailureKind.TIMEOUT)
             await self._outages.probe(self._store, due.to_probe)
@@ -76,6 +82,7 @@ class TimeoutManager:
                 break
         if due.upcoming is not None:
             self._timer.wake_by(due.upcoming)
+        self._deliver()
 
     def expire_if_late(self, tx: Tx) -> None:
         """What has expired is not to start because the timer is late; the rest of what is due can wait for it."""
@@ -84,7 +91,8 @@ class TimeoutManager:
             while self._endings.expire(tx, now, BATCH) == BATCH:
                 pass
 
-    def _do_due(self, tx: Tx) -> _Due:
+    def do_due(self, tx: Tx) -> Due:
+        """A batch of what is due now."""
         now = self._clock.now()
         due = jobs.due(tx, now, BATCH)
         for freed in due:
@@ -94,9 +102,13 @@ class TimeoutManager:
         expired = self._endings.expire(tx, now, BATCH)
         no_more_callers, overdue_direct, next_direct = self._direct.do_due(tx, now, BATCH)
         to_probe, next_probe = self._outages.do_due(tx, now)
-        upcoming = [at for at in (jobs.next_instant(tx, now), next_direct, next_probe) if at is not None]
-        return _Due(
-            is_all=len(due) < BATCH and expired < BATCH and no_more_callers,
+        no_more_occurrences, next_occurrence = True, None
+        if self._schedules is not None:
+            no_more_occurrences, next_occurrence = self._schedules.do_due(tx, now, BATCH)
+        instants = (jobs.next_instant(tx, now), next_direct, next_probe, next_occurrence)
+        upcoming = [at for at in instants if at is not None]
+        return Due(
+            is_all=len(due) < BATCH and expired < BATCH and no_more_callers and no_more_occurrences,
             overdue=runs.overdue(tx, now, BATCH) + overdue_direct,
             to_probe=to_probe,
             upcoming=min(upcoming, default=None),

@@ -5,26 +5,30 @@ from typing import TypeVar
 
 from ..clock import Clock
 from ..engine.audit import AuditLog
+from ..engine.idempotency import Once, Replayed, remember, replay
 from ..errors import Draining, Unavailable
 from ..model import Actor
 from ..store.store import Store, Tx, Work
+from ..tracing import Tracer, Untraced
 
 T = TypeVar("T")
 
 # Who a change is made for: set by the HTTP layer for the time of a request. Python callers are not audited.
 actor: ContextVar[Actor | None] = ContextVar("actor", default=None)
+# The creating request that is being carried out, if its sender gave it an idempotency key.
+once: ContextVar[Once | None] = ContextVar("once", default=None)
 
 
 class Access:
-    def __init__(self, clock: Clock, audit: AuditLog) -> None:
+    def __init__(self, clock: Clock, audit: AuditLog, tracer: Tracer | None = None) -> None:
         self.clock = clock
+        self._tracer = tracer or Untraced()
         self.is_draining = False
         self._audit = audit
         self._store: Store | None = None
 
     def open(self, store: Store) -> None:
         self._store = store
-        self.is_draining = False
 
     def close(self) -> None:
         self._store = None
@@ -36,20 +40,38 @@ class Access:
     @property
     def store(self) -> Store:
         if self._store is None:
-            raise Unavailable("this scheduler is not running: use `async with scheduler:` or `await scheduler.start()`")
+            raise Unavailable(
+                "this scheduler is not running: use `async with scheduler:` or `await scheduler.start()`"
+            )
         return self._store
 
     async def read(self, work: Work[T]) -> T:
         return await self.store.read(work)
 
     async def write(self, work: Work[T], rows: int = 1) -> T:
-        return await self.store.write(self._audited(work), rows=rows)
+        return await self.store.write(self._tracer.carried(self._audited(work)), rows=rows)
 
     async def create(self, work: Work[T], rows: int = 1) -> T:
         """A write that brings new work in, which a scheduler that is stopping does not take."""
         if self.is_draining:
             raise Draining("the scheduler is stopping and takes no new jobs")
-        return await self.write(work, rows=rows)
+        return await self.write(self._once(work), rows=rows)
+
+    def _once(self, work: Work[T]) -> Work[T]:
+        request = once.get()
+        if request is None:
+            return work
+
+        def at_most_once(tx: Tx) -> T:
+            sent = (request.office_id, request.route, request.key, request.digest)
+            known = replay(tx, *sent, self.clock.now())
+            if known is not None:
+                raise Replayed(known)
+            answer = work(tx)
+            remember(tx, *sent, [request.id_of(answer)], self.clock.now())
+            return answer
+
+        return at_most_once
 
     def _audited(self, work: Work[T]) -> Work[T]:
         who = actor.get()

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 
+from ..arguments import found
 from ..engine.audit import AuditLog
 from ..engine.keys import KeyRing, digest
-from ..model import Json, Key
+from ..model import Json, Key, Page
 from ..store import keys
 from ..store.store import Tx
+from . import cursors
 from .access import Access, actor
+from .cursors import DEFAULT_LIMIT
 
 
 class Keys:
@@ -28,7 +31,7 @@ class Keys:
             self._audit.changed(tx, None, _told(key))
             return key, text
 
-        made = await self._access.write(work)
+        made = await self._access.create(work)
         self._is_guarded = True
         return made
 
@@ -38,9 +41,16 @@ class Keys:
 
         await self._access.write(work)
 
-    async def list(self, before: str = "~", limit: int = 50) -> list[Key]:
-        """The newest first, below an id."""
-        return await self._access.read(lambda tx: keys.page(tx, before, limit))
+    async def get(self, key_id: str) -> Key:
+        return found(await self._access.read(lambda tx: keys.get(tx, key_id)), "key", key_id)
+
+    async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Key]:
+        """The newest first."""
+        after = cursors.decode("keys", cursor, (str,))
+        cursors.checked_limit(limit)
+        some = await self._access.read(lambda tx: keys.page(tx, str(after[0]) if after else "~", limit + 1))
+        page = some[:limit]
+        return Page(tuple(page), cursors.encode("keys", (page[-1].key_id,)) if len(some) > limit else None)
 
     async def find(self, text: str) -> Key | None:
         """Whose key this is. The digest is looked up, so there is no comparison whose time could tell anything."""

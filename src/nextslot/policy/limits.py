@@ -37,6 +37,11 @@ def is_local(limit_key: str) -> bool:
     return limit_key.startswith(("office:", "role:"))
 
 
+def office_of(limit_key: str) -> str:
+    """The office that a local limit belongs to."""
+    return limit_key.partition(":")[2].partition("/")[0]
+
+
 class ConcurrencyPolicy(Protocol):
     def keys(self, office_id: str, role: str | None, job_type: str, resources: Mapping[str, int]) -> Mapping[str, int]:
         """The limits such a job falls under, with the units it takes of each."""

@@ -19,6 +19,7 @@ from ..model import (
     OnDependencyFailure,
     RetryPolicy,
 )
+from . import webhooks
 
 MAX_PARAMS_BYTES = 256 * 1024
 MAX_DEPTH = 64
@@ -36,7 +37,7 @@ AN_INSTANT = "an instant between 1970 and 9999"
 _OPTIONAL_TEXTS = ("key", "role", "task_id", "title", "unique_key", "created_by", "template_id", "schedule_id")
 
 
-def problems(new: NewJob, now: Instant) -> list[Problem]:
+def problems(new: NewJob, now: Instant, allow_private: bool = True) -> list[Problem]:
     """Everything that is wrong with a request, apart from its parameters' schema."""
     return [
         *_text_problems(new),
@@ -44,14 +45,17 @@ def problems(new: NewJob, now: Instant) -> list[Problem]:
         *_time_problems(new, now),
         *resource_problems(new.resources),
         *_policy_problems(new.retry_policy),
-        *(json_problems("webhook", new.webhook) if new.webhook is not None else ()),
+        *(webhooks.problems("webhook", new.webhook, allow_private=allow_private) if new.webhook is not None else ()),
         *json_problems("params", new.params),
     ]
 
 
 def _text_problems(new: NewJob) -> Iterator[Problem]:
-    for name in ("office_id", "job_type"):
-        yield from text_problems(name, getattr(new, name))
+    yield from text_problems("office_id", new.office_id)
+    if new.job_type is None:
+        yield Problem("job_type", "say the job_type, or the template_id of a template that has one")
+    else:
+        yield from text_problems("job_type", new.job_type)
     for name in _OPTIONAL_TEXTS:
         value = getattr(new, name)
         if value is not None:
@@ -84,14 +88,19 @@ def is_storable(text: str) -> bool:
 
 
 def _number_problems(new: NewJob) -> Iterator[Problem]:
-    if type(new.priority) is not int or not (-MAX_PRIORITY <= new.priority <= MAX_PRIORITY or new.priority == URGENT):
-        yield Problem("priority", f"a whole number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}")
-    elif new.urgent and new.priority not in (0, URGENT):
+    if new.priority is not None:
+        yield from priority_problems(new.priority)
+    if new.urgent and new.priority not in (None, 0, URGENT):
         yield Problem("urgent", "an urgent job has no other priority")
     for name in ("timeout_seconds", "stall_timeout_seconds"):
         value = getattr(new, name)
         if value is not None and not is_number(value, above=0):
             yield Problem(name, "a number of seconds above 0")
+
+
+def priority_problems(value: object) -> Iterator[Problem]:
+    if type(value) is not int or not (-MAX_PRIORITY <= value <= MAX_PRIORITY or value == URGENT):
+        yield Problem("priority", f"a whole number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}")
 
 
 def _time_problems(new: NewJob, now: Instant) -> Iterator[Problem]:

@@ -3,7 +3,7 @@
 from ..clock import Instant
 from ..model import AuditEntry
 from . import codec
-from .store import Tx
+from .store import Row, Tx
 
 
 def append(tx: Tx, entry: AuditEntry) -> None:
@@ -22,18 +22,18 @@ def append(tx: Tx, entry: AuditEntry) -> None:
 
 def page(tx: Tx, before: str, limit: int) -> list[AuditEntry]:
     """The newest first, from an id downwards."""
-    return [
-        AuditEntry(
-            audit_id=audit_id,
-            timestamp=Instant(timestamp),
-            actor=actor,
-            key_id=key_id,
-            action=action,
-            target=target,
-            office_id=office_id,
-            details=codec.parsed(details),
-        )
-        for audit_id, timestamp, actor, key_id, action, target, office_id, details in tx.rows(
-            "audit.page", before=before, limit=limit
-        )
-    ]
+    return [_entry(row) for row in tx.rows("audit.page", before=before, limit=limit)]
+
+
+def _entry(row: Row) -> AuditEntry:
+    audit_id, timestamp, actor, key_id, action, target, office_id, details = row
+    return AuditEntry(
+        audit_id=audit_id,
+        timestamp=Instant(timestamp),
+        actor=actor,
+        key_id=key_id,
+        action=action,
+        target=target,
+        office_id=office_id,
+        details=codec.parsed(details),
+    )

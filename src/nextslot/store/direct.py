@@ -50,7 +50,13 @@ def insert(tx: Tx, direct: Direct, webhook: Mapping[str, Json] | None) -> None:
 
 def get(tx: Tx, direct_id: str) -> Direct | None:
     row = tx.row("direct.get", direct_id=direct_id)
-    return None if row is None else _direct(row)
+    return None if row is None else of_row(row)
+
+
+def webhook(tx: Tx, direct_id: str) -> Mapping[str, Json] | None:
+    row = tx.row("direct.webhook", direct_id=direct_id)
+    found: Mapping[str, Json] | None = None if row is None else codec.parsed(row[0])
+    return found
 
 
 def waiting_ids(tx: Tx, office_id: str) -> list[str]:
@@ -103,7 +109,7 @@ def overdue(tx: Tx, now: Instant, limit: int) -> list[str]:
 
 
 def unfinished(tx: Tx) -> list[Direct]:
-    return [_direct(row) for row in tx.rows("direct.unfinished")]
+    return [of_row(row) for row in tx.rows("direct.unfinished")]
 
 
 def reserve(
@@ -139,18 +145,29 @@ def expiring(tx: Tx, by: Instant) -> list[tuple[str, Instant]]:
 
 
 def reservations(tx: Tx, before: Instant, limit: int) -> list[Reservation]:
-    return [
-        Reservation(
-            reservation_id=row[0],
-            direct_id=row[1],
-            office_id=row[2],
-            reserved_at=Instant(row[3]),
-            reserved_by=row[4],
-            expires_at=Instant(row[5]),
-            status=row[6],
-        )
-        for row in tx.rows("direct.reservations", before=before, limit=limit)
-    ]
+    return [reservation_of_row(row) for row in tx.rows("direct.reservations", before=before, limit=limit)]
+
+
+def active_reservation(tx: Tx, office_id: str) -> Reservation | None:
+    row = tx.row("pages.active_reservation", office_id=office_id)
+    return None if row is None else reservation_of_row(row)
+
+
+def counts(tx: Tx) -> dict[str, tuple[int, int]]:
+    """By office, how many callers wait and how many run."""
+    return {office_id: (waiting, running) for office_id, waiting, running in tx.rows("pages.direct_counts")}
+
+
+def reservation_of_row(row: Row) -> Reservation:
+    return Reservation(
+        reservation_id=row[0],
+        direct_id=row[1],
+        office_id=row[2],
+        reserved_at=Instant(row[3]),
+        reserved_by=row[4],
+        expires_at=Instant(row[5]),
+        status=row[6],
+    )
 
 
 def next_instants(tx: Tx, now: Instant) -> tuple[Instant | None, Instant | None, Instant | None]:
@@ -160,7 +177,7 @@ def next_instants(tx: Tx, now: Instant) -> tuple[Instant | None, Instant | None,
     return codec.instant(row[0]), codec.instant(row[1]), codec.instant(row[2])
 
 
-def _direct(row: Row) -> Direct:
+def of_row(row: Row) -> Direct:
     (direct_id, office_id, lane_id, job_type, params, status, is_detached, timeout_seconds, stall_timeout_seconds,
      created_by, created_at, wait_until, started_at, timeout_at, finished_at, worker_id, exit_code, error, failure_kind,
      reason, log_path, session_id, result, artifacts) = row  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from ..clock import Instant
 from ..model import Event
 from . import codec
-from .store import Tx
+from .store import Row, Tx
 
 Values = Mapping[str, object]
 
@@ -33,18 +33,19 @@ def append(tx: Tx, events: list[Values]) -> None:
 
 
 def after(tx: Tx, seq: int, limit: int) -> list[Event]:
-    return [
-        Event(
-            seq=row[0],
-            type=row[1],
-            office_id=row[2],
-            job_id=row[3],
-            run_id=row[4],
-            details=codec.loads(row[5]),
-            timestamp=Instant(row[6]),
-        )
-        for row in tx.rows("events.after", after=seq, limit=limit)
-    ]
+    return [of_row(row) for row in tx.rows("events.after", after=seq, limit=limit)]
+
+
+def of_row(row: Row) -> Event:
+    return Event(
+        seq=row[0],
+        type=row[1],
+        office_id=row[2],
+        job_id=row[3],
+        run_id=row[4],
+        details=codec.loads(row[5]),
+        timestamp=Instant(row[6]),
+    )
 
 
 def last(tx: Tx) -> int:

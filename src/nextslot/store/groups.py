@@ -1,7 +1,9 @@
 """Groups: rows to values and back, one function a statement."""
 
+from collections.abc import Mapping
+
 from ..clock import Instant
-from ..model import Group, GroupMode, GroupStatus, OnFailure
+from ..model import Group, GroupMode, GroupStatus, Json, OnFailure
 from . import codec
 from .store import Row, Tx
 
@@ -21,7 +23,7 @@ def insert(tx: Tx, group: Group) -> None:
 
 def get(tx: Tx, group_id: str) -> Group | None:
     row = tx.row("groups.get", group_id=group_id)
-    return None if row is None else _group(row)
+    return None if row is None else of_row(row)
 
 
 def begin(tx: Tx, group_id: str, now: Instant) -> bool:
@@ -40,7 +42,21 @@ def count(tx: Tx, group: Group) -> None:
     )
 
 
-def _group(row: Row) -> Group:
+def set_webhook(tx: Tx, group_id: str, webhook: Mapping[str, Json]) -> None:
+    tx.run("groups.set_webhook", group_id=group_id, webhook=codec.dumps(webhook))
+
+
+def webhook(tx: Tx, group_id: str) -> tuple[Mapping[str, Json] | None, str | None]:
+    """Its own webhook, if it has one, and the delivery that told of its end, if one did."""
+    row = tx.row("groups.webhook", group_id=group_id)
+    return (None, None) if row is None else (codec.parsed(row[0]), row[1])
+
+
+def told(tx: Tx, group_id: str, delivery_id: str) -> None:
+    tx.run("groups.told", group_id=group_id, delivery_id=delivery_id)
+
+
+def of_row(row: Row) -> Group:
     return Group(
         group_id=row[0],
         office_id=row[1],

@@ -62,6 +62,9 @@ class Started(NamedTuple):
     retry_of: str | None
     timeout_seconds: float | None
     stall_timeout_seconds: float | None
+    title: str | None
+    role: str | None
+    task_id: str | None
 
 
 class EndingFacts(NamedTuple):
@@ -74,6 +77,8 @@ class EndingFacts(NamedTuple):
     sequence: int | None
     retry_of: str | None
     worker_id: str | None
+    has_webhook: bool
+    started_at: Instant
     retry_policy: RetryPolicy
     cancel_mode: CancelMode | None
 
@@ -126,11 +131,9 @@ def ending_facts(tx: Tx, job_id: str) -> EndingFacts | None:
     row = tx.row("jobs.ending_facts", job_id=job_id)
     if row is None:
         return None
-    office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, policy, mode = row
+    *facts, started_at, policy, mode = row
     mode = None if mode is None else CancelMode(mode)
-    return EndingFacts(
-        office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, codec.policy(policy), mode
-    )
+    return EndingFacts(*facts, Instant(started_at), codec.policy(policy), mode)
 
 
 def succeed(tx: Tx, job_id: str, outcome: RunStatus, now: Instant) -> bool:
@@ -195,6 +198,11 @@ def failures_before(tx: Tx, chain_id: str, job_id: str) -> list[FailureKind]:
         # A job that was cancelled before it ran and then retried by hand has no run; its link counts like an error's.
         kinds.append(FailureKind.ERROR if kind is None else FailureKind(kind))
     return kinds[::-1]
+
+
+def first_start(tx: Tx, chain_id: str) -> Instant | None:
+    row = tx.row("jobs.first_start", chain_id=chain_id)
+    return None if row is None else codec.instant(row[0])
 
 
 def successor(tx: Tx, job_id: str) -> str | None:
@@ -324,6 +332,26 @@ def live_members(tx: Tx, group_id: str, limit: int) -> list[Job]:
 
 def members(tx: Tx, group_id: str) -> list[Job]:
     return _jobs(tx.rows("jobs.members", group_id=group_id))
+
+
+def of_rows(rows: Iterable[Row]) -> list[Job]:
+    """The jobs of whole rows, which `pages.py` found."""
+    return _jobs(rows)
+
+
+def links(tx: Tx, chain_ids: Iterable[str]) -> dict[str, str]:
+    """Which job each retry of these chains retries."""
+    return dict(tx.rows("pages.links", chain_ids=codec.key_set(chain_ids)))
+
+
+def queue_counts(tx: Tx) -> dict[str, int]:
+    """How many jobs of each office have the status QUEUED, waiting ones too."""
+    return dict(tx.rows("pages.queue_counts"))
+
+
+def ready_counts(tx: Tx) -> dict[int, tuple[int, Instant]]:
+    """By lane, how many jobs are free to go, and since when the oldest of them exists."""
+    return {lane_id: (count, Instant(oldest)) for lane_id, count, oldest in tx.rows("pages.ready_counts")}
 
 
 def place_of(job: Job) -> Place:

@@ -18,6 +18,33 @@ class LaneCounts:
     turn: int
 
 
+@dataclass(slots=True)
+class Tally:
+    """What is added to the sums that an office's statistics are made of."""
+
+    running: int = 0
+    chains: int = 0
+    completed: int = 0
+    skipped: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    completion_us: int = 0
+
+    def values(self) -> dict[str, int]:
+        return {
+            "running": self.running,
+            "chains": self.chains,
+            "completed": self.completed,
+            "skipped": self.skipped,
+            "failed": self.failed,
+            "cancelled": self.cancelled,
+            "completion_us": self.completion_us,
+        }
+
+
+_NOTHING = Tally().values()
+
+
 def find(tx: Tx, office_id: str, class_key: str, local: Mapping[str, int]) -> int | None:
     row = tx.row("lanes.find", office_id=office_id, class_key=class_key, local=codec.canonical(local))
     return row[0] if row else None
@@ -77,6 +104,11 @@ def of_office(tx: Tx, office_id: str) -> tuple[bool, int, int, dict[int, LaneCou
     return rows[0][0] == 1, rows[0][1], rows[0][2] or 0, counts
 
 
+def running_counts(tx: Tx) -> list[tuple[int, str, int]]:
+    """(lane, office, how many jobs run) of every lane."""
+    return [(lane_id, office_id, running) for lane_id, office_id, running in tx.rows("pages.lane_offices")]
+
+
 def last_turn(tx: Tx) -> int:
     row = tx.row("lanes.last_turn")
     return row[0] if row and row[0] is not None else 0
@@ -104,13 +136,24 @@ def outlook(tx: Tx) -> Outlook:
     return Outlook(row[0], row[1], row[2] is not None, row[3], row[4])
 
 
-def save(tx: Tx, lane_id: int, counts: LaneCounts) -> None:
-    tx.run("lanes.save", lane_id=lane_id, ready=counts.ready, is_open=int(counts.is_open), turn=counts.turn)
+def save(tx: Tx, lane_id: int, counts: LaneCounts, tally: Tally | None) -> None:
+    added = _NOTHING if tally is None else tally.values()
+    tx.run("lanes.save", lane_id=lane_id, ready=counts.ready, is_open=int(counts.is_open), turn=counts.turn, **added)
+
+
+def tally(tx: Tx, lane_id: int, tally: Tally) -> None:
+    tx.run("lanes.tally", lane_id=lane_id, **tally.values())
 
 
 def first_open(tx: Tx, but: Iterable[str]) -> list[tuple[int, int]]:
     """(lane, turn): of each class the open lane whose office was served longest ago, leaving out some offices."""
     return [(lane_id, turn) for lane_id, turn in tx.rows("lanes.first_open", but=codec.key_set(but))]
+
+
+def next_open(tx: Tx, class_key: str, but: Iterable[str]) -> tuple[int, int] | None:
+    """As `first_open`, of one class."""
+    row = tx.row("lanes.next_open", class_key=class_key, but=codec.key_set(but))
+    return None if row is None else (row[0], row[1])
 
 
 def add_limit(tx: Tx, limit_key: str, capacity: int) -> None:

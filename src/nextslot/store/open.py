@@ -1,42 +1,63 @@
-"""Opens a store by its address: `sqlite:///file.db` (relative), `sqlite:////absolute/file.db`."""
+"""Opens a store by its address: `sqlite:///file.db` (relative), `sqlite:////absolute/file.db`, `postgresql://…`."""
 
+import re
 from pathlib import Path
 from urllib.parse import unquote
 
 from ..errors import StoreError
+from ..meters import Meters
 from .sqlite import SqliteStore
 from .store import Closing, Store
 
 _SQLITE = "sqlite:///"
+_POSTGRES = ("postgresql://", "postgres://")
 
 
-def open_store(url: str, closing: Closing, *, threaded: bool, synchronous: str) -> Store:
+def open_store(
+    url: str, closing: Closing, *, threaded: bool, synchronous: str, meters: Meters | None = None
+) -> Store:
+    if synchronous not in ("FULL", "NORMAL"):
+        raise StoreError(
+            "synchronous is FULL (durable when acknowledged) or NORMAL (a power cut may lose the last moment)"
+        )
+    if url.startswith(_POSTGRES):
+        return _open_postgres(url, closing, threaded, synchronous, meters)
     path = _path(url)
     if not path.parent.is_dir():
         raise StoreError(f"the directory of {path} does not exist: make it first")
     if path.is_dir():
         raise StoreError(f"{path} is a directory: name a file in it")
-    if synchronous not in ("FULL", "NORMAL"):
-        raise StoreError(
-            "synchronous is FULL (durable when acknowledged) or NORMAL (a power cut may lose the last moment)"
-        )
-    return SqliteStore(path, closing, threaded=threaded, synchronous=synchronous)
+    return SqliteStore(path, closing, threaded=threaded, synchronous=synchronous, meters=meters)
+
+
+def _open_postgres(url: str, closing: Closing, threaded: bool, synchronous: str, meters: Meters | None) -> Store:
+    # Imported here because the driver is an extra, and nobody else needs it.
+    try:
+        from .postgres import PostgresStore
+    except ImportError as error:
+        raise StoreError(f"PostgreSQL needs a driver: pip install nextslot[postgres] ({error})") from error
+    return PostgresStore(url, closing, threaded=threaded, synchronous=synchronous, meters=meters)
 
 
 def abandon_store(store: Store) -> None:
     """Drops a store as a crash would: works that wait are never run, and nothing is flushed."""
-    assert isinstance(store, SqliteStore)
     store.abandon()
 
 
 def data_directory(url: str) -> Path:
-    """Where logs and artifacts go unless another place is given: beside the database."""
-    return _path(url).parent
+    """Where logs and artifacts go unless another place is given: beside the database, or here if that is elsewhere."""
+    return Path("nextslot-data") if url.startswith(_POSTGRES) else _path(url).parent
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The file of a SQLite database; PostgreSQL has none."""
+    return None if url.startswith(_POSTGRES) else _path(url)
 
 
 def _path(url: str) -> Path:
     if not url.startswith(_SQLITE) or len(url) == len(_SQLITE):
-        raise StoreError(f"{url!r} is not a database address; use sqlite:///file.db")
+        shown = re.sub(r"(//[^/@:]*):[^/]*@", r"\1:***@", url)
+        raise StoreError(f"{shown!r} is not a database address; use sqlite:///file.db or postgresql://host/database")
     if url == _SQLITE + ":memory:":
         raise StoreError("a database in memory would forget every job; use sqlite:///file.db")
     return Path(unquote(url.removeprefix(_SQLITE)))

@@ -1,14 +1,16 @@
 """Runs and their artifacts: rows to values and back, one function a statement."""
 
+from collections.abc import Sequence
+
 from ..clock import Instant
 from ..model import Artifact, FailureKind, Json, Outcome, Run, RunStatus
 from . import codec
 from .store import Row, Tx
 
 
-def begin(tx: Tx, run_id: str, job_id: str, now: Instant) -> bool:
+def begin(tx: Tx, run_id: str, job_id: str, now: Instant, session_id: str | None = None) -> bool:
     """The run of a queued job; False if it is not queued any more."""
-    return tx.run("runs.begin", run_id=run_id, job_id=job_id, now=now) == 1
+    return tx.run("runs.begin", run_id=run_id, job_id=job_id, now=now, session_id=session_id) == 1
 
 
 def finish(tx: Tx, run_id: str, outcome: Outcome, now: Instant) -> bool:
@@ -50,10 +52,19 @@ def overdue(tx: Tx, now: Instant, limit: int) -> list[str]:
     return [row[0] for row in tx.rows("runs.overdue", now=now, limit=limit)]
 
 
+def of_rows(tx: Tx, rows: Sequence[Row]) -> list[Run]:
+    """The runs of whole rows, which `pages.py` found, with the artifacts of all of them."""
+    made: dict[str, list[Row]] = {}
+    for run_id, *artifact in tx.rows("pages.artifacts", run_ids=codec.key_set(row[0] for row in rows)):
+        made.setdefault(run_id, []).append(tuple(artifact))
+    return [_run(row, made.get(row[0], [])) for row in rows]
+
+
 def _found(tx: Tx, row: Row | None) -> Run | None:
-    if row is None:
-        return None
-    artifacts = tx.rows("runs.artifacts", run_id=row[0])
+    return None if row is None else _run(row, tx.rows("runs.artifacts", run_id=row[0]))
+
+
+def _run(row: Row, artifacts: Sequence[Row]) -> Run:
     return Run(
         run_id=row[0],
         job_id=row[1],

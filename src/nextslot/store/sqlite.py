@@ -6,31 +6,26 @@ not, so that a slow disk does not stall the loop. Measured in `bench/handover.py
 """
 
 import asyncio
-import contextlib
 import fcntl
-import logging
 import os
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
 
-from ..errors import AffectedDatabase, AlreadyOpen, NextslotError, Refused, SchemaTooNew, StoreError, Unavailable
+from ..errors import AffectedDatabase, AlreadyOpen, Refused, SchemaTooNew, StoreError, Unavailable
+from ..meters import Meters, Unmeasured
 from . import text
-from .store import Closing, Local, Row, Tx, Work
+from .commits import GROUP_ROWS, Answer, Call, GroupCommit, TxMemory, attempt, is_failure
+from .store import Closing, Row, Work
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
-# A group is committed when it has this many rows; a work that is larger runs alone and in the thread.
-GROUP_ROWS = 1000
 READERS = 4
 # Seconds. Between the two the writer stays where it is, so that it does not hop to and fro.
 SLOW_COMMIT = 0.010
@@ -39,29 +34,13 @@ QUICK_COMMIT = 0.005
 _UNAVAILABLE = (apsw.FullError, apsw.IOError, apsw.BusyError, apsw.LockedError, apsw.ReadOnlyError, apsw.CantOpenError)
 
 
-@dataclass(slots=True)
-class _Waiting:
-    work: Work[Any]
-    rows: int
-    done: asyncio.Future[Any]
-
-
-@dataclass(slots=True)
-class _Answer:
-    value: Any = None
-    error: BaseException | None = None
-
-
-class SqliteTx:
+class SqliteTx(TxMemory):
     """A transaction on a connection: statements by name, and what is to happen once it is committed."""
 
     def __init__(self, connection: apsw.Connection) -> None:
+        super().__init__()
         self._connection = connection
         self._statements = text.statements()
-        self._locals: dict[Callable[[Tx], Any], Any] = {}
-        self.committed: list[Callable[[], None]] = []
-        # How often a work may have changed what lives with the transaction in memory.
-        self.touches = 0
 
     def row(self, statement: str, /, **values: object) -> Row | None:
         rows = self._connection.execute(self._statements[statement], values).fetchall()
@@ -77,20 +56,25 @@ class SqliteTx:
     def run_many(self, statement: str, values: Iterable[Mapping[str, object]], /) -> None:
         self._connection.executemany(self._statements[statement], values)
 
-    def after_commit(self, call: Callable[[], None], /) -> None:
-        self.touches += 1
-        self.committed.append(call)
+    def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
+        return self._connection.execute(sql, values).fetchall()
 
-    def local(self, kind: Callable[[Tx], Local], /) -> Local:
-        self.touches += 1
-        made: Local = self._locals.get(kind) or self._locals.setdefault(kind, kind(self))
-        return made
+    def footprint(self) -> object:
+        return self._connection.total_changes(), self.touches
 
 
 class SqliteStore:
     """One process owns the file. `threaded=False` keeps every statement on the caller's thread, for simulation."""
 
-    def __init__(self, path: Path, closing: Closing, *, threaded: bool = True, synchronous: str = "FULL") -> None:
+    def __init__(
+        self,
+        path: Path,
+        closing: Closing,
+        *,
+        threaded: bool = True,
+        synchronous: str = "FULL",
+        meters: Meters | None = None,
+    ) -> None:
         refuse_affected_version(apsw.sqlite_lib_version())
         # Whatever link or relative path leads to it, the file is one, and so is its lock.
         self._path = path = path.resolve()
@@ -98,58 +82,46 @@ class SqliteStore:
         self._threaded = threaded
         self._lock = FileLock(path)
         try:
-            self._writer = _connect(path, synchronous)
+            self._writer = connect(path, synchronous)
             migrate(self._writer)
             # A plain connection that checks no foreign keys can leave it on; from here on the rules hold.
             self._writer.execute("delete from maintenance")
         except BaseException as error:
             self._lock.release()
             raise translated(error) from error
-        self._queue: deque[_Waiting] = deque()
-        self._is_flushing = False
-        self._is_closed = False
         self._is_quick = True
         self._commit_seconds = 0.0
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nextslot-writer")
+        self._meters = meters or Unmeasured()
+        self._commits = GroupCommit(self, self._thread, self._meters)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="nextslot-reader")
         self._reader = threading.local()
         self._open_readers: list[apsw.Connection] = []
 
     async def write(self, work: Work[T], /, *, rows: int = 1) -> T:
-        if self._is_closed:
-            raise Unavailable("the store is closed")
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(work, rows, loop.create_future())
-        self._queue.append(waiting)
-        if not self._is_flushing:
-            self._is_flushing = True
-            self._idle.clear()
-            loop.call_soon(self._flush)
-        done: T = await waiting.done
-        return done
+        return await self._commits.write(work, rows)
 
     async def read(self, work: Work[T], /) -> T:
-        if self._is_closed:
-            raise Unavailable("the store is closed")
-        if not self._threaded:
-            return self._read(work)
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
+        self._commits.refuse_if_closed()
+        began, is_failed = self._meters.seconds(), False
+        try:
+            if not self._threaded:
+                return self._read(work)
+            return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
+        except Exception as error:
+            is_failed = is_failure(error)
+            raise
+        finally:
+            self._meters.read(self._meters.seconds() - began, is_failed)
 
     async def close(self) -> None:
         """Everything that was handed in before is stored first."""
-        self._is_closed = True
-        await self._idle.wait()
+        await self._commits.close()
         self._let_go()
 
     def abandon(self) -> None:
         """For tests: what waits is dropped, as in a crash."""
-        self._is_closed = True
-        for waiting in self._queue:
-            waiting.done.cancel()
-        self._queue.clear()
-        self._idle.set()
+        self._commits.abandon()
         self._let_go()
 
     def _let_go(self) -> None:
@@ -159,70 +131,18 @@ class SqliteStore:
             connection.close()
         self._lock.release()
 
-    def _flush(self) -> None:
-        if not self._queue:
-            return  # Abandoned.
-        group = self._take_group()
-        if self._threaded and (not self._is_quick or group[0].rows > GROUP_ROWS):
-            loop = asyncio.get_running_loop()
-            committed = loop.run_in_executor(self._thread, self._commit, group)
-            committed.add_done_callback(lambda done: self._release(group, *done.result()))
-        else:
-            self._release(group, *self._commit(group))
+    # How a group is committed.
 
-    def _take_group(self) -> list[_Waiting]:
-        group = [self._queue.popleft()]
-        rows = group[0].rows
-        while self._queue and rows + self._queue[0].rows <= GROUP_ROWS:
-            rows += self._queue[0].rows
-            group.append(self._queue.popleft())
-        return group
+    def is_inline(self, rows: int) -> bool:
+        return not self._threaded or (self._is_quick and rows <= GROUP_ROWS)
 
-    def _release(self, group: list[_Waiting], answers: list[_Answer], committed: list[Callable[[], None]]) -> None:
-        """On the event loop, after the commit: what was to follow it, then the callers, then the next group."""
-        for call in committed:
-            try:
-                call()
-            except Exception:  # The callers must get their answers all the same.
-                log.exception("what was to follow a commit failed")
-        for waiting, answer in zip(group, answers, strict=True):
-            if waiting.done.done():
-                continue  # The caller was cancelled; what it asked for is stored all the same.
-            if answer.error is not None:
-                waiting.done.set_exception(answer.error)
-            else:
-                waiting.done.set_result(answer.value)
-        if self._queue:
-            asyncio.get_running_loop().call_soon(self._flush)
-        else:
-            self._is_flushing = False
-            self._idle.set()
-
-    def _commit(self, group: list[_Waiting]) -> tuple[list[_Answer], list[Callable[[], None]]]:
-        """Optimistic: all in one transaction; if anything fails, each in its own: one takes no other with it."""
-        works = [waiting.work for waiting in group]
-        if len(works) > 1:
-            with contextlib.suppress(Exception):  # Whatever it was, it comes again below, to its own caller.
-                return self._transaction(works)
-        answers: list[_Answer] = []
-        committed: list[Callable[[], None]] = []
-        for work in works:
-            try:
-                answer, calls = self._transaction([work])
-            except Exception as error:
-                answers.append(_Answer(error=translated(error)))
-            else:
-                answers += answer
-                committed += calls
-        return answers, committed
-
-    def _transaction(self, works: list[Work[Any]]) -> tuple[list[_Answer], list[Callable[[], None]]]:
+    def transaction(self, works: list[Work[Any]]) -> tuple[list[Answer], list[Call]]:
         connection = self._writer
         began = time.perf_counter()
         try:
             connection.execute("begin immediate")
             tx = SqliteTx(connection)
-            answers = [self._attempt(tx, work) for work in works]
+            answers = [attempt(tx, work) for work in works]
             self._closing(tx)
             connection.execute("commit")
         except BaseException:
@@ -233,15 +153,8 @@ class SqliteStore:
             self._note_speed(time.perf_counter() - began)
         return answers, tx.committed
 
-    def _attempt(self, tx: SqliteTx, work: Work[Any]) -> _Answer:
-        """A refusal by one of our own rules, before anything was changed, is an answer and not the group's problem."""
-        before = self._writer.total_changes(), tx.touches
-        try:
-            return _Answer(value=work(tx))
-        except NextslotError as error:
-            if (self._writer.total_changes(), tx.touches) != before:
-                raise
-            return _Answer(error=error)
+    def translated(self, error: BaseException) -> BaseException:
+        return translated(error)
 
     def _note_speed(self, seconds: float) -> None:
         """What matters is how long the event loop stands still, whatever was done in that time."""
@@ -253,7 +166,7 @@ class SqliteStore:
         connection: apsw.Connection | None = getattr(self._reader, "connection", None)
         try:
             if connection is None:
-                connection = self._reader.connection = _connect_reader(self._path)
+                connection = self._reader.connection = connect_reader(self._path)
                 self._open_readers.append(connection)
             connection.execute("begin")
             try:
@@ -264,7 +177,7 @@ class SqliteStore:
             raise translated(error) from error
 
 
-def _connect(path: Path, synchronous: str) -> apsw.Connection:
+def connect(path: Path, synchronous: str) -> apsw.Connection:
     connection = _prepared(apsw.Connection(str(path), statementcachesize=512))
     if connection.pragma("journal_mode", "wal") != "wal":
         raise StoreError(f"{path} cannot use a write-ahead log here: put it on a local disk")
@@ -272,12 +185,14 @@ def _connect(path: Path, synchronous: str) -> apsw.Connection:
     connection.pragma("foreign_keys", True)
     # A statement that a rule may refuse keeps what it would have to undo: in memory, not in a file (22 → 16 µs a row).
     connection.pragma("temp_store", 2)
+    # 64 MiB at most: a request of 100,000 jobs would write its pages again and again with the usual 2 (bench/graph.py).
+    connection.pragma("cache_size", -65536)
     # Else INSERT OR REPLACE deletes rows without asking the triggers.
     connection.pragma("recursive_triggers", True)
     return connection
 
 
-def _connect_reader(path: Path) -> apsw.Connection:
+def connect_reader(path: Path) -> apsw.Connection:
     return _prepared(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=512))
 
 

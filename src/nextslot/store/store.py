@@ -32,6 +32,9 @@ class Tx(Protocol):
 
     def run_many(self, statement: str, values: Iterable[Mapping[str, object]], /) -> None: ...
 
+    def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
+        """A question that has no name, because a filter put it together: only for `store/pages.py`."""
+
     def after_commit(self, call: Callable[[], None], /) -> None:
         """Runs `call` on the event loop after the commit, in the order given; never after a rollback."""
 
@@ -49,6 +52,9 @@ class Store(Protocol):
     async def read(self, work: Work[T], /) -> T: ...
 
     async def close(self) -> None: ...
+
+    def abandon(self) -> None:
+        """Ends as a crash would: what waits is dropped."""
 
 
 # Runs once at the end of every writing transaction, before its commit: this is where the next jobs are claimed.

@@ -18,6 +18,8 @@ create table offices (
 
 -- A lane is the set of limits that a job falls under. `ready` counts its jobs that are free to go; `is_open` says that
 -- its office could start one now as far as the office itself is concerned; `turn` is when its office was last served.
+-- The rest is what an office's statistics are summed from: jobs that run, chains that were begun, and how those ended.
+-- A chain may begin in one lane and end in another of its office, so only the sums over an office mean something.
 create table lanes (
     lane_id {int} not null primary key,
     office_id text not null references offices,
@@ -29,6 +31,13 @@ create table lanes (
     ready {int} not null check (ready >= 0),
     is_open {int} not null check (is_open in (0, 1)),
     turn {int} not null,
+    running {int} not null,
+    chains {int} not null,
+    completed {int} not null,
+    skipped {int} not null,
+    failed {int} not null,
+    cancelled {int} not null,
+    completion_us {int} not null,
     unique (office_id, class_key, local)
 ) {table};
 
@@ -62,9 +71,16 @@ create table job_groups (
     created_at {int} not null,
     started_at {int},
     finished_at {int},
+    -- Who is told when it has ended, and by which message: only of batches of the old endpoints.
+    webhook text,
+    delivery_id text,
     check ((finished_at is not null) = (status in ('COMPLETED', 'PARTIAL', 'CANCELLED'))),
-    check (finished_at is null or ended = members)
+    check (finished_at is null or ended = members),
+    check (delivery_id is null or webhook is not null)
 ) {table};
+
+create index groups_created on job_groups (created_at, group_id);
+create index groups_office on job_groups (office_id, created_at, group_id);
 
 create table jobs (
     job_id text not null primary key,
@@ -146,7 +162,35 @@ create index jobs_expiry on jobs (expires_at) where status = 'QUEUED' and expire
 create index jobs_starving on jobs (passed_over_since) where status = 'QUEUED' and passed_over_since is not null;
 -- Stories are compared with the earlier ones that were completed.
 create index jobs_stories on jobs (job_id) where job_type = 'story' and outcome = 'COMPLETED';
+-- Research cards are compared with earlier ones.
+create index jobs_cards on jobs (job_id) where job_type = 'research' and outcome = 'COMPLETED';
 create index jobs_undecided on jobs (job_id) where decision = 'undecided';
+-- The chains of an office that ended badly, as its API lists them.
+create index jobs_office_failed on jobs (office_id, chain_id) where decision in ('permanent', 'cancelled');
+create index jobs_office_cancelled on jobs (office_id, chain_id) where status = 'CANCELLED';
+-- Lists of jobs, the newest first: what a job is never changes, so these cost when it is created and never again.
+-- `job_id >= ''` always holds. It is the word that a statement says to be led by such an index: else the planner would
+-- also look for what an office runs in the whole history of the office, and not among what runs.
+create index jobs_by_created on jobs (created_at, job_id) where job_id >= '';
+create index jobs_by_office on jobs (office_id, created_at, job_id) where job_id >= '';
+create index jobs_by_type on jobs (job_type, created_at, job_id) where job_id >= '';
+create index jobs_by_role on jobs (role, created_at, job_id) where role is not null;
+create index jobs_by_task on jobs (task_id, created_at, job_id) where task_id is not null;
+create index jobs_by_template on jobs (template_id, created_at, job_id) where template_id is not null;
+create index jobs_by_schedule on jobs (schedule_id, created_at, job_id) where schedule_id is not null;
+create index jobs_by_group on jobs (group_id, created_at, job_id) where group_id is not null;
+-- What the old endpoints list: chains of two types, by their first jobs.
+create index jobs_by_legacy on jobs (created_at, job_id)
+    where job_type in ('story', 'research') and office_id = 'default' and retry_of is null;
+-- Lists of jobs by state: what is queued, and the ends that are rare. What runs is few. COMPLETED has none: it would cost
+-- at every hand-over, and is what most of a history is.
+create index jobs_by_queued on jobs (created_at, job_id)
+    where status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 and job_id >= '';
+create index jobs_by_waiting on jobs (created_at, job_id)
+    where status = 'QUEUED' and (unmet > 0 or is_due = 0 or is_turn = 0);
+create index jobs_by_failed on jobs (created_at, job_id) where outcome = 'FAILED' and status = 'RUNNING';
+create index jobs_by_skipped on jobs (created_at, job_id) where outcome = 'SKIPPED';
+create index jobs_by_cancelled on jobs (created_at, job_id) where status = 'CANCELLED';
 
 create table runs (
     run_id text not null primary key,
@@ -172,6 +216,10 @@ create table runs (
 ) {table};
 
 create index runs_timeout on runs (timeout_at) where status is null and timeout_at is not null;
+-- Lists of runs, the newest first.
+create index runs_started on runs (started_at, run_id);
+create index runs_failed on runs (started_at, run_id) where status = 'FAILED';
+create index runs_skipped on runs (started_at, run_id) where status = 'SKIPPED';
 
 create table artifacts (
     run_id text not null references runs,
@@ -239,7 +287,9 @@ create table direct_executions (
 create index direct_waiting on direct_executions (office_id, arrival) where status = 'WAITING';
 create index direct_wait on direct_executions (wait_until) where status = 'WAITING';
 create index direct_stories on direct_executions (direct_id) where job_type = 'story' and status = 'COMPLETED';
+create index direct_cards on direct_executions (direct_id) where job_type = 'research' and status = 'COMPLETED';
 create index direct_running on direct_executions (timeout_at) where status = 'RUNNING';
+create index direct_office on direct_executions (office_id, arrival);
 
 create table reservations (
     reservation_id text not null primary key,
@@ -254,6 +304,7 @@ create table reservations (
 -- 5.5: at most one ACTIVE per office.
 create unique index reservations_active on reservations (office_id) where status = 'ACTIVE';
 create index reservations_expiry on reservations (expires_at) where status = 'ACTIVE';
+create index reservations_reserved on reservations (reserved_at, reservation_id) where reserved_by >= '';
 
 -- A resource whose work fails again and again because it does not answer is held, and probed with growing pauses.
 create table outages (
@@ -266,20 +317,6 @@ create table outages (
     check ((held_since is null) = (probe_at is null))
 ) {table};
 
--- Every planned instant of a schedule is accounted for, once; `until` and `count` make one row of a span.
-create table occurrences (
-    schedule_id text not null,
-    instant {int} not null,
-    until {int},
-    count {int} not null check (count > 0),
-    outcome text not null check (outcome in ('fired', 'skipped')),
-    reason text,
-    job_id text references jobs,
-    primary key (schedule_id, instant),
-    check ((outcome = 'fired') = (job_id is not null)),
-    check ((outcome = 'skipped') = (reason is not null))
-) {table};
-
 create table events (
     seq {serial} check (seq > 0),
     type text not null,
@@ -289,6 +326,8 @@ create table events (
     details text not null,
     timestamp {int} not null
 ) {log};
+
+create index events_job on events (job_id, seq) where job_id is not null;
 
 -- A transaction that must go round the rules (import, retention) puts a row here and takes it out again before it
 -- commits: the deferred reference to a table that can hold nothing makes any commit with such a row fail.
@@ -447,19 +486,6 @@ rule event_kept before delete on events
 rule event_newest_kept before delete on events
     refuse 'the newest event is kept, so that its number is not given again'
     when old.seq = (select max(seq) from events);
-
-rule occurrence_inserted_once before insert on occurrences
-    refuse 'an occurrence is accounted for once'
-    when exists (select 1 from occurrences where schedule_id = new.schedule_id and instant = new.instant);
-
-rule occurrence_fixed before update on occurrences
-    refuse 'an occurrence is accounted for once'
-    when new.schedule_id <> old.schedule_id or new.instant <> old.instant or new.outcome <> old.outcome
-        or new.job_id is distinct from old.job_id or new.reason is distinct from old.reason;
-
-rule occurrence_kept before delete on occurrences
-    refuse 'an occurrence is accounted for once'
-    when not exists (select 1 from maintenance);
 
 rule reservation_inserted_once before insert on reservations
     refuse 'a reservation cannot be replaced'

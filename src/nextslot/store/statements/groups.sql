@@ -15,3 +15,12 @@ update job_groups set status = 'RUNNING', started_at = :now where group_id = :gr
 update job_groups set ended = :ended, succeeded = :succeeded, cancelled = :cancelled, status = :status,
     finished_at = :finished_at
 where group_id = :group_id;
+
+-- set_webhook: who is told when a new group has ended
+update job_groups set webhook = :webhook where group_id = :group_id;
+
+-- webhook: who is told when it has ended, and by which message it was
+select webhook, delivery_id from job_groups where group_id = :group_id;
+
+-- told: the message that tells of its end
+update job_groups set delivery_id = :delivery_id where group_id = :group_id;

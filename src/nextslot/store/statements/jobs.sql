@@ -41,10 +41,13 @@ order by priority desc, position, created_at, job_id limit :limit;
 -- start: a queued job begins to run; its run has been inserted just before
 update jobs set status = 'RUNNING', started_at = :now, worker_id = :worker_id
 where job_id = :job_id and status = 'QUEUED'
-returning office_id, job_type, params, chain_id, group_id, retry_of, timeout_seconds, stall_timeout_seconds;
+returning office_id, job_type, params, chain_id, group_id, retry_of, timeout_seconds, stall_timeout_seconds, title, role,
+    task_id;
 
 -- ending_facts: what the decision at a run's end depends on; only of a job that still runs
-select office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, retry_policy, cancel_mode from jobs
+select office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, webhook is not null, started_at,
+    retry_policy, cancel_mode
+from jobs
 where job_id = :job_id and status = 'RUNNING' and finished_at is null;
 
 -- succeed: a running job ends with its run; it sets nothing that an index of waiting or undecided jobs depends on
@@ -90,6 +93,9 @@ order by created_at, job_id;
 -- chain_links: (job_id, retry_of, failure_kind) of a whole chain
 select jobs.job_id, jobs.retry_of, runs.failure_kind from jobs left join runs on runs.job_id = jobs.job_id
 where jobs.job_id = :chain_id or (jobs.chain_id = :chain_id and jobs.retry_of is not null);
+
+-- first_start: when the first job of a chain that ran began
+select min(started_at) from jobs where job_id = :chain_id or (chain_id = :chain_id and retry_of is not null);
 
 -- successor: the retry of a job, if there is one
 select job_id from jobs where retry_of = :job_id;

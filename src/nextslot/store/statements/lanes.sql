@@ -5,8 +5,10 @@ lane_id, office_id, job_type, resources, local, shared, class_key
 select lane_id from lanes where office_id = :office_id and class_key = :class_key and local = :local;
 
 -- add: a new lane
-insert into lanes (lane_id, office_id, job_type, resources, local, shared, class_key, ready, is_open, turn)
-select coalesce(max(lane_id), 0) + 1, :office_id, :job_type, :resources, :local, :shared, :class_key, 0, 0, 0
+insert into lanes (lane_id, office_id, job_type, resources, local, shared, class_key, ready, is_open, turn,
+    running, chains, completed, skipped, failed, cancelled, completion_us)
+select coalesce(max(lane_id), 0) + 1, :office_id, :job_type, :resources, :local, :shared, :class_key, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0
 from lanes
 returning lane_id;
 
@@ -31,7 +33,16 @@ select distinct office_id from lanes where ready > 0;
 select max(turn) from lanes;
 
 -- save: what has changed of a lane
-update lanes set ready = :ready, is_open = :is_open, turn = :turn where lane_id = :lane_id;
+update lanes set ready = :ready, is_open = :is_open, turn = :turn, running = running + :running, chains = chains + :chains,
+    completed = completed + :completed, skipped = skipped + :skipped, failed = failed + :failed,
+    cancelled = cancelled + :cancelled, completion_us = completion_us + :completion_us
+where lane_id = :lane_id;
+
+-- tally: what has changed of a lane whose ready jobs have not
+update lanes set running = running + :running, chains = chains + :chains,
+    completed = completed + :completed, skipped = skipped + :skipped, failed = failed + :failed,
+    cancelled = cancelled + :cancelled, completion_us = completion_us + :completion_us
+where lane_id = :lane_id;
 
 -- first_open: of each class of lanes, the open one whose office was served longest ago, without some offices
 with recursive classes(class_key) as (
@@ -48,6 +59,11 @@ select lane_id, turn from lanes where lane_id in (
         order by first.turn, first.lane_id limit 1
     ) from classes where classes.class_key is not null
 );
+
+-- next_open: of one class of lanes, the open one whose office was served longest ago, without some offices
+select lane_id, turn from lanes
+where is_open = 1 and class_key = :class_key and office_id not in (select key from json_each(:but))
+order by turn, lane_id limit 1;
 
 -- outlook: what a look at the queue has to care about at all: pauses, jobs passed over since long ago, open lanes
 select (select count(*) from pauses),

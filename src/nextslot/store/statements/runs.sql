@@ -3,8 +3,8 @@ run_id, job_id, template_id, params_snapshot, status, started_at, timeout_at, fi
 failure_kind, reason, log_path, session_id, result
 
 -- begin: the run of a queued job, with its parameters as they are now
-insert into runs (run_id, job_id, template_id, params_snapshot, started_at, timeout_at)
-select :run_id, job_id, template_id, params, :now, :now + cast(timeout_seconds * 1000000 as bigint)
+insert into runs (run_id, job_id, template_id, params_snapshot, started_at, timeout_at, session_id)
+select :run_id, job_id, template_id, params, :now, :now + cast(timeout_seconds * 1000000 as bigint), :session_id
 from jobs where job_id = :job_id and status = 'QUEUED';
 
 -- finish: a run ends, once: one that has ended is not touched

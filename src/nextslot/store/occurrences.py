@@ -1,0 +1,52 @@
+"""The ledger of schedules: what became of each occurrence; rows to values and back, one function a statement."""
+
+from collections.abc import Iterable
+
+from ..clock import Instant
+from ..model import Occurrence, SkipReason
+from . import codec
+from .store import Tx
+
+
+def insert(tx: Tx, occurrences: Iterable[Occurrence]) -> None:
+    tx.run_many(
+        "occurrences.insert",
+        [
+            {
+                "schedule_id": one.schedule_id,
+                "instant": one.instant,
+                "until": one.until,
+                "count": one.count,
+                "outcome": one.outcome,
+                "reason": one.reason,
+                "detail": one.detail,
+                "job_id": one.job_id,
+            }
+            for one in occurrences
+        ],
+    )
+
+
+def page(tx: Tx, schedule_id: str, before: Instant, limit: int) -> list[Occurrence]:
+    """The newest first, from an instant downwards."""
+    return [
+        Occurrence(
+            schedule_id=schedule_id,
+            instant=Instant(instant),
+            until=codec.instant(until),
+            count=count,
+            outcome=outcome,
+            reason=None if reason is None else SkipReason(reason),
+            detail=detail,
+            job_id=job_id,
+        )
+        for schedule_id, instant, until, count, outcome, reason, detail, job_id in tx.rows(
+            "occurrences.page", schedule_id=schedule_id, before=before, limit=limit
+        )
+    ]
+
+
+def last(tx: Tx, schedule_id: str) -> Instant | None:
+    """The last instant that a schedule's ledger covers."""
+    row = tx.row("occurrences.last", schedule_id=schedule_id)
+    return None if row is None else codec.instant(row[0])

@@ -1,0 +1,332 @@
+"""The store on PostgreSQL: one writing connection with group commit, and a few reading ones beside it.
+
+Works that wait together are committed together, in a thread, so that the event loop never waits for the network. A
+transaction that the server gave up, or that went with its connection, is run again; of one whose connection broke in
+the middle of the commit it is found out whether it was committed, as soon as the server answers again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import re
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import psycopg
+
+from ..errors import CommitUnknown, StoreError, Unavailable
+from ..meters import Meters, Unmeasured
+from . import text
+from .commits import Answer, Call, GroupCommit, GroupFailed, TxMemory, attempt, is_failure
+from .postgres_session import Address, Connection, Session, connect, is_lost, may_be_repeated, translated
+from .store import Closing, Row, Work
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+READERS = 4
+# How long a server that does not answer is waited for before the callers are told; then each group asks it once.
+PATIENCE_SECONDS = 5.0
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 1.0
+# How often a transaction is run again that the server gave up.
+TRIES = 5
+# How often it is asked what became of a commit, while nobody else asks the server for anything.
+ASK_AGAIN_SECONDS = 1.0
+
+_READ = "begin isolation level repeatable read read only"
+_WRITES = re.compile(r"\s*(?:insert|update|delete)\b")
+
+
+class PostgresTx(TxMemory):
+    """A transaction on a connection: statements by name, and what is to happen once it is committed."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._cursor = connection.cursor()
+        self._statements = text.postgres_statements()
+        self._changes = 0
+
+    def row(self, statement: str, /, **values: object) -> Row | None:
+        rows = self.rows(statement, **values)
+        return rows[0] if rows else None
+
+    def rows(self, statement: str, /, **values: object) -> list[Row]:
+        sql = self._statements[statement]
+        rows = self._cursor.execute(sql, values).fetchall()
+        if rows and _WRITES.match(sql):
+            self._changes += len(rows)
+        return rows
+
+    def run(self, statement: str, /, **values: object) -> int:
+        changed = self._cursor.execute(self._statements[statement], values).rowcount
+        self._changes += changed
+        return changed
+
+    def run_many(self, statement: str, values: Iterable[Mapping[str, object]], /) -> None:
+        self._changes += 1
+        self._cursor.executemany(self._statements[statement], list(values))
+
+    def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
+        return self._cursor.execute(text.postgres_parameters(sql), values).fetchall()
+
+    def footprint(self) -> object:
+        return self._changes, self.touches
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsettled:
+    """A commit whose answer did not come."""
+
+    mark: int
+    answers: list[Answer]
+    committed: list[Call]
+
+
+_NOTHING = _Unsettled(0, [], [])
+
+
+class PostgresStore:
+    """One scheduler owns the database. `threaded=False` keeps all on the caller's thread, for simulation."""
+
+    def __init__(
+        self,
+        url: str,
+        closing: Closing,
+        *,
+        threaded: bool = True,
+        synchronous: str = "FULL",
+        meters: Meters | None = None,
+    ) -> None:
+        self._address = Address.of(url)
+        self._closing = closing
+        self._threaded = threaded
+        # Of the last transaction that is known to be committed.
+        self._mark = random.getrandbits(62)
+        try:
+            self._session = Session(self._address, synchronous)
+            try:
+                self._session.migrate(self._mark)
+            except BaseException:
+                self._session.close()
+                raise
+        except psycopg.Error as error:
+            raise self._not_opened(error) from error
+        self._unsettled: _Unsettled | None = None
+        # What was to follow a commit of which nobody knew: it goes out with the next.
+        self._late: list[Call] = []
+        self._asking: asyncio.Task[None] | None = None
+        self._is_away = False
+        self._is_dispossessed = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="nextslot-writer")
+        self._meters = meters or Unmeasured()
+        self._commits = GroupCommit(self, self._thread, self._meters)
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="nextslot-reader")
+        self._reader = threading.local()
+        self._open_readers: list[Connection] = []
+
+    def _not_opened(self, error: psycopg.Error) -> BaseException:
+        ours = self.translated(error)
+        return StoreError(f"{self._address.place} cannot be opened: {ours}") if isinstance(ours, Unavailable) else ours
+
+    async def write(self, work: Work[T], /, *, rows: int = 1) -> T:
+        try:
+            return await self._commits.write(work, rows)
+        except CommitUnknown:
+            self._ask_again()
+            raise
+
+    async def read(self, work: Work[T], /) -> T:
+        self._commits.refuse_if_closed()
+        began, is_failed = self._meters.seconds(), False
+        try:
+            if not self._threaded:
+                return self._read(work)
+            return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
+        except Exception as error:
+            is_failed = is_failure(error)
+            raise
+        finally:
+            self._meters.read(self._meters.seconds() - began, is_failed)
+
+    async def close(self) -> None:
+        """Everything that was handed in before is stored first."""
+        await self._commits.close()
+        self._let_go()
+
+    def abandon(self) -> None:
+        """For tests: what waits is dropped, as in a crash."""
+        self._commits.abandon()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+        self._thread.shutdown()
+        self._readers.shutdown()
+        for connection in self._open_readers:
+            connection.close()
+        self._session.close()
+
+    # How a group is committed.
+
+    def is_inline(self, rows: int) -> bool:
+        return not self._threaded
+
+    def translated(self, error: BaseException) -> BaseException:
+        return translated(error, self._address)
+
+    def transaction(self, works: list[Work[Any]]) -> tuple[list[Answer], list[Call]]:
+        for tries in range(1, TRIES + 1):
+            self._late += self._be_connected().committed
+            try:
+                answers, committed = self._transaction(works)
+            except psycopg.Error as error:
+                if self._unsettled is not None:
+                    found = self._found_out(error)
+                    if found is _NOTHING:
+                        continue  # It was not committed, so it is run again.
+                    answers, committed = found.answers, found.committed
+                elif tries < TRIES and (may_be_repeated(error) or is_lost(self._session.connection, error)):
+                    continue
+                else:
+                    raise
+            late, self._late = self._late, []
+            return answers, late + committed
+        raise GroupFailed(Unavailable("the connection to the database broke again and again"))
+
+    def _transaction(self, works: list[Work[Any]]) -> tuple[list[Answer], list[Call]]:
+        connection = self._session.connection
+        try:
+            connection.execute(self._session.opening, prepare=False)
+            tx = PostgresTx(connection)
+            answers = [attempt(tx, work) for work in works]
+            self._closing(tx)
+        except BaseException:
+            self._roll_back()
+            raise
+        self._commit(_Unsettled(self._mark + 1, answers, tx.committed))
+        return answers, tx.committed
+
+    def _commit(self, transaction: _Unsettled) -> None:
+        """One round trip; from here until the answer nobody knows."""
+        connection = self._session.connection
+        self._unsettled = transaction
+        try:
+            cursor = connection.execute(self._session.closing(transaction.mark), prepare=False)
+            while cursor.nextset():
+                pass
+            if cursor.statusmessage != "COMMIT":
+                raise StoreError("the database undid a transaction instead of committing it")
+            self._unsettled = None
+            self._mark = transaction.mark
+        except BaseException as error:
+            if not is_lost(connection, error):
+                self._unsettled = None
+                self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(psycopg.Error):  # Then the connection is gone, and so is the transaction.
+            if not self._session.connection.closed:
+                self._session.connection.execute("rollback", prepare=False)
+
+    # When the server does not answer.
+
+    def _be_connected(self) -> _Unsettled:
+        """Returns with a connection, and with a commit that was unsettled if it turned out to be one.
+
+        Raises GroupFailed after a while.
+        """
+        if not self._session.connection.closed and self._unsettled is None:
+            return _NOTHING
+        end, pause = time.monotonic() + (0.0 if self._is_away else PATIENCE_SECONDS), FIRST_PAUSE
+        while not self._is_dispossessed:
+            try:
+                self._session.reopen()
+                return self._settled(self._session.stored_mark())
+            except (psycopg.Error, StoreError) as error:
+                if time.monotonic() + pause > end:
+                    self._is_away = True
+                    raise GroupFailed(Unavailable(f"the database does not answer: {self.translated(error)}")) from error
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+        raise GroupFailed(
+            Unavailable(
+                f"{self._address.place} was used by another scheduler, or went back in time, while this one was cut "
+                "off from it: what is in memory here no longer holds, so start this one again"
+            )
+        )
+
+    def _settled(self, stored_mark: int) -> _Unsettled:
+        """Connected again: what became of the last commit, and whether it was the last."""
+        unsettled = self._unsettled or _NOTHING
+        self._unsettled, self._is_away = None, False
+        if stored_mark not in (self._mark, unsettled.mark):
+            self._is_dispossessed = True
+            self._session.close()  # Whose it is now must be able to have it.
+            return self._be_connected()
+        log.info("connected again to %s", self._address.place)
+        was_committed = stored_mark == unsettled.mark
+        self._mark = stored_mark
+        return unsettled if was_committed else _NOTHING
+
+    def _found_out(self, error: psycopg.Error) -> _Unsettled:
+        """The connection broke during the commit: it is what was committed, or nothing."""
+        try:
+            return self._be_connected()
+        except GroupFailed:
+            raise GroupFailed(
+                CommitUnknown(
+                    "the connection to the database broke while this was being committed: it may or may not be stored"
+                )
+            ) from error
+
+    def _ask_again(self) -> None:
+        """What was committed must be followed up, also if nobody writes for hours."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._ask_until_known(), name="nextslot-commit-fate")
+
+    async def _ask_until_known(self) -> None:
+        while self._unsettled is not None or self._late:
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+            with contextlib.suppress(Unavailable):
+                await self._commits.write(lambda tx: None, 1)
+
+    # Reading.
+
+    def _read(self, work: Work[T]) -> T:
+        try:
+            connection = self._reading_connection()
+            try:
+                return self._read_on(connection, work)
+            except psycopg.OperationalError as error:
+                if not is_lost(connection, error):
+                    raise
+            return self._read_on(self._reading_connection(), work)
+        except psycopg.Error as error:
+            raise self.translated(error) from error
+
+    def _read_on(self, connection: Connection, work: Work[T]) -> T:
+        connection.execute(_READ, prepare=False)
+        try:
+            return work(PostgresTx(connection))
+        finally:
+            with contextlib.suppress(psycopg.Error):
+                connection.execute("rollback", prepare=False)
+
+    def _reading_connection(self) -> Connection:
+        """Of this thread; a new one in place of one that broke."""
+        found: Connection | None = getattr(self._reader, "connection", None)
+        if found is None or found.closed:
+            if found is not None:
+                self._open_readers.remove(found)
+                self._reader.connection = None
+            found = self._reader.connection = connect(self._address, f"{self._session.name} reads"[:63])
+            self._open_readers.append(found)
+        return found

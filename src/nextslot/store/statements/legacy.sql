@@ -1,0 +1,41 @@
+-- chains: what makes a chain one of the old service's jobs, with its last job
+from jobs root join jobs ending on ending.job_id = coalesce(
+    (select link.job_id from jobs link where link.chain_id = root.job_id and link.retry_of is not null
+        order by link.created_at desc, link.job_id desc limit 1),
+    root.job_id)
+where root.job_type in ('story', 'research') and root.office_id = 'default' and root.retry_of is null
+    and (:job_type = '' or root.job_type = :job_type)
+    and (:state = '' or :state = case
+        when ending.status = 'RUNNING' and ending.outcome is not null then ending.outcome else ending.status end)
+
+-- page: the newest chains of the old types, as (first job, last job)
+select root.job_id, ending.job_id {legacy.chains}
+order by root.created_at desc, root.job_id desc limit :limit;
+
+-- total: how many there are
+select count(*) {legacy.chains};
+
+-- all: how many there are of both types in any state, from the index alone
+select count(*) from jobs
+where job_type in ('story', 'research') and office_id = 'default' and retry_of is null;
+
+-- running: the chains of the old types that run now
+select chain_id, job_id from jobs
+where status = 'RUNNING' and finished_at is null and office_id = 'default' and job_type in ('story', 'research')
+order by started_at, job_id;
+
+-- runs: the runs of some jobs
+select {runs.columns} from runs where job_id in (select key from json_each(:job_ids));
+
+-- undelivered: why the webhooks of some jobs have not been delivered, the newest last
+select job_id, reason from deliveries
+where job_id in (select key from json_each(:job_ids)) and is_own = 1 and status <> 'DELIVERED' and reason is not null
+order by delivery_id;
+
+-- cards: the newest results of COMPLETED work of the type `research`, of jobs and of direct callers, before a time
+select result from (
+    select runs.result, runs.finished_at from jobs join runs on runs.job_id = jobs.job_id
+    where jobs.job_type = 'research' and jobs.outcome = 'COMPLETED'
+    union all
+    select result, finished_at from direct_executions where job_type = 'research' and status = 'COMPLETED'
+) found where result is not null and finished_at < :before order by finished_at desc limit :limit;

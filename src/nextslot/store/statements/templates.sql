@@ -1,0 +1,28 @@
+-- columns: a whole template, in the order that templates.py reads it
+template_id, name, job_type, params, priority, timeout_seconds, retry_policy, resources, webhook, description,
+created_at, archived_at
+
+-- insert: a new template
+insert into job_templates (template_id, name, job_type, params, priority, timeout_seconds, retry_policy, resources,
+    webhook, description, created_at, archived_at)
+values (:template_id, :name, :job_type, :params, :priority, :timeout_seconds, :retry_policy, :resources, :webhook,
+    :description, :created_at, :archived_at);
+
+-- update: what a template says, or that it is archived
+update job_templates set name = :name, job_type = :job_type, params = :params, priority = :priority,
+    timeout_seconds = :timeout_seconds, retry_policy = :retry_policy, resources = :resources, webhook = :webhook,
+    description = :description, archived_at = :archived_at
+where template_id = :template_id;
+
+-- get: one template, archived or not
+select {templates.columns} from job_templates where template_id = :template_id;
+
+-- get_many: several templates, by a JSON object whose keys are the ids
+select {templates.columns} from job_templates where template_id in (select key from json_each(:template_ids));
+
+-- by_name: the template that has this name now
+select template_id from job_templates where name = :name and archived_at is null;
+
+-- page: those that live, the newest first, from an id downwards
+select {templates.columns} from job_templates where template_id < :before and archived_at is null
+order by template_id desc limit :limit;

@@ -1,0 +1,70 @@
+"""Templates: rows to values and back, one function a statement."""
+
+from collections.abc import Iterable
+
+from ..clock import Instant
+from ..model import Template
+from . import codec
+from .store import Row, Tx
+
+
+def insert(tx: Tx, template: Template) -> None:
+    tx.run("templates.insert", **_values(template), created_at=template.created_at)
+
+
+def update(tx: Tx, template: Template) -> None:
+    tx.run("templates.update", **_values(template))
+
+
+def get(tx: Tx, template_id: str) -> Template | None:
+    row = tx.row("templates.get", template_id=template_id)
+    return None if row is None else _template(row)
+
+
+def get_many(tx: Tx, template_ids: Iterable[str]) -> dict[str, Template]:
+    found = map(_template, tx.rows("templates.get_many", template_ids=codec.key_set(template_ids)))
+    return {template.template_id: template for template in found}
+
+
+def by_name(tx: Tx, name: str) -> str | None:
+    """The id of the one that has this name now."""
+    row = tx.row("templates.by_name", name=name)
+    return None if row is None else row[0]
+
+
+def page(tx: Tx, before: str, limit: int) -> list[Template]:
+    """The newest first, from an id downwards."""
+    return [_template(row) for row in tx.rows("templates.page", before=before, limit=limit)]
+
+
+def _values(template: Template) -> dict[str, object]:
+    return {
+        "template_id": template.template_id,
+        "name": template.name,
+        "job_type": template.job_type,
+        "params": codec.dumps(template.params),
+        "priority": template.priority,
+        "timeout_seconds": template.timeout_seconds,
+        "retry_policy": codec.optional(template.retry_policy),
+        "resources": codec.optional(template.resources),
+        "webhook": codec.optional(template.webhook),
+        "description": template.description,
+        "archived_at": template.archived_at,
+    }
+
+
+def _template(row: Row) -> Template:
+    return Template(
+        template_id=row[0],
+        name=row[1],
+        job_type=row[2],
+        params=codec.loads(row[3]),
+        priority=row[4],
+        timeout_seconds=row[5],
+        retry_policy=codec.parsed(row[6]),
+        resources=codec.parsed(row[7]),
+        webhook=codec.parsed(row[8]),
+        description=row[9],
+        created_at=Instant(row[10]),
+        archived_at=codec.instant(row[11]),
+    )

@@ -1,0 +1,73 @@
+"""A process to be killed: a scheduler with many schedules that all fire each minute, on a clock that runs faster.
+
+    python -m tests.crash.schedule_worker DIRECTORY SCHEDULES
+
+The first life makes the schedules and pauses the queue, so that the process does nothing but fire. It writes `ready`
+beside the database when it has recovered, in each life once more.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nextslot import RunContext, Scheduler
+from nextslot.clock import Alarm, Instant, LoopAlarm, SystemClock
+
+# A minute of this clock takes a second.
+SPEED = 60.0
+
+
+class FastClock(SystemClock):
+    """Runs from the same beginning in every life, so that the time between two lives has passed too."""
+
+    def __init__(self, directory: Path) -> None:
+        origin = directory / "origin"
+        if not origin.exists():
+            origin.write_text(str(time.time()))
+        self._origin = float(origin.read_text())
+
+    def now(self) -> Instant:
+        return Instant(round((self._origin + (time.time() - self._origin) * SPEED) * 1_000_000))
+
+    def alarm(self, ring: Callable[[], None]) -> Alarm:
+        return _FastAlarm(self, ring)
+
+
+class _FastAlarm(LoopAlarm):
+    def _wait(self, seconds: float) -> None:
+        super()._wait(seconds / SPEED)
+
+
+async def main(directory: Path, count: int) -> None:
+    scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", clock=FastClock(directory), synchronous="NORMAL")
+
+    @scheduler.job_type("nothing")
+    async def nothing(run: RunContext) -> None: ...
+
+    await scheduler.start()
+    if not (await scheduler.templates.list()).items:
+        await scheduler.pause()
+        await make(scheduler, count)
+    with (directory / "ready").open("a") as ready:
+        ready.write(f"{os.getpid()}\n")
+    await asyncio.Event().wait()
+
+
+async def make(scheduler: Scheduler, count: int) -> None:
+    template = await scheduler.templates.create(name="nothing", job_type="nothing")
+    fields: dict[str, Any] = {
+        "template_id": template.template_id,
+        "cron_expression": "* * * * *",
+        "name": "each minute",
+        "catch_up": "all",
+    }
+    settings, now = scheduler.schedules._settings, scheduler._clock.now()
+    await scheduler._access.write(lambda tx: [settings.create(tx, fields, now) for _ in range(count)], rows=count)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,912 @@
+"""Section 10 of the specification: schedules, and the account of every occurrence.
+
+Virtual time begins on Sunday, 15 November 2026, at 07:00 UTC.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nextslot import Scheduler, representation, testing
+from nextslot.clock import Instant
+from nextslot.errors import Conflict, Invalid, NotFound
+from nextslot.model import Occurrence, Schedule, SkipReason
+from nextslot.policy import catch_up
+from nextslot.policy.cron import parse
+from tests.support import database, history, new_scheduler, with_scheduler
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+
+
+def at(text: str) -> Instant:
+    """A time of 15 November 2026, or a whole date and time; in UTC."""
+    whole = text if "-" in text else f"2026-11-15 {text}"
+    return Instant.of(datetime.fromisoformat(whole).replace(tzinfo=UTC))
+
+
+async def new_schedule(scheduler: Scheduler, cron: str = "* * * * *", job: Any = None, **fields: Any) -> Schedule:
+    """A schedule with a template of its own."""
+    name = f"template of {cron} {len((await scheduler.templates.list(limit=500)).items)}"
+    template = await scheduler.templates.create(
+        name=name, **{"job_type": "work", "params": {"seconds": 1}, **(job or {})}
+    )
+    return await scheduler.schedules.create(
+        **{"name": "it", "template_id": template.template_id, "cron_expression": cron, **fields}
+    )
+
+
+async def ledger(scheduler: Scheduler, schedule: Schedule) -> list[Occurrence]:
+    """All of it, oldest first."""
+    found: list[Occurrence] = []
+    cursor: str | None = None
+    while True:
+        page = await scheduler.schedules.occurrences(schedule.schedule_id, cursor, limit=500)
+        found += page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            return found[::-1]
+
+
+async def told(scheduler: Scheduler, schedule: Schedule) -> list[str]:
+    """The ledger in short: time and fate; of a span also its end and count."""
+    return [
+        f"{one.instant.as_datetime():%H:%M}"
+        + (f"-{one.until.as_datetime():%H:%M} {one.count}x" if one.until else "")
+        + f" {one.reason or one.outcome}"
+        for one in await ledger(scheduler, schedule)
+    ]
+
+
+async def passes(seconds: float) -> None:
+    """Time goes by, and what came in that time has been done."""
+    await asyncio.sleep(seconds)
+    await testing.settled()
+
+
+async def fresh(scheduler: Scheduler, schedule: Schedule) -> Schedule:
+    return await scheduler.schedules.get(schedule.schedule_id)
+
+
+def with_downtime(
+    directory: Path,
+    before: Callable[[Scheduler], Awaitable[Schedule]],
+    seconds: float,
+    after: Callable[[Scheduler, Schedule], Awaitable[None]],
+) -> None:
+    """A scheduler that crashes, a while of nothing, and another one on the same database."""
+
+    async def main() -> None:
+        first = new_scheduler(directory)
+        await first.start()
+        schedule = await before(first)
+        await testing.crash(first)
+        await passes(seconds)
+        async with new_scheduler(directory, seed=1) as second:
+            await after(second, schedule)
+
+    testing.run(main())
+
+
+# Firing.
+
+
+def test_every_occurrence_makes_a_job_of_its_template(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(
+            scheduler, "*/2 * * * *", {"params": {"a": 1, "b": 1}}, param_overrides={"b": 2}, priority=5, name="two"
+        )
+
+        await passes(5 * MINUTE)
+
+        fired = await ledger(scheduler, schedule)
+        jobs = [await scheduler.job(one.job_id or "") for one in fired]
+        assert [one.instant for one in fired] == [at("07:02"), at("07:04")]
+        assert [(job.params, job.priority, job.title) for job in jobs] == [({"a": 1, "b": 2}, 5, "two")] * 2
+        assert {(job.schedule_id, job.template_id) for job in jobs} == {(schedule.schedule_id, schedule.template_id)}
+        assert [job.scheduled_for for job in jobs] == [job.started_at for job in jobs] == [at("07:02"), at("07:04")]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_job_and_its_occurrence_and_the_event_are_told_together(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(scheduler)
+
+        await passes(MINUTE)
+
+        [fired] = [event for event in await history(scheduler) if event.type == "schedule_fired"]
+        [occurrence] = await ledger(scheduler, schedule)
+        assert fired.job_id == occurrence.job_id
+        assert fired.office_id == "default"
+        assert fired.details == {"schedule_id": schedule.schedule_id, "instant": "2026-11-15T07:01:00.000000Z"}
+
+    with_scheduler(tmp_path, main)
+
+
+def test_next_trigger_at_is_always_right_and_null_when_disabled(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(scheduler, "30 * * * *")
+        assert (schedule.next_trigger_at, schedule.last_triggered_at) == (at("07:30"), None)
+
+        await passes(40 * MINUTE)
+        schedule = await fresh(scheduler, schedule)
+        assert (schedule.next_trigger_at, schedule.last_triggered_at) == (at("08:30"), at("07:30"))
+
+        changed = await scheduler.schedules.change(schedule.schedule_id, enabled=False)
+        assert changed.next_trigger_at is None
+        assert await fresh(scheduler, schedule) == changed
+        changed = await scheduler.schedules.change(schedule.schedule_id, enabled=True)
+        assert changed.next_trigger_at == at("08:30")
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_schedule_made_disabled_fires_nothing(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(scheduler, enabled=False)
+
+        await passes(HOUR)
+
+        assert schedule.next_trigger_at is None
+        assert await scheduler.queue() == []
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_paused_queue_still_gets_its_jobs_and_they_wait(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.pause()
+        schedule = await new_schedule(scheduler)
+
+        await passes(3 * MINUTE)
+
+        assert await told(scheduler, schedule) == ["07:01 fired", "07:02 fired", "07:03 fired"]
+        assert [job.state for job in await scheduler.queue()] == ["QUEUED"] * 3
+
+    with_scheduler(tmp_path, main)
+
+
+def test_jobs_go_to_the_schedules_office(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.create_office("research")
+        schedule = await new_schedule(scheduler, office_id="research")
+
+        await passes(MINUTE)
+
+        [fired] = await ledger(scheduler, schedule)
+        job = await scheduler.job(fired.job_id or "")
+        assert (job.office_id, job.timeout_seconds) == ("research", 1800)
+
+    with_scheduler(tmp_path, main)
+
+
+def test_many_that_are_due_together_fire_together_a_batch_a_transaction(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        template = await scheduler.templates.create(name="t", job_type="work")
+        fields = {"name": "one of many", "template_id": template.template_id, "cron_expression": "0 * * * *"}
+        settings = scheduler.schedules._settings
+        await scheduler._access.write(lambda tx: [settings.create(tx, fields, at("07:00")) for _ in range(1200)])
+
+        await passes(HOUR)
+
+        rows = database(tmp_path).execute(
+            "select instant, count(*), count(distinct job_id) from occurrences group by 1"
+        )
+        assert rows.fetchall() == [(at("08:00"), 1200, 1200)]
+        created = database(tmp_path).execute("select distinct created_at from jobs").fetchall()
+        assert created == [(at("08:00"),)]
+
+    with_scheduler(tmp_path, main)
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("cron_expression", "* * * *", "five fields"),
+        ("cron_expression", "0 0 30 2 *", "never happens"),
+        ("cron_expression", 5, "text"),
+        ("timezone", "Mars/Olympus", "there is no time zone"),
+        ("timezone", ["UTC"], "text"),
+        ("name", "", "1 to 1000"),
+        ("template_id", "nobody", "there is no template"),
+        ("office_id", "nowhere", "there is no office"),
+        ("enabled", "yes", "true or false"),
+        ("catch_up", "some", "latest, all, none"),
+        ("catch_up_window_seconds", -1, "0 or more"),
+        ("overlap", "maybe", "allow, skip"),
+        ("priority", 10**7, "whole number"),
+        ("param_overrides", [], "JSON object"),
+        ("param_overrides", {"seconds": "long"}, "not of type"),
+        ("colour", "red", "no such field"),
+    ],
+)
+def test_a_wrong_field_is_named_and_nothing_is_stored(tmp_path: Path, field: str, value: Any, reason: str) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        with pytest.raises(Invalid) as refused:
+            await new_schedule(scheduler, **{field: value})
+
+        [problem] = refused.value.problems
+        assert problem.field.partition(".")[0] == field
+        assert reason in problem.problem
+        assert (await scheduler.schedules.list()).items == ()
+
+    with_scheduler(tmp_path, main)
+
+
+def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        with pytest.raises(Invalid) as refused:
+            await new_schedule(scheduler, "x", timezone="y", overlap="z")
+        with pytest.raises(Invalid) as empty:
+            await scheduler.schedules.create()
+
+        assert [problem.field for problem in refused.value.problems] == ["cron_expression", "timezone", "overlap"]
+        assert [problem.field for problem in empty.value.problems] == ["template_id", "name", "cron_expression"]
+
+    with_scheduler(tmp_path, main)
+
+
+# Downtime.
+
+
+def test_catch_up_latest_makes_one_job_for_what_was_missed(tmp_path: Path) -> None:
+    async def before(scheduler: Scheduler) -> Schedule:
+        return await new_schedule(scheduler, "0 * * * *")
+
+    async def after(scheduler: Scheduler, schedule: Schedule) -> None:
+        assert await told(scheduler, schedule) == ["08:00 coalesced", "09:00 coalesced", "10:00 fired"]
+        assert (await fresh(scheduler, schedule)).next_trigger_at == at("11:00")
+        assert scheduler.recovered.occurrences == 3
+        skipped = [event.details for event in await history(scheduler) if event.type == "schedule_skipped"]
+        assert [(one["reason"], one["count"], one["instant"][11:16], one["until"][11:16]) for one in skipped] == [
+            ("coalesced", 2, "08:00", "09:00")
+        ]
+
+    with_downtime(tmp_path, before, 3.5 * HOUR, after)
+
+
+def test_catch_up_all_makes_a_job_for_each_the_oldest_first(tmp_path: Path) -> None:
+    async def before(scheduler: Scheduler) -> Schedule:
+        await scheduler.pause()
+        return await new_schedule(scheduler, "0 * * * *", catch_up="all")
+
+    async def after(scheduler: Scheduler, schedule: Schedule) -> None:
+        assert await told(scheduler, schedule) == ["08:00 fired", "09:00 fired", "10:00 fired"]
+        assert [job.scheduled_for for job in await scheduler.queue()] == [at("08:00"), at("09:00"), at("10:00")]
+
+    with_downtime(tmp_path, before, 3.5 * HOUR, after)
+
+
+def test_catch_up_all_stops_at_the_newest_hundred(tmp_path: Path) -> None:
+    async def before(scheduler: Scheduler) -> Schedule:
+        return await new_schedule(scheduler, catch_up="all")
+
+    async def after(scheduler: Scheduler, schedule: Schedule) -> None:
+        found = await ledger(scheduler, schedule)
+        assert [one.reason for one in found] == [SkipReason.COALESCED] * 20 + [None] * 100
+        assert [one.instant for one in found] == [at("07:00").after(MINUTE * n) for n in range(1, 121)]
+
+    with_downtime(tmp_path, before, 2 * HOUR + 1, after)
+
+
+def test_catch_up_none_lets_what_was_missed_go(tmp_path: Path) -> None:
+    async def before(scheduler: Scheduler) -> Schedule:
+        return await new_schedule(scheduler, "0 * * * *", catch_up="none")
+
+    async def after(scheduler: Scheduler, schedule: Schedule) -> None:
+        assert await told(scheduler, schedule) == ["08:00 missed", "09:00 missed"]
+        await passes(HOUR)
+        assert (await told(scheduler, schedule))[2:] == ["10:00 fired"]
+
+    with_downtime(tmp_path, before, 2.5 * HOUR, after)
+
+
+@pytest.mark.parametrize("policy", ["latest", "all", "none"])
+def test_only_occurrences_inside_the_window_are_caught_up(tmp_path: Path, policy: str) -> None:
+    async def before(scheduler: Scheduler) -> Schedule:
+        return await new_schedule(scheduler, "0 * * * *", catch_up=policy, catch_up_window_seconds=2 * HOUR)
+
+    async def after(scheduler: Scheduler, schedule: Schedule) -> None:
+        inside = {
+            "latest": ["11:00 coalesced", "12:00 fired"],
+            "all": ["11:00 fired", "12:00 fired"],
+            "none": ["11:00 missed", "12:00 missed"],
+        }
+        assert await told(scheduler, schedule) == ["08:00-10:00 3x outside_window", *inside[policy]]
+
+    with_downtime(tmp_path, before, 5.5 * HOUR, after)
+
+
+def test_a_year_of_minutes_is_accounted_for_in_few_rows(tmp_path: Path) -> None:
+    async def before(scheduler: Scheduler) -> Schedule:
+        return await new_schedule(scheduler)
+
+    async def after(scheduler: Scheduler, schedule: Schedule) -> None:
+        found = await ledger(scheduler, schedule)
+        assert sum(one.count for one in found) == 365 * 24 * 60
+        assert [one.reason for one in found[:2]] == [SkipReason.OUTSIDE_WINDOW, SkipReason.COALESCED]
+        assert found[-1].outcome == "fired"
+        assert len(found) == 2 + catch_up.MOST_ROWS + 1
+
+    with_downtime(tmp_path, before, 365 * DAY, after)
+
+
+def test_recovery_of_schedules_can_be_repeated(tmp_path: Path) -> None:
+    async def before(scheduler: Scheduler) -> Schedule:
+        return await new_schedule(scheduler, "0 * * * *")
+
+    async def after(scheduler: Scheduler, schedule: Schedule) -> None:
+        found = await ledger(scheduler, schedule)
+        await testing.crash(scheduler)
+        async with new_scheduler(tmp_path, seed=2) as third:
+            assert await ledger(third, schedule) == found
+            assert third.recovered.occurrences == 0
+
+    with_downtime(tmp_path, before, 3.5 * HOUR, after)
+
+
+def test_a_late_minute_is_on_time(tmp_path: Path) -> None:
+    async def before(scheduler: Scheduler) -> Schedule:
+        return await new_schedule(scheduler, "0 * * * *", catch_up="none")
+
+    async def after(scheduler: Scheduler, schedule: Schedule) -> None:
+        assert await told(scheduler, schedule) == ["08:00 fired"]
+
+    with_downtime(tmp_path, before, HOUR + catch_up.GRACE_SECONDS - 1, after)
+
+
+# The machine's clock.
+
+
+def with_clock(directory: Path, main: Callable[[Scheduler, testing.VirtualClock], Awaitable[None]]) -> None:
+    clock = testing.VirtualClock()
+
+    async def body(scheduler: Scheduler) -> None:
+        await main(scheduler, clock)
+
+    with_scheduler(directory, body, clock=clock)
+
+
+@pytest.mark.parametrize(("policy", "fate"), [("latest", "fired"), ("none", "missed")])
+def test_a_laptop_that_slept_over_an_occurrence_has_missed_it(tmp_path: Path, policy: str, fate: str) -> None:
+    async def main(scheduler: Scheduler, clock: testing.VirtualClock) -> None:
+        schedule = await new_schedule(scheduler, "0 9 * * *", catch_up=policy)
+        await passes(10 * MINUTE)
+
+        # Asleep, the timers stand still and the clock goes on.
+        clock.jump(3 * HOUR)
+        await passes(HOUR)
+
+        assert await told(scheduler, schedule) == [f"09:00 {fate}"]
+
+    with_clock(tmp_path, main)
+
+
+def test_a_clock_set_forward_is_as_if_we_had_slept(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler, clock: testing.VirtualClock) -> None:
+        schedule = await new_schedule(scheduler, "*/10 * * * *")
+        await passes(15 * MINUTE)
+
+        clock.jump(35 * MINUTE)
+        await passes(15 * MINUTE)
+
+        fates = ["07:10 fired", "07:20 coalesced", "07:30 coalesced", "07:40 coalesced", "07:50 fired", "08:00 fired"]
+        assert await told(scheduler, schedule) == fates
+
+    with_clock(tmp_path, main)
+
+
+def test_a_clock_set_back_fires_nothing_twice_and_goes_on(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler, clock: testing.VirtualClock) -> None:
+        schedule = await new_schedule(scheduler, "*/10 * * * *")
+        await passes(35 * MINUTE)
+
+        clock.jump(-20 * MINUTE)
+        await passes(40 * MINUTE)
+
+        fates = ["07:10 fired", "07:20 fired", "07:30 fired", "07:40 fired", "07:50 fired"]
+        assert await told(scheduler, schedule) == fates
+
+    with_clock(tmp_path, main)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_clock_that_was_far_ahead_stops_no_schedule(tmp_path: Path, is_restarted: bool) -> None:
+    """What was made while the clock was wrong has no ledger yet, so nothing of it is done with."""
+
+    async def main(scheduler: Scheduler, clock: testing.VirtualClock) -> None:
+        clock.jump(365 * DAY)
+        schedule = await new_schedule(scheduler, "0 * * * *")
+        clock.jump(-365 * DAY)
+        if is_restarted:
+            await testing.crash(scheduler)
+            scheduler = new_scheduler(tmp_path, seed=1, clock=clock)
+            await scheduler.start()
+
+        await passes(3 * HOUR)
+
+        assert (await told(scheduler, schedule))[-1] == "10:00 fired"
+        assert (await fresh(scheduler, schedule)).next_trigger_at == at("11:00")
+        await scheduler.stop()
+
+    with_clock(tmp_path, main)
+
+
+def test_a_zone_that_changed_its_rules_is_planned_again_at_the_next_start(tmp_path: Path) -> None:
+    async def before(scheduler: Scheduler) -> Schedule:
+        return await new_schedule(scheduler, "0 12 * * *", timezone="Europe/Berlin")
+
+    async def after(scheduler: Scheduler, schedule: Schedule) -> None:
+        await testing.crash(scheduler)
+        # As if the zone had been an hour further west when the instant was worked out.
+        database(tmp_path).execute(f"update schedules set next_trigger_at = {int(at('12:00'))}")
+        async with new_scheduler(tmp_path, seed=2) as third:
+            assert (await fresh(third, schedule)).next_trigger_at == at("11:00")
+
+    with_downtime(tmp_path, before, 1, after)
+
+
+def test_a_schedule_keeps_to_the_wall_clock_of_its_zone(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(scheduler, "30 2 * * *", timezone="Europe/Berlin", catch_up="all")
+        await scheduler.pause()
+
+        await passes(135 * DAY)
+
+        instants = {one.instant for one in await ledger(scheduler, schedule)}
+        assert {at("2027-03-27 01:30"), at("2027-03-28 01:00"), at("2027-03-29 00:30")} <= instants
+
+    with_scheduler(tmp_path, main)
+
+
+# Overlap.
+
+
+def test_overlapping_jobs_are_allowed_unless_said_otherwise(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(scheduler, job={"params": {"seconds": 150}})
+
+        await passes(3 * MINUTE)
+
+        assert await told(scheduler, schedule) == ["07:01 fired", "07:02 fired", "07:03 fired"]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_overlap_skip_waits_for_the_previous_job(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(scheduler, job={"params": {"seconds": 150}}, overlap="skip")
+
+        await passes(5 * MINUTE)
+
+        fates = ["07:01 fired", "07:02 overlap", "07:03 overlap", "07:04 fired", "07:05 overlap"]
+        assert await told(scheduler, schedule) == fates
+
+    with_scheduler(tmp_path, main)
+
+
+def test_overlap_skip_waits_for_the_whole_chain(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        policy = {"max_attempts": 1, "base_delay_seconds": 90}
+        job = {"job_type": "fail", "params": {}, "retry_policy": policy}
+        schedule = await new_schedule(scheduler, job=job, overlap="skip")
+
+        await passes(3 * MINUTE)
+
+        assert await told(scheduler, schedule) == ["07:01 fired", "07:02 overlap", "07:03 fired"]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_catch_up_all_with_overlap_skip_makes_one_job(tmp_path: Path) -> None:
+    async def before(scheduler: Scheduler) -> Schedule:
+        return await new_schedule(scheduler, "0 * * * *", catch_up="all", overlap="skip")
+
+    async def after(scheduler: Scheduler, schedule: Schedule) -> None:
+        assert await told(scheduler, schedule) == ["08:00 fired", "09:00 overlap", "10:00 overlap"]
+
+    with_downtime(tmp_path, before, 3.5 * HOUR, after)
+
+
+# Changes.
+
+
+def test_times_while_disabled_are_one_row_for_the_whole_span(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(scheduler, "*/10 * * * *")
+        await passes(15 * MINUTE)
+        await scheduler.schedules.change(schedule.schedule_id, enabled=False)
+
+        await passes(HOUR)
+        assert await told(scheduler, schedule) == ["07:10 fired", "07:20-08:10 6x disabled"]
+
+        await scheduler.schedules.change(schedule.schedule_id, enabled=True)
+        await passes(10 * MINUTE)
+        assert await told(scheduler, schedule) == ["07:10 fired", "07:20-08:10 6x disabled", "08:20 fired"]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_times_while_disabled_are_accounted_for_after_a_restart_too(tmp_path: Path) -> None:
+    async def before(scheduler: Scheduler) -> Schedule:
+        schedule = await new_schedule(scheduler, "0 * * * *")
+        return await scheduler.schedules.change(schedule.schedule_id, enabled=False)
+
+    async def after(scheduler: Scheduler, schedule: Schedule) -> None:
+        await scheduler.schedules.change(schedule.schedule_id, enabled=True)
+        await passes(HOUR)
+        assert await told(scheduler, schedule) == ["08:00-10:00 3x disabled", "11:00 fired"]
+
+    with_downtime(tmp_path, before, 3.5 * HOUR, after)
+
+
+@pytest.mark.parametrize("change", [{"cron_expression": "45 * * * *"}, {"timezone": "Asia/Kathmandu"}])
+def test_DEC_010_a_change_applies_to_the_next_occurrence(tmp_path: Path, change: dict[str, str]) -> None:
+    """Kathmandu is 5:45 ahead: its half hours are our quarters."""
+
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(scheduler, "30 * * * *")
+        await passes(40 * MINUTE)
+
+        changed = await scheduler.schedules.change(schedule.schedule_id, **change)
+        await passes(HOUR)
+
+        assert changed.next_trigger_at == at("07:45")
+        assert await told(scheduler, schedule) == ["07:30 fired", "07:45 fired"]
+        assert (await fresh(scheduler, schedule)).next_trigger_at == at("08:45")
+
+    with_scheduler(tmp_path, main)
+
+
+def test_DEC_010_a_change_of_params_is_for_the_jobs_to_come(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.pause()
+        schedule = await new_schedule(scheduler, param_overrides={"a": 1})
+        await passes(MINUTE)
+
+        await scheduler.schedules.change(schedule.schedule_id, param_overrides={"a": 2}, name="renamed")
+        await passes(MINUTE)
+
+        assert [(job.params["a"], job.title) for job in await scheduler.queue()] == [(1, "it"), (2, "renamed")]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_change_loses_nothing_that_was_due_before_it(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler, clock: testing.VirtualClock) -> None:
+        schedule = await new_schedule(scheduler, "0 * * * *")
+        # The clock has gone on, and the alarm has not noticed yet.
+        clock.jump(HOUR + 10)
+
+        await scheduler.schedules.change(schedule.schedule_id, cron_expression="30 * * * *")
+
+        assert await told(scheduler, schedule) == ["08:00 fired"]
+
+    with_clock(tmp_path, main)
+
+
+def test_a_wrong_change_changes_nothing(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(scheduler)
+
+        for change in ({"cron_expression": "x"}, {"timezone": "x"}, {"next_trigger_at": 1}, {"template_id": None}):
+            with pytest.raises(Invalid):
+                await scheduler.schedules.change(schedule.schedule_id, **change)
+        with pytest.raises(NotFound):
+            await scheduler.schedules.change("nobody", enabled=False)
+
+        assert await fresh(scheduler, schedule) == schedule
+
+    with_scheduler(tmp_path, main)
+
+
+# Deleting and archiving.
+
+
+def test_a_deleted_schedule_fires_no_more_and_its_ledger_stays(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(scheduler, "0 * * * *")
+        await passes(HOUR)
+
+        await scheduler.schedules.delete(schedule.schedule_id)
+        await passes(3 * HOUR)
+
+        assert await told(scheduler, schedule) == ["08:00 fired"]
+        assert (await scheduler.schedules.list()).items == ()
+        assert (await fresh(scheduler, schedule)).deleted_at is not None
+        for use in (scheduler.schedules.trigger, scheduler.schedules.delete, scheduler.schedules.change):
+            with pytest.raises(NotFound):
+                await use(schedule.schedule_id)
+
+    with_scheduler(tmp_path, main)
+
+
+def test_an_archived_template_disables_its_schedules(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule, other = await new_schedule(scheduler, "0 * * * *"), await new_schedule(scheduler, "0 * * * *")
+        await passes(HOUR)
+
+        await scheduler.templates.archive(schedule.template_id)
+        await passes(HOUR)
+
+        found = await fresh(scheduler, schedule)
+        assert (found.enabled, found.next_trigger_at) == (False, None)
+        assert await told(scheduler, schedule) == ["08:00 fired", "09:00 disabled"]
+        assert await told(scheduler, other) == ["08:00 fired", "09:00 fired"]
+        with pytest.raises(Conflict, match="archived"):
+            await scheduler.schedules.change(schedule.schedule_id, enabled=True)
+        with pytest.raises(Conflict, match="archived"):
+            await scheduler.schedules.trigger(schedule.schedule_id)
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_disabled_schedule_gets_another_template_and_goes_on(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule, other = await new_schedule(scheduler, "0 * * * *"), await new_schedule(scheduler, enabled=False)
+        await scheduler.templates.archive(schedule.template_id)
+
+        await scheduler.schedules.change(schedule.schedule_id, template_id=other.template_id, enabled=True)
+        await passes(HOUR)
+
+        assert await told(scheduler, schedule) == ["08:00 fired"]
+
+    with_scheduler(tmp_path, main)
+
+
+# A job that cannot be made.
+
+
+def test_a_job_that_cannot_be_made_is_told_and_holds_up_no_other(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        @scheduler.job_type("strict")
+        async def strict(run: Any, a: int) -> None: ...
+
+        broken = await new_schedule(scheduler, job={"job_type": "strict", "params": {"a": 1}}, overlap="skip")
+        sound = await new_schedule(scheduler)
+        await scheduler.templates.change(broken.template_id, params={})
+
+        await passes(MINUTE)
+
+        [refused] = await ledger(scheduler, broken)
+        assert (refused.outcome, refused.reason, refused.job_id) == ("skipped", SkipReason.REFUSED, None)
+        assert '"a" is a required property' in (refused.detail or "")
+        assert (await fresh(scheduler, broken)).last_triggered_at is None
+        assert await told(scheduler, sound) == ["07:01 fired"]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_type_that_has_gone_makes_no_jobs_and_every_occurrence_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        first = new_scheduler(tmp_path)
+        first.job_type("gone")(lambda run: None)
+        async with first:
+            schedule = await new_schedule(
+                first, "0 * * * *", {"job_type": "gone", "params": {}}, catch_up="all", overlap="skip"
+            )
+        await passes(2 * HOUR + 1)
+
+        async with new_scheduler(tmp_path, seed=1) as second:
+            assert await told(second, schedule) == ["08:00 refused", "09:00 refused"]
+            assert "there is no job type 'gone'" in ((await ledger(second, schedule))[0].detail or "")
+
+    testing.run(main())
+
+
+def test_an_archived_office_gets_no_jobs(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.create_office("closing")
+        schedule = await new_schedule(scheduler, office_id="closing")
+        await scheduler.change_office("closing", status="archived")
+
+        await passes(MINUTE)
+
+        assert await told(scheduler, schedule) == ["07:01 refused"]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_schedule_whose_zone_has_gone_is_disabled_and_holds_up_no_other(tmp_path: Path) -> None:
+    async def before(scheduler: Scheduler) -> Schedule:
+        sound = await new_schedule(scheduler, "0 * * * *", name="sound")
+        await new_schedule(scheduler, "0 * * * *", name="lost", timezone="Europe/Berlin")
+        await testing.crash(scheduler)
+        database(tmp_path).execute("update schedules set timezone = 'Atlantis/Capital' where name = 'lost'")
+        return sound
+
+    async def after(scheduler: Scheduler, schedule: Schedule) -> None:
+        assert await told(scheduler, schedule) == ["08:00 fired"]
+        [lost] = [one for one in (await scheduler.schedules.list()).items if one.name == "lost"]
+        assert (lost.enabled, lost.next_trigger_at) == (False, None)
+
+    with_downtime(tmp_path, before, 1.5 * HOUR, after)
+
+
+# By hand, and looking ahead.
+
+
+def test_a_trigger_by_hand_is_no_occurrence(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(
+            scheduler, "0 * * * *", {"params": {"a": 1}}, param_overrides={"b": 1}, overlap="skip"
+        )
+
+        job = await scheduler.schedules.trigger(schedule.schedule_id, params={"b": 2}, priority=9)
+
+        assert (job.params, job.priority, job.schedule_id) == ({"a": 1, "b": 2}, 9, schedule.schedule_id)
+        assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+        assert await ledger(scheduler, schedule) == []
+        found = await fresh(scheduler, schedule)
+        assert (found.last_triggered_at, found.next_trigger_at) == (at("07:00"), at("08:00"))
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_disabled_schedule_can_be_triggered_by_hand(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(scheduler, enabled=False)
+
+        job = await scheduler.schedules.trigger(schedule.schedule_id)
+
+        assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+        with pytest.raises(Invalid) as refused:
+            await scheduler.schedules.trigger(schedule.schedule_id, params={"seconds": "x"})
+        assert [problem.field for problem in refused.value.problems] == ["params.seconds"]
+
+    with_scheduler(tmp_path, main)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_upcoming_shows_what_is_to_come_and_fires_nothing(tmp_path: Path, enabled: bool) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(scheduler, "30 2 * * *", timezone="Europe/Berlin", enabled=enabled)
+
+        soon = await scheduler.schedules.upcoming(schedule.schedule_id, count=2)
+        later = await scheduler.schedules.upcoming(schedule.schedule_id, 1, datetime(2027, 3, 27, 12, tzinfo=UTC))
+
+        assert [representation.upcoming(one) for one in (*soon, *later)] == [
+            {"utc": "2026-11-16T01:30:00.000000Z", "local": "2026-11-16T02:30:00+01:00"},
+            {"utc": "2026-11-17T01:30:00.000000Z", "local": "2026-11-17T02:30:00+01:00"},
+            {"utc": "2027-03-28T01:00:00.000000Z", "local": "2027-03-28T03:00:00+02:00"},
+        ]
+        assert await fresh(scheduler, schedule) == schedule
+        with pytest.raises(Invalid, match="limit"):
+            await scheduler.schedules.upcoming(schedule.schedule_id, count=0)
+
+    with_scheduler(tmp_path, main)
+
+
+# Lists and forms.
+
+
+def test_schedules_are_listed_by_pages_the_newest_first(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.create_office("research")
+        made = [await new_schedule(scheduler, name=str(n), office_id=("default", "research")[n % 2]) for n in range(5)]
+
+        first = await scheduler.schedules.list(limit=3)
+        rest = await scheduler.schedules.list(first.next_cursor, limit=3)
+
+        assert [one.name for one in (*first.items, *rest.items)] == ["4", "3", "2", "1", "0"]
+        assert [one.name for one in (await scheduler.schedules.list(office_id="research")).items] == ["3", "1"]
+        of_one = await scheduler.schedules.list(template_id=made[2].template_id)
+        assert [one.name for one in of_one.items] == ["2"]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_the_ledger_is_listed_by_pages_the_newest_first(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(scheduler)
+        await passes(5 * MINUTE)
+
+        first = await scheduler.schedules.occurrences(schedule.schedule_id, limit=3)
+        rest = await scheduler.schedules.occurrences(schedule.schedule_id, first.next_cursor, limit=3)
+
+        shown = [representation.occurrence(one)["instant"][11:16] for one in (*first.items, *rest.items)]
+        assert shown == ["07:05", "07:04", "07:03", "07:02", "07:01"]
+        assert rest.next_cursor is None
+        with pytest.raises(Invalid, match="cursor"):
+            await scheduler.schedules.occurrences(schedule.schedule_id, "soon")
+        with pytest.raises(NotFound):
+            await scheduler.schedules.occurrences("nobody")
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_schedule_is_shown_with_its_cron_in_words(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(scheduler, "30 6 * * 1-5")
+
+        shown = representation.schedule(schedule)
+
+        assert shown["cron_words"] == "At 06:30 on Monday through Friday"
+        assert (shown["next_trigger_at"], shown["last_triggered_at"]) == ("2026-11-16T06:30:00.000000Z", None)
+
+    with_scheduler(tmp_path, main)
+
+
+# A year.
+
+EXAMPLES = int(os.environ.get("NEXTSLOT_EXAMPLES", "8"))
+PLAN_NAMES = ["0 */6 * * *", "30 2 * * *", "0 12 * * 1-5", "15 3 1,15 * *", "*/30 2 * * *", "0 0 13 * 5"]
+ZONE_NAMES = ["UTC", "Europe/Berlin", "Australia/Lord_Howe", "America/Havana", "Asia/Kathmandu"]
+PLANS, ZONES = st.sampled_from(PLAN_NAMES), st.sampled_from(ZONE_NAMES)
+STEPS = st.one_of(
+    st.tuples(st.just("runs"), st.floats(0, 4 * DAY)),
+    st.tuples(st.just("crashes"), st.floats(0, 60 * DAY)),
+    st.tuples(st.just("sleeps"), st.floats(0, 20 * DAY)),
+    st.tuples(st.just("change"), st.fixed_dictionaries({"cron_expression": PLANS, "timezone": ZONES})),
+    st.tuples(st.just("change"), st.fixed_dictionaries({"enabled": st.booleans()})),
+    st.tuples(st.just("change"), st.fixed_dictionaries({"catch_up": st.sampled_from(["latest", "all", "none"])})),
+    st.tuples(st.just("change"), st.fixed_dictionaries({"overlap": st.sampled_from(["allow", "skip"])})),
+    st.tuples(st.just("change"), st.fixed_dictionaries({"catch_up_window_seconds": st.floats(0, 30 * DAY)})),
+)
+
+
+@pytest.mark.sqlite_only("each example has a database of its own")
+@given(st.lists(STEPS, min_size=8, max_size=16))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_over_a_year_every_occurrence_is_in_the_ledger_once_with_a_job_or_a_reason(steps: list[Any]) -> None:
+    with TemporaryDirectory() as directory:
+        testing.run(a_year(Path(directory), steps))
+
+
+async def a_year(directory: Path, steps: list[tuple[str, Any]]) -> None:
+    clock = testing.VirtualClock()
+    scheduler = new_scheduler(directory, clock=clock, synchronous="NORMAL")
+    await scheduler.start()
+    schedule = await new_schedule(scheduler, "0 */6 * * *", timezone="Europe/Berlin")
+    expected: list[Instant] = []
+    for number, (step, value) in enumerate([*steps, ("runs", DAY), ("change", {"name": "the end"})], start=1):
+        if step == "runs":
+            await passes(value)
+        elif step == "sleeps":
+            clock.jump(value)
+            await passes(2 * HOUR)
+        elif step == "crashes":
+            await testing.crash(scheduler)
+            await asyncio.sleep(value)
+            scheduler = new_scheduler(directory, seed=number, clock=clock, synchronous="NORMAL")
+            await scheduler.start()
+        else:
+            before, schedule = schedule, await scheduler.schedules.change(schedule.schedule_id, **value)
+            plan = parse(before.cron_expression, before.timezone)
+            expected += plan.between(before.accounted_until, schedule.accounted_until)
+    assert await accounted(scheduler, schedule) == expected
+    await scheduler.stop()
+
+
+async def accounted(scheduler: Scheduler, schedule: Schedule) -> list[Instant]:
+    """Every instant that the ledger covers, in order; of a span, those of the plan that was in force."""
+    found: list[Instant] = []
+    for one in await ledger(scheduler, schedule):
+        if one.outcome == "fired":
+            assert (await scheduler.job(one.job_id or "")).scheduled_for == one.instant
+        else:
+            assert one.reason is not None
+        found += [one.instant] if one.until is None else inside(one)
+    return found
+
+
+def inside(span: Occurrence) -> list[Instant]:
+    """By whichever of the plans has so many instants from the first to the last."""
+    assert span.until is not None
+    for expression in PLAN_NAMES:
+        for zone in ZONE_NAMES:
+            instants = parse(expression, zone).between(Instant(span.instant - 1), span.until)
+            if len(instants) == span.count and (instants[0], instants[-1]) == (span.instant, span.until):
+                return instants
+    raise AssertionError(f"no plan has these: {span}")

@@ -1,0 +1,114 @@
+"""What tests of the stores share: a store whose transactions are counted, and works to hand in."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from nextslot.clock import Instant
+from nextslot.errors import Conflict
+from nextslot.store import events
+from nextslot.store.open import open_store
+from nextslot.store.store import Tx
+from tests import databases
+
+
+class Bench:
+    """A store whose transactions are counted, and another connection that sees what is committed."""
+
+    def __init__(self, directory: Path, *, threaded: bool) -> None:
+        self.directory = directory
+        self.closings = 0
+        self.commits = 0
+        self.at_closing: Callable[[Tx], None] = lambda tx: None
+        url = databases.url(directory)
+        self.store: Any = open_store(url, self._closing, threaded=threaded, synchronous="FULL")
+        databases.watched(self.store, self._committed)
+        self.other: Any = databases.plain(directory)
+
+    def _closing(self, tx: Tx) -> None:
+        self.closings += 1
+        self.at_closing(tx)
+
+    def _committed(self) -> None:
+        self.commits += 1
+
+    def stored(self) -> list[str]:
+        """The words that are committed, as somebody else sees them."""
+        return [str(row[0]) for row in self.other.execute("select type from events order by seq")]
+
+
+Main = Callable[[Bench], Awaitable[None]]
+Run = Callable[[Main], None]
+
+
+def run_with_a_store(directory: Path, main: Main, *, threaded: bool) -> None:
+    """Runs a test's body with a store on a real event loop."""
+
+    async def body() -> None:
+        bench = Bench(directory, threaded=threaded)
+        try:
+            await main(bench)
+        finally:
+            await bench.store.close()
+            bench.other.close()
+
+    asyncio.run(body())
+
+
+class Noted:
+    """Something that lives with a transaction."""
+
+    def __init__(self, tx: Tx) -> None:
+        self.values: list[events.Values] = []
+
+
+def event(word: str, details: str = "{}") -> events.Values:
+    return {**events.values(word, Instant(1), None), "details": details}
+
+
+def say(word: str, *, answer: Any = "said", details: str = "{}") -> Callable[[Tx], Any]:
+    """A work that stores a word."""
+
+    def work(tx: Tx) -> Any:
+        events.append(tx, [event(word, details)])
+        return answer
+
+    return work
+
+
+def say_and_raise(word: str, error: Exception) -> Callable[[Tx], Any]:
+    def work(tx: Tx) -> None:
+        say(word)(tx)
+        raise error
+
+    return work
+
+
+def refuse(tx: Tx) -> None:
+    raise Conflict("no")
+
+
+def words(tx: Tx) -> list[str]:
+    return [row[1] for row in tx.rows("events.after", after=0, limit=1000)]
+
+
+async def together(bench: Bench, *works: Callable[[Tx], Any], rows: int = 1) -> list[Any]:
+    """Hands works in at once; what became of each."""
+    return await asyncio.gather(*(bench.store.write(work, rows=rows) for work in works), return_exceptions=True)
+
+
+def is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def needs_the_event_loop() -> Callable[[Tx], None]:
+    """A work that cannot end unless the event loop goes on meanwhile."""
+    loop, went_on = asyncio.get_running_loop(), threading.Event()
+
+    def work(tx: Tx) -> None:
+        loop.call_soon_threadsafe(went_on.set)
+        assert went_on.wait(5), "the event loop stood still"
+
+    return work

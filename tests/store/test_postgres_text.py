@@ -1,0 +1,161 @@
+"""The same SQL on PostgreSQL: the schema and every statement of both databases are right there too."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import pq
+
+from nextslot.store import text
+from tests import postgres
+
+STATEMENTS = text.postgres_statements()
+# What other statements include.
+PARTS = set(re.findall(r"\{([a-z_]+\.[a-z_]+)\}", "".join(sql for _, sql in text._read(".sql"))))
+# What a column may be: everything else would come as something that the functions of the store do not expect.
+TYPES = {"int8", "int4", "text", "float8", "numeric", "bool"}
+
+
+# Parameters.
+
+
+@pytest.mark.parametrize(
+    ("sql", "wanted"),
+    [
+        ("select :a, :b_2", "select %(a)s, %(b_2)s"),
+        ("select ':a', \":b\", x::text, :a -- :c", "select ':a', \":b\", x::text, %(a)s -- :c"),
+        ("select 'it''s :a', :a", "select 'it''s :a', %(a)s"),
+        ("select '100%', 5 % :a", "select '100%%', 5 %% %(a)s"),
+    ],
+)
+def test_a_parameter_is_found_where_it_is_one(sql: str, wanted: str) -> None:
+    assert text.postgres_parameters(sql) == wanted
+
+
+def test_both_databases_have_the_same_statements() -> None:
+    assert STATEMENTS.keys() == text.statements().keys()
+
+
+def test_an_override_has_the_parameters_of_what_it_overrides_and_says_why() -> None:
+    for name, sql in text._read(".postgres.sql"):
+        assert parameters(sql) == parameters(text._common_statements()[name]), name
+    for file in (text.resources.files("nextslot.store") / "statements").iterdir():
+        if file.name.endswith(".postgres.sql"):
+            assert file.read_text().startswith("-- Differs because "), file.name
+
+
+# Statements.
+
+
+@pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - PARTS))
+def test_every_statement_is_one_that_PostgreSQL_understands(
+    empty: "psycopg.Connection[tuple[Any, ...]]", name: str
+) -> None:
+    sql = STATEMENTS[name].replace("%%", "%")
+    for number, parameter in enumerate(sorted(parameters(text.statements()[name])), 1):
+        sql = sql.replace(f"%({parameter})s", f"${number}")
+
+    prepared = empty.pgconn.prepare(b"", sql.encode())
+
+    assert prepared.status == pq.ExecStatus.COMMAND_OK, prepared.get_error_message()
+    described = empty.pgconn.describe_prepared(b"")
+    found = {empty.adapters.types[described.ftype(column)].name for column in range(described.nfields)}
+    assert found <= TYPES
+
+
+# Rules.
+
+
+def test_a_rule_becomes_a_trigger_that_refuses() -> None:
+    schema = """create table t (a {int} not null primary key) {table};
+
+        rule no_two before insert on t
+            refuse 'two is too many: 100% (1.1)'
+            when new.a = 2;
+
+        rule no_smaller before insert on t refuse 'only more' when exists (select 1 from t where a > new.a);
+    """
+    with in_a_schema(schema.replace("\n        rule", "\nrule")) as connection:
+        connection.execute("insert into t values (1)")
+
+        for value, message in ((2, "two is too many: 100% (1.1)"), (0, "only more")):
+            with pytest.raises(psycopg.IntegrityError) as refused:
+                connection.execute("insert into t values (%s)", (value,))
+            assert refused.value.diag.message_primary == message
+        assert connection.execute("select a from t order by a").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize("event", ["insert", "delete", "update", "update of a", "update of a, b"])
+@pytest.mark.parametrize("condition", ["1 = 1", "exists (select 1 from t where a = 1)"])
+def test_a_rule_is_for_any_event(event: str, condition: str) -> None:
+    change = {"insert": "insert into t values (2, 2)", "delete": "delete from t"}.get(event, "update t set a = 3")
+    schema = "create table t (a {int} not null primary key, b {int}) {table};\ninsert into t values (1, 1);\n"
+
+    rule = f"rule r before {event} on t refuse 'no' when {condition};"
+
+    with in_a_schema(schema + rule) as connection, pytest.raises(psycopg.IntegrityError, match="no"):
+        connection.execute(change)
+
+
+def test_what_a_rule_does_not_refuse_is_done() -> None:
+    schema = "create table t (a {int} not null primary key) {table};\n"
+    for event in ("update", "delete"):
+        schema += f"rule no_{event} before {event} on t refuse 'no' when not exists (select 1 from t where a = 1);\n"
+
+    with in_a_schema(schema) as connection:
+        connection.execute("insert into t values (1), (2)")
+        connection.execute("update t set a = 3 where a = 2")
+        connection.execute("delete from t where a = 3")
+        assert connection.execute("select a from t").fetchall() == [(1,)]
+
+
+def test_every_rule_of_the_schema_is_a_trigger(empty: "psycopg.Connection[tuple[Any, ...]]") -> None:
+    written = re.findall(r"^rule (\w+)", "".join(file for _, _, file in text.migrations()), re.MULTILINE)
+
+    stored = empty.execute("select tgname from pg_trigger where not tgisinternal").fetchall()
+
+    assert sorted(row[0] for row in stored) == sorted(written)
+
+
+def test_text_is_compared_by_its_bytes_as_on_SQLite(empty: "psycopg.Connection[tuple[Any, ...]]") -> None:
+    other = empty.execute(
+        "select table_name, column_name from information_schema.columns where table_schema = 'public' "
+        "and data_type = 'text' and collation_name is distinct from 'C' "
+        "and table_name not in ('schema_migrations', 'commit_marks')"
+    ).fetchall()
+
+    assert other == []
+
+
+# Arrangement.
+
+
+@pytest.fixture(scope="module")
+def empty() -> "Iterator[psycopg.Connection[tuple[Any, ...]]]":
+    with psycopg.connect(postgres.create("nextslot_empty"), autocommit=True) as connection:
+        yield connection
+    postgres.drop("nextslot_empty")
+
+
+class in_a_schema:  # noqa: N801 - reads as the `with` that it is for
+    """Another schema of the tests' server, with these tables and rules, until the end of the block."""
+
+    def __init__(self, schema: str) -> None:
+        self._schema = schema
+
+    def __enter__(self) -> "psycopg.Connection[tuple[Any, ...]]":
+        self._connection = psycopg.connect(postgres.address(), autocommit=True)
+        self._connection.execute("set search_path = pg_temp")
+        for statement in text.for_postgres(self._schema):
+            named = re.sub(r"(create function|execute function) (\w+)", r"\1 pg_temp.\2", statement)
+            self._connection.execute(named)
+        return self._connection
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+
+def parameters(sql: str) -> set[str]:
+    return set(re.findall(r"(?<!:):([a-z_]+)", sql))

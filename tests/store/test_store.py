@@ -1,0 +1,499 @@
+"""The contract of `store/store.py` on both databases: what `write` and `read` promise, on one thread and on several."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import apsw
+import psycopg
+import pytest
+
+from nextslot.errors import Conflict, Refused, StoreError, Unavailable
+from nextslot.store import events, postgres, sqlite
+from nextslot.store.store import Tx
+from tests import databases
+from tests.store.bench import (
+    Bench,
+    Main,
+    Noted,
+    Run,
+    event,
+    refuse,
+    run_with_a_store,
+    say,
+    say_and_raise,
+    together,
+    words,
+)
+
+READERS = max(sqlite.READERS, postgres.READERS)
+
+
+# Writing.
+
+
+def test_what_is_written_is_durable_when_write_returns(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        answer = await bench.store.write(say("a", answer=42))
+
+        assert answer == 42
+        assert bench.stored() == ["a"]
+
+    run(main)
+
+
+def test_works_that_wait_together_are_committed_together_in_their_order(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        answers = await asyncio.gather(*(bench.store.write(say(word, answer=word)) for word in "abcdef"))
+
+        assert answers == list("abcdef")
+        assert bench.stored() == list("abcdef")
+        assert bench.commits == 1
+
+    run(main)
+
+
+def test_a_refusal_is_its_callers_only_and_costs_the_others_nothing(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        answers = await together(bench, say("a"), refuse, say("b"))
+
+        assert [type(answer) for answer in answers] == [str, Conflict, str]
+        assert bench.stored() == ["a", "b"]
+        assert bench.commits == 1
+
+    run(main)
+
+
+def test_an_error_after_changes_leaves_nothing_and_takes_no_other_with_it(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        answers = await together(bench, say("a"), say_and_raise("x", ValueError("no")), say("b"))
+
+        assert [type(answer) for answer in answers] == [str, ValueError, str]
+        assert bench.stored() == ["a", "b"]
+
+    run(main)
+
+
+def test_a_refusal_after_changes_leaves_nothing_and_takes_no_other_with_it(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        answers = await together(bench, say("a"), say_and_raise("x", Conflict("no")), say("b"))
+
+        assert [type(answer) for answer in answers] == [str, Conflict, str]
+        assert bench.stored() == ["a", "b"]
+
+    run(main)
+
+
+def test_a_refusal_leaves_nothing_in_memory_either(run: Run) -> None:
+    """What a work noted beside the database (events to append, calls to make) goes with it."""
+
+    async def main(bench: Bench) -> None:
+        called: list[str] = []
+        bench.at_closing = lambda tx: events.append(tx, tx.local(Noted).values)
+
+        def calls_and_refuses(tx: Tx) -> None:
+            tx.after_commit(lambda: called.append("x"))
+            raise Conflict("no")
+
+        def notes_and_refuses(tx: Tx) -> None:
+            tx.local(Noted).values.append(event("x"))
+            raise Conflict("no")
+
+        await together(bench, say("a"), calls_and_refuses, notes_and_refuses, say("b"))
+        await together(bench, calls_and_refuses)
+        await together(bench, notes_and_refuses)
+
+        assert (bench.stored(), called) == (["a", "b"], [])
+
+    run(main)
+
+
+def test_what_a_deferred_constraint_finds_at_the_commit_takes_no_other_with_it(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        def leaves_maintenance_on(tx: Tx) -> None:
+            say("x")(tx)
+            tx.run("maintenance.begin", reason="forgotten")
+
+        answers = await together(bench, say("a"), leaves_maintenance_on, say("b"))
+
+        assert [type(answer) for answer in answers] == [str, Refused, str]
+        assert "foreign key" in str(answers[1]).lower()
+        assert bench.stored() == ["a", "b"]
+
+    run(main)
+
+
+def test_every_work_may_fail_and_the_store_goes_on(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        answers = await together(bench, *(say_and_raise("x", ValueError(word)) for word in "abc"))
+
+        assert [str(answer) for answer in answers] == ["a", "b", "c"]
+        assert await bench.store.write(say("d", answer=1)) == 1
+        assert bench.stored() == ["d"]
+
+    run(main)
+
+
+def test_a_work_that_raises_StopIteration_fails_alone(run: Run) -> None:
+    """A future cannot carry it; the callers behind it must not wait for ever."""
+
+    async def main(bench: Bench) -> None:
+        def looks_for_what_is_not_there(tx: Tx) -> None:
+            next(iter(()))
+
+        answers = await asyncio.wait_for(together(bench, say("a"), looks_for_what_is_not_there, say("b")), 5)
+
+        assert [type(answer) for answer in answers] == [str, RuntimeError, str]
+        assert bench.stored() == ["a", "b"]
+
+    run(main)
+
+
+def test_a_work_sees_what_it_wrote_and_how_many_rows_changed(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        def work(tx: Tx) -> tuple[object, ...]:
+            say("a")(tx)
+            changes = [tx.run("limits.pause", scope="type", name="t", now=1) for _ in range(2)]
+            return events.last(tx), tx.rows("limits.pauses"), changes, tx.row("jobs.get", job_id="nobody")
+
+        assert await bench.store.write(work) == (1, [("type", "t")], [1, 0], None)
+
+    run(main)
+
+
+# After the commit.
+
+
+def test_what_follows_a_commit_happens_once_in_order_and_on_the_event_loop(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        seen: list[tuple[str, list[str], bool]] = []
+
+        def tell(word: str) -> None:
+            seen.append((word, bench.stored(), threading.current_thread() is threading.main_thread()))
+
+        def work(tx: Tx, word: str) -> None:
+            say(word)(tx)
+            tx.after_commit(lambda: tell(word + "1"))
+            tx.after_commit(lambda: tell(word + "2"))
+
+        await together(bench, lambda tx: work(tx, "a"), lambda tx: work(tx, "b"), rows=2000)
+
+        both = ["a", "b"]
+        assert [word for word, _, _ in seen] == ["a1", "a2", "b1", "b2"]
+        assert [stored for _, stored, _ in seen] == [["a"], ["a"], both, both]
+        assert all(is_on_loop for _, _, is_on_loop in seen)
+
+    run(main)
+
+
+def test_a_work_that_is_run_again_is_followed_once(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        runs, followed = [], []
+
+        def work(tx: Tx, word: str) -> None:
+            runs.append(word)
+            say(word)(tx)
+            tx.after_commit(lambda: followed.append(word))
+
+        await together(bench, lambda tx: work(tx, "a"), say_and_raise("x", ValueError()), lambda tx: work(tx, "b"))
+
+        assert (runs, followed) == (["a", "a", "b"], ["a", "b"])
+        assert bench.stored() == ["a", "b"]
+
+    run(main)
+
+
+def test_nothing_follows_a_rollback(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        followed = []
+
+        def work(tx: Tx) -> None:
+            tx.after_commit(lambda: followed.append("x"))
+            say_and_raise("x", ValueError())(tx)
+
+        for works in ([work], [work, say("a")]):
+            await together(bench, *works)
+
+        assert followed == []
+
+    run(main)
+
+
+def test_what_follows_a_commit_is_done_before_the_caller_goes_on(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        order = []
+
+        await bench.store.write(lambda tx: tx.after_commit(lambda: order.append("followed")))
+        order.append("returned")
+
+        assert order == ["followed", "returned"]
+
+    run(main)
+
+
+def test_a_call_that_fails_after_the_commit_keeps_no_caller_waiting(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def main(bench: Bench) -> None:
+        def work(tx: Tx) -> None:
+            say("a")(tx)
+            tx.after_commit(lambda: 1 // 0)  # type: ignore[arg-type]
+
+        await asyncio.wait_for(together(bench, work, say("b")), 5)
+
+        assert await asyncio.wait_for(bench.store.write(say("c", answer=1)), 5) == 1
+        assert bench.stored() == ["a", "b", "c"]
+
+    run(main)
+    assert "what was to follow a commit failed" in caplog.text
+
+
+# Closing a transaction.
+
+
+def test_closing_runs_once_for_each_transaction_before_its_commit(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        bench.at_closing = say("closed")
+
+        await together(bench, say("a"), say("b"))
+        await together(bench, say("c"))
+
+        assert bench.stored() == ["a", "b", "closed", "c", "closed"]
+        assert (bench.closings, bench.commits) == (2, 2)
+
+    run(main)
+
+
+def test_an_error_while_closing_leaves_nothing_behind(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        bench.at_closing = say_and_raise("x", ValueError("cannot close"))
+        answers = await together(bench, say("a"), say("b"))
+        bench.at_closing = lambda tx: None
+        await together(bench, say("c"))
+
+        assert [str(answer) for answer in answers] == ["cannot close", "cannot close"]
+        assert bench.stored() == ["c"]
+
+    run(main)
+
+
+def test_what_lives_with_a_transaction_is_one_for_its_works_and_new_for_the_next(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        first, second = await together(bench, lambda tx: tx.local(Noted), lambda tx: tx.local(Noted))
+        [third] = await together(bench, lambda tx: tx.local(Noted))
+
+        assert first is second
+        assert first is not third
+
+    run(main)
+
+
+# Callers.
+
+
+def test_a_caller_that_is_cancelled_takes_nothing_from_the_others(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        tasks = [asyncio.create_task(bench.store.write(say(word, answer=word))) for word in "abc"]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert answers[0] == "a"
+        assert answers[2] == "c"
+        assert isinstance(answers[1], asyncio.CancelledError)
+        assert bench.stored() == ["a", "b", "c"]
+
+    run(main)
+
+
+def test_a_caller_that_is_cancelled_during_the_commit_takes_nothing_from_the_others(run_threaded: Run) -> None:
+    async def main(bench: Bench) -> None:
+        loop, is_inside, may_go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+        def work(tx: Tx) -> str:
+            loop.call_soon_threadsafe(is_inside.set)
+            assert may_go_on.wait(5)
+            return str(say("a")(tx))
+
+        tasks = [asyncio.create_task(bench.store.write(work, rows=2000))]
+        tasks.append(asyncio.create_task(bench.store.write(say("b"))))
+        await is_inside.wait()
+        tasks[0].cancel()
+        may_go_on.set()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert [type(answer) for answer in answers] == [asyncio.CancelledError, str]
+        assert bench.stored() == ["a", "b"]
+
+    run_threaded(main)
+
+
+def test_a_large_work_runs_alone(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        tasks = [bench.store.write(say(word), rows=rows) for word, rows in (("a", 1), ("b", 1001), ("c", 1), ("d", 1))]
+        await asyncio.gather(*tasks)
+
+        assert bench.stored() == ["a", "b", "c", "d"]
+        assert bench.commits == 3
+
+    run(main)
+
+
+def test_a_group_holds_a_thousand_rows(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        await together(bench, say("a"), say("b"), rows=500)
+        one = bench.commits
+        await together(bench, say("c"), say("d"), say("e"), rows=500)
+
+        assert (one, bench.commits - one) == (1, 2)
+
+    run(main)
+
+
+# Reading.
+
+
+def test_a_read_sees_the_last_commit(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        assert await bench.store.read(words) == []
+        await bench.store.write(say("a"))
+        assert await bench.store.read(words) == ["a"]
+        await bench.store.write(say("b"))
+        assert await bench.store.read(words) == ["a", "b"]
+
+    run(main)
+
+
+def test_a_read_sees_one_moment_however_long_it_takes(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        await bench.store.write(say("a"))
+
+        def work(tx: Tx) -> tuple[list[str], list[str]]:
+            before = words(tx)
+            bench.other.execute("insert into events (type, details, timestamp) values ('b', '{}', 1)")
+            return before, words(tx)
+
+        assert await bench.store.read(work) == (["a"], ["a"])
+        assert await bench.store.read(words) == ["a", "b"]
+
+    run(main)
+
+
+def test_a_read_cannot_write(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        with pytest.raises(Unavailable, match=r"read-?only"):
+            await bench.store.read(say("x"))
+
+        assert await bench.store.read(words) == []
+
+    run(main)
+
+
+def test_a_read_that_fails_leaves_its_reader_usable(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        for _ in range(2 * READERS):
+            with pytest.raises(Conflict):
+                await bench.store.read(refuse)
+
+        reads = [bench.store.read(words) for _ in range(2 * READERS)]
+        assert await asyncio.gather(*reads) == [[]] * (2 * READERS)
+
+    run(main)
+
+
+def test_reads_go_on_while_a_commit_takes_long(run_threaded: Run) -> None:
+    async def main(bench: Bench) -> None:
+        may_go_on = threading.Event()
+        writing = asyncio.create_task(bench.store.write(lambda tx: (say("a")(tx), may_go_on.wait(5)), rows=2000))
+        await asyncio.sleep(0)
+
+        assert await bench.store.read(words) == []
+
+        may_go_on.set()
+        assert await writing == ("said", True)
+
+    run_threaded(main)
+
+
+# The end.
+
+
+def test_close_stores_what_was_handed_in_and_then_refuses(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        tasks = [asyncio.create_task(bench.store.write(say(word), rows=600)) for word in "abc"]
+        await asyncio.sleep(0)
+
+        await bench.store.close()
+
+        assert await asyncio.gather(*tasks) == ["said"] * 3
+        assert bench.stored() == ["a", "b", "c"]
+        with pytest.raises(Unavailable, match="closed"):
+            await bench.store.write(say("d"))
+        with pytest.raises(Unavailable, match="closed"):
+            await bench.store.read(words)
+
+    run(main)
+
+
+def test_a_crash_drops_what_waits(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        await bench.store.write(say("a"))
+        waiting = asyncio.create_task(bench.store.write(say("b")))
+        await asyncio.sleep(0)
+
+        bench.store.abandon()
+
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert bench.stored() == ["a"]
+
+    run(main)
+
+
+# Failure, named.
+
+
+def test_a_broken_invariant_is_Refused_with_the_databases_own_words(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        def breaks_a_rule(tx: Tx) -> None:
+            tx.run("runs.add_artifact", run_id="nobody", name="a", path="a", size=1)
+
+        with pytest.raises(Refused, match=r"(?i)foreign key constraint") as refused:
+            await bench.store.write(breaks_a_rule)
+
+        assert isinstance(refused.value.__cause__, databases.REFUSALS)
+
+    run(main)
+
+
+def test_no_error_of_the_driver_reaches_a_caller(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        def forgets_a_value(tx: Tx) -> None:
+            tx.run("events.append", type=None, office_id=None, job_id=None, run_id=None, details="{}", timestamp=1)
+
+        with pytest.raises(Refused, match=r"(?i)not.null"):
+            await bench.store.write(forgets_a_value)
+        bench.other.execute("alter table events rename to gone")
+        for ask in (bench.store.write, bench.store.read):
+            with pytest.raises(StoreError, match=r"no such table: events|relation .events. does not exist") as failed:
+                await ask(words)
+            assert isinstance(failed.value.__cause__, (apsw.SQLError, psycopg.ProgrammingError))
+
+    run(main)
+
+
+# Arrangement.
+
+
+@pytest.fixture(params=[True, False], ids=["threaded", "one thread"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    is_threaded: bool = request.param
+
+    def run(main: Main) -> None:
+        run_with_a_store(tmp_path, main, threaded=is_threaded)
+
+    return run
+
+
+@pytest.fixture
+def run_threaded(tmp_path: Path) -> Run:
+    return lambda main: run_with_a_store(tmp_path, main, threaded=True)
