@@ -117,21 +117,14 @@ class CommandHandler:
         with suppress(OSError):
             run.artifacts.rmdir()  # Nothing was left in it.
         outcome = self._refused(end) if end.refused else broken(end) or self._command.outcome(end, output.last_line)
-        return _with(outcome, process, end)
+        return with_process(outcome, process, end)
 
     def _start(self, run: RunContext, params: Mapping[str, Any]) -> Start:
         cwd = self._command.cwd
         return Start(
             argv=self._command.argv(params),
             cwd=None if cwd is None else str(cwd),
-            env={
-                **_inherited(self._command.pass_env),
-                **self._command.env,
-                RUN_ID: run.run_id,
-                "NEXTSLOT_JOB_ID": run.job_id,
-                "NEXTSLOT_ATTEMPT": str(run.attempt),
-                "NEXTSLOT_ARTIFACTS": str(run.artifacts.absolute()),
-            },
+            env=environment(self._command, run),
             stdin=orjson.dumps(params),
         )
 
@@ -186,11 +179,23 @@ def broken(end: End) -> Outcome | None:
     return None
 
 
-def _with(outcome: Outcome, process: Process, end: End) -> Outcome:
+def with_process(outcome: Outcome, process: Process, end: End) -> Outcome:
     """With the facts of the process, if it ever was one."""
     if process.pid is None or end.refused or end.is_lost or end.broken:
         return outcome
     return replace(outcome, exit_code=end.exit_code, session_id=f"{process.pid}@{process.start_time}")
+
+
+def environment(command: CommandType, run: RunContext) -> dict[str, str]:
+    """What a command finds in its environment: a little of ours, its own, and which run it is."""
+    return {
+        **_inherited(command.pass_env),
+        **command.env,
+        RUN_ID: run.run_id,
+        "NEXTSLOT_JOB_ID": run.job_id,
+        "NEXTSLOT_ATTEMPT": str(run.attempt),
+        "NEXTSLOT_ARTIFACTS": str(run.artifacts.absolute()),
+    }
 
 
 def _inherited(more: Sequence[str]) -> dict[str, str]:

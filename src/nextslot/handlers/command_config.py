@@ -22,6 +22,11 @@ MEANINGS = frozenset({COMPLETED, SKIPPED, *FailureKind}) - {
     FailureKind.CANCELLED,
 }
 
+# What a table may say of a Python function.
+FUNCTION = frozenset(
+    {"handler", "isolate", "resources", "timeout_seconds", "stall_timeout_seconds", "retry_policy", "params_schema"}
+)
+
 
 def load_job_types(
     tables: Mapping[str, Any], base_dir: Path, job_types: JobTypes, guardians: Guardians
@@ -62,6 +67,23 @@ def command_type(table: Mapping[str, Any], base_dir: Path) -> CommandType:
     return command
 
 
+def function_options(table: Mapping[str, Any], base_dir: Path) -> dict[str, Any]:
+    """A Python function from its options, checked: what `Catalog.add` takes."""
+    unknown = sorted(table.keys() - FUNCTION)
+    problems = [Problem(str(name), "there is no such setting of a function") for name in unknown]
+    if "command" in table:
+        problems = [Problem("handler", "a job type has a command or a handler, not both")]
+    if not isinstance(table["handler"], str):
+        problems.append(Problem("handler", "a text: module:function"))
+    if type(table.get("isolate", False)) is not bool:
+        problems.append(Problem("isolate", "true or false"))
+    problems += [*resource_problems(table.get("resources")), *_timeout_problems(table)]
+    if problems:
+        raise Invalid(problems)
+    retry_policy(table.get("retry_policy"), RetryPolicy())
+    return {**table, "params_schema": _schema(table.get("params_schema"), base_dir)}
+
+
 def _problems(table: object) -> Iterator[Problem]:
     if not isinstance(table, Mapping):
         yield Problem("", "must be a table")
@@ -72,9 +94,7 @@ def _problems(table: object) -> Iterator[Problem]:
     yield from _environment_problems(table.get("env", {}), table.get("pass_env", ()))
     yield from resource_problems(table.get("resources"))
     yield from _exit_code_problems(table.get("exit_codes", {}))
-    for name in ("timeout_seconds", "stall_timeout_seconds"):
-        if table.get(name) is not None and not is_number(table[name], above=0):
-            yield Problem(name, "a number of seconds above 0")
+    yield from _timeout_problems(table)
     if not is_number(table.get("grace_seconds", 0)):
         yield Problem("grace_seconds", "a number of seconds, 0 or more")
     cap = table.get("log_cap_bytes")
@@ -84,6 +104,12 @@ def _problems(table: object) -> Iterator[Problem]:
         yield Problem("cwd", "must be a path")
     if not isinstance(table.get("params_schema", {}), (str, Path, Mapping, type(None))):
         yield Problem("params_schema", "a JSON Schema, or the path of a file that has one")
+
+
+def _timeout_problems(table: Mapping[str, Any]) -> Iterator[Problem]:
+    for name in ("timeout_seconds", "stall_timeout_seconds"):
+        if table.get(name) is not None and not is_number(table[name], above=0):
+            yield Problem(name, "a number of seconds above 0")
 
 
 def _command_problems(command: object) -> Iterator[Problem]:

@@ -25,20 +25,26 @@ class RunFiles:
         """Relative to the data directory; spread over 256 folders by the random end of the id."""
         return f"logs/{run_id[-2:]}/{run_id}.log"
 
+    def log_file(self, run_id: str) -> Path:
+        return self._data / self.log_path(run_id)
+
+    def artifacts_root(self, run_id: str) -> Path:
+        return self._data / self.artifacts_path(run_id)
+
     def open_log(self, run_id: str, cap: int | None = None) -> "RunLog":
-        return RunLog(self._data / self.log_path(run_id), self._log_cap if cap is None else cap)
+        return RunLog(self.log_file(run_id), self._log_cap if cap is None else cap)
 
     def artifacts_path(self, run_id: str) -> str:
         return f"artifacts/{run_id[-2:]}/{run_id}"
 
     def artifacts_directory(self, run_id: str) -> Path:
-        path = self._data / self.artifacts_path(run_id)
+        path = self.artifacts_root(run_id)
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def collect_artifacts(self, run_id: str) -> tuple[Artifact, ...]:
         """The regular files that a run left; links are not followed, so none leads out of the directory."""
-        root = self._data / self.artifacts_path(run_id)
+        root = self.artifacts_root(run_id)
         if root.is_symlink():
             return ()
         found = []

@@ -4,7 +4,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,8 @@ from ..policy.requests import retry_policy as check_retry_policy
 Handler = Callable[..., Any]
 # What jobs of a type need besides, by their parameters.
 InferResources = Callable[[Mapping[str, Any]], Mapping[str, int]]
+# Raises unless jobs of this role can be run.
+CheckRole = Callable[[str | None], None]
 # What a schema cannot say: more problems with parameters that fit it.
 Check = Callable[[Mapping[str, Any]], list[Problem]]
 
@@ -40,6 +42,7 @@ class JobType:
     infer_resources: InferResources | None = None
     validator: jsonschema_rs.Validator = field(repr=False, compare=False)
     check: Check | None = None
+    check_role: CheckRole | None = None
 
     def needs(self, params: Mapping[str, Any]) -> dict[str, int]:
         """The resources of a job with these parameters: the type's own, and what follows from the parameters."""
@@ -55,12 +58,27 @@ class JobType:
             for error in self.validator.iter_errors(params)
         ]
 
+    def problems_so_far(self, params: Mapping[str, Any]) -> list[Problem]:
+        """The same for parameters that more will be added to: that some are missing yet is no problem."""
+        errors = [error for error in self.validator.iter_errors(params) if not _is_missing(error)]
+        if errors or not self.validator.is_valid(params):
+            return [Problem(".".join(["params", *map(str, error.instance_path)]), error.message) for error in errors]
+        return self.check(params) if self.check else []
+
+
+def _is_missing(error: jsonschema_rs.ValidationError) -> bool:
+    return isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Required) and not error.instance_path
+
 
 class JobTypes:
     """The types this process can run, by name."""
 
     def __init__(self) -> None:
-        self._types: dict[str, JobType] = {}
+        # Never changed in place: others look while a configuration is read again.
+        self._types: Mapping[str, JobType] = {}
+        self._gone: Mapping[str, JobType] = {}
+        # How long jobs of a role may take, whatever their type.
+        self.role_timeouts: Mapping[str, float] = {}
 
     def register(
         self,
@@ -74,6 +92,7 @@ class JobTypes:
         params_schema: Mapping[str, Any] | None = None,
         infer_resources: InferResources | None = None,
         check: Check | None = None,
+        check_role: CheckRole | None = None,
     ) -> JobType:
         if not name or len(name) > 200:
             raise Invalid("a job type needs a name of 1 to 200 characters", field="job_type")
@@ -97,9 +116,20 @@ class JobTypes:
             infer_resources=infer_resources,
             validator=validator,
             check=check,
+            check_role=check_role,
         )
-        self._types[name] = job_type
+        self._types = {**self._types, name: job_type}
         return job_type
+
+    def replace(self, old: Iterable[str], new: Mapping[str, JobType]) -> None:
+        """Other types in the place of some, at once: whoever looks sees all of the old or all of the new."""
+        kept = {name: one for name, one in self._types.items() if name not in old}
+        self._gone = {**self._gone, **self._types}
+        self._types = {**kept, **new}
+
+    def of_claim(self, name: str) -> JobType:
+        """The type of a job that was started: it was there then, and may have been taken away since."""
+        return self._types.get(name) or self._gone[name]
 
     def get(self, name: str) -> JobType:
         job_type = self._types.get(name)

@@ -17,6 +17,7 @@ from .llm import LanguageModels, ModelName, resource_for
 from .llm_providers import GenerateOptions
 from .registry import JobType, JobTypes
 from .run import RunContext
+from .similarity import fingerprint, sketch
 
 # About how long an answer is: for the progress, which is a guess.
 EXPECTED_CHARACTERS = 1500
@@ -148,6 +149,7 @@ class ResearchHandler:
         files = {f"{stem}.json": as_json({**about, **content}), f"{stem}.md": markdown(about, _body(card))}
         await write_files(run.artifacts, files)
         run.log.info("wrote %s.md: %r, read from %s", stem, card.title, card.source)
+        compared = "\n".join([card.summary, *card.key_concepts, *card.applications])
         return {
             "card_id": run.run_id,
             "title": card.title,
@@ -155,6 +157,9 @@ class ResearchHandler:
             "model": str(name),
             "file": f"{stem}.md",
             "metadata": f"{stem}.json",
+            # With these it can be compared with other cards.
+            "fingerprint": fingerprint(compared),
+            "sketch": await asyncio.to_thread(sketch, compared),
         }
 
 

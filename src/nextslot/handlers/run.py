@@ -51,6 +51,10 @@ class RunContext:
         self.job_type = job_type
         self.params = params
         self.attempt = attempt
+        self.title: str | None = None
+        self.role: str | None = None
+        self.task_id: str | None = None
+        self.session_id: str | None = None
         self.fraction: float | None = None
         self.text = ""
         self.log_cap: int | None = None

@@ -37,6 +37,11 @@ SCHEMA: Mapping[str, Any] = {
             "default": False,
             "description": "drop stories that are the same as, or much like, an earlier completed one",
         },
+        "save_output": {
+            "type": "boolean",
+            "default": True,
+            "description": "false: no files; the text of the story, of which there is one, is in the result",
+        },
         "tags": {
             "type": "array",
             "maxItems": 50,
@@ -45,6 +50,9 @@ SCHEMA: Mapping[str, Any] = {
         },
     },
     "additionalProperties": False,
+    # The texts of many would not fit into a result.
+    "if": {"properties": {"save_output": {"const": False}}, "required": ["save_output"]},
+    "then": {"properties": {"max_stories": {"const": 1}}},
 }
 
 SYSTEM = (
@@ -108,6 +116,7 @@ class StoryHandler:
         max_stories: int = 1,
         enable_dedup: bool = False,
         tags: Iterable[str] = (),
+        save_output: bool = True,
     ) -> dict[str, Any]:
         name = self._models.name(model)
         wanted = _Wanted(topic, target_length or DEFAULT_LENGTH, max_stories, list(tags))
@@ -121,14 +130,15 @@ class StoryHandler:
                 dropped.append((story, same))
                 run.log.info("story %d, %r, is dropped: %s", index, story.title, _likeness(same))
                 continue
-            await self._keep(run, name, wanted, story)
+            if save_output:
+                await self._keep(run, name, wanted, story)
             kept.append(story)
             known.append(Known(story.fingerprint, story.sketch, story.story_id))
         if not kept:
             run.skip(_reason(dropped))
         return {
             "model": str(name),
-            "stories": [_summary(story) for story in kept],
+            "stories": [_summary(story) if save_output else _unsaved(story) for story in kept],
             "dropped": [_dropped(story, same) for story, same in dropped],
         }
 
@@ -253,6 +263,17 @@ def _summary(story: Story) -> dict[str, Any]:
         "fingerprint": story.fingerprint,
         "sketch": story.sketch,
     }
+
+
+def _unsaved(story: Story) -> dict[str, Any]:
+    """With its text, and without files."""
+    return {**_summary(story), "title": story.title, "file": None, "metadata": None, "text": story.text}
+
+
+def read_story(markdown: str) -> tuple[str, str]:
+    """The title and the text, from the file that `StoryHandler` wrote."""
+    title, _, text = markdown.partition("\n---\n\n")[2].partition("\n\n")
+    return title.removeprefix("# "), text.removesuffix("\n")
 
 
 def _dropped(story: Story, same: Duplicate) -> dict[str, Any]:

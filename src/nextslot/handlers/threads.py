@@ -1,19 +1,18 @@
-"""Threads for handlers that block: as many as there is work, reused, and none that keeps the process alive."""
+"""Threads for what blocks (handlers, names to resolve): as many as needed, reused; none keeps the process alive."""
 
 import asyncio
 import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from ..model import Outcome
-
-Call = Callable[[], Outcome]
+T = TypeVar("T")
 
 
 class Threads(Protocol):
-    async def run(self, call: Call) -> Outcome: ...
+    async def run(self, call: Callable[[], T]) -> T:
+        """What `call` returns; it does not raise."""
 
 
 class DaemonThreads:
@@ -26,9 +25,9 @@ class DaemonThreads:
     def __init__(self) -> None:
         self._idle: list[queue.SimpleQueue[Any]] = []
 
-    async def run(self, call: Call) -> Outcome:
+    async def run(self, call: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[Outcome] = loop.create_future()
+        done: asyncio.Future[T] = loop.create_future()
         inbox = self._idle.pop() if self._idle else self._new_thread()
         inbox.put((call, loop, done, inbox))
         return await done
@@ -41,18 +40,18 @@ class DaemonThreads:
     def _serve(self, inbox: "queue.SimpleQueue[Any]") -> None:
         while True:
             call, loop, done, own = inbox.get()
-            outcome = call()
+            answer = call()
             with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits for this any more.
-                loop.call_soon_threadsafe(self._finish, done, outcome, own)
+                loop.call_soon_threadsafe(self._finish, done, answer, own)
 
-    def _finish(self, done: "asyncio.Future[Outcome]", outcome: Outcome, inbox: "queue.SimpleQueue[Any]") -> None:
+    def _finish(self, done: "asyncio.Future[T]", answer: T, inbox: "queue.SimpleQueue[Any]") -> None:
         self._idle.append(inbox)
         if not done.done():
-            done.set_result(outcome)
+            done.set_result(answer)
 
 
 class InlineThreads:
     """Runs blocking handlers where they are called: for tests on virtual time."""
 
-    async def run(self, call: Call) -> Outcome:
+    async def run(self, call: Callable[[], T]) -> T:
         return call()
