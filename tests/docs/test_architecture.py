@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from nextslot import Scheduler
-from tests.support import with_scheduler
+from tests.api.support import Server, with_server
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/nextslot"
@@ -51,15 +50,16 @@ def test_a_hop_exists(hop: Hop) -> None:
 def test_a_job_walks_the_trace_in_order_and_each_hop_is_called_by_whom_the_page_says(tmp_path: Path) -> None:
     calls = Calls()
 
-    async def main(scheduler: Scheduler) -> None:
+    async def main(server: Server) -> None:
         sys.setprofile(calls.note)
         try:
-            job = await scheduler.submit("work")
-            await scheduler.wait(job.job_id)
+            job = (await server.client.post("/api/jobs", json={"job_type": "echo"})).json()
+            await server.scheduler.wait(job["job_id"])
         finally:
             sys.setprofile(None)
 
-    with_scheduler(tmp_path, main)
+    # In one thread, so that one profile sees all of it.
+    with_server(tmp_path, main, is_threaded=False)
 
     assert [hop.function for hop in sorted(hops(), key=calls.order)] == [hop.function for hop in hops()]
     callers = {hop.number: hop for hop in hops()}

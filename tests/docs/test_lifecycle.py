@@ -61,7 +61,7 @@ def test_the_diagram_of_the_state_makes_exactly_the_moves_of_the_status() -> Non
 def test_the_diagram_of_the_state_is_what_jobs_really_do(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         seen = Observer(tmp_path)
-        await scheduler.change_office("default", max_concurrent_jobs=0)
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
         await live_every_life(scheduler, seen)
 
         assert seen.moves == diagram("State")

@@ -144,10 +144,6 @@ def expiring(tx: Tx, by: Instant) -> list[tuple[str, Instant]]:
     return [(direct_id, Instant(expires_at)) for direct_id, expires_at in tx.rows("direct.expiring", by=by)]
 
 
-def reservations(tx: Tx, before: Instant, limit: int) -> list[Reservation]:
-    return [reservation_of_row(row) for row in tx.rows("direct.reservations", before=before, limit=limit)]
-
-
 def active_reservation(tx: Tx, office_id: str) -> Reservation | None:
     row = tx.row("pages.active_reservation", office_id=office_id)
     return None if row is None else reservation_of_row(row)

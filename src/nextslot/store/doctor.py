@@ -5,6 +5,7 @@ Over a transaction, so that all answers are of one moment. Called by `admin`, fo
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from . import codec, lanes
 from .store import Tx
@@ -27,6 +28,21 @@ class _Lane:
     running: int
 
 
+class _Sums(NamedTuple):
+    """What an office's statistics are made of. Of a lane: only the sums over an office mean something."""
+
+    running: int = 0
+    chains: int = 0
+    completed: int = 0
+    skipped: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    completion_us: int = 0
+
+    def plus(self, other: "_Sums") -> "_Sums":
+        return _Sums(*(mine + more for mine, more in zip(self, other, strict=True)))
+
+
 REPAIR = "run `nextslot doctor --repair` while no server runs: it counts again"
 RESTART = "start the server: its recovery settles this"
 RESTORE = "our own commits cannot leave this: restore a backup, or report it with the job's events"
@@ -37,11 +53,36 @@ _QUESTIONS = (
     ("doctor.unfinished_runs", "the run {} goes on although its job has ended", RESTORE),
     ("doctor.other_outcomes", "the job {} ended otherwise than its run", RESTORE),
     ("doctor.shared_workers", "the worker {} runs two jobs at once (INV-003)", RESTORE),
+    ("doctor.shared_slots", "the worker {} runs a job and a direct request at once (INV-003)", RESTORE),
+    ("doctor.torn_jobs", "the job {} did not start and end together with its run (5.1)", RESTORE),
+    ("doctor.other_snapshots", "the run {} was given other parameters than its job has (INV-001)", RESTORE),
+    (
+        "doctor.shared_places",
+        "the job {} has the place of another one in its queue (INV-004)",
+        "move it: nextslot move",
+    ),
+    ("doctor.undecided", "the failure of the job {} has no decision (4.4)", RESTART),
+    ("doctor.lost_retries", "the job {} was to be retried, and is not (DEC-007)", "retry it: nextslot retry"),
+    ("doctor.retried_successes", "the job {} follows one that has not failed (DEC-007)", RESTORE),
+    ("doctor.early_releases", "the job {} was let go before what it waits for succeeded (US-JS01)", RESTORE),
+    ("doctor.early_starts", "the job {} was started while it waited for another (US-JS01)", RESTORE),
     ("doctor.forked_chains", "the job {} was retried twice: a chain is a line (DEC-007)", RESTORE),
     ("doctor.miscounted_waits", "the job {} does not know how many jobs it waits for", RESTORE),
     ("doctor.forgotten_waits", "the job {} waits for one that has succeeded", "cancel it and submit it again"),
     ("doctor.endless_waits", "the job {} waits for a time that nobody knows", "reschedule it"),
     ("doctor.miscounted_groups", "the group {} has other members than it counts", RESTORE),
+    ("doctor.miscounted_ends", "the group {} counts other ends than its members have (INV-006)", RESTORE),
+    ("doctor.early_turns", "the job {} was started before an earlier member of its group had ended", RESTORE),
+    ("doctor.misjudged_groups", "the group {} has another status than its members say (INV-006)", RESTORE),
+    ("doctor.unreserved_callers", "callers of the office {} wait without a reservation (DEC-004)", RESTART),
+    ("doctor.strange_firings", "the job {} was made by another schedule than the ledger says", RESTORE),
+    ("doctor.fired_twice", "two occurrences claim the job {}", RESTORE),
+    ("doctor.unplanned", "the schedule {} is planned for a time that is accounted for", RESTART),
+    ("doctor.misjudged_webhooks", "the webhook status of the job {} is not what its deliveries say", RESTORE),
+    ("doctor.gaps", "numbers are missing before the event {}", RESTORE),
+    ("doctor.untold", "the job {} has more or fewer events than happened to it", RESTORE),
+    ("doctor.unheard", "the job {} has no event", RESTORE),
+    ("doctor.told_in_disorder", "the events of the job {} are out of order", RESTORE),
     ("doctor.forgotten_reservations", "the reservation {} is held for a caller who has left", RESTART),
     ("doctor.suspended", "the rules are suspended for {}", RESTART),
 )
@@ -49,7 +90,7 @@ _QUESTIONS = (
 
 def examine(tx: Tx) -> list[Finding]:
     """Everything that is not in order; reads only."""
-    return [*_counter_findings(tx), *_invariant_findings(tx)]
+    return [*_counter_findings(tx), *_sum_findings(tx), *_invariant_findings(tx)]
 
 
 def repair(tx: Tx) -> int:
@@ -62,7 +103,19 @@ def repair(tx: Tx) -> int:
     for lane in wrong_lanes:
         values = {"ready": lane.ready, "is_open": int(lane.is_open), "running": lane.running}
         tx.run("doctor.repair_lane", lane_id=lane.lane_id, **values)
-    return len(wrong_limits) + len(wrong_lanes)
+    return len(wrong_limits) + len(wrong_lanes) + _repair_sums(tx)
+
+
+def _repair_sums(tx: Tx) -> int:
+    """Of an office whose sums are wrong, those of all its lanes are set."""
+    stored, counted, offices = _sums(tx)
+    wrong = {office_id for office_id, _, _ in _wrong_sums(stored, counted, offices)}
+    for lane_id, office_id in offices.items():
+        if office_id in wrong:
+            values = counted.get(lane_id, _Sums())._asdict()
+            del values["running"]  # Which is right by now: it is a counter of the lane itself.
+            tx.run("doctor.repair_sums", lane_id=lane_id, **values)
+    return len(wrong)
 
 
 def _counter_findings(tx: Tx) -> Iterator[Finding]:
@@ -80,6 +133,38 @@ def _counter_findings(tx: Tx) -> Iterator[Finding]:
             if has != right:
                 problem = f"{name} of the lane {stored.lane_id} is {int(has)}, and {int(right)} was counted"
                 yield Finding(f"lanes.{name}", problem, REPAIR)
+
+
+def _sum_findings(tx: Tx) -> Iterator[Finding]:
+    for office_id, has, right in _wrong_sums(*_sums(tx)):
+        for name, one, other in zip(_Sums._fields, has, right, strict=True):
+            if one != other:
+                problem = f"{name} of the office {office_id!r} is {one}, and {other} was counted"
+                yield Finding(f"offices.{name}", problem, REPAIR)
+
+
+def _sums(tx: Tx) -> tuple[dict[int, _Sums], dict[int, _Sums], dict[int, str]]:
+    """By lane, as they are stored and as they were counted; and the office of each lane."""
+    rows = tx.rows("doctor.sums")
+    stored = {lane_id: _Sums(*sums) for lane_id, _, *sums in rows}
+    completions = _counts(tx, "doctor.counted_completions")
+    counted = {
+        lane_id: _Sums(*sums, completion_us=completions.get(lane_id, 0))
+        for lane_id, *sums in tx.rows("doctor.counted_sums")
+    }
+    return stored, counted, {lane_id: office_id for lane_id, office_id, *_ in rows}
+
+
+def _wrong_sums(
+    stored: dict[int, _Sums], counted: dict[int, _Sums], offices: dict[int, str]
+) -> list[tuple[str, _Sums, _Sums]]:
+    """(office, what is stored, what was counted)"""
+    has: dict[str, _Sums] = {}
+    right: dict[str, _Sums] = {}
+    for lane_id, office_id in offices.items():
+        has[office_id] = has.get(office_id, _Sums()).plus(stored[lane_id])
+        right[office_id] = right.get(office_id, _Sums()).plus(counted.get(lane_id, _Sums()))
+    return [(office_id, has[office_id], right[office_id]) for office_id in has if has[office_id] != right[office_id]]
 
 
 def _invariant_findings(tx: Tx) -> Iterator[Finding]:

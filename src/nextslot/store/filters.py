@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from ..clock import Instant
-from ..model import AuditEntry, Direct, Event, Group, Job, Office, Reservation, Run, RunStatus, State
+from ..model import AuditEntry, Direct, Event, Group, Job, Reservation, Run, RunStatus, State
 from ..policy.filters import DirectFilter, EventFilter, GroupFilter, JobFilter, RunFilter, folded
-from . import audit, direct, events, groups, jobs, offices, runs, text
+from . import audit, direct, events, groups, jobs, runs, text
 from .pages import Key, Listing, Term, find, one_of
 from .store import Tx
 
@@ -66,8 +66,7 @@ def _state_terms(states: frozenset[State]) -> Iterator[Term]:
     if not states:
         yield _NOTHING
     elif len(states) < len(State):
-        is_indexed = State.COMPLETED not in states
-        yield Term(tuple(STATES[state] for state in sorted(states)), is_indexed=is_indexed)
+        yield Term(tuple(STATES[state] for state in sorted(states)))
 
 
 def _search_terms(filter: JobFilter) -> Iterator[Term]:
@@ -144,12 +143,6 @@ def events_page(tx: Tx, filter: EventFilter, after: Key | None, limit: int) -> P
 def audit_page(tx: Tx, after: Key | None, limit: int) -> Part[AuditEntry]:
     found = audit.page(tx, _ABOVE_ALL_IDS if after is None else str(after[0]), limit + 1)
     return Part(found[:limit], (found[limit - 1].audit_id,) if len(found) > limit else None)
-
-
-def offices_page(tx: Tx, after: Key | None, limit: int) -> Part[Office]:
-    """By their ids."""
-    found = offices.page(tx, "" if after is None else str(after[0]), limit + 1)
-    return Part(found[:limit], (found[limit - 1].office_id,) if len(found) > limit else None)
 
 
 def _between(

@@ -12,9 +12,11 @@ which becomes a trigger in whatever form the database has for one.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache
 from importlib import resources
+from operator import itemgetter
+from typing import Any
 
 _NAME = re.compile(r"^-- ([a-z_]+): .+$", re.MULTILINE)
 _INCLUDE = re.compile(r"\{([a-z_.]+)\}")
@@ -24,6 +26,9 @@ _RULE = re.compile(
     re.DOTALL,
 )
 _TEXT_COLUMN = re.compile(r"^(\s*(?:alter table \w+ add column )?\w+) text\b", re.MULTILINE)
+
+# A statement that does nothing but insert one row of parameters and constants.
+_INSERT = re.compile(r"^(insert into \w+ \([^()]+\)\s+values) \(([^()]+)\)$")
 
 # What a parameter is not: text, a quoted name, a comment, a cast; and what it is.
 _TOKEN = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::|:([a-z_][a-z_0-9]*)|%", re.IGNORECASE)
@@ -61,6 +66,20 @@ def postgres_parameters(sql: str) -> str:
         return f"%({token[1]})s" if token[1] else token[0].replace("%", "%%")
 
     return _TOKEN.sub(spelled, sql)
+
+
+@lru_cache(maxsize=256)
+def many_rows(sql: str, count: int) -> tuple[str, Callable[[Mapping[str, object]], tuple[Any, ...]]] | None:
+    """An insert of one row as one of many, with parameters by their place, and how to line up a row's values for it.
+
+    None if it is something else than a plain insert.
+    """
+    insert = _INSERT.match(sql)
+    names = [token[1] for token in _TOKEN.finditer(sql) if token[1]]
+    if insert is None or len(names) < 2:
+        return None
+    row = _TOKEN.sub(lambda token: "?" if token[1] else token[0], " ".join(insert[2].split()))
+    return f"{insert[1]} {', '.join([f'({row})'] * count)}", itemgetter(*names)
 
 
 def _common_statements() -> dict[str, str]:

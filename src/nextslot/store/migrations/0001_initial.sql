@@ -182,13 +182,13 @@ create index jobs_by_group on jobs (group_id, created_at, job_id) where group_id
 -- What the old endpoints list: chains of two types, by their first jobs.
 create index jobs_by_legacy on jobs (created_at, job_id)
     where job_type in ('story', 'research') and office_id = 'default' and retry_of is null;
--- Lists of jobs by state: what is queued, and the ends that are rare. What runs is few. COMPLETED has none: it would cost
--- at every hand-over, and is what most of a history is.
+-- Lists of jobs by state; what runs is few. Together they cost a hand-over some 20 µs (docs/performance.md).
 create index jobs_by_queued on jobs (created_at, job_id)
     where status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 and job_id >= '';
 create index jobs_by_waiting on jobs (created_at, job_id)
     where status = 'QUEUED' and (unmet > 0 or is_due = 0 or is_turn = 0);
 create index jobs_by_failed on jobs (created_at, job_id) where outcome = 'FAILED' and status = 'RUNNING';
+create index jobs_by_completed on jobs (created_at, job_id) where outcome = 'COMPLETED';
 create index jobs_by_skipped on jobs (created_at, job_id) where outcome = 'SKIPPED';
 create index jobs_by_cancelled on jobs (created_at, job_id) where status = 'CANCELLED';
 

@@ -72,10 +72,6 @@ update reservations set expires_at = :expires_at where direct_id = :direct_id an
 -- expiring: reservations that end soon
 select direct_id, expires_at from reservations where status = 'ACTIVE' and expires_at <= :by order by expires_at;
 
--- reservations: newest first
-select reservation_id, direct_id, office_id, reserved_at, reserved_by, expires_at, status from reservations
-where reserved_at < :before and reserved_by >= '' order by reserved_at desc, reservation_id desc limit :limit;
-
 -- next_instants: the earliest of each thing that a timer must do
 select (select min(wait_until) from direct_executions where status = 'WAITING'),
     (select min(timeout_at) from direct_executions where status = 'RUNNING' and timeout_at > :now),

@@ -55,7 +55,9 @@ order by job_id limit 100;
 select distinct dependencies.job_id
 from dependencies join jobs on jobs.job_id = dependencies.job_id
 where dependencies.is_met = 0 and jobs.status = 'QUEUED' and exists (
-    select 1 from jobs done where done.chain_id = dependencies.chain_id and done.outcome in ('COMPLETED', 'SKIPPED'))
+    select 1 from jobs done
+    where (done.job_id = dependencies.chain_id or (done.chain_id = dependencies.chain_id and done.retry_of is not null))
+        and done.outcome in ('COMPLETED', 'SKIPPED'))
 order by dependencies.job_id limit 100;
 
 -- endless_waits: queued jobs that wait for a time that is not stored
@@ -74,3 +76,168 @@ order by reservations.reservation_id limit 100;
 
 -- suspended: whether the rules were left suspended
 select reason from maintenance;
+
+-- sums: every lane's part of its office's statistics, as it is stored
+select lane_id, office_id, running, chains, completed, skipped, failed, cancelled, completion_us
+from lanes order by lane_id;
+
+-- counted_sums: the same by looking at every job; a chain counts where its last job is, until it is retried
+select jobs.lane_id,
+    sum(case when jobs.status = 'RUNNING' and jobs.finished_at is null then 1 else 0 end),
+    sum(case when jobs.retry_of is null then 1 else 0 end),
+    sum(case when jobs.outcome = 'COMPLETED' then 1 else 0 end),
+    sum(case when jobs.outcome = 'SKIPPED' then 1 else 0 end),
+    sum(case when jobs.status = 'RUNNING' and jobs.decision in ('permanent', 'cancelled') and later.job_id is null
+        then 1 else 0 end),
+    sum(case when jobs.status = 'CANCELLED' and later.job_id is null then 1 else 0 end)
+from jobs left join jobs later on later.retry_of = jobs.job_id
+group by jobs.lane_id;
+
+-- counted_completions: microseconds from the first start of each completed chain to its end, summed by lane
+select lane_id, sum(case when finished_at > began then finished_at - began else 0 end)
+from (
+    select jobs.lane_id, jobs.finished_at, (
+        select min(first.started_at) from jobs first
+        where first.job_id = jobs.chain_id or (first.chain_id = jobs.chain_id and first.retry_of is not null)) as began
+    from jobs where jobs.outcome = 'COMPLETED') as completed
+group by lane_id;
+
+-- repair_sums: the statistics of a lane as they were counted
+update lanes set chains = :chains, completed = :completed, skipped = :skipped, failed = :failed,
+    cancelled = :cancelled, completion_us = :completion_us
+where lane_id = :lane_id;
+
+-- torn_jobs: jobs that do not start and end with their run (5.1)
+select jobs.job_id from jobs left join runs on runs.job_id = jobs.job_id
+where (jobs.status = 'QUEUED') <> (runs.run_id is null) and jobs.status <> 'CANCELLED'
+    or jobs.started_at is distinct from runs.started_at
+    or (runs.run_id is not null and jobs.finished_at is distinct from runs.finished_at)
+order by jobs.job_id limit 100;
+
+-- other_snapshots: runs that were not given what their job asked for (INV-001)
+select runs.run_id from runs join jobs on jobs.job_id = runs.job_id
+where runs.params_snapshot <> jobs.params order by runs.run_id limit 100;
+
+-- shared_slots: slots that run a job and a direct execution at once (INV-003)
+select jobs.worker_id from jobs join direct_executions on direct_executions.worker_id = jobs.worker_id
+where jobs.status = 'RUNNING' and jobs.finished_at is null and direct_executions.status = 'RUNNING'
+order by jobs.worker_id limit 100;
+
+-- shared_places: queued jobs that have the place of another one (INV-004)
+select max(job_id) from jobs where status = 'QUEUED'
+group by office_id, priority, position having count(*) > 1 order by 1 limit 100;
+
+-- undecided: failures of which nobody has said what follows (4.4)
+select job_id from jobs where decision = 'undecided' order by job_id limit 100;
+
+-- lost_retries: failures that are to be tried again, and are not (DEC-007)
+select job_id from jobs
+where decision = 'retry' and not exists (select 1 from jobs later where later.retry_of = jobs.job_id)
+order by job_id limit 100;
+
+-- retried_successes: jobs that follow one of their chain that succeeded
+select jobs.job_id from jobs join jobs before on before.job_id = jobs.retry_of
+where before.outcome in ('COMPLETED', 'SKIPPED') or before.finished_at is null or before.chain_id <> jobs.chain_id
+order by jobs.job_id limit 100;
+
+-- early_releases: jobs that were let go although what they wait for has not succeeded (US-JS01)
+select distinct dependencies.job_id from dependencies
+where dependencies.is_met = 1 and not exists (
+    select 1 from jobs done
+    where (done.job_id = dependencies.chain_id or (done.chain_id = dependencies.chain_id and done.retry_of is not null))
+        and done.outcome in ('COMPLETED', 'SKIPPED'))
+order by dependencies.job_id limit 100;
+
+-- early_starts: jobs that were started while they waited for another
+select distinct jobs.job_id from jobs join dependencies on dependencies.job_id = jobs.job_id
+where jobs.worker_id is not null and dependencies.is_met = 0 order by jobs.job_id limit 100;
+
+-- miscounted_ends: groups that count other ends than their members have (INV-006)
+select job_groups.group_id
+from job_groups join (
+    select last.group_id,
+        sum(case when last.finished_at is not null and coalesce(last.decision, 'none') not in ('retry', 'undecided')
+            then 1 else 0 end) as ended,
+        sum(case when last.outcome in ('COMPLETED', 'SKIPPED') then 1 else 0 end) as succeeded,
+        sum(case when last.status = 'CANCELLED' and last.cancel_requested_at is not null then 1 else 0 end) as cancelled
+    from jobs last
+    where last.group_id is not null and not exists (select 1 from jobs later where later.retry_of = last.job_id)
+    group by last.group_id) as counted on counted.group_id = job_groups.group_id
+where job_groups.ended <> counted.ended or job_groups.succeeded <> counted.succeeded
+    or job_groups.cancelled <> counted.cancelled
+order by job_groups.group_id limit 100;
+
+-- misjudged_groups: groups whose status is not what their members say (INV-006)
+select group_id from job_groups
+where status <> case
+        when ended < members and started_at is null then 'QUEUED'
+        when ended < members then 'RUNNING'
+        when succeeded = members then 'COMPLETED'
+        when cancelled = members then 'CANCELLED'
+        else 'PARTIAL' end
+order by group_id limit 100;
+
+-- unreserved_callers: offices with callers who wait, and no reservation for the first of them (DEC-004)
+select office_id from direct_executions
+where status in ('WAITING', 'RUNNING') and not exists (
+    select 1 from reservations
+    where reservations.office_id = direct_executions.office_id and reservations.status = 'ACTIVE')
+group by office_id order by office_id limit 100;
+
+-- strange_firings: occurrences whose job is not of their schedule
+select occurrences.job_id from occurrences join jobs on jobs.job_id = occurrences.job_id
+where jobs.schedule_id is distinct from occurrences.schedule_id order by occurrences.job_id limit 100;
+
+-- fired_twice: jobs that two occurrences claim to have made
+select job_id from occurrences where job_id is not null group by job_id having count(*) > 1 order by job_id limit 100;
+
+-- unplanned: enabled schedules beyond whose last occurrence nothing is planned
+select schedule_id from schedules
+where enabled = 1 and next_trigger_at is not null and next_trigger_at <= accounted_until
+order by schedule_id limit 100;
+
+-- misjudged_webhooks: jobs whose webhook has got further, or less far, than its messages
+select job_id from jobs
+where webhook_status <> 'none' and webhook_status is distinct from (
+    select case when sum(case when status = 'PENDING' then 1 else 0 end) > 0 then 'pending'
+        when sum(case when status = 'FAILED' then 1 else 0 end) > 0 then 'failed' else 'delivered' end
+    from deliveries where deliveries.job_id = jobs.job_id and is_own = 1 having count(*) > 0)
+order by job_id limit 100;
+
+-- gaps: whether numbers are missing between the first event and the last
+select max(seq) from events having count(*) > 0 and max(seq) - min(seq) + 1 <> count(*);
+
+-- untold: jobs with more or fewer events than happened to them; of those whose first event is still kept
+select jobs.job_id from jobs join (
+    select job_id, sum(case when type = 'job_queued' then 1 else 0 end) as queued,
+        sum(case when type = 'job_started' then 1 else 0 end) as started,
+        sum(case when type in ('job_completed', 'job_failed', 'job_timeout', 'job_skipped', 'job_cancelled')
+            then 1 else 0 end) as ended
+    from events where job_id is not null group by job_id) as told on told.job_id = jobs.job_id
+where told.queued > 1
+    or (told.queued = 1 and told.started <> case when jobs.worker_id is null then 0 else 1 end)
+    or (told.queued = 1 and told.ended <> case when jobs.finished_at is null then 0 else 1 end)
+order by jobs.job_id limit 100;
+
+-- unheard: jobs without a single event, although no event was ever purged
+select job_id from jobs
+where (select min(seq) from events) = 1 and not exists (
+    select 1 from events where events.job_id = jobs.job_id and events.type = 'job_queued')
+order by job_id limit 100;
+
+-- told_in_disorder: jobs whose end was told before their start, or their start before they were queued
+select started.job_id from events started
+join events queued on queued.job_id = started.job_id and queued.type = 'job_queued'
+where started.type in ('job_started', 'job_completed', 'job_failed', 'job_timeout', 'job_skipped', 'job_cancelled')
+    and started.seq < queued.seq
+order by started.job_id limit 100;
+
+-- early_turns: members of sequential groups that were started before the one before them had ever ended
+select jobs.job_id from jobs join job_groups on job_groups.group_id = jobs.group_id and job_groups.mode = 'sequential'
+where jobs.worker_id is not null and jobs.retry_of is null
+    and exists (select 1 from jobs before where before.group_id = jobs.group_id and before.sequence = jobs.sequence - 1)
+    and not exists (
+        select 1 from jobs done
+        where done.group_id = jobs.group_id and done.sequence = jobs.sequence - 1 and done.finished_at is not null
+            and coalesce(done.decision, 'none') not in ('retry', 'undecided'))
+order by jobs.job_id limit 100;

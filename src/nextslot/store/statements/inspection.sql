@@ -1,0 +1,62 @@
+-- ready: jobs that are free to go, with their places
+select job_id, office_id, lane_id, priority, position, created_at, passed_over_since from jobs
+where status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1;
+
+-- started: jobs whose start was told after an event, in the order in which they were started
+select jobs.job_id, jobs.office_id, jobs.lane_id, jobs.priority, jobs.position, jobs.created_at, jobs.passed_over_since
+from events join jobs on jobs.job_id = events.job_id
+where events.seq > :seq and events.type = 'job_started' order by events.seq;
+
+-- running: lanes of the jobs that run
+select lane_id from jobs where status = 'RUNNING' and finished_at is null;
+
+-- callers: direct executions that have not ended, and whether they hold their office's reservation
+select direct_executions.direct_id, direct_executions.office_id, direct_executions.lane_id, direct_executions.status,
+    reservations.reservation_id is not null
+from direct_executions left join reservations
+    on reservations.direct_id = direct_executions.direct_id and reservations.status = 'ACTIVE'
+where direct_executions.finished_at is null order by direct_executions.arrival;
+
+-- lanes: what a job of a lane needs
+select lane_id, office_id, job_type, resources, local, shared from lanes;
+
+-- limits: how much there is of each
+select limit_key, capacity from limits;
+
+-- pauses: what is paused, offices too
+select scope, name from pauses union all select 'office', office_id from offices where is_paused = 1;
+
+-- held: resources that are held because they do not answer
+select resource from outages where held_since is not null;
+
+-- events: what was told after an event
+select seq, type, job_id, run_id, office_id, details, timestamp from events where seq > :seq order by seq;
+
+-- unfinished: whether a run, or a direct execution, is under way
+select 1 from runs join jobs on jobs.job_id = runs.job_id
+where runs.run_id = :run_id and runs.status is null and jobs.status = 'RUNNING' and jobs.finished_at is null
+union all
+select 1 from direct_executions where direct_id = :run_id and status = 'RUNNING';
+
+-- jobs: every job with its run, as far as laws of its life ask
+select jobs.job_id, jobs.chain_id, jobs.retry_of, jobs.office_id, jobs.lane_id, jobs.status, jobs.outcome, jobs.decision,
+    jobs.retry_policy, runs.failure_kind, jobs.created_at, jobs.started_at, jobs.finished_at, jobs.scheduled_for,
+    jobs.expires_at, jobs.unmet, jobs.is_due, jobs.is_turn, jobs.group_id, jobs.sequence, jobs.webhook is not null,
+    jobs.cancel_mode, runs.timeout_at, runs.run_id
+from jobs left join runs on runs.job_id = jobs.job_id order by jobs.job_id;
+
+-- waits: which chains jobs still wait for
+select job_id, chain_id from dependencies where is_met = 0;
+
+-- reservations: those that are held
+select reservation_id, expires_at from reservations where status = 'ACTIVE';
+
+-- deliveries: every message
+select delivery_id, status, job_id, is_own, event from deliveries order by delivery_id;
+
+-- schedules: as far as they are accounted for
+select schedule_id, cron_expression, created_at, accounted_until, enabled, next_trigger_at from schedules
+where deleted_at is null;
+
+-- occurrences: the ledger of one schedule
+select instant, until, count, outcome from occurrences where schedule_id = :schedule_id order by instant;
