@@ -58,7 +58,7 @@ async def deliver(directory: Path, ports: list[int], count: int, has_dead: bool)
         raise Skip("nothing to do")
 
     async with scheduler:
-        await scheduler.change_office("default", max_concurrent_jobs=100)
+        await scheduler.offices.change("default", max_concurrent_jobs=100)
         urls = [f"http://127.0.0.1:{port}/hook" for port in ports]
         wanted = [NewJob(job_type="tiny", webhook={"url": urls[n % RECEIVERS]}) for n in range(count)]
         expected = sum(n % RECEIVERS > 0 or not has_dead for n in range(count))

@@ -30,7 +30,7 @@ async def fill(directory: Path, jobs: int, slots: int) -> None:
     """A backlog of no-ops, made by the engine itself; nothing runs yet."""
     scheduler = new_scheduler(directory, synchronous="NORMAL")
     async with scheduler:
-        await scheduler.change_office("default", max_concurrent_jobs=slots)
+        await scheduler.offices.change("default", max_concurrent_jobs=slots)
         await scheduler.pause()
         for first in range(0, jobs, BATCH):
             count = min(BATCH, jobs - first)

@@ -68,7 +68,7 @@ def new_scheduler(directory: Path) -> Scheduler:
 
 async def fill(directory: Path, jobs: int) -> None:
     async with new_scheduler(directory) as scheduler:
-        await scheduler.create_office("small")
+        await scheduler.offices.create("small")
         await scheduler.wait((await scheduler.submit("noop")).job_id)
     connection = apsw.Connection(str(directory / "nextslot.db"))
     connection.pragma("temp_store", 2)

@@ -88,7 +88,7 @@ async def hand_over(url: str, backlog: int, jobs: int, slots: int) -> dict[str, 
             ended.append(time.perf_counter())
 
         async with scheduler:
-            await scheduler.change_office("default", max_concurrent_jobs=slots)
+            await scheduler.offices.change("default", max_concurrent_jobs=slots)
             await scheduler.pause()
             for first in range(0, backlog, BATCH):
                 count = min(BATCH, backlog - first)

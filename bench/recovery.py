@@ -29,7 +29,7 @@ async def fill(directory: Path, queued: int, running: int) -> None:
     """A life that ends without a word, with so many jobs running."""
     scheduler = new_scheduler(directory, synchronous="NORMAL")
     await scheduler.start()
-    await scheduler.change_office("default", max_concurrent_jobs=running)
+    await scheduler.offices.change("default", max_concurrent_jobs=running)
     for first in range(0, queued + running, BATCH):
         count = min(BATCH, queued + running - first)
         await scheduler.submit_many([NewJob(job_type="wait", params={"i": first + i}) for i in range(count)])

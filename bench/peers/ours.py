@@ -43,7 +43,7 @@ async def open_producer(variant: str) -> tuple[Callable[..., Awaitable[Any]], Ca
     if _concurrency is None:
         await scheduler.pause()
     else:
-        await scheduler.change_office("default", max_concurrent_jobs=_concurrency)
+        await scheduler.offices.change("default", max_concurrent_jobs=_concurrency)
 
     async def one(i: int) -> None:
         await scheduler.submit("noop", {"i": i})
@@ -65,7 +65,7 @@ def run_worker(variant: str, concurrency: int, tuned: bool) -> None:
 
 async def _work(concurrency: int) -> None:
     async with _new_scheduler() as scheduler:
-        await scheduler.change_office("default", max_concurrent_jobs=concurrency)
+        await scheduler.offices.change("default", max_concurrent_jobs=concurrency)
         await scheduler.resume()
         await asyncio.Event().wait()
 

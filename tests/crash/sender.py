@@ -18,7 +18,7 @@ async def main(directory: Path, jobs: int, port: int, life: int) -> None:
         raise Skip("nothing to do")
 
     async with scheduler:
-        await scheduler.change_office("default", max_concurrent_jobs=0)
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
         if life == 0:
             webhook = {"url": f"http://127.0.0.1:{port}/hook"}
             await scheduler.submit_many([NewJob(job_type="tiny", webhook=webhook) for _ in range(jobs)])

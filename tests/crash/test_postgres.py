@@ -58,7 +58,7 @@ def test_nothing_is_lost_or_doubled_by_crashes_of_the_server(tmp_path: Path) -> 
             await asyncio.sleep(0.005)
 
         async with scheduler:
-            await scheduler.change_office("default", max_concurrent_jobs=5)
+            await scheduler.offices.change("default", max_concurrent_jobs=5)
             acknowledged: list[str] = []
             feeding = asyncio.ensure_future(feed(scheduler, acknowledged, 300))
             for _ in range(3):

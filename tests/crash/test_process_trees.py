@@ -133,7 +133,7 @@ async def main(directory: Path, mode: str) -> None:
     command = command_type({"command": [sys.executable, "-ISc", COMMAND]}, directory)
     register_command(scheduler.job_types, "tree", command, Guardians())
     async with scheduler:
-        await scheduler.change_office("default", max_concurrent_jobs=COMMANDS)
+        await scheduler.offices.change("default", max_concurrent_jobs=COMMANDS)
         if not runs(directory, attempt=1):
             for _ in range(COMMANDS):
                 await scheduler.submit("tree")

@@ -74,7 +74,7 @@ class Life:
         self.witness.starts()
         async with self.scheduler as scheduler:
             with contextlib.suppress(Conflict):
-                await scheduler.create_office(OFFICE, max_concurrent_jobs=LIMIT)
+                await scheduler.offices.create(OFFICE, max_concurrent_jobs=LIMIT)
             self._count()
             await asyncio.gather(*(self._submit(batch) for batch in (1, 1, 1, 20)))
             while last := (await scheduler.running(OFFICE) + await scheduler.queue(OFFICE, limit=10 * BACKLOG))[-1:]:

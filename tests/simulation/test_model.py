@@ -168,7 +168,7 @@ class Engine(RuleBasedStateMachine):
         self.do(self.scheduler.start())
         for office in ("a", "b"):
             limit = CAPACITY[f"office:{office}"]
-            self.do(self.scheduler.create_office(office, max_concurrent_jobs=limit, timeout_seconds=None))
+            self.do(self.scheduler.offices.create(office, max_concurrent_jobs=limit, timeout_seconds=None))
         self.file = databases.plain(self.directory)
 
     def new_scheduler(self) -> Scheduler:
@@ -407,7 +407,7 @@ class Engine(RuleBasedStateMachine):
 
     @rule(office=offices, limit=st.integers(0, 3))
     def change_limit(self, office: str, limit: int) -> None:
-        self.do(self.scheduler.change_office(office, max_concurrent_jobs=limit))
+        self.do(self.scheduler.offices.change(office, max_concurrent_jobs=limit))
         self.model.capacity[f"office:{office}"] = limit
         self.model.claim()
 

@@ -1145,9 +1145,9 @@ def write_every_kind(directory: Path, url: str) -> dict[str, str]:
         scheduler = testing.scheduler(directory, url=url)
         register_handlers(scheduler)
         await scheduler.start()
-        await scheduler.create_office("elsewhere")
-        await scheduler.create_office("third")
-        await scheduler.change_office("default", max_concurrent_jobs=0)
+        await scheduler.offices.create("elsewhere")
+        await scheduler.offices.create("third")
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
         names.update(await submit_every_kind(scheduler))
         await testing.crash(scheduler)
 

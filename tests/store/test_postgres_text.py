@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from importlib import resources
 from typing import Any
 
 import psycopg
@@ -9,7 +10,9 @@ import pytest
 from psycopg import pq
 
 from nextslot.store import text
+from nextslot.store.postgres_session import Address, connect
 from tests import postgres
+from tests.store.test_text import HOT
 
 STATEMENTS = text.postgres_statements()
 # What other statements include.
@@ -41,7 +44,7 @@ def test_both_databases_have_the_same_statements() -> None:
 def test_an_override_has_the_parameters_of_what_it_overrides_and_says_why() -> None:
     for name, sql in text._read(".postgres.sql"):
         assert parameters(sql) == parameters(text._common_statements()[name]), name
-    for file in (text.resources.files("nextslot.store") / "statements").iterdir():
+    for file in (resources.files("nextslot.store") / "statements").iterdir():
         if file.name.endswith(".postgres.sql"):
             assert file.read_text().startswith("-- Differs because "), file.name
 
@@ -63,6 +66,45 @@ def test_every_statement_is_one_that_PostgreSQL_understands(
     described = empty.pgconn.describe_prepared(b"")
     found = {empty.adapters.types[described.ftype(column)].name for column in range(described.nfields)}
     assert found <= TYPES
+
+
+# Plans: as on SQLite, what the next dispatch costs must not grow with the jobs, the offices or the history.
+
+
+@pytest.mark.parametrize(("name", "index"), HOT.items())
+def test_a_hot_statement_goes_by_its_index_also_in_a_table_that_was_empty(
+    settled: "psycopg.Connection[tuple[Any, ...]]", name: str, index: str
+) -> None:
+    """As the store plans it: once, whatever the values, with statistics of empty tables."""
+    sql = STATEMENTS[name].replace("%%", "%")
+    names = sorted(parameters(text.statements()[name]))
+    for number, parameter in enumerate(names, 1):
+        sql = sql.replace(f"%({parameter})s", f"${number}")
+    settled.execute(f"prepare hot as {sql}")
+    values = ", ".join(["null"] * len(names))
+
+    plan = "\n".join(row[0] for row in settled.execute(f"explain execute hot{f'({values})' if names else ''}"))
+    settled.execute("deallocate hot")
+
+    assert f" {index} " in plan, plan
+    assert "Seq Scan on jobs" not in plan, plan
+    assert "Seq Scan on runs" not in plan, plan
+
+
+# Numbers.
+
+
+def test_numbers_are_given_without_gaps_whatever_is_undone() -> None:
+    schema = "create table t (\n    seq {serial} check (seq > 0),\n    a {int} not null\n) {log};"
+
+    with in_a_schema(schema) as connection:
+        connection.execute("insert into t (a) values (1), (2)")
+        connection.execute("begin; insert into t (a) values (3); rollback")
+        with pytest.raises(psycopg.IntegrityError):
+            connection.execute("insert into t (a) values (null)")
+        connection.execute("insert into t (a) values (4)")
+
+        assert connection.execute("select seq, a from t order by seq").fetchall() == [(1, 1), (2, 2), (3, 4)]
 
 
 # Rules.
@@ -139,6 +181,15 @@ def empty() -> "Iterator[psycopg.Connection[tuple[Any, ...]]]":
     postgres.drop("nextslot_empty")
 
 
+@pytest.fixture(scope="module")
+def settled(empty: "psycopg.Connection[tuple[Any, ...]]") -> "Iterator[psycopg.Connection[tuple[Any, ...]]]":
+    """A connection as the store's own, to a database whose empty tables have been analysed: the worst of all times."""
+    empty.execute("analyze")
+    connection = connect(Address.of(postgres.address("nextslot_empty")), "a test")
+    yield connection
+    connection.close()
+
+
 class in_a_schema:  # noqa: N801 - reads as the `with` that it is for
     """Another schema of the tests' server, with these tables and rules, until the end of the block."""
 
@@ -149,7 +200,7 @@ class in_a_schema:  # noqa: N801 - reads as the `with` that it is for
         self._connection = psycopg.connect(postgres.address(), autocommit=True)
         self._connection.execute("set search_path = pg_temp")
         for statement in text.for_postgres(self._schema):
-            named = re.sub(r"(create function|execute function) (\w+)", r"\1 pg_temp.\2", statement)
+            named = re.sub(r"(create function|execute function|default) (\w+\()", r"\1 pg_temp.\2", statement)
             self._connection.execute(named)
         return self._connection
 

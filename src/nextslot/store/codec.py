@@ -19,6 +19,11 @@ def dumps(value: object) -> str:
     return orjson.dumps(value, option=_STRICT).decode()
 
 
+def size(value: object) -> int:
+    """How many bytes of JSON it is."""
+    return len(orjson.dumps(value, option=_STRICT))
+
+
 def canonical(value: Mapping[str, object]) -> str:
     """The same text for the same content."""
     return orjson.dumps(value, option=_STRICT | orjson.OPT_SORT_KEYS).decode()

@@ -33,6 +33,11 @@ def waiting_for(tx: Tx, chain_id: str) -> list[tuple[str, OnDependencyFailure]]:
     return [(job_id, OnDependencyFailure(policy)) for job_id, policy in rows]
 
 
+def doomed_by(tx: Tx, chain_ids: Iterable[str]) -> set[str]:
+    """The jobs that are to be cancelled if one of these chains does not succeed."""
+    return {row[0] for row in tx.rows("dependencies.doomed_by", chain_ids=codec.key_set(chain_ids))}
+
+
 def succeeded(tx: Tx, chain_ids: Iterable[str]) -> set[str]:
     """Which of these chains have a job that completed or was skipped."""
     return {row[0] for row in tx.rows("dependencies.has_succeeded", chain_ids=codec.key_set(chain_ids))}

@@ -89,13 +89,6 @@ def cancelled(tx: Tx, office_id: str, after: str, limit: int) -> list[str]:
     return [row[0] for row in tx.rows("offices.cancelled", office_id=office_id, after=after, limit=limit)]
 
 
-def live(tx: Tx, office_id: str, task_id: str | None) -> list[Job]:
-    """The jobs of an office, or of one of its tasks, that have not ended."""
-    if task_id is None:
-        return of_rows(tx.rows("offices.live", office_id=office_id))
-    return of_rows(tx.rows("offices.live_of_task", office_id=office_id, task_id=task_id))
-
-
 def later(tx: Tx, chain_ids: Iterable[str]) -> list[Job]:
     """The retries of several chains, in no order."""
     return of_rows(tx.rows("offices.later", chain_ids=codec.key_set(chain_ids)))

@@ -13,9 +13,7 @@ _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
 
 
-def open_store(
-    url: str, closing: Closing, *, threaded: bool, synchronous: str, meters: Meters | None = None
-) -> Store:
+def open_store(url: str, closing: Closing, *, threaded: bool, synchronous: str, meters: Meters | None = None) -> Store:
     if synchronous not in ("FULL", "NORMAL"):
         raise StoreError(
             "synchronous is FULL (durable when acknowledged) or NORMAL (a power cut may lose the last moment)"

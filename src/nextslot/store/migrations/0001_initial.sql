@@ -98,7 +98,8 @@ create table jobs (
     priority {int} not null check (priority between -999999 and 1000000),
     position {int} not null,
     retry_of text references jobs,
-    chain_id text not null references jobs,
+    -- The first of its chain. No reference, as that would need an index to be looked up by; `job_follows` sees to it.
+    chain_id text not null,
     scheduled_for {int},
     expires_at {int},
     unmet {int} not null check (unmet >= 0),
@@ -232,12 +233,14 @@ create table artifacts (
 create table dependencies (
     job_id text not null references jobs,
     depends_on text not null references jobs,
-    chain_id text not null references jobs,
+    chain_id text not null,
     is_met {int} not null check (is_met in (0, 1)),
     primary key (job_id, depends_on)
 ) {table};
 
 create index dependencies_unmet on dependencies (chain_id) where is_met = 0;
+-- Who waits, or waited, for a job that is to be purged.
+create index dependencies_on on dependencies (depends_on);
 
 create table idempotency_keys (
     office_id text not null,
@@ -303,6 +306,7 @@ create table reservations (
 
 -- 5.5: at most one ACTIVE per office.
 create unique index reservations_active on reservations (office_id) where status = 'ACTIVE';
+create index reservations_direct on reservations (direct_id) where direct_id is not null;
 create index reservations_expiry on reservations (expires_at) where status = 'ACTIVE';
 create index reservations_reserved on reservations (reserved_at, reservation_id) where reserved_by >= '';
 

@@ -65,6 +65,9 @@ create table occurrences (
     check (until is null or until > instant)
 ) {table};
 
+-- Whether a job that is to be purged was made by one.
+create index occurrences_job on occurrences (job_id) where job_id is not null;
+
 rule template_inserted_once before insert on job_templates
     refuse 'a template cannot be replaced, and its name is given once'
     when exists (select 1 from job_templates where template_id = new.template_id)

@@ -10,6 +10,12 @@ join jobs on jobs.job_id = dependencies.job_id
 where dependencies.chain_id = :chain_id and dependencies.is_met = 0 and jobs.status = 'QUEUED'
 order by dependencies.job_id;
 
+-- doomed_by: the jobs that wait for one of these chains, and are to be cancelled if it does not succeed
+select distinct dependencies.job_id from dependencies
+join jobs on jobs.job_id = dependencies.job_id
+where dependencies.chain_id in (select key from json_each(:chain_ids)) and dependencies.is_met = 0
+    and jobs.status = 'QUEUED' and jobs.on_dependency_failure = 'cancel';
+
 -- has_succeeded: which of these chains have a job that completed or was skipped
 select distinct chain_id from jobs
 where (job_id in (select key from json_each(:chain_ids))

@@ -49,15 +49,6 @@ where office_id = :office_id and status = 'CANCELLED' and chain_id > :after
     and not exists (select 1 from jobs later where later.retry_of = jobs.job_id)
 order by chain_id limit :limit;
 
--- live: the jobs of an office that have not ended: those that are queued, then those that run
-select {jobs.columns} from jobs where office_id = :office_id and status = 'QUEUED'
-union all
-select {jobs.columns} from jobs where office_id = :office_id and status = 'RUNNING' and finished_at is null;
-
--- live_of_task: the jobs of a task that have not ended
-select {jobs.columns} from jobs where task_id = :task_id and office_id = :office_id and finished_at is null
-order by created_at, job_id;
-
 -- later: the retries of several chains, by a JSON object whose keys are the chains
 select {jobs.columns} from jobs where retry_of is not null and chain_id in (select key from json_each(:chain_ids));
 

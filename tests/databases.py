@@ -1,0 +1,229 @@
+"""Which database a test runs on, and a plain connection to it, as any tool opens one.
+
+A directory is a test's name for a database: on SQLite the file is in it, on PostgreSQL a database is named after it.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+import psycopg
+
+from nextslot.store import text
+from tests import postgres
+
+KINDS = ("sqlite", "postgres")
+# What a plain connection raises when the database itself refuses a change.
+REFUSALS = (apsw.ConstraintError, psycopg.IntegrityError)
+
+_kind = "sqlite"
+_borrowed: dict[str, str] = {}
+
+
+def kinds() -> list[str]:
+    """What `$NEXTSLOT_TEST_DATABASE` asks for: one of the two, or else both."""
+    wanted = os.environ.get("NEXTSLOT_TEST_DATABASE")
+    return [kind for kind in KINDS if wanted in (None, "", kind)]
+
+
+def kind() -> str:
+    return _kind
+
+
+def use(wanted: str) -> None:
+    """From now on, until `forget`."""
+    global _kind  # One test runs at a time, and all its helpers must agree.
+    _kind = wanted
+
+
+def forget() -> None:
+    """Drops what a test has made."""
+    use("sqlite")
+    for name in _borrowed.values():
+        postgres.give_back(name)
+    _borrowed.clear()
+
+
+def url(directory: Path) -> str:
+    """The address of a directory's database, which is made when it is first asked for."""
+    if _kind == "sqlite":
+        return f"sqlite:///{directory}/nextslot.db"
+    if str(directory) not in _borrowed:
+        for gone in [name for name in _borrowed if not Path(name).exists()]:
+            postgres.give_back(_borrowed.pop(gone))
+        _borrowed[str(directory)] = postgres.borrow()
+    return postgres.address(_borrowed[str(directory)])
+
+
+def copy(source: Path, target: Path) -> None:
+    """The database of one directory as that of another."""
+    if _kind == "sqlite":
+        apsw.Connection(f"{source}/nextslot.db").execute("vacuum into ?", (f"{target}/nextslot.db",))
+    else:
+        _borrowed[str(target)] = postgres.borrow(_borrowed[str(source)])
+
+
+def plain(directory: Path) -> "apsw.Connection | Plain":
+    """Another connection to the same database, for plain SQL."""
+    if _kind == "sqlite":
+        return apsw.Connection(str(directory / "nextslot.db"))
+    return Plain(url(directory), lambda: postgres.spoil(_borrowed[str(directory)]))
+
+
+def columns(connection: "apsw.Connection | Plain", table: str) -> list[str]:
+    """The names of a table's columns."""
+    if isinstance(connection, Plain):
+        return [row[0] for row in connection.execute(_COLUMNS, {"table": table})]
+    return [str(row[1]) for row in connection.execute(f"pragma table_info({table})")]
+
+
+_COLUMNS = """
+    select column_name from information_schema.columns where table_schema = 'public' and table_name = :table
+    order by ordinal_position
+"""
+
+
+class Plain:
+    """A connection to PostgreSQL that is used as one to SQLite: what is refused leaves the transaction as it was.
+
+    With `keeps_nothing` all that is done is undone in the end, the schema too; a commit then only checks.
+    """
+
+    def __init__(self, address: str, spoil: Callable[[], None] = lambda: None, *, keeps_nothing: bool = False) -> None:
+        self._connection = psycopg.connect(address, autocommit=True)
+        self._spoil = spoil
+        self._keeps_nothing = keeps_nothing
+        if keeps_nothing:
+            self._plainly("begin")
+        self._savepoints: list[str] = []
+
+    def execute(self, sql: str, values: Sequence[object] | Mapping[str, object] | None = None) -> "Rows":
+        word, _, name = sql.strip().partition(" ")
+        if word in ("create", "drop", "alter"):
+            self._spoil()
+        if self._keeps_nothing and word in _INSTEAD:
+            return self._run(_INSTEAD[word], None)
+        if sql.startswith("drop trigger ") and " on " not in sql:
+            sql = f"{sql} on {self._table_of(name.removeprefix('trigger '))}"
+        if word == "savepoint":
+            self._plainly(f"savepoint {name}" if self._savepoints else f"begin; savepoint {name}")
+            self._savepoints.append(name)
+            return Rows()
+        if word == "release":
+            self._savepoints.pop()
+            self._plainly(f"release {name}" if self._savepoints else "commit")
+            return Rows()
+        if self.in_transaction and word not in ("commit", "rollback"):
+            return self._undoing(sql, values)
+        return self._run(sql, values)
+
+    def __enter__(self) -> "Plain":
+        self._plainly("begin")
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._plainly("rollback" if kind else "commit")
+
+    def set_busy_timeout(self, milliseconds: int) -> None:
+        """Readers wait for nobody here."""
+
+    def pragma(self, name: str, value: object = None) -> None:
+        """References are always checked here."""
+        assert name in ("foreign_keys", "recursive_triggers")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __del__(self) -> None:
+        self._connection.close()
+
+    def _table_of(self, trigger: str) -> str:
+        found = self._run("select tgrelid::regclass::text from pg_trigger where tgname = ?", (trigger,))
+        return str(found.get)
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+
+    def _undoing(self, sql: str, values: Sequence[object] | Mapping[str, object] | None) -> "Rows":
+        self._plainly("savepoint statement")
+        try:
+            rows = self._run(sql, values)
+        except psycopg.Error:
+            self._plainly("rollback to statement; release statement")
+            raise
+        self._plainly("release statement")
+        return rows
+
+    def _plainly(self, sql: str) -> None:
+        self._connection.execute(sql)
+
+    def _run(self, sql: str, values: Sequence[object] | Mapping[str, object] | None) -> "Rows":
+        spelled = sql
+        if isinstance(values, Mapping):
+            spelled = text.postgres_parameters(sql)
+        elif values:
+            spelled = sql.replace("%", "%%").replace("?", "%s")
+        cursor = self._connection.execute(spelled, values or None)
+        return Rows(cursor.fetchall() if cursor.description else ())
+
+
+# What is deferred to the commit is checked by it.
+_INSTEAD = {
+    "begin": "savepoint beginning",
+    "rollback": "rollback to beginning",
+    "commit": "set constraints all immediate",
+}
+
+
+class Rows(list[tuple[Any, ...]]):
+    """What a statement answered, read as the SQLite driver's cursors are."""
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return list(self)
+
+    @property
+    def get(self) -> Any:
+        """One value, one row, or all of them."""
+        if not self:
+            return None
+        first = self[0][0] if len(self[0]) == 1 else self[0]
+        return first if len(self) == 1 else [row[0] if len(row) == 1 else row for row in self]
+
+
+def watched(store: Any, look: Callable[[], None]) -> None:
+    """`look` is called after each commit of a store, before anybody is told of it."""
+    if _kind == "sqlite":
+
+        def hook(*_: object) -> int:
+            look()
+            return apsw.SQLITE_OK
+
+        store._writer.set_wal_hook(hook)
+        return
+    commit = store._commit
+
+    def committing(transaction: Any) -> None:
+        commit(transaction)
+        look()
+
+    store._commit = committing
+
+
+def add_rule(directory: Path, rule: str) -> None:
+    """One more thing that the database refuses."""
+    connection = plain(directory)
+    for statement in (text.for_sqlite if _kind == "sqlite" else text.for_postgres)(rule):
+        connection.execute(statement)
+    connection.close()
+
+
+def each(directory: Path, sql: str) -> Iterator[tuple[Any, ...]]:
+    """The rows of a question, on a connection of its own."""
+    connection = plain(directory)
+    try:
+        yield from connection.execute(sql).fetchall()
+    finally:
+        connection.close()

@@ -1,0 +1,404 @@
+"""Defects on purpose, each the breach of one promise: the simulation has to find every one of them.
+
+They are patched in from outside. Where the database itself would refuse, its rule is dropped first: what is tested here
+is whether the laws see it.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import apsw
+
+from nextslot.engine import idempotency as engine_idempotency
+from nextslot.engine import intake
+from nextslot.engine.deliveries import DeliveryWorker
+from nextslot.engine.dependencies import DependencyResolver
+from nextslot.engine.direct import DirectExecutionHandler
+from nextslot.engine.dispatcher import Dispatcher
+from nextslot.engine.endings import Endings
+from nextslot.engine.events import EventLog
+from nextslot.engine.lanes import OfficeSlate, Slate
+from nextslot.engine.queue import QueueManager
+from nextslot.engine.retry import RetryController
+from nextslot.engine.runner import Runner
+from nextslot.engine.schedules import ScheduleTrigger
+from nextslot.engine.timeouts import TimeoutManager
+from nextslot.model import ChainEnd, Limit
+from nextslot.policy import retry
+from nextslot.policy.limits import Limits
+from nextslot.store import commits, events, jobs, lanes, occurrences, runs, schedules, sqlite
+from nextslot.store.schedules import Progress
+
+Patch = contextlib.AbstractContextManager[object]
+
+
+def patched(place: Any, name: str, defect: Any) -> Patch:
+    return mock.patch.object(place, name, defect)
+
+
+def without_rules(*names: str, opened: Callable[[], None] = lambda: None) -> Patch:
+    """Every file is opened without these rules or indexes; `opened` hears of it."""
+    migrate = sqlite.migrate
+
+    def migrate_and_drop(connection: apsw.Connection) -> None:
+        migrate(connection)
+        for name in names:
+            kind = connection.execute("select type from sqlite_master where name = ?", (name,)).get
+            if kind:
+                connection.execute(f"drop {kind} {name}")
+        opened()
+
+    return patched(sqlite, "migrate", migrate_and_drop)
+
+
+def finish_without_fence() -> list[Patch]:
+    """A worker's second word on a run counts too."""
+    record, begun = Runner._record, runs.finish
+    fields = jobs.ending_facts
+
+    async def twice(self: Runner, claim: Any, outcome: Any) -> None:
+        await record(self, claim, outcome)
+        await record(self, claim, outcome)
+
+    def facts(tx: Any, job_id: str) -> Any:
+        found = fields(tx, job_id)
+        job = jobs.get(tx, job_id) if found is None else None
+        if job is None or job.started_at is None:
+            return found
+        identity = (job.office_id, job.lane_id, job.chain_id, job.group_id, job.sequence, job.retry_of, job.worker_id)
+        return jobs.EndingFacts(*identity, job.webhook is not None, job.started_at, job.retry_policy, job.cancel_mode)
+
+    def finish(tx: Any, *values: Any) -> bool:
+        begun(tx, *values)
+        return True
+
+    rules = without_rules("run_written_once", "job_ends_once", "job_moves", "job_decided_once")
+    return [rules, patched(Runner, "_record", twice), patched(jobs, "ending_facts", facts), patched(runs, "finish", finish)]
+
+
+def run_in_a_second_transaction() -> list[Patch]:
+    """The job is RUNNING first; its run follows."""
+    execute = Runner._run_and_record
+
+    async def run(self: Runner, claim: Any) -> None:
+        if not claim.is_direct:
+            await self._store.write(lambda tx: runs.repair(tx, claim.run_id, claim.job_id))
+        await execute(self, claim)
+
+    rules = without_rules("job_runs_with_run", "run_born_running")
+    return [rules, patched(Runner, "_run_and_record", run), patched(runs, "begin", lambda *_: True)]
+
+
+def retry_created_twice() -> list[Patch]:
+    follow = RetryController._follow
+
+    def both(self: RetryController, tx: Any, *values: Any) -> Any:
+        follow(self, tx, *values)
+        return follow(self, tx, *values)
+
+    return [without_rules("jobs_retry", "job_inserted_once"), patched(RetryController, "_follow", both)]
+
+
+def limit_counted_in_memory() -> list[Patch]:
+    """What a transaction took is not given back when it is rolled back, and a restart begins with nothing."""
+    used: dict[str, int] = {}
+    stored, use = lanes.limits, lanes.use
+
+    def limits(tx: Any, keys: Any) -> Any:
+        return {key: Limit(limit_key=key, capacity=one.capacity, used=used.get(key, 0)) for key, one in stored(tx, keys).items()}
+
+    def count(tx: Any, key: str, units: int) -> None:
+        used[key] = used.get(key, 0) + units
+        use(tx, key, units)
+
+    return [without_rules(opened=used.clear), patched(lanes, "limits", limits), patched(lanes, "use", count)]
+
+
+def reservation_not_expired() -> list[Patch]:
+    """After a crash the reservation of a caller who is gone stays."""
+    recover = DirectExecutionHandler.recover
+
+    def recover_callers_only(self: DirectExecutionHandler, tx: Any) -> int:
+        with patched(DirectExecutionHandler, "_end_reservation", lambda *_: False):
+            return recover(self, tx)
+
+    return [patched(DirectExecutionHandler, "recover", recover_callers_only)]
+
+
+def event_outside_the_transaction() -> list[Patch]:
+    """Events are written after the commit, by whoever comes next."""
+    late: list[Any] = []
+    append = events.append
+
+    def append_later(tx: Any, noted: Any) -> None:
+        if late:
+            append(tx, [one for many in late for one in many])
+            late.clear()
+        tx.after_commit(lambda: late.append(noted))
+
+    return [without_rules(opened=late.clear), patched(events, "append", append_later)]
+
+
+def position_collision() -> list[Patch]:
+    return [patched(QueueManager, "back", lambda self, tx, office, priority: 1 + (jobs.last_position(tx, office, priority) or 0))]
+
+
+def dependency_released_early() -> list[Patch]:
+    """A failure lets dependents go too."""
+    after_chain = DependencyResolver.after_chain
+
+    def release(self: DependencyResolver, tx: Any, chain_id: str, end: ChainEnd, now: Any) -> Any:
+        return after_chain(self, tx, chain_id, ChainEnd.SUCCEEDED, now)
+
+    return [patched(DependencyResolver, "after_chain", release)]
+
+
+def group_finished_early() -> list[Patch]:
+    """A member counts as ended while its retry still waits."""
+    retry_it = RetryController.retry
+
+    def count_too(self: RetryController, tx: Any, failed: Any, following: Any, now: Any) -> Any:
+        group_id, sequence = failed.group_id, failed.sequence
+        if group_id is not None:
+            with contextlib.suppress(Exception):
+                self._groups.member_ended(tx, group_id, sequence, ChainEnd.FAILED, False, now)
+        return retry_it(self, tx, failed, following, now)
+
+    return [patched(RetryController, "retry", count_too)]
+
+
+def occurrence_fired_twice_after_a_crash() -> list[Patch]:
+    """A restart goes back behind what the ledger has."""
+    recover, insert = ScheduleTrigger.recover, occurrences.insert
+
+    def go_back(tx: Any) -> None:
+        back = [
+            Progress(one.schedule_id, one.last_triggered_at, type(one.accounted_until)(one.accounted_until - 3_600_000_000), one.next_trigger_at)
+            for one in schedules.enabled(tx, "", 100)
+        ]
+        schedules.advance(tx, back)
+
+    async def recover_again(self: ScheduleTrigger, store: Any) -> int:
+        await store.write(go_back)
+        return await recover(self, store)
+
+    def insert_new(tx: Any, made: Any) -> None:
+        new = [one for one in made if not any(o.instant == one.instant for o in occurrences.page(tx, one.schedule_id, one.instant, 1))]
+        insert(tx, new)
+
+    rules = without_rules("occurrence_inserted_once")
+    return [rules, patched(ScheduleTrigger, "recover", recover_again), patched(occurrences, "insert", insert_new)]
+
+
+def delivery_lost_on_crash() -> list[Patch]:
+    """What was not sent when the power went is taken for sent."""
+    start = DeliveryWorker.start
+    sql = "update deliveries set status = 'DELIVERED', next_attempt_at = null, finished_at = created_at where status = 'PENDING'"
+
+    async def forget(self: DeliveryWorker, store: Any) -> None:
+        await store.write(lambda tx: tx.select(sql, {}))
+        await start(self, store)
+
+    return [patched(DeliveryWorker, "start", forget)]
+
+
+def idempotency_key_forgotten() -> list[Patch]:
+    return [
+        patched(place, "remember", lambda *_: None) for place in (engine_idempotency, intake) if hasattr(place, "remember")
+    ]
+
+
+def counter_drift() -> list[Patch]:
+    """A job that is cancelled while it is ready is still counted as such."""
+    cancel_queued = Endings._cancel_queued
+
+    def cancel(self: Endings, tx: Any, job: Any, *values: Any, **named: Any) -> Any:
+        if job.is_ready:
+            self._lanes.slate(tx).add_ready(job.lane_id)
+        return cancel_queued(self, tx, job, *values, **named)
+
+    return [patched(Endings, "_cancel_queued", cancel)]
+
+
+def statistics_drift() -> list[Patch]:
+    """A chain that is retried by hand still counts as failed."""
+    reopen = RetryController._reopen
+
+    def reopen_uncounted(self: RetryController, tx: Any, last: Any, *values: Any) -> Any:
+        made = reopen(self, tx, last, *values)
+        self._lanes.slate(tx).tally(last.lane_id).failed += 1
+        return made
+
+    return [patched(RetryController, "_reopen", reopen_uncounted)]
+
+
+def pause_ignored_after_a_restart() -> list[Patch]:
+    lives: list[int] = []
+    stored = lanes.pauses
+    return [
+        without_rules(opened=lambda: lives.append(1)),
+        patched(lanes, "pauses", lambda tx: set() if len(lives) > 1 else stored(tx)),
+    ]
+
+
+def timers_not_armed_after_a_restart() -> list[Patch]:
+    """What waits for its time waits until something else sets the alarm."""
+    lives: list[int] = []
+    start = TimeoutManager.start
+
+    async def start_quietly(self: TimeoutManager, store: Any) -> None:
+        if len(lives) < 2:
+            return await start(self, store)
+        self._store = store
+        with patched(self._timer, "_next", None):
+            self._timer.start(lambda: None)
+        return None
+
+    return [without_rules(opened=lambda: lives.append(1)), patched(TimeoutManager, "start", start_quietly)]
+
+
+def timeout_ignored() -> list[Patch]:
+    return [patched(runs, "overdue", lambda *_: [])]
+
+
+def last_come_first_served() -> list[Patch]:
+    heads = jobs.heads
+    return [patched(jobs, "heads", lambda tx, lane_id, limit: heads(tx, lane_id, limit + 1)[::-1])]
+
+
+def no_limit() -> list[Patch]:
+    return [patched(Limits, "room", lambda *_: 7)]
+
+
+def offices_out_of_turn() -> list[Patch]:
+    """The office that was served last is served again."""
+    stored = lanes.of_office
+    return [patched(lanes, "of_office", lambda tx, office: (lambda found: (*found[:2], -found[2], found[3]))(stored(tx, office)))]
+
+
+def nobody_looks_when_room_comes_free() -> list[Patch]:
+    give_back = Slate.give_back
+
+    def quietly(self: Slate, lane: Any) -> None:
+        was_freed = self.is_freed
+        give_back(self, lane)
+        self.is_freed = was_freed
+
+    return [patched(Slate, "give_back", quietly)]
+
+
+def interrupted_jobs_not_retried() -> list[Patch]:
+    """Only of recovery: other failures are retried."""
+    retry_it = RetryController.retry
+
+    def unless_crashed(self: RetryController, tx: Any, failed: Any, following: Any, now: Any) -> Any:
+        run = runs.of_job(tx, failed.job_id)
+        if run is not None and run.failure_kind == "crash":
+            return None
+        return retry_it(self, tx, failed, following, now)
+
+    return [patched(RetryController, "retry", unless_crashed)]
+
+
+def retried_for_ever() -> list[Patch]:
+    return [patched(retry, "_link_counts", lambda kinds: False)]
+
+
+def failed_commit_reported_as_done() -> list[Patch]:
+    """An error of the disk is swallowed, and everybody is told yes."""
+    transaction = sqlite.SqliteStore.transaction
+
+    def hopeful(self: Any, works: Any) -> Any:
+        try:
+            return transaction(self, works)
+        except (apsw.FullError, apsw.IOError):
+            self._writer.execute("begin")
+            tx = sqlite.SqliteTx(self._writer)
+            answers = [commits.attempt(tx, work) for work in works]
+            self._writer.execute("rollback")
+            return answers, tx.committed
+
+    return [patched(sqlite.SqliteStore, "transaction", hopeful)]
+
+
+def handler_before_the_commit() -> list[Patch]:
+    def launch_now(self: Dispatcher, tx: Any, claim: Any) -> None:
+        assert self._launch is not None
+        self._launch(claim)
+
+    return [patched(Dispatcher, "_launch_after", launch_now)]
+
+
+def queue_goes_before_callers() -> list[Patch]:
+    return [patched(OfficeSlate, "is_closed", property(lambda self: self.is_paused))]
+
+
+def turn_given_early() -> list[Patch]:
+    """The next member of a sequential group has its turn when the one before it fails, retry or not."""
+    retry_it = RetryController.retry
+
+    def pass_turn(self: RetryController, tx: Any, failed: Any, following: Any, now: Any) -> Any:
+        if failed.group_id is not None:
+            self._groups._pass_turn(tx, failed.group_id, failed.sequence, now)
+        return retry_it(self, tx, failed, following, now)
+
+    return [patched(RetryController, "retry", pass_turn)]
+
+
+def skipped_members_not_told() -> list[Patch]:
+    """A job that a group skips leaves no event."""
+    note = EventLog.note
+
+    def unless_skipped(self: EventLog, tx: Any, type: str, *values: Any, **named: Any) -> None:
+        if type != "job_skipped":
+            note(self, tx, type, *values, **named)
+
+    return [patched(EventLog, "note", unless_skipped)]
+
+
+DEFECTS: dict[str, Callable[[], list[Patch]]] = {
+    defect.__name__: defect
+    for defect in (
+        finish_without_fence,
+        run_in_a_second_transaction,
+        retry_created_twice,
+        limit_counted_in_memory,
+        reservation_not_expired,
+        event_outside_the_transaction,
+        position_collision,
+        dependency_released_early,
+        group_finished_early,
+        occurrence_fired_twice_after_a_crash,
+        delivery_lost_on_crash,
+        idempotency_key_forgotten,
+        counter_drift,
+        statistics_drift,
+        pause_ignored_after_a_restart,
+        timers_not_armed_after_a_restart,
+        timeout_ignored,
+        last_come_first_served,
+        no_limit,
+        offices_out_of_turn,
+        nobody_looks_when_room_comes_free,
+        interrupted_jobs_not_retried,
+        retried_for_ever,
+        failed_commit_reported_as_done,
+        handler_before_the_commit,
+        queue_goes_before_callers,
+        turn_given_early,
+        skipped_members_not_told,
+    )
+}
+
+
+@contextlib.contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Made anew for each history: what a defect remembers is of one process."""
+    with contextlib.ExitStack() as stack:
+        for patch in DEFECTS[name]():
+            stack.enter_context(patch)
+        yield
+
+
