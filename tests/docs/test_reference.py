@@ -143,7 +143,8 @@ def test_every_setting_of_an_office_is_listed_with_its_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [Job, Run, Group, Ended, Direct, Reservation, Update, Event, Why, Reason, Expected, Forecast],
+    "value",
+    [Job, Run, Group, Ended, Direct, Reservation, Update, Event, Why, Reason, Expected, Forecast],
     ids=lambda value: value.__name__,
 )
 def test_every_field_of_what_comes_back_is_listed(value: Any) -> None:

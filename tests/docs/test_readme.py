@@ -1,0 +1,47 @@
+"""The README as a newcomer follows it: `./run`, then each line pasted as it stands; and no link leads nowhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+BIN = Path(sys.executable).parent
+
+
+def test_each_line_of_the_readme_works_beside_the_demo(tmp_path: Path) -> None:
+    lines = re.findall(r"^```sh\n(curl.*?)^```$", README, re.MULTILINE | re.DOTALL)[0]
+    demo = [sys.executable, "-u", "-m", "nextslot.demo", "--no-story", "--port", "0", "--data", str(tmp_path / "demo")]
+    with subprocess.Popen(demo, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        try:
+            address = next(re.findall(r"http://[\d.]+:\d+", line)[0] for line in process.stdout if "listens on" in line)
+            # The README's server has the usual port, and its commands are in the repository's environment.
+            script = lines.replace("localhost:8000", address.removeprefix("http://")).replace(".venv/bin", str(BIN))
+            ran = subprocess.run(
+                ["bash", "-exuo", "pipefail", "-c", script],
+                env={**os.environ, "NEXTSLOT_URL": address},
+                capture_output=True,
+                text=True,
+                timeout=90,
+                check=False,
+            )
+        finally:
+            process.kill()
+
+    assert ran.returncode == 0, ran.stderr
+    assert '"job_type":"send"' in ran.stdout
+    assert "paused" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text())
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
