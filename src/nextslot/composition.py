@@ -12,6 +12,7 @@ from . import logs, tracing
 from .clock import Clock
 from .config.loading import Configuration
 from .config.settings import Settings
+from .engine.retention import Keep
 from .engine.webhooks import WebhookSettings
 from .faces.tuning import Tuned
 from .handlers.registry import JobType
@@ -183,6 +184,7 @@ def _use(scheduler: Scheduler, configuration: Configuration, types: Mapping[str,
     settings = configuration.settings
     roles = settings.roles
     scheduler.shutdown_grace_seconds = settings.server.shutdown_grace_seconds
+    scheduler.retention.keep = Keep(**settings.retention.model_dump())
     scheduler.job_types.use_roles(
         {name: role.options() for name, role in roles.items() if role.command is not None}, configuration.data
     )

@@ -1,8 +1,8 @@
 """Traces: a span for each request, run and delivery attempt, sent by OpenTelemetry where it is installed and wanted.
 
-Passed in like the clock; `Untraced` is for everybody else, and then OpenTelemetry is never imported. A run has a trace
-of its own, linked to that of the request which submitted it; what links them is remembered in memory only, so a run
-after a restart has no link.
+Passed in like the clock; `Untraced` is for everybody else, and then nothing of OpenTelemetry is imported here. A run
+has a trace of its own, linked to that of the request which submitted it; what links them is remembered in memory only,
+so a run after a restart has no link.
 """
 
 from collections import OrderedDict

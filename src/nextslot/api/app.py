@@ -47,8 +47,8 @@ A durable job scheduler. Jobs wait in a queue with a strict order until every li
 """
 
 ROUTERS: list[APIRouter] = [
-    jobs, queue, runs, templates, schedules, groups, direct, generate, offices, webhooks, events, keys, service, metrics,
-    pages, console,
+    jobs, queue, runs, templates, schedules, groups, direct, generate, offices, webhooks, events, keys, service,
+    metrics, pages, console,
 ]  # fmt: skip
 
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}
@@ -117,6 +117,8 @@ def application(scheduler: Scheduler, options: Options, http: HttpMeters | None 
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        # Requests are traced and counted once, by `Requests`; the framework's own would also tell what they say.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.scheduler = scheduler
     app.state.options = options

@@ -32,8 +32,10 @@ metrics = router("Service")
 
 Labels = tuple[str, ...]
 
+FORMS = ("text/plain", "application/openmetrics-text")
 
-@metrics.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+
+@metrics.get("/metrics", response_class=Response, responses={200: {"content": {form: {} for form in FORMS}}})
 @needs(Scope.READ, whole)
 async def show_metrics(request: Request) -> Response:
     """Queues, runs, limits, deliveries, the store and the requests, for Prometheus."""

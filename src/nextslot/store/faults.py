@@ -1,4 +1,4 @@
-"""A disk that fails when it is told to, and a store on it that can lose its power: for simulation, and for nothing else.
+"""A disk that fails when it is told to, and a store on it that can lose its power: for simulation only.
 
 The faults are SQLite's own: they come from below it, through its file interface, so that what it does about them is
 what it does in life. Called by `nextslot.simulation`.
@@ -151,9 +151,13 @@ def dump(path: Path) -> str:
     """Everything that is stored, as text: two databases are the same if these are."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        tables = [name for (name,) in connection.execute("select name from sqlite_master where type = 'table' order by 1")]
+        tables = [
+            name for (name,) in connection.execute("select name from sqlite_master where type = 'table' order by 1")
+        ]
         return "\n".join(
-            f"{table} {row!r}" for table in tables for row in sorted(connection.execute(f'select * from "{table}"'), key=repr)
+            f"{table} {row!r}"
+            for table in tables
+            for row in sorted(connection.execute(f'select * from "{table}"'), key=repr)
         )
     finally:
         connection.close()

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import apsw
 
@@ -14,6 +15,9 @@ from ..errors import SchemaTooNew, StoreError
 from . import doctor, text
 from .doctor import Finding
 from .sqlite import FileLock, SqliteTx, connect, connect_reader, migrate, refuse_affected_version, translated
+from .store import Work
+
+T = TypeVar("T")
 
 # What SQLite and we keep beside the file itself.
 _COMPANIONS = ("-wal", "-shm")
@@ -84,6 +88,13 @@ def examine(path: Path) -> list[Finding]:
             return [Finding("schema", f"the schema is older than this release: {', '.join(steps)}", "nextslot migrate")]
         connection.execute("begin")
         return doctor.examine(SqliteTx(connection))
+
+
+def ask(path: Path, work: Work[T]) -> T:
+    """What a work finds, as of one moment; also while a scheduler writes."""
+    with _opened(path) as connection:
+        connection.execute("begin")
+        return work(SqliteTx(connection))
 
 
 def repair(path: Path) -> int:

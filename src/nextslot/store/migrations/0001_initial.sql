@@ -75,8 +75,7 @@ create table job_groups (
     webhook text,
     delivery_id text,
     check ((finished_at is not null) = (status in ('COMPLETED', 'PARTIAL', 'CANCELLED'))),
-    check (finished_at is null or ended = members),
-    check (delivery_id is null or webhook is not null)
+    check (finished_at is null or ended = members)
 ) {table};
 
 create index groups_created on job_groups (created_at, group_id);

@@ -1,0 +1,123 @@
+"""What is old enough to go, and its removal: one function a statement, called by `engine.retention`.
+
+Rows that the rules keep are deleted under maintenance, which the same transaction ends.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from ..clock import Instant
+from . import codec
+from .store import Tx
+
+_DROP_JOBS = ("attempts", "deliveries", "artifacts", "runs", "waits", "occurrences", "jobs")
+
+
+class Root(NamedTuple):
+    """Where a chain, or a group of chains, begins."""
+
+    job_id: str
+    created_at: int
+    group_id: str | None
+
+
+class OldJob(NamedTuple):
+    job_id: str
+    lane_id: int
+    chain_id: str
+    retry_of: str | None
+    status: str
+    outcome: str | None
+    decision: str | None
+    started_at: int | None
+    finished_at: int | None
+
+
+@contextmanager
+def maintenance(tx: Tx) -> Iterator[None]:
+    tx.run("maintenance.begin", reason="retention")
+    yield
+    tx.run("maintenance.end")
+
+
+def roots(tx: Tx, before: Instant, after: tuple[int, str], limit: int) -> list[Root]:
+    rows = tx.rows("retention.roots", before=before, after_at=after[0], after_id=after[1], limit=limit)
+    return [Root(*row) for row in rows]
+
+
+def jobs_of(tx: Tx, root: Root) -> list[OldJob]:
+    """Everything that goes together: a chain, or all chains of a group."""
+    if root.group_id is None:
+        rows = tx.rows("retention.chain", chain_id=root.job_id)
+    else:
+        rows = tx.rows("retention.members", group_id=root.group_id)
+    return [OldJob(*row) for row in rows]
+
+
+def is_referred(tx: Tx, job_ids: Iterable[str]) -> bool:
+    return tx.row("retention.referred", job_ids=codec.key_set(job_ids)) is not None
+
+
+def run_ids(tx: Tx, job_ids: Iterable[str]) -> list[str]:
+    return [run_id for (run_id,) in tx.rows("retention.runs", job_ids=codec.key_set(job_ids))]
+
+
+def drop_jobs(tx: Tx, job_ids: Iterable[str], group_id: str | None) -> None:
+    ids = codec.key_set(job_ids)
+    for table in _DROP_JOBS:
+        tx.run(f"retention.drop_{table}", job_ids=ids)
+    if group_id is not None:
+        tx.run("retention.drop_group", group_id=group_id)
+
+
+def skipped(tx: Tx, before: Instant, limit: int) -> list[tuple[str, int]]:
+    return [(schedule_id, at) for schedule_id, at in tx.rows("retention.skipped", before=before, limit=limit)]
+
+
+def drop_skipped(tx: Tx, entries: Iterable[tuple[str, int]]) -> None:
+    tx.run_many("retention.drop_skipped", [{"schedule_id": one, "instant": at} for one, at in entries])
+
+
+def direct(tx: Tx, before: Instant, limit: int) -> list[str]:
+    return [direct_id for (direct_id,) in tx.rows("retention.direct", before=before, limit=limit)]
+
+
+def drop_direct(tx: Tx, direct_ids: Iterable[str]) -> None:
+    ids = codec.key_set(direct_ids)
+    tx.run("retention.drop_reservations", direct_ids=ids)
+    tx.run("retention.drop_direct", direct_ids=ids)
+
+
+def old_events(tx: Tx, before: Instant) -> tuple[int, int]:
+    """(the number of the first event there is, that of the first which is kept)"""
+    kept, first = tx.row("retention.first_recent_event", before=before), tx.row("retention.first_event")
+    return (first[0] or 0) if first else 0, (kept[0] or 0) if kept else 0
+
+
+def drop_events(tx: Tx, until: int) -> None:
+    tx.run("retention.drop_events", until=until)
+
+
+def deliveries(tx: Tx, before: Instant, limit: int) -> list[str]:
+    return [delivery_id for (delivery_id,) in tx.rows("retention.deliveries", before=before, limit=limit)]
+
+
+def drop_deliveries(tx: Tx, delivery_ids: Iterable[str]) -> None:
+    ids = codec.key_set(delivery_ids)
+    tx.run("retention.drop_delivery_attempts", delivery_ids=ids)
+    tx.run("retention.drop_messages", delivery_ids=ids)
+
+
+def audit(tx: Tx, before: Instant, limit: int) -> list[str]:
+    return [audit_id for (audit_id,) in tx.rows("retention.audit", before=before, limit=limit)]
+
+
+def drop_audit(tx: Tx, audit_ids: Iterable[str]) -> None:
+    tx.run("retention.drop_audit", audit_ids=codec.key_set(audit_ids))
+
+
+def known_runs(tx: Tx, run_ids: Iterable[str]) -> dict[str, bool]:
+    """Which of these are stored; True of those that have ended."""
+    rows = tx.rows("retention.known", run_ids=codec.key_set(run_ids))
+    return {run_id: has_ended == 1 for run_id, has_ended in rows}
