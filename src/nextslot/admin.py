@@ -14,9 +14,12 @@ from .clock import SystemClock
 from .config.loading import Configuration
 from .engine.audit import AuditLog
 from .engine.keys import KeyRing
+from .engine.retention import Keep, Purged, Retention
 from .errors import AlreadyOpen, Conflict, StoreError
 from .faces.access import Access, actor
 from .faces.keys import Keys
+from .handlers.files import RunFiles
+from .handlers.threads import DaemonThreads
 from .model import Actor, default_office
 from .policy.webhooks import secret_of
 from .store import offices, offline, webhooks
@@ -33,6 +36,7 @@ __all__ = [
     "migrate",
     "opened",
     "pending",
+    "purge",
     "restore",
     "webhook_secret",
 ]
@@ -141,6 +145,16 @@ def restore(configuration: Configuration, source: Path | str, force: bool = Fals
         raise Conflict(f"{there[0]} exists already: use another data directory, or say --force")
     with _hint(None):
         return offline.put_in_place(source, path)
+
+
+async def purge(configuration: Configuration, dry_run: bool = False) -> Purged:
+    """Takes away history that is older than `[retention]` says; `dry_run` only counts it, also beside a server."""
+    retention = Retention(SystemClock(), RunFiles(configuration.data), DaemonThreads())
+    retention.use(Keep(**configuration.settings.retention.model_dump()))
+    if dry_run:
+        return offline.ask(_file(configuration), retention.count)
+    async with opened(configuration, "nothing: a running server purges once a day by itself") as access:
+        return await retention.purge(access.store)
 
 
 def _file(configuration: Configuration) -> Path:

@@ -1,0 +1,124 @@
+"""Commands on a data directory: backups, checks, settings; most of them need no server, some that none runs."""
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import output
+from .service import Data, File, configuration
+from .session import Session, command, group, local
+
+Force = Annotated[bool, typer.Option("--force", help="Over what is there.")]
+HERE = Path()
+
+
+def register(app: typer.Typer) -> None:
+    for function in (backup, restore, doctor, migrate, purge):
+        local(app)(function)
+    config = group("config", "The configuration: checked, and read again.")
+    local(config, "check")(config_check)
+    command(config, "reload")(config_reload)
+    app.add_typer(config)
+
+
+def backup(
+    is_json: bool,
+    file: Annotated[Path, typer.Argument(help="Where to.", show_default=False)],
+    data: Data = HERE,
+    config: File = None,
+    force: Force = False,
+) -> None:
+    """Copy the database, also while a server runs."""
+    from .. import admin
+
+    made = admin.backup(configuration(data, config), file, force)
+    _show(is_json, {"backup": str(made)}, f"{made}")
+
+
+def restore(
+    is_json: bool,
+    file: Annotated[Path, typer.Argument(help="The backup.", show_default=False)],
+    data: Data = HERE,
+    config: File = None,
+    force: Force = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Only look whether it is sound.")] = False,
+) -> None:
+    """Put a backup in place; what was there is kept."""
+    from .. import admin
+
+    data.mkdir(parents=True, exist_ok=True)
+    kept = admin.restore(configuration(data, config), file, force, verify)
+    what = "the backup is sound" if verify else "restored" + (f"; what was there is {kept}" if kept else "")
+    _show(is_json, {"restored": not verify, "kept": str(kept) if kept else None}, what)
+
+
+def doctor(
+    is_json: bool,
+    data: Data = HERE,
+    config: File = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Set counters right; no server may run.")] = False,
+) -> None:
+    """Check whether what is stored is in order; exit code 1 if not."""
+    from .. import admin
+
+    found = admin.doctor(configuration(data, config), repair)
+    findings = [{"check": one.check, "problem": one.problem} for one in found.findings]
+    lines = [f"{one['check']}: {one['problem']}" for one in findings] or ["everything is in order"]
+    if found.repaired:
+        lines.insert(0, f"{found.repaired} counters set right")
+    _show(is_json, {"findings": findings, "repaired": found.repaired}, "\n".join(lines))
+    if findings:
+        raise typer.Exit(1)
+
+
+def migrate(
+    is_json: bool,
+    data: Data = HERE,
+    config: File = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which.")] = False,
+) -> None:
+    """Bring the database up to this release; a start does the same."""
+    from .. import admin
+
+    wanted = configuration(data, config)
+    names = admin.pending(wanted) if dry_run else admin.migrate(wanted)
+    _show(is_json, {"migrations": names, "applied": not dry_run}, "\n".join(names) or "nothing to do")
+
+
+def purge(
+    is_json: bool,
+    data: Data = HERE,
+    config: File = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much.")] = False,
+) -> None:
+    """Take away history that is older than [retention] says; a running server does so once a day."""
+    from .. import admin
+
+    done = asdict(asyncio.run(admin.purge(configuration(data, config), dry_run)))
+    text = ", ".join(f"{count} {kind}" for kind, count in done.items() if count) or "nothing"
+    _show(is_json, {"purged": not dry_run, **done}, f"{'would go' if dry_run else 'gone'}: {text}")
+
+
+def config_check(is_json: bool, data: Data = HERE, config: File = None) -> None:
+    """Show the settings in force, and where each came from; a wrong one is named with its place."""
+    found = configuration(data, config).effective()
+    if is_json:
+        output.print_json({one.name: {"value": one.value, "origin": one.origin} for one in found})
+    else:
+        output.table(("SETTING", "VALUE", "FROM"), [[one.name, one.value, one.origin] for one in found], "")
+
+
+def config_reload(session: Session) -> None:
+    """Let the running server read its configuration again; a bad one changes nothing."""
+    done = session.client.reload()
+    session.show(done, lambda: output.facts(dict(done)))
+
+
+def _show(is_json: bool, json: Any, text: str) -> None:
+    if is_json:
+        output.print_json(json)
+    else:
+        output.say(text)

@@ -1,0 +1,69 @@
+"""Short ids: the beginning or the end of a job's id, its whole, or, for things with a name, that name."""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from ..errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from ..client import Client
+
+T = TypeVar("T")
+
+_WHOLE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PART = re.compile(r"[0-9a-f-]{4,35}")
+# Shown of those that an ambiguous one may mean.
+SHOWN = 5
+
+
+def job_id(client: "Client", text: str) -> str:
+    """The whole id of the job that is meant."""
+    wanted = text.strip().lower()
+    if _WHOLE.fullmatch(wanted):
+        return wanted
+    if not _PART.fullmatch(wanted):
+        raise NotFound("job", text)
+    found: list[str] = []
+    for job in client.jobs(q=wanted):
+        if matches(job.job_id, wanted):
+            found.append(job.job_id)
+            if len(found) > SHOWN:
+                break
+    return only(found, "job", text)
+
+
+def run_id(client: "Client", text: str) -> str:
+    """The run that is meant: by its own whole id, or by its job's, which may be short."""
+    wanted = text.strip().lower()
+    if _WHOLE.fullmatch(wanted):
+        try:
+            return client.run_by_id(wanted).run_id
+        except NotFound:
+            pass
+    job = client.job(job_id(client, wanted))
+    if job.run is None:
+        raise Invalid(f"job {text} is {job.state} and has no run; `nextslot why {text}` says more")
+    return job.run.run_id
+
+
+def named(items: Iterable[T], text: str, kind: str, id_of: Callable[[T], str], name_of: Callable[[T], str | None]) -> T:
+    """Of a list, the one with this name, or with this id or a part of it."""
+    everything = list(items)
+    exact = [one for one in everything if text in (id_of(one), name_of(one))]
+    found = exact or [one for one in everything if len(text) >= 4 and matches(id_of(one), text.lower())]
+    whole = only([id_of(one) for one in found], kind, text)
+    return next(one for one in found if id_of(one) == whole)
+
+
+def matches(id: str, part: str) -> bool:
+    return id.startswith(part) or id.endswith(part)
+
+
+def only(found: list[str], kind: str, text: str) -> str:
+    if not found:
+        raise NotFound(kind, text)
+    if len(found) > 1:
+        some = ", ".join(found[:SHOWN]) + (", …" if len(found) > SHOWN else "")
+        raise Invalid(f"{text!r} may mean several: {some}; give more of the id")
+    return found[0]

@@ -1,0 +1,56 @@
+"""The entry: the tree of commands, and what a person reads when one of them fails."""
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from ..errors import NextslotError, NotFound
+from . import data, groups, jobs, keys, offices, queue, schedules, service, templates, top, webhooks
+
+app = typer.Typer(
+    name="nextslot",
+    help="A durable job scheduler: submit, watch and steer jobs on a running server, or start one.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for part in (service, jobs, top, queue, schedules, templates, groups, offices, webhooks, keys, data):
+    part.register(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Exit codes: 0 it worked, 1 it did not, 2 it was not understood."""
+    try:
+        app(arguments, prog_name="nextslot")
+    except NextslotError as error:
+        fail(sentence(error))
+    except BrokenPipeError:
+        # Whoever read our output has seen enough, such as `head`.
+        sys.stderr.close()
+        raise SystemExit(1) from None
+
+
+def sentence(error: NextslotError) -> str:
+    """What happened, and what to do next."""
+    from ..client.problems import NoAnswer
+
+    if isinstance(error, NoAnswer):
+        return (
+            f"no server answers at {error.url} ({error.reason}); "
+            "start one with `nextslot serve`, or say where it is with --url"
+        )
+    if error.status == 401:
+        return f"{str(error).partition(': ')[0]}; give one with --key, or in NEXTSLOT_API_KEY"
+    if isinstance(error, NotFound) and str(error).startswith("there is no job "):
+        return f"{error}; `nextslot ls` lists jobs"
+    return str(error)
+
+
+def fail(text: str) -> None:
+    sys.stderr.write(f"nextslot: {text}\n")
+    raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

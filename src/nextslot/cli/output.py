@@ -1,0 +1,174 @@
+"""How things look in a terminal: tables, colours by state, times as people say them; and JSON for programs.
+
+rich is imported where something is drawn: it takes as long as the rest of a short command.
+"""
+
+import functools
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+COLOURS = {
+    "WAITING": "yellow",
+    "QUEUED": "cyan",
+    "RUNNING": "bold blue",
+    "COMPLETED": "green",
+    "FAILED": "bold red",
+    "SKIPPED": "magenta",
+    "CANCELLED": "bright_black",
+    "PARTIAL": "red",
+    "DELIVERED": "green",
+    "fired": "green",
+    "skipped": "magenta",
+    "active": "green",
+    "paused": "yellow",
+    "archived": "bright_black",
+    "pending": "yellow",
+    "ready": "cyan",
+    "processing": "bold blue",
+    "done": "green",
+    "failed": "bold red",
+    "cancelled": "bright_black",
+}
+# Wide enough that nothing is cut where no person looks.
+NO_TERMINAL_WIDTH = 1000
+SHORT = 8
+
+Cell = Any
+
+
+@functools.cache
+def console(stderr: bool = False) -> "Console":
+    """Colours only on a terminal; NO_COLOR is honoured by rich itself."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else NO_TERMINAL_WIDTH
+    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_json_line(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def remark(text: str) -> None:
+    """For the person, not for the pipe."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def confirm(question: str) -> None:
+    """Goes on only after a yes. Asked on stderr: stdout may be a pipe."""
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise typer.Abort
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], empty: str) -> None:
+    found = list(rows)
+    if found:
+        console().print(drawn(headings, found))
+    else:
+        remark(empty)
+
+
+def drawn(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> "Table":
+    from rich.table import Table
+
+    result = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        result.add_column(heading, no_wrap=True, overflow="ellipsis", justify="left")
+    for row in rows:
+        result.add_row(*(_cell(one) for one in row))
+    return result
+
+
+def facts(values: Mapping[str, Cell]) -> None:
+    """One line a fact; what is None is left out."""
+    from rich.table import Table
+
+    result = Table(box=None, pad_edge=False, show_header=False)
+    result.add_column(style="bold", no_wrap=True)
+    result.add_column(overflow="fold")
+    for name, value in values.items():
+        if value is not None and value != "":
+            result.add_row(name, _cell(value))
+    console().print(result)
+
+
+def coloured(word: str | None) -> "Text":
+    from rich.text import Text
+
+    return Text(word or "-", style=COLOURS.get(word or "", ""))
+
+
+def _cell(value: Cell) -> "Text":
+    """Text is never read as markup: a title may contain brackets, or what moves a cursor."""
+    from rich.text import Text
+
+    if isinstance(value, Text):
+        return value
+    if isinstance(value, datetime):
+        return Text(moment(value))
+    if value is None:
+        return Text("-")
+    return Text(clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+
+
+def clean(text: str) -> str:
+    """Without what a terminal would obey."""
+    return "".join(one if one.isprintable() or one in "\n\t" else "�" for one in text)
+
+
+def short(id: str | None) -> str:
+    """The end of an id: its beginning is a time, and the same for all that came at once."""
+    return "-" if not id else id[-SHORT:] if len(id) == 36 else id
+
+
+def moment(when: datetime | None, now: datetime | None = None) -> str:
+    """Near times as a distance, far ones as a date."""
+    if when is None:
+        return "-"
+    seconds = (when - (now or datetime.now(UTC))).total_seconds()
+    if abs(seconds) >= 86400:
+        return when.astimezone().strftime("%Y-%m-%d %H:%M")
+    if abs(seconds) < 1:
+        return "now"
+    return f"in {duration(seconds)}" if seconds > 0 else f"{duration(-seconds)} ago"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def took(started: datetime | None, finished: datetime | None) -> str:
+    if started is None:
+        return "-"
+    return duration(((finished or datetime.now(UTC)) - started).total_seconds())

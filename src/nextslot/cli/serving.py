@@ -1,0 +1,83 @@
+"""`nextslot serve`: settings, scheduler, application and process put together. Imported only by that command."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from .. import admin, logs
+from ..api.app import Options, create_app
+from ..api.guard import Admission
+from ..api.serve import Process
+from ..api.service import Reload
+from ..composition import Configured, is_loopback
+from ..config import Configuration
+from ..errors import Invalid, NextslotError
+
+log = logging.getLogger(__name__)
+
+
+async def serve(configuration: Configuration, ready: Callable[[str], None]) -> bool:
+    """Until it is told to stop. Whether everything that ran has been stored."""
+    settings = configuration.settings
+    logs.install(settings.logs.format, settings.logs.level, configuration.secrets())
+    await _check_keys(configuration)
+    configured = Configured(configuration)
+    reloads: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        task = asyncio.create_task(_reload(configured), name="nextslot-reload")
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    app = create_app(configured.scheduler, options_of(configuration, configured.reload))
+    process = Process(configured.scheduler, app, settings.server.host, settings.server.port, reload)
+    try:
+        return await process.run(ready)
+    except OSError as error:
+        where = f"{settings.server.host}:{settings.server.port}"
+        raise Invalid(f"cannot listen on {where}: {error.strerror}; --port 0 takes a free port") from error
+    finally:
+        # It waits for whoever the last traces are sent to.
+        await asyncio.to_thread(configured.scheduler.tracer.close)
+
+
+def options_of(configuration: Configuration, reload: Reload | None = None) -> Options:
+    server = configuration.settings.server
+    return Options(
+        admission=Admission(
+            allowed_hosts=tuple(server.allowed_hosts),
+            allowed_origins=tuple(server.allowed_origins),
+            is_loopback=is_loopback(server.host),
+            max_body_bytes=server.max_body_bytes,
+        ),
+        root_path=server.root_path,
+        has_legacy=server.legacy,
+        has_docs=server.docs,
+        reload=reload,
+    )
+
+
+async def _check_keys(configuration: Configuration) -> None:
+    """A server that others can reach needs a key before it listens."""
+    host = configuration.settings.server.host
+    if is_loopback(host):
+        return
+    async with admin.keys(configuration) as keys:
+        if not await keys.is_guarded():
+            raise Invalid(
+                f"listening on {host} needs an API key first: "
+                f"nextslot key add NAME --scope admin --data {configuration.data}"
+            )
+
+
+async def _reload(configured: Configured) -> None:
+    """SIGHUP. What it changed is in the log; a bad file changes nothing and says why."""
+    try:
+        done = await configured.reload()
+    except NextslotError as error:
+        log.error("reload: nothing has changed: %s", error)
+        return
+    for change in done.applied:
+        log.info("reload: %s is %s now", change.name, change.after)
+    for change in done.needs_restart:
+        log.warning("reload: %s needs a restart", change.name)

@@ -1,0 +1,102 @@
+"""What every command has: where the server is, whether a program reads the answer, and how to register a command."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import output
+
+if TYPE_CHECKING:
+    from ..client import Client
+
+# A person waits in front of it: one repetition, and then the sentence that says what to do.
+RETRIES = 1
+
+Url = Annotated[
+    str | None,
+    typer.Option("--url", envvar="NEXTSLOT_URL", help="Where the server is.", show_default="http://127.0.0.1:8000"),
+]
+Key = Annotated[str | None, typer.Option("--key", envvar="NEXTSLOT_API_KEY", help="The API key.", show_envvar=True)]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+
+
+class Session:
+    """One command that talks to a server."""
+
+    def __init__(self, url: str | None, key: str | None, is_json: bool) -> None:
+        self.url = url
+        self.key = key
+        self.is_json = is_json
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> "Client":
+        if self._client is None:
+            # Imported here so that `--help` need not wait for it.
+            from ..client import Client
+
+            self._client = Client(self.url, key=self.key, retries=RETRIES)
+        return self._client
+
+    def show(self, json: Any, table: Callable[[], None]) -> None:
+        """The API's own JSON for programs, a table for people."""
+        if self.is_json:
+            output.print_json(json)
+        else:
+            table()
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+
+def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Registers a command that talks to a server: a function of a Session, and of what follows on the line."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(*, url: str | None, key: str | None, json: bool, **arguments: Any) -> None:
+            session = Session(url, key, json)
+            try:
+                function(session, **arguments)
+            finally:
+                session.close()
+
+        _sign(run, function, {"url": (Url, None), "key": (Key, None), "json": (AsJson, False)})
+        app.command(name)(run)
+        return function
+
+    return register
+
+
+def local(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Registers a command that needs no server: a function of `is_json`, and of what follows on the line."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(*, json: bool, **arguments: Any) -> None:
+            function(json, **arguments)
+
+        _sign(run, function, {"json": (AsJson, False)})
+        app.command(name)(run)
+        return function
+
+    return register
+
+
+def _sign(run: Any, function: Callable[..., None], more: dict[str, tuple[Any, Any]]) -> None:
+    """To typer, `run` has the parameters of `function` but the first, and these."""
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    added = [inspect.Parameter(name, kind, default=value, annotation=hint) for name, (hint, value) in more.items()]
+    parameters = [one.replace(kind=kind) for one in own] + added
+    run.__signature__ = inspect.Signature(parameters)
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    del run.__wrapped__
+
+
+def group(name: str, help: str) -> typer.Typer:
+    return typer.Typer(name=name, help=help, no_args_is_help=True, rich_markup_mode=None)

@@ -1,0 +1,151 @@
+"""Waiting at a terminal: for a chain of jobs, and on the line of a direct request.
+
+Progress and log lines of direct work go to stderr, results to stdout.
+"""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from . import output
+from .session import Session
+
+if TYPE_CHECKING:
+    from ..client import Client, Direct, Ended, JobDetail, Update
+
+SUCCESS = ("COMPLETED", "SKIPPED")
+
+
+class Line:
+    """One line of progress on a terminal; elsewhere nothing."""
+
+    def __init__(self) -> None:
+        self._progress: Any = None
+        self._task: Any = None
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator["Line"]:
+        if not sys.stderr.isatty():
+            yield self
+            return
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=output.console(stderr=True), transient=True) as self._progress:
+            self._task = self._progress.add_task("waiting", total=None)
+            yield self
+        self._progress = None
+
+    def update(self, text: str, fraction: float | None = None) -> None:
+        if self._progress is not None:
+            total = None if fraction is None else 1.0
+            self._progress.update(self._task, description=output.clean(text), total=total, completed=fraction or 0.0)
+
+
+def wait(session: Session, job_id: str, *, follow: bool) -> None:
+    """Until the chain has ended; the exit code says whether it succeeded."""
+    from ..client import Ended
+
+    try:
+        # From the moment that the job is told, Ctrl-C is about the waiting and no more about the job.
+        if not session.is_json:
+            output.remark(f"submitted {job_id}")
+        last = _followed(session, job_id) if follow else _awaited(session, job_id)
+    except KeyboardInterrupt:
+        output.remark(f"\nthe job goes on: `nextslot log {job_id} -f` follows it, `nextslot cancel {job_id}` ends it")
+        raise typer.Exit(1) from None
+    assert last is not None
+    ended = Ended(last)
+    session.show(last.json, lambda: _say_end(ended))
+    if not ended.is_success:
+        raise typer.Exit(1)
+
+
+def _awaited(session: Session, job_id: str) -> "JobDetail | None":
+    last = None
+    with Line().shown() as line:
+        for last in session.client.watch(job_id):
+            line.update(*_progress(session.client, last))
+    return last
+
+
+def _followed(session: Session, job_id: str) -> "JobDetail | None":
+    """The logs of all runs of the chain, each from its beginning to its end."""
+    last, followed = None, set()
+    for last in session.client.watch(job_id):
+        if last.run is not None and last.run.run_id not in followed:
+            followed.add(last.run.run_id)
+            for text in session.client.follow_log(last.run.run_id):
+                write_log(session, text)
+    return last
+
+
+def _progress(client: "Client", job: "JobDetail") -> tuple[str, float | None]:
+    if job.state != "RUNNING" or job.run is None:
+        return f"{job.job_type} {job.state.lower()}", None
+    progress = client.run_by_id(job.run.run_id).progress
+    if progress is None:
+        return f"{job.job_type} running", None
+    return f"{job.job_type} {progress.text or 'running'}", progress.fraction
+
+
+def _say_end(ended: "Ended") -> None:
+    job = ended.job
+    output.console(stderr=True).print(output.coloured(ended.state), end="")
+    took = f" after {output.took(job.started_at, job.finished_at)}" if job.started_at else ""
+    output.remark(f" {job.job_id}{took}")
+    if ended.run is not None and ended.run.reason:
+        output.remark(output.clean(ended.run.reason))
+    if ended.error:
+        output.remark(output.clean(ended.error))
+    if ended.result is not None:
+        output.print_json(ended.result)
+
+
+def write_log(session: Session, text: str) -> None:
+    """With --json, lines of a log are no answer: they go to stderr."""
+    stream = sys.stderr if session.is_json else sys.stdout
+    stream.write(output.clean(text) if stream.isatty() else text)
+    stream.flush()
+
+
+def run(session: Session, job_type: str, params: dict[str, Any], options: Any) -> None:
+    """A direct request, heard to its end; leaving early hangs up."""
+    ended: Direct | None = None
+    with Line().shown() as line, contextlib.closing(session.client.stream_direct(job_type, params, **options)) as heard:
+        for update in heard:
+            _tell(line, job_type, update)
+            ended = update.direct or ended
+    assert ended is not None
+    found = ended
+    session.show(found.json, lambda: _say_result(found))
+    if found.status not in SUCCESS:
+        raise typer.Exit(1)
+
+
+def _tell(line: Line, job_type: str, update: "Update") -> None:
+    match update.kind:
+        case "place":
+            line.update(f"{job_type}: {update.data.get('ahead', 0)} ahead")
+        case "started":
+            line.update(f"{job_type} running")
+        case "progress":
+            line.update(f"{job_type} {update.data.get('text') or 'running'}", update.data.get("fraction"))
+        case "output":
+            sys.stderr.write(output.clean(str(update.data.get("text", ""))))
+            sys.stderr.flush()
+        case _:
+            pass  # What a newer server tells besides.
+
+
+def _say_result(ended: "Direct") -> None:
+    if ended.status == "SKIPPED":
+        output.remark(f"skipped: {output.clean(ended.reason or '')}")
+    if ended.error:
+        output.remark(f"failed ({ended.failure_kind}): {output.clean(ended.error)}")
+    if ended.status == "COMPLETED" and ended.result is not None:
+        output.say(json.dumps(ended.result, indent=2, ensure_ascii=False))

@@ -1,0 +1,43 @@
+"""`Client` and `AsyncClient`: the verbs of the scheduler over HTTP, for programs and for the command line."""
+
+from .problems import NoAnswer, Rejected
+from .shells import AsyncClient, Client
+from .values import (
+    Direct,
+    Ended,
+    Event,
+    Group,
+    GroupDetail,
+    Job,
+    JobDetail,
+    JobType,
+    Page,
+    Queue,
+    Run,
+    Schedule,
+    Template,
+    Update,
+    Why,
+)
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Direct",
+    "Ended",
+    "Event",
+    "Group",
+    "GroupDetail",
+    "Job",
+    "JobDetail",
+    "JobType",
+    "NoAnswer",
+    "Page",
+    "Queue",
+    "Rejected",
+    "Run",
+    "Schedule",
+    "Template",
+    "Update",
+    "Why",
+]

@@ -1,0 +1,159 @@
+"""What verbs may be told by keyword, with the names of the API; type checkers see them through `Unpack`."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypedDict
+
+from .values import Json
+
+# A time with a zone, or its RFC 3339 text; an `Instant` prints as one.
+Time = datetime | str
+# One value, or several.
+Values = str | Sequence[str]
+
+
+class JobOptions(TypedDict, total=False):
+    priority: int
+    urgent: bool
+    scheduled_for: Time
+    expires_at: Time
+    depends_on: Sequence[str]
+    on_dependency_failure: str
+    role: str
+    task_id: str
+    title: str
+    resources: Mapping[str, int] | Sequence[str]
+    timeout_seconds: float
+    stall_timeout_seconds: float
+    retry_policy: Json
+    webhook: Json
+    unique_key: str
+    office_id: str
+
+
+class NewJob(JobOptions, total=False):
+    """One of many: its type or template, its parameters, and the `key` by which others of the request depend on it."""
+
+    job_type: str
+    template_id: str
+    params: Json
+    key: str
+
+
+class JobChanges(TypedDict, total=False):
+    params: Json
+    priority: int
+    scheduled_for: Time | None
+    title: str | None
+
+
+class JobFilter(TypedDict, total=False):
+    state: Values
+    status: Values
+    job_type: Values
+    office_id: Values
+    role: Values
+    task_id: Values
+    template_id: Values
+    schedule_id: Values
+    group_id: Values
+    retry_of: Values
+    created_after: Time
+    created_before: Time
+    q: str
+
+
+class RunFilter(TypedDict, total=False):
+    status: Values
+    job_type: Values
+    office_id: Values
+    job_id: Values
+    failure_kind: Values
+    started_after: Time
+    started_before: Time
+
+
+class DirectOptions(TypedDict, total=False):
+    wait_timeout_seconds: float
+    timeout_seconds: float
+    detach: bool
+    direct_id: str
+    webhook: Json
+    office_id: str
+
+
+class EventFilter(TypedDict, total=False):
+    office_id: Values
+    job_id: Values
+    type: Values
+
+
+class TemplateOptions(TypedDict, total=False):
+    params: Json
+    retry_policy: Json | None
+    timeout_seconds: float | None
+    priority: int
+    resources: Mapping[str, int] | Sequence[str] | None
+    webhook: Json | None
+    description: str | None
+
+
+class TemplateChanges(TemplateOptions, total=False):
+    name: str
+    job_type: str
+
+
+class ScheduleOptions(TypedDict, total=False):
+    timezone: str
+    enabled: bool
+    param_overrides: Json | None
+    office_id: str
+    catch_up: str
+    catch_up_window_seconds: float
+    overlap: str
+    priority: int | None
+
+
+class ScheduleChanges(ScheduleOptions, total=False):
+    name: str
+    template_id: str
+    cron_expression: str
+
+
+class OfficeOptions(TypedDict, total=False):
+    name: str
+    status: str
+    webhook: Json | None
+    on_dependency_failure: str
+    cancel_mode: str
+
+
+class OfficeJobOptions(TypedDict, total=False):
+    key: str
+    description: str
+    role: str
+    priority: int
+    depends_on: Sequence[str]
+    timeout_ms: int
+    params: Json
+    urgent: bool
+    job_type: str
+
+
+class OfficeConfigChanges(TypedDict, total=False):
+    maxConcurrentJobs: int
+    maxConcurrentByRole: Mapping[str, int]
+    defaultTimeout: int | None
+    maxRetries: int
+    retryBackoff: str
+    retryBaseDelay: int
+
+
+class WebhookChanges(TypedDict, total=False):
+    url: str
+    events: Sequence[str]
+    office_id: str | None
+    enabled: bool
+
+
+Body = Mapping[str, Any]

@@ -1,0 +1,72 @@
+"""Errors of the API as exceptions: the same tree as in-process, found by `code`. `plans.py` raises them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .. import errors
+from ..errors import DependencyCycle, Invalid, NextslotError, Problem, SlotBusy, Unavailable
+
+
+class Rejected(NextslotError):
+    """The server refused for a reason that this library has no class for; `code` and `status` say which."""
+
+    def __init__(self, code: str, detail: str, data: Mapping[str, object]) -> None:
+        self.code = code
+        self._data = data
+        super().__init__(detail)
+
+    def data(self) -> Mapping[str, object]:
+        return self._data
+
+
+class NoAnswer(Unavailable):
+    """Nothing answers at the address, or the line broke; the request was not repeated, or often enough."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        self.url = url
+        self.reason = reason
+        super().__init__(f"no server answers at {url} ({reason}); start one with `nextslot serve`, or say where it is")
+
+
+_STANDARD = frozenset({"type", "title", "status", "detail", "code"})
+
+
+def error_of(status: int, body: Any) -> NextslotError:
+    """The exception that a problem document is about; also of an answer that is none, such as a proxy's page."""
+    problem: Mapping[str, Any] = body if isinstance(body, dict) and "code" in body else {}
+    code = str(problem.get("code", f"http_{status}"))
+    detail = str(problem.get("detail") or f"the server answered {status}, and did not say why")
+    kind = _KINDS.get(code)
+    if kind is None:
+        data = {name: value for name, value in problem.items() if name not in _STANDARD}
+        error: NextslotError = Rejected(code, detail, data)
+    else:
+        error = _made(kind, detail, problem)
+    error.status = status
+    return error
+
+
+def _made(kind: type[NextslotError], detail: str, problem: Mapping[str, Any]) -> NextslotError:
+    """As if it had been raised here. Constructors word their own sentences; this one has been worded by the server."""
+    error = kind.__new__(kind, detail)
+    if isinstance(error, Invalid):
+        said = [Problem(str(one.get("field", "")), str(one.get("problem", ""))) for one in problem.get("errors") or ()]
+        error.problems = said or [Problem("", detail)]
+    if isinstance(error, DependencyCycle):
+        error.cycle = [str(one) for one in problem.get("cycle") or ()]
+    if isinstance(error, SlotBusy):
+        error.ahead = int(problem.get("ahead") or 0)
+    return error
+
+
+def _kinds(root: type[NextslotError]) -> Iterator[type[NextslotError]]:
+    """The first class of a code stands for it, so those above come before those below."""
+    yield root
+    for below in root.__subclasses__():
+        yield from _kinds(below)
+
+
+_KINDS: dict[str, type[NextslotError]] = {}
+for _kind in _kinds(NextslotError):
+    if _kind.__module__ == errors.__name__ and _kind is not NextslotError:
+        _KINDS.setdefault(_kind.code, _kind)

@@ -1,0 +1,370 @@
+"""The verbs by subject: templates, schedules, webhooks, offices, keys. `verbs.py` has the rest."""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from .binding import Subject, Way, each, stream_verb, verb
+from .options import (
+    OfficeConfigChanges,
+    OfficeJobOptions,
+    OfficeOptions,
+    ScheduleChanges,
+    ScheduleOptions,
+    TemplateChanges,
+    TemplateOptions,
+    Time,
+    Values,
+    WebhookChanges,
+)
+from .plans import Plan, Request, StreamPlan, create, get, given, paged, part, post
+from .values import (
+    Cancelled,
+    Delivery,
+    Execution,
+    Job,
+    Json,
+    Key,
+    Occurrence,
+    Office,
+    OfficeConfig,
+    OfficeEvents,
+    OfficeJob,
+    OfficeStats,
+    Page,
+    Preview,
+    Schedule,
+    Template,
+    Upcoming,
+    Webhook,
+)
+
+
+class Templates(Subject[Way]):
+    @verb
+    def create(
+        self, name: str, job_type: str, *, idempotency_key: str | None = None, **options: Unpack[TemplateOptions]
+    ) -> Plan[Template]:
+        body = {"name": name, "job_type": job_type, **options}
+        return self._ask(create("/api/job-templates", body, idempotency_key), Template.read)
+
+    @stream_verb
+    def list(self) -> StreamPlan[Template]:
+        return each(lambda cursor: self._page(get("/api/job-templates", paged(500, cursor)), Template))
+
+    @verb
+    def page(self, limit: int = 50, cursor: str | None = None) -> Plan[Page[Template]]:
+        return self._page(get("/api/job-templates", paged(limit, cursor)), Template)
+
+    @verb
+    def get(self, template_id: str) -> Plan[Template]:
+        return self._ask(get(f"/api/job-templates/{part(template_id)}"), Template.read)
+
+    @verb
+    def change(self, template_id: str, **changes: Unpack[TemplateChanges]) -> Plan[Template]:
+        """For future jobs."""
+        path = f"/api/job-templates/{part(template_id)}"
+        return self._ask(Request(method="PATCH", path=path, body=dict(changes)), Template.read)
+
+    @verb
+    def archive(self, template_id: str) -> Plan[Template]:
+        """Its schedules are disabled; its jobs stay."""
+        request = Request(method="DELETE", path=f"/api/job-templates/{part(template_id)}")
+        return self._ask(request, Template.read)
+
+
+class Schedules(Subject[Way]):
+    @verb
+    def create(
+        self,
+        name: str,
+        template_id: str,
+        cron_expression: str,
+        *,
+        idempotency_key: str | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Plan[Schedule]:
+        body = {"name": name, "template_id": template_id, "cron_expression": cron_expression, **options}
+        return self._ask(create("/api/schedules", body, idempotency_key), Schedule.read)
+
+    @stream_verb
+    def list(self, *, office_id: str | None = None, template_id: str | None = None) -> StreamPlan[Schedule]:
+        wanted = {"office_id": office_id, "template_id": template_id}
+        return each(lambda cursor: self._page(get("/api/schedules", {**wanted, **paged(500, cursor)}), Schedule))
+
+    @verb
+    def page(
+        self,
+        limit: int = 50,
+        cursor: str | None = None,
+        *,
+        office_id: str | None = None,
+        template_id: str | None = None,
+    ) -> Plan[Page[Schedule]]:
+        wanted = {"office_id": office_id, "template_id": template_id}
+        return self._page(get("/api/schedules", {**wanted, **paged(limit, cursor)}), Schedule)
+
+    @verb
+    def get(self, schedule_id: str) -> Plan[Schedule]:
+        return self._ask(get(f"/api/schedules/{part(schedule_id)}"), Schedule.read)
+
+    @verb
+    def change(self, schedule_id: str, **changes: Unpack[ScheduleChanges]) -> Plan[Schedule]:
+        """From its next occurrence on."""
+        path = f"/api/schedules/{part(schedule_id)}"
+        return self._ask(Request(method="PATCH", path=path, body=dict(changes)), Schedule.read)
+
+    @verb
+    def delete(self, schedule_id: str) -> Plan[Schedule]:
+        """It plans nothing more; its jobs and its ledger stay."""
+        return self._ask(Request(method="DELETE", path=f"/api/schedules/{part(schedule_id)}"), Schedule.read)
+
+    @verb
+    def trigger(
+        self,
+        schedule_id: str,
+        params: Json | None = None,
+        priority: int | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> Plan[Job]:
+        """A job of it, now; no occurrence."""
+        body = given(params=params, priority=priority)
+        return self._ask(create(f"/api/schedules/{part(schedule_id)}/trigger", body, idempotency_key), Job.read)
+
+    @verb
+    def upcoming(
+        self, schedule_id: str, count: int | None = None, after: Time | None = None
+    ) -> Plan[tuple[Upcoming, ...]]:
+        """Its next occurrences; nothing is fired."""
+        request = get(f"/api/schedules/{part(schedule_id)}/upcoming", {"count": count, "after": after})
+        return self._ask(request, lambda json: tuple(Upcoming.read(one) for one in json["items"]))
+
+    @verb
+    def preview(
+        self,
+        cron_expression: str,
+        timezone: str | None = None,
+        count: int | None = None,
+        after: Time | None = None,
+    ) -> Plan[Preview]:
+        """What an expression means, and when it would fire; nothing is stored."""
+        query = {"cron_expression": cron_expression, "timezone": timezone, "count": count, "after": after}
+        return self._ask(get("/api/schedules/preview", query), Preview.read)
+
+    @verb
+    def occurrences_page(self, schedule_id: str, limit: int = 50, cursor: str | None = None) -> Plan[Page[Occurrence]]:
+        """What became of each planned instant, the newest first."""
+        path = f"/api/schedules/{part(schedule_id)}/occurrences"
+        return self._page(get(path, paged(limit, cursor)), Occurrence)
+
+
+class Webhooks(Subject[Way]):
+    """Subscriptions, and what was delivered."""
+
+    @verb
+    def create(self, url: str, events: Sequence[str] | None = None, office_id: str | None = None) -> Plan[Webhook]:
+        """The answer has the secret, this once; so it is not repeated by itself."""
+        return self._ask(post("/api/webhooks", given(url=url, events=events, office_id=office_id)), Webhook.read)
+
+    @stream_verb
+    def list(self) -> StreamPlan[Webhook]:
+        return each(lambda cursor: self._page(get("/api/webhooks", paged(500, cursor)), Webhook))
+
+    @verb
+    def page(self, limit: int = 50, cursor: str | None = None) -> Plan[Page[Webhook]]:
+        return self._page(get("/api/webhooks", paged(limit, cursor)), Webhook)
+
+    @verb
+    def get(self, webhook_id: str) -> Plan[Webhook]:
+        return self._ask(get(f"/api/webhooks/{part(webhook_id)}"), Webhook.read)
+
+    @verb
+    def change(self, webhook_id: str, **changes: Unpack[WebhookChanges]) -> Plan[Webhook]:
+        path = f"/api/webhooks/{part(webhook_id)}"
+        return self._ask(Request(method="PATCH", path=path, body=dict(changes)), Webhook.read)
+
+    @verb
+    def delete(self, webhook_id: str) -> Plan[None]:
+        return self._do(Request(method="DELETE", path=f"/api/webhooks/{part(webhook_id)}"))
+
+    @verb
+    def test(self, webhook_id: str) -> Plan[Delivery]:
+        """Sends a test message."""
+        return self._ask(post(f"/api/webhooks/{part(webhook_id)}/test"), Delivery.read)
+
+    @verb
+    def rotate_secret(self, webhook_id: str) -> Plan[Webhook]:
+        """The answer has the new secret, this once."""
+        return self._ask(post(f"/api/webhooks/{part(webhook_id)}/rotate-secret"), Webhook.read)
+
+    @verb
+    def deliveries_page(
+        self,
+        limit: int = 50,
+        cursor: str | None = None,
+        *,
+        job_id: str | None = None,
+        webhook_id: str | None = None,
+        event: str | None = None,
+        status: Values | None = None,
+    ) -> Plan[Page[Delivery]]:
+        wanted = {"job_id": job_id, "webhook_id": webhook_id, "event": event, "status": status}
+        return self._page(get("/api/webhook-deliveries", {**wanted, **paged(limit, cursor)}), Delivery)
+
+    @verb
+    def delivery(self, delivery_id: str) -> Plan[Delivery]:
+        """With its attempts."""
+        return self._ask(get(f"/api/webhook-deliveries/{part(delivery_id)}"), Delivery.read)
+
+    @verb
+    def redeliver(self, delivery_id: str) -> Plan[Delivery]:
+        return self._ask(post(f"/api/webhook-deliveries/{part(delivery_id)}/redeliver"), Delivery.read)
+
+
+class Offices(Subject[Way]):
+    """Offices, and their jobs in the language of offices."""
+
+    @verb
+    def create(
+        self, office_id: str | None = None, *, idempotency_key: str | None = None, **options: Unpack[OfficeOptions]
+    ) -> Plan[Office]:
+        body = {**given(office_id=office_id), **options}
+        return self._ask(create("/api/offices", body, idempotency_key), Office.read)
+
+    @stream_verb
+    def list(self) -> StreamPlan[Office]:
+        return each(lambda cursor: self._page(get("/api/offices", paged(500, cursor)), Office))
+
+    @verb
+    def page(self, limit: int = 50, cursor: str | None = None) -> Plan[Page[Office]]:
+        return self._page(get("/api/offices", paged(limit, cursor)), Office)
+
+    @verb
+    def get(self, office_id: str) -> Plan[Office]:
+        return self._ask(get(f"/api/offices/{part(office_id)}"), Office.read)
+
+    @verb
+    def change(self, office_id: str, **changes: Unpack[OfficeOptions]) -> Plan[Office]:
+        request = Request(method="PATCH", path=f"/api/offices/{part(office_id)}", body=dict(changes))
+        return self._ask(request, Office.read)
+
+    @verb
+    def submit(
+        self,
+        office_id: str,
+        jobs: Sequence[OfficeJobOptions],
+        task_id: str | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> Plan[tuple[OfficeJob, ...]]:
+        body = {"jobs": [dict(job) for job in jobs], **given(task_id=task_id)}
+        request = create(f"/api/offices/{part(office_id)}/jobs", body, idempotency_key)
+        return self._ask(request, lambda json: tuple(OfficeJob.read(one) for one in json["items"]))
+
+    @verb
+    def jobs_page(
+        self,
+        office_id: str,
+        limit: int = 50,
+        cursor: str | None = None,
+        *,
+        status: Values | None = None,
+        role: Values | None = None,
+        task_id: Values | None = None,
+    ) -> Plan[Page[OfficeJob]]:
+        query = {"status": status, "role": role, "task_id": task_id, **paged(limit, cursor)}
+        return self._page(get(f"/api/offices/{part(office_id)}/jobs", query), OfficeJob)
+
+    @verb
+    def job(self, office_id: str, job_id: str) -> Plan[OfficeJob]:
+        return self._ask(get(f"{_job(office_id, job_id)}"), OfficeJob.read)
+
+    @verb
+    def executions(self, office_id: str, job_id: str) -> Plan[tuple[Execution, ...]]:
+        request = get(f"{_job(office_id, job_id)}/executions")
+        return self._ask(request, lambda json: tuple(Execution.read(one) for one in json["items"]))
+
+    @verb
+    def retry(self, office_id: str, job_id: str) -> Plan[OfficeJob]:
+        return self._ask(post(f"{_job(office_id, job_id)}/retry"), OfficeJob.read)
+
+    @verb
+    def cancel(
+        self, office_id: str, job_id: str, reason: str | None = None, interrupt: bool | None = None
+    ) -> Plan[OfficeJob]:
+        body = given(reason=reason, interrupt=interrupt)
+        return self._ask(post(f"{_job(office_id, job_id)}/cancel", body), OfficeJob.read)
+
+    @verb
+    def set_priority(
+        self, office_id: str, job_id: str, priority: int | None = None, urgent: bool | None = None
+    ) -> Plan[OfficeJob]:
+        """Lower goes first there."""
+        path = f"{_job(office_id, job_id)}/priority"
+        body = given(priority=priority, urgent=urgent)
+        return self._ask(Request(method="PATCH", path=path, body=body), OfficeJob.read)
+
+    @verb
+    def cancel_all(
+        self,
+        office_id: str,
+        task_id: str | None = None,
+        include_running: bool = True,
+        reason: str | None = None,
+    ) -> Plan[Cancelled]:
+        body = given(task_id=task_id, include_running=include_running, reason=reason)
+        return self._ask(post(f"/api/offices/{part(office_id)}/jobs/cancel-all", body), Cancelled.read)
+
+    @verb
+    def stats(self, office_id: str) -> Plan[OfficeStats]:
+        return self._ask(get(f"/api/offices/{part(office_id)}/scheduler/stats"), OfficeStats.read)
+
+    @verb
+    def config(self, office_id: str) -> Plan[OfficeConfig]:
+        return self._ask(get(f"/api/offices/{part(office_id)}/scheduler/config"), OfficeConfig.read)
+
+    @verb
+    def change_config(self, office_id: str, **changes: Unpack[OfficeConfigChanges]) -> Plan[OfficeConfig]:
+        path = f"/api/offices/{part(office_id)}/scheduler/config"
+        return self._ask(Request(method="PATCH", path=path, body=dict(changes)), OfficeConfig.read)
+
+    @verb
+    def process(self, office_id: str) -> Plan[tuple[OfficeJob, ...]]:
+        """Looks at its queue now; what was started."""
+        request = post(f"/api/offices/{part(office_id)}/scheduler/process")
+        return self._ask(request, lambda json: tuple(OfficeJob.read(one) for one in json["items"]))
+
+    @verb
+    def events(
+        self, office_id: str, after: int = 0, limit: int = 100, cursor: str | None = None
+    ) -> Plan[OfficeEvents]:
+        """From a number on, or from where a page ended; oldest first."""
+        request = get(f"/api/offices/{part(office_id)}/events", {"after": after, **paged(limit, cursor)})
+        return self._ask(request, OfficeEvents.read)
+
+
+class Keys(Subject[Way]):
+    """For admins."""
+
+    @verb
+    def create(self, name: str, scopes: Sequence[str], office_id: str | None = None) -> Plan[Key]:
+        """The answer has the key, this once; so it is not repeated by itself."""
+        body = {"name": name, "scopes": [*scopes], **given(office_id=office_id)}
+        return self._ask(post("/api/keys", body), Key.read)
+
+    @stream_verb
+    def list(self) -> StreamPlan[Key]:
+        return each(lambda cursor: self._page(get("/api/keys", paged(500, cursor)), Key))
+
+    @verb
+    def page(self, limit: int = 50, cursor: str | None = None) -> Plan[Page[Key]]:
+        return self._page(get("/api/keys", paged(limit, cursor)), Key)
+
+    @verb
+    def delete(self, key_id: str) -> Plan[None]:
+        """From now on it opens nothing."""
+        return self._do(Request(method="DELETE", path=f"/api/keys/{part(key_id)}"))
+
+
+def _job(office_id: str, job_id: str) -> str:
+    return f"/api/offices/{part(office_id)}/jobs/{part(job_id)}"

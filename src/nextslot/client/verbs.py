@@ -1,0 +1,249 @@
+"""The verbs of runs, groups, direct requests, events and the service itself, on top of those of jobs."""
+
+from collections.abc import Sequence
+from typing import TypeVar, Unpack
+from urllib.parse import quote
+
+from . import streams
+from .binding import Way, each, stream_verb, verb
+from .jobs import JobVerbs
+from .options import DirectOptions, EventFilter, NewJob, RunFilter, Values
+from .plans import Manners, Plan, Request, StreamPlan, asked, create, get, given, paged, part, post
+from .streams import End, Message
+from .subjects import Keys, Offices, Schedules, Templates, Webhooks
+from .values import (
+    AuditEntry,
+    Direct,
+    Event,
+    Group,
+    GroupCancelled,
+    GroupDetail,
+    Job,
+    Json,
+    Me,
+    Page,
+    Reservation,
+    Run,
+    Status,
+    Update,
+)
+
+T = TypeVar("T")
+
+
+class Verbs(JobVerbs[Way]):
+    """What `Client` and `AsyncClient` can do; the same names as in-process."""
+
+    def __init__(self, way: Way, manners: Manners) -> None:
+        super().__init__(way, manners)
+        self.templates: Templates[Way] = Templates(way, manners)
+        self.schedules: Schedules[Way] = Schedules(way, manners)
+        self.webhooks: Webhooks[Way] = Webhooks(way, manners)
+        self.offices: Offices[Way] = Offices(way, manners)
+        self.keys: Keys[Way] = Keys(way, manners)
+
+    # Runs.
+
+    @verb
+    def run_by_id(self, run_id: str) -> Plan[Run]:
+        """With its progress while it runs."""
+        return self._ask(get(f"/api/job-runs/{part(run_id)}"), Run.read)
+
+    @stream_verb
+    def runs(self, **filter: Unpack[RunFilter]) -> StreamPlan[Run]:
+        return each(lambda cursor: self._page(get("/api/job-runs", {**filter, **paged(500, cursor)}), Run))
+
+    @verb
+    def runs_page(self, limit: int = 50, cursor: str | None = None, **filter: Unpack[RunFilter]) -> Plan[Page[Run]]:
+        return self._page(get("/api/job-runs", {**filter, **paged(limit, cursor)}), Run)
+
+    @verb
+    def retry(self, run_id: str, priority: int | None = None, *, idempotency_key: str | None = None) -> Plan[Job]:
+        """Retries a FAILED run by hand: a new job, or its waiting retry brought forward."""
+        request = create(f"/api/job-runs/{part(run_id)}/retry", given(priority=priority), idempotency_key)
+        return self._ask(request, Job.read)
+
+    @verb
+    def log(self, run_id: str, tail: int | None = None) -> Plan[str]:
+        """The whole log so far, or its last lines."""
+        return self._log(f"/api/job-runs/{part(run_id)}/log", tail)
+
+    def _log(self, path: str, tail: int | None) -> Plan[str]:
+        """The server gives at most a part at once."""
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            request = get(path, {"tail": tail, "offset": size or None})
+            reply = yield from asked(self._manners, request, lambda reply: reply)
+            pieces.append(reply.content)
+            size += len(reply.content)
+            if tail is not None or not reply.content or size >= int(reply.headers.get("x-log-size", 0)):
+                return b"".join(pieces).decode(errors="replace")
+
+    @stream_verb
+    def follow_log(self, run_id: str, tail: int | None = None) -> StreamPlan[str]:
+        """The log as it is written, until the run has ended."""
+        request = streams.stream_of(get(f"/api/job-runs/{part(run_id)}/log", {"tail": tail}))
+        return streams.followed(self._manners, request, _log_text, streams.by_offset)
+
+    @verb
+    def artifact(self, run_id: str, name: str) -> Plan[bytes]:
+        request = get(f"/api/job-runs/{part(run_id)}/artifacts/{quote(name)}")
+        return asked(self._manners, request, lambda reply: reply.content)
+
+    # Groups.
+
+    @verb
+    def submit_group(
+        self,
+        jobs: Sequence[NewJob],
+        mode: str = "sequential",
+        on_failure: str = "stop",
+        name: str | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> Plan[GroupDetail]:
+        """Jobs that belong together, one after the other (`sequential`) or side by side (`parallel`)."""
+        body = {"jobs": list(jobs), "mode": mode, "on_failure": on_failure, **given(name=name)}
+        return self._ask(create("/api/job-groups", body, idempotency_key), GroupDetail.read)
+
+    @verb
+    def group(self, group_id: str) -> Plan[GroupDetail]:
+        return self._ask(get(f"/api/job-groups/{part(group_id)}"), GroupDetail.read)
+
+    @stream_verb
+    def groups(self, *, status: Values | None = None, office_id: Values | None = None) -> StreamPlan[Group]:
+        wanted = {"status": status, "office_id": office_id}
+        return each(lambda cursor: self._page(get("/api/job-groups", {**wanted, **paged(500, cursor)}), Group))
+
+    @verb
+    def groups_page(
+        self,
+        limit: int = 50,
+        cursor: str | None = None,
+        *,
+        status: Values | None = None,
+        office_id: Values | None = None,
+    ) -> Plan[Page[Group]]:
+        query = {"status": status, "office_id": office_id, **paged(limit, cursor)}
+        return self._page(get("/api/job-groups", query), Group)
+
+    @verb
+    def cancel_group(
+        self, group_id: str, reason: str | None = None, interrupt: bool | None = None
+    ) -> Plan[GroupCancelled]:
+        """Every member that has not ended."""
+        body = given(reason=reason, interrupt=interrupt)
+        return self._ask(post(f"/api/job-groups/{part(group_id)}/cancel", body), GroupCancelled.read)
+
+    # Direct requests.
+
+    @verb
+    def run_direct(self, job_type: str, params: Json | None = None, **options: Unpack[DirectOptions]) -> Plan[Direct]:
+        """Waits for the next slot, runs, and returns how it went: work that failed is an answer, no error."""
+        return self._ask(_direct(job_type, params, options), Direct.read)
+
+    @stream_verb
+    def stream_direct(
+        self, job_type: str, params: Json | None = None, **options: Unpack[DirectOptions]
+    ) -> StreamPlan[Update]:
+        """As `run_direct`, but hears its place, progress and output as they come, and the result at the end.
+
+        Whoever closes it hangs up: the place is given up, or the work cancelled unless `detach`.
+        """
+        request = streams.stream_of(_direct(job_type, params, options))
+        return streams.heard_once(self._manners, request, _update)
+
+    @verb
+    def direct(self, direct_id: str) -> Plan[Direct]:
+        return self._ask(get(f"/api/direct/{part(direct_id)}"), Direct.read)
+
+    @verb
+    def direct_log(self, direct_id: str) -> Plan[str]:
+        return self._log(f"/api/direct/{part(direct_id)}/log", None)
+
+    @verb
+    def cancel_direct(self, direct_id: str) -> Plan[Direct]:
+        return self._ask(post(f"/api/direct/{part(direct_id)}/cancel"), Direct.read)
+
+    @verb
+    def directs_page(
+        self,
+        limit: int = 50,
+        cursor: str | None = None,
+        *,
+        status: Values | None = None,
+        office_id: Values | None = None,
+        job_type: Values | None = None,
+    ) -> Plan[Page[Direct]]:
+        query = {"status": status, "office_id": office_id, "job_type": job_type, **paged(limit, cursor)}
+        return self._page(get("/api/direct", query), Direct)
+
+    @verb
+    def reservations_page(
+        self, limit: int = 50, cursor: str | None = None, *, office_id: Values | None = None
+    ) -> Plan[Page[Reservation]]:
+        """The newest first."""
+        query = {"office_id": office_id, **paged(limit, cursor)}
+        return self._page(get("/api/reservations", query), Reservation)
+
+    # Events.
+
+    @stream_verb
+    def events(self, after: int = 0, **filter: Unpack[EventFilter]) -> StreamPlan[Event]:
+        """Every event from a number on, oldest first, and then each new one; a broken line is taken up again."""
+        request = streams.stream_of(get("/api/events", {"after": after, **filter}))
+        return streams.followed(self._manners, request, _event, streams.by_last_event_id)
+
+    @verb
+    def events_page(
+        self, after: int = 0, limit: int = 50, cursor: str | None = None, **filter: Unpack[EventFilter]
+    ) -> Plan[Page[Event]]:
+        return self._page(get("/api/events", {"after": after, **filter, **paged(limit, cursor)}), Event)
+
+    # The service itself.
+
+    @verb
+    def ready(self) -> Plan[None]:
+        """Raises Unavailable unless the server takes and runs jobs."""
+        return asked(self._manners, Request(method="GET", path="/ready"), lambda reply: None)
+
+    @verb
+    def status(self) -> Plan[Status]:
+        return self._ask(get("/api/status"), Status.read)
+
+    @verb
+    def me(self) -> Plan[Me]:
+        """Who asks, as the server sees it, and what they may do."""
+        return self._ask(get("/api/me"), Me.read)
+
+    @verb
+    def audit_page(self, limit: int = 50, cursor: str | None = None) -> Plan[Page[AuditEntry]]:
+        return self._page(get("/api/audit", paged(limit, cursor)), AuditEntry)
+
+    @verb
+    def reload(self) -> Plan[Json]:
+        """The server reads its configuration again; a bad one changes nothing."""
+        return self._ask(post("/api/config/reload"), lambda json: json)
+
+
+def _direct(job_type: str, params: Json | None, options: DirectOptions) -> Request:
+    """Its answer may take hours."""
+    return post(f"/api/direct/{part(job_type)}", {"params": params or {}, **options}, answer_seconds=None)
+
+
+def _update(message: Message) -> Update:
+    data = message.json()
+    return Update(message.event, data, Direct.read(data) if message.event == "result" else None)
+
+
+def _event(message: Message) -> Event | None:
+    return None if message.event == "end" else Event.read(message.json())
+
+
+def _log_text(message: Message) -> str | End | None:
+    data = message.json()
+    if message.event == "end":
+        # A server that stops ends it too early: it is asked again, from there on.
+        return End() if data["ended"] else None
+    return str(data["text"])

@@ -1,0 +1,53 @@
+"""The command line as a person or a script meets it: words in; out, error and exit code back."""
+
+import contextlib
+import io
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from nextslot.cli.main import main
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+    @property
+    def word(self) -> str:
+        """What a script takes: the one word that was printed."""
+        assert self.code == 0, self.err
+        return self.out.strip()
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells of a table, without its head."""
+        assert self.code == 0, self.err
+        return [line.split() for line in self.out.splitlines()[1:]]
+
+
+class Terminal:
+    """Runs the real entry in this process: a process of its own for each would take most of the tests' time."""
+
+    def __call__(self, *words: str, typed: str = "") -> Said:
+        out, err = io.StringIO(), io.StringIO()
+        code: Any = 0
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            mock.patch.object(sys, "stdin", io.StringIO(typed)),
+        ):
+            try:
+                main(words)
+            except SystemExit as left:
+                code = left.code
+        return Said(code or 0, out.getvalue(), err.getvalue())

@@ -1,0 +1,208 @@
+"""Jobs at the command line: submitted, watched, listed, cancelled, retried, moved."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.cli.terminal import Terminal
+from tests.serving import Served, open_gate
+
+
+def held(nextslot: Terminal, *more: str) -> str:
+    """A job that does not start by itself."""
+    return nextslot("submit", "echo", "--at", "2999-01-01T00:00:00Z", *more).word
+
+
+def test_submit_prints_the_id_and_show_finds_it_by_either_end(nextslot: Terminal) -> None:
+    job_id = held(nextslot, "text=hello", "--title", "a greeting", "--priority", "7")
+
+    for part in (job_id, job_id[-8:], job_id[:30], job_id[-8:].upper()):
+        said = nextslot("show", part)
+
+        assert job_id in said.out
+        assert "a greeting" in said.out
+
+
+def test_values_are_json_where_the_schema_of_the_type_wants_it(nextslot: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("from a file")
+    (tmp_path / "more.json").write_text('{"number": 1, "extra": [1]}')
+    words = [
+        f"@{tmp_path}/more.json",
+        "number=7",
+        'items=["a"]',
+        "free=true",
+        "forced:=1",
+        f"late=@{tmp_path}/text.txt",
+    ]
+
+    job_id = held(nextslot, "text=5", *words)
+
+    params = nextslot("show", job_id, "--json").json["params"]
+    assert params == {
+        "text": "5", "number": 7, "items": ["a"], "free": True, "forced": 1, "late": "from a file", "extra": [1]
+    }  # fmt: skip
+
+
+def test_waiting_prints_the_result_and_the_exit_code_is_that_of_the_chain(nextslot: Terminal) -> None:
+    done, failed = nextslot("submit", "flaky", "--wait"), nextslot("submit", "fail", "message=bad luck", "--wait")
+    skipped = nextslot("submit", "skip", "--wait")
+
+    assert (done.code, json.loads(done.out)) == (0, {"attempt": 2})
+    assert (failed.code, failed.out) == (1, "")
+    assert "FAILED" in failed.err
+    assert "bad luck" in failed.err
+    assert (skipped.code, "nothing to do" in skipped.err) == (0, True)
+
+
+def test_waiting_for_json_prints_the_last_job_of_the_chain(nextslot: Terminal) -> None:
+    job = nextslot("submit", "flaky", "--wait", "--json").json
+
+    assert (job["state"], job["attempt"], len(job["chain"])) == ("COMPLETED", 2, 2)
+
+
+def test_following_shows_the_log_as_it_is_written(nextslot: Terminal, served: Served) -> None:
+    threading.Timer(0.3, open_gate, (served, "follow")).start()
+
+    said = nextslot("submit", "gated", "gate=follow", "--follow")
+
+    assert said.code == 0
+    assert said.out.index("before follow") < said.out.index("after follow") < said.out.index('"gate"')
+
+
+def test_log_prints_the_log_of_a_job_and_its_tail(nextslot: Terminal) -> None:
+    job = nextslot("submit", "echo", "text=logged", "--wait", "--json").json
+
+    for which in (job["job_id"][-8:], job["run"]["run_id"]):
+        assert "echo logged" in nextslot("log", which).out
+    assert nextslot("log", job["job_id"], "-f").out == nextslot("log", job["job_id"]).out
+    assert nextslot("log", job["job_id"], "--tail", "0").out == ""
+    assert "echo logged" in nextslot("log", job["job_id"], "--json").json["log"]
+
+
+def test_ls_is_a_table_that_filters(nextslot: Terminal) -> None:
+    job_id = held(nextslot, "--title", "find me [bold]")
+
+    by_text = nextslot("ls", "-q", "find me")
+    by_filter = nextslot("ls", "--filter", "type=echo", "--filter", "state=waiting", "--limit", "500")
+
+    assert [row[0] for row in by_text.rows] == [job_id[-8:]]
+    assert "find me [bold]" in by_text.out
+    assert job_id[-8:] in by_filter.out
+    assert nextslot("ls", "--state", "running").out == ""
+
+
+def test_ls_for_programs_is_the_page_of_the_api(nextslot: Terminal, served: Served) -> None:
+    held(nextslot)
+    held(nextslot)
+
+    page = nextslot("ls", "--limit", "1", "--json").json
+    following = nextslot("ls", "--limit", "1", "--cursor", page["next_cursor"], "--json").json
+
+    assert set(page) == {"items", "next_cursor"}
+    assert page["items"][0]["job_id"] > following["items"][0]["job_id"]
+
+
+def test_why_answers_in_sentences(nextslot: Terminal) -> None:
+    job_id = held(nextslot)
+
+    said = nextslot("why", job_id)
+
+    assert "2999-01-01" in said.out
+    assert nextslot("why", job_id, "--json").json["state"] == "WAITING"
+
+
+def test_cancel_takes_several_ids(nextslot: Terminal) -> None:
+    one, other = held(nextslot), held(nextslot)
+
+    said = nextslot("cancel", one[-8:], other, "--reason", "not needed")
+
+    assert said.out.count("cancelled") == 2
+    assert nextslot("show", one, "--json").json["cancel_reason"] == "not needed"
+
+
+def test_cancel_by_filter_asks_with_a_count(nextslot: Terminal) -> None:
+    jobs = [held(nextslot, "--role", "crowd") for _ in range(3)]
+
+    refused = nextslot("cancel", "--filter", "role=crowd", typed="n\n")
+    still = nextslot("show", jobs[0], "--json").json["state"]
+    done = nextslot("cancel", "--filter", "role=crowd", typed="y\n")
+
+    assert "cancel 3 jobs?" in refused.err
+    assert (refused.code, still) == (1, "WAITING")
+    assert done.out.startswith("3 cancelled")
+
+
+def test_yes_does_not_ask(nextslot: Terminal) -> None:
+    held(nextslot, "--role", "quiet")
+
+    assert nextslot("cancel", "--filter", "role=quiet", "--yes", "--json").json["cancelled"] == 1
+
+
+def test_retry_takes_a_run_a_job_or_a_filter(nextslot: Terminal) -> None:
+    failed = nextslot("submit", "fail", "--wait", "--json")
+    job = json.loads(failed.out)
+
+    by_job = nextslot("retry", job["job_id"][-8:]).word
+    nextslot("show", by_job)
+    waited = nextslot("submit", "skip", "--wait")
+    many = nextslot("retry", "--filter", "type=fail", "--yes", "--json").json
+
+    assert waited.code == 0
+    assert by_job != job["job_id"]
+    assert many["retried"] >= 1
+
+
+def test_rerun_makes_a_new_job_with_other_parameters(nextslot: Terminal) -> None:
+    ended = nextslot("submit", "echo", "text=one", "number=2", "--wait", "--json").json
+
+    again = nextslot("rerun", ended["job_id"], "number=3", "--json").json
+
+    assert again["params"] == {"text": "one", "number": 3}
+    assert again["retry_of"] is None
+
+
+def test_move_and_change_and_the_queue(nextslot: Terminal) -> None:
+    nextslot("office", "add", "movers")
+    nextslot("queue", "pause", "--office", "movers")
+    first, second = (nextslot("submit", "echo", "--office", "movers").word for _ in range(2))
+
+    nextslot("move", second, "--before", first[-8:])
+    nextslot("change", first, "--title", "renamed", "text=other")
+
+    rows = nextslot("queue", "ls", "--office", "movers").rows
+    assert [row[1] for row in rows] == [second[-8:], first[-8:]]
+    assert rows[1][-1] == "renamed"
+    assert nextslot("show", first, "--json").json["params"] == {"text": "other"}
+    ordered = nextslot("queue", "order", first, second, "--json").json
+    assert [job["job_id"] for job in ordered["queue"]] == [first, second]
+
+
+def test_run_waits_for_the_slot_and_prints_the_result(nextslot: Terminal) -> None:
+    done, failed = nextslot("run", "echo", "text=direct"), nextslot("run", "fail")
+
+    assert json.loads(done.out)["text"] == "direct"
+    assert "echo direct" in done.err
+    assert (failed.code, failed.out) == (1, "")
+    assert "failed as asked" in failed.err
+    assert nextslot("run", "skip", "--json").json["status"] == "SKIPPED"
+
+
+def test_run_gives_up_when_the_slot_is_busy(nextslot: Terminal, served: Served) -> None:
+    job_id = nextslot("submit", "gated", "gate=busy").word
+
+    said = nextslot("run", "echo", "--wait-timeout", "0.05")
+
+    open_gate(served, "busy")
+    nextslot("log", job_id, "-f")
+    assert said.code == 1
+    assert said.err.startswith("nextslot: ")
+
+
+@pytest.mark.parametrize("colour", ["1", ""])
+def test_no_colours_where_no_person_looks(nextslot: Terminal, monkeypatch: pytest.MonkeyPatch, colour: str) -> None:
+    monkeypatch.setenv("NO_COLOR", colour)
+    held(nextslot)
+
+    assert "\x1b" not in nextslot("ls").out

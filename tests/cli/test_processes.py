@@ -1,0 +1,197 @@
+"""The command line as processes: a server that is started and stopped, a caller who hangs up, a quick start."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nextslot import Client
+from tests.serving import Served
+
+PROGRAM = [sys.executable, "-m", "nextslot.cli.main"]
+
+
+@contextlib.contextmanager
+def started(*words: str) -> Iterator["subprocess.Popen[str]"]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*PROGRAM, *words], text=True, stdout=pipe, stderr=pipe) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line_of(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_serve_says_where_it_is_and_stops_with_0_when_all_is_stored(tmp_path: Path, number: signal.Signals) -> None:
+    with started("serve", "--data", str(tmp_path / "data"), "--port", "0", "--json") as process:
+        told = json.loads(line_of(process))
+        with Client(told["url"]) as client:
+            client.ready()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+
+    assert (process.returncode, told["data"]) == (0, str(tmp_path / "data")), err
+    assert (tmp_path / "data" / "nextslot.db").exists()
+
+
+def test_serve_tells_people_where_to_look(tmp_path: Path) -> None:
+    with started("serve", "--data", str(tmp_path), "--port", "0") as process:
+        lines = [line_of(process) for _ in range(4)]
+        process.terminate()
+        process.communicate(timeout=60)
+
+    assert lines[0].startswith("nextslot listens on http://127.0.0.1:")
+    assert "/console/" in lines[1]
+    assert "/docs" in lines[2]
+    assert str(tmp_path) in lines[3]
+
+
+def test_the_configuration_is_read_again_on_request_and_on_sighup(tmp_path: Path) -> None:
+    file = tmp_path / "nextslot.toml"
+    command = '[job_types.{}]\ncommand = ["true"]\n'
+    with started("serve", "--data", str(tmp_path), "--port", "0", "--json") as process:
+        with Client(json.loads(line_of(process))["url"]) as client:
+            file.write_text(command.format("asked"))
+            reloaded = client.reload()
+            file.write_text(command.format("signalled"))
+            process.send_signal(signal.SIGHUP)
+            assert process.stderr is not None
+            while "reload" not in process.stderr.readline():
+                pass
+            known = {one.job_type for one in client.job_types()}
+        process.terminate()
+        process.communicate(timeout=60)
+
+    assert "asked" in json.dumps(dict(reloaded))
+    assert "signalled" in known
+    assert "asked" not in known
+
+
+def refusal(*words: str) -> str:
+    ran = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    return ran.stderr
+
+
+def test_serve_on_another_address_needs_a_key_first(tmp_path: Path) -> None:
+    told = refusal("serve", "--data", str(tmp_path), "--host", "0.0.0.0", "--port", "0")
+
+    assert "listening on 0.0.0.0 needs an API key first: nextslot key add" in told
+
+
+def test_serve_refuses_a_port_that_is_taken_and_a_bad_configuration(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("[server]\nprot = 8000\n")
+
+    taken = refusal("serve", "--data", str(tmp_path), "--port", served.url.rpartition(":")[2])
+    bad = refusal("serve", "--data", str(tmp_path), "--config", str(tmp_path / "bad.toml"))
+
+    assert "--port 0 takes a free port" in taken
+    assert "bad.toml: server.prot" in bad
+
+
+def test_ctrl_c_during_run_hangs_up_and_the_work_is_cancelled(served: Served) -> None:
+    words = ["run", "gated", "gate=never", "--id", "interrupted", "--url", served.url]
+    with started(*words) as process:
+        assert process.stderr is not None
+        while "before never" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+
+    async def ended() -> str:
+        async for event in served.scheduler.events():
+            if event.type == "reservation_released":
+                return str((await served.scheduler.direct("interrupted")).failure_kind)
+        return "never"
+
+    assert process.returncode not in (0, 2)
+    assert served.run(ended()) == "cancelled"
+
+
+def test_ctrl_c_while_waiting_leaves_the_job_alone_and_says_so(served: Served) -> None:
+    with started("submit", "gated", "gate=patience", "--wait", "--url", served.url) as process:
+        assert process.stderr is not None
+        job_id = process.stderr.readline().split()[-1]
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+
+    with Client(served.url) as client:
+        found = client.job(job_id)
+        client.cancel(job_id, interrupt=True)
+    assert (process.returncode, found.finished_at) == (1, None)
+    assert f"the job goes on: `nextslot log {job_id} -f` follows it" in err
+
+
+def test_events_are_followed_line_by_line(served: Served) -> None:
+    with (
+        Client(served.url) as client,
+        started("events", "-f", "--json", "--after", "0", "--url", served.url) as process,
+    ):
+        job = client.submit("skip")
+        events = [json.loads(line_of(process))]
+        while events[-1]["type"] != "job_skipped" or events[-1]["job_id"] != job.job_id:
+            events.append(json.loads(line_of(process)))
+
+    assert [event["seq"] for event in events] == sorted(event["seq"] for event in events)
+
+
+def test_a_reader_who_has_seen_enough_is_no_error_of_ours(served: Served) -> None:
+    with Client(served.url) as client:
+        client.submit("skip")
+    command = f"{sys.executable} -m nextslot.cli.main ls --json --url {served.url} | head -n 1"
+
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+
+    assert ran.stdout == "{\n"
+    assert "Traceback" not in ran.stderr
+
+
+def test_help_imports_neither_the_engine_nor_an_http_client_nor_the_drawing() -> None:
+    code = """
+import sys
+from nextslot.cli.main import main
+try:
+    main(["--help"])
+except SystemExit:
+    heavy = {"nextslot.scheduler", "nextslot.client", "httpx2", "fastapi", "pydantic", "rich", "apsw"}
+    print(sorted(heavy & set(sys.modules)))
+"""
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_package_is_light_and_so_is_the_client_until_it_asks() -> None:
+    code = """
+import sys, nextslot
+first = set(sys.modules)
+nextslot.Client("http://there")
+print(sorted({"nextslot.scheduler", "nextslot.model", "asyncio"} & first))
+print(sorted({"nextslot.scheduler", "nextslot.model", "asyncio", "httpx2"} & set(sys.modules)))
+"""
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert ran.stdout == "[]\n[]\n"
+
+
+def test_a_shell_completes_commands_and_the_script_says_how() -> None:
+    asked = {**os.environ, "_NEXTSLOT_COMPLETE": "complete_bash", "COMP_WORDS": "nextslot sub", "COMP_CWORD": "1"}
+
+    completed = subprocess.run(PROGRAM, env=asked, capture_output=True, text=True, timeout=60, check=True)
+    script = subprocess.run([*PROGRAM, "completion", "bash"], capture_output=True, text=True, timeout=60, check=True)
+
+    assert completed.stdout.split() == ["submit"]
+    assert "complete -o default -F _nextslot_completion nextslot" in script.stdout

@@ -1,0 +1,145 @@
+"""Templates, schedules, groups, offices, webhooks, events and the service at the command line."""
+
+import json
+from pathlib import Path
+
+from tests.cli.terminal import Terminal
+
+
+def test_a_template_from_its_making_to_its_archiving(nextslot: Terminal) -> None:
+    made = nextslot("template", "add", "hello", "echo", "text=hi", "number=2", "--priority", "4").word
+
+    job = nextslot("template", "submit", "hello", "number=3", "--wait", "--json").json
+    nextslot("template", "change", made[-8:], "text=ho", "--name", "other")
+
+    assert (job["params"], job["priority"], job["template_id"]) == ({"text": "hi", "number": 3}, 4, made)
+    assert ["other", "echo"] in [row[1:3] for row in nextslot("template", "ls").rows]
+    assert nextslot("template", "show", "other", "--json").json["params"] == {"text": "ho", "number": 2}
+    assert nextslot("template", "rm", "other").word == "other archived"
+    assert "other" not in nextslot("template", "ls").out
+
+
+def test_a_schedule_from_its_making_to_its_end(nextslot: Terminal) -> None:
+    nextslot("template", "add", "nightly work", "echo")
+    made = nextslot(
+        "schedule", "add", "nightly", "0 3 * * *", "nightly work", "number=5", "--timezone", "Europe/Berlin"
+    )
+
+    job = nextslot("schedule", "trigger", "nightly").word
+    upcoming = nextslot("schedule", "upcoming", "nightly", "-n", "3", "--json").json["items"]
+
+    assert "03:00" in made.out
+    assert nextslot("schedule", "preview", "0 3 * * *").out.startswith("At 03:00")
+    assert nextslot("show", job, "--json").json["params"] == {"number": 5}
+    assert ["03:00:00" in one["local"] for one in upcoming] == [True] * 3
+    assert "disabled" in nextslot("schedule", "disable", "nightly").out
+    assert "disabled" in nextslot("schedule", "ls").out
+    assert nextslot("schedule", "enable", "nightly", "--json").json["next_trigger_at"] is not None
+    assert nextslot("schedule", "show", "nightly").code == 0
+    assert nextslot("schedule", "occurrences", "nightly", "--json").json["items"] is not None
+    assert nextslot("schedule", "rm", "nightly").word == "nightly deleted"
+
+
+def test_a_group_comes_from_a_file_or_from_stdin(nextslot: Terminal, tmp_path: Path) -> None:
+    jobs = [{"job_type": "skip", "key": "a"}, {"job_type": "echo", "scheduled_for": "2999-01-01T00:00:00Z"}]
+    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
+
+    made = nextslot("group", "add", str(tmp_path / "jobs.json"), "--name", "pair").word
+    other = nextslot("group", "add", "-", "--parallel", typed=json.dumps(jobs)).word
+
+    assert [job["job_type"] for job in nextslot("group", "show", "pair", "--json").json["jobs"]] == ["skip", "echo"]
+    assert {row[0] for row in nextslot("group", "ls").rows} >= {made[-8:], other[-8:]}
+    assert "echo" in nextslot("group", "show", made[-8:]).out
+    assert "1 cancelled" in nextslot("group", "cancel", "pair").out
+    assert nextslot("group", "add", "-", typed="{}").code == 2
+
+
+def test_an_office_and_its_jobs(nextslot: Terminal) -> None:
+    nextslot("office", "add", "team", "--name", "The Team")
+    nextslot("office", "change", "team", "--status", "paused")
+    config = nextslot("office", "config", "team", "maxConcurrentJobs=7", "--json").json
+
+    job = nextslot(
+        "office", "submit", "team", "build it", "text=x", "--role", "FE", "--type", "echo", "--task", "t1"
+    ).word
+    urgent = nextslot("office", "priority", "team", job[-8:], "--urgent", "--json").json
+
+    assert config["maxConcurrentJobs"] == 7
+    assert ["team", "The", "Team", "paused", "7"] in [row[:5] for row in nextslot("office", "ls").rows]
+    assert urgent["job_id"] == job
+    assert nextslot("office", "jobs", "team", "--status", "ready").rows[0][:3] == [job[-8:], "FE", "ready"]
+    assert nextslot("office", "stats", "team", "--json").json["ready"] == 1
+    assert "job_queued" in nextslot("office", "events", "team").out
+    assert nextslot("office", "process", "team").word == "nothing was started"
+    assert nextslot("office", "cancel-all", "team", typed="no\n").code == 1
+    assert nextslot("office", "cancel-all", "team", "--yes").out.startswith("1 cancelled")
+    assert nextslot("office", "show", "team", "--json").json["status"] == "paused"
+
+
+def test_an_office_job_is_cancelled_and_retried(nextslot: Terminal) -> None:
+    nextslot("office", "add", "redo")
+    job = nextslot("office", "submit", "redo", "fails", "--type", "fail", "--json").json["job_id"]
+    nextslot("log", job, "-f")
+    later = nextslot("office", "submit", "redo", "later", "--type", "skip", "--after", job).word
+
+    assert nextslot("office", "cancel", "redo", later).word == f"{later} cancelled"
+    assert nextslot("office", "retry", "redo", job).code == 0
+
+
+def test_a_webhook_and_its_deliveries(nextslot: Terminal) -> None:
+    made = nextslot("webhook", "add", "http://127.0.0.1:9/hook", "--events", "job.run.failed", "--json").json
+    sent = nextslot("webhook", "test", "http://127.0.0.1:9/hook", "--json").json
+
+    listed = nextslot("webhook", "ls")
+
+    assert made["secret"].startswith("whsec_")
+    assert listed.rows[0][:3] == [made["webhook_id"][-8:], "http://127.0.0.1:9/hook", "job.run.failed"]
+    assert made["secret"] not in listed.out
+    assert sent["delivery_id"] in nextslot("webhook", "deliveries").out
+    assert nextslot("webhook", "rotate", made["webhook_id"]).out.startswith("secret: whsec_")
+    assert nextslot("webhook", "disable", made["webhook_id"][-8:], "--json").json["enabled"] is False
+    assert nextslot("webhook", "enable", made["webhook_id"][-8:], "--json").json["enabled"] is True
+    assert nextslot("webhook", "show", made["webhook_id"]).code == 0
+    assert nextslot("webhook", "rm", made["webhook_id"]).word.endswith("deleted")
+
+
+def test_pauses_are_told(nextslot: Terminal) -> None:
+    paused = nextslot("queue", "pause", "--type", "flaky")
+    resumed = nextslot("queue", "resume", "--type", "flaky")
+
+    assert "type flaky" in paused.out
+    assert "type flaky" not in resumed.out
+    assert nextslot("queue", "pause", "--type", "a", "--office", "b").code == 2
+
+
+def test_events_are_shown_and_filtered(nextslot: Terminal) -> None:
+    job = nextslot("submit", "skip", "--wait", "--json").json["job_id"]
+
+    events = nextslot("events", "--job", job, "--json").json["items"]
+
+    assert [event["type"] for event in events] == ["job_queued", "job_started", "job_skipped"]
+    assert nextslot("events", "-n", "1", "--after", str(events[0]["seq"] - 1)).rows[0][0] == str(events[0]["seq"])
+    assert "job_skipped" in nextslot("events").out
+
+
+def test_the_service_is_shown_in_one_look(nextslot: Terminal) -> None:
+    said = nextslot("status")
+
+    assert "ready" in said.out
+    assert "default" in said.out
+    assert nextslot("status", "--json").json["last_event"] >= 0
+    assert ["gated", "gate=…"] in [row[:2] for row in nextslot("types").rows]
+    assert "POST" in nextslot("audit").out
+
+
+def test_top_shows_what_runs_and_waits_in_order(nextslot: Terminal) -> None:
+    first = nextslot("submit", "gated", "gate=top").word
+    second = nextslot("submit", "echo", "--title", "the next one").word
+
+    said = nextslot("top", "--once")
+
+    nextslot("cancel", first, "--interrupt")
+    assert "office default: 1 running" in said.out
+    assert "50%" in said.out
+    assert said.out.index(first[-8:]) < said.out.index(second[-8:]) < said.out.index("the next one")
+    assert nextslot("top", "--json").json["office_id"] == "default"

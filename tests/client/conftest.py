@@ -1,0 +1,13 @@
+"""One real server a module."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.serving import Served, serving
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("served")) as server:
+        yield server

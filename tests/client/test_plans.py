@@ -1,0 +1,232 @@
+"""What is repeated and what is not: the plans alone, without a socket."""
+
+import itertools
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextslot import Instant, State
+from nextslot.client import NoAnswer, Rejected, streams
+from nextslot.client.plans import Give, Lost, Manners, Open, Pause, Read, Reply, Request, Send, asked, create, get, post
+from nextslot.client.streams import Message, Messages
+from nextslot.errors import AlreadyFinished, Draining, NextslotError, SlotBusy, Unavailable
+
+OK = Reply(200, {}, b'{"answer": 1}')
+LOST = Lost("Connection refused")
+MANNERS = Manners("http://there", retries=3)
+
+
+def refusal(status: int, code: str, retry_after: int | None = None) -> Reply:
+    headers = {} if retry_after is None else {"retry-after": str(retry_after)}
+    return Reply(status, headers, json.dumps({"code": code, "detail": "no", "status": status}).encode())
+
+
+class Sent:
+    """Plays the server: gives these replies one after the other, and keeps what was sent and how long was paused."""
+
+    def __init__(self, *replies: Reply | Lost) -> None:
+        self.replies = list(replies)
+        self.requests: list[Request] = []
+        self.pauses: list[float] = []
+
+    def ask(self, request: Request) -> Any:
+        plan = asked(MANNERS, request, Reply.json)
+        answer: Any = None
+        while True:
+            try:
+                step = plan.send(answer)
+            except StopIteration as done:
+                return done.value
+            if isinstance(step, Pause):
+                self.pauses.append(step.seconds)
+                answer = None
+            else:
+                assert isinstance(step, Send)
+                self.requests.append(step.request)
+                answer = self.replies.pop(0)
+
+
+def test_a_read_is_repeated_after_a_lost_answer_with_growing_pauses() -> None:
+    server = Sent(LOST, LOST, LOST, OK)
+
+    answer = server.ask(get("/api/jobs"))
+
+    assert answer == {"answer": 1}
+    assert server.pauses == [0.25, 0.5, 1.0]
+
+
+def test_repetitions_are_bounded() -> None:
+    server = Sent(*[LOST] * 4)
+
+    with pytest.raises(NoAnswer, match=r"no server answers at http://there \(Connection refused\)"):
+        server.ask(get("/api/jobs"))
+
+    assert len(server.requests) == 4
+
+
+def test_a_creation_is_repeated_under_one_idempotency_key() -> None:
+    server = Sent(LOST, refusal(503, "draining", 1), OK)
+
+    server.ask(create("/api/jobs", {"job_type": "x"}))
+
+    keys = {request.headers["Idempotency-Key"] for request in server.requests}
+    assert len(server.requests) == 3
+    assert len(keys) == 1
+
+
+def test_two_creations_have_two_keys_and_one_of_ones_own_is_kept() -> None:
+    first, second, own = (create("/api/jobs", {}).headers, create("/api/jobs", {}).headers, create("/x", {}, "mine"))
+
+    assert first != second
+    assert own.headers == {"Idempotency-Key": "mine"}
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH", "PUT", "DELETE"])
+@pytest.mark.parametrize("reply", [LOST, refusal(503, "unavailable", 1)], ids=["lost", "503"])
+def test_a_change_without_a_key_is_never_repeated(method: str, reply: Reply | Lost) -> None:
+    server = Sent(reply)
+
+    with pytest.raises(Unavailable):
+        server.ask(Request(method=method, path="/api/jobs/x", body={}))
+
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (refusal(409, "already_finished"), AlreadyFinished),
+        (refusal(500, "error", 1), Rejected),
+        (refusal(503, "unavailable"), Unavailable),
+        (refusal(503, "unavailable", 3600), Unavailable),
+    ],
+    ids=["conflict", "broken", "no Retry-After", "too long"],
+)
+def test_what_time_does_not_mend_is_not_repeated(reply: Reply, kind: type[NextslotError]) -> None:
+    server = Sent(reply)
+
+    with pytest.raises(kind):
+        server.ask(get("/api/jobs"))
+
+    assert server.pauses == []
+
+
+def test_retry_after_is_waited_for() -> None:
+    server = Sent(refusal(503, "draining", 5), OK)
+
+    server.ask(get("/api/jobs"))
+
+    assert server.pauses == [5.0]
+
+
+def test_a_direct_request_that_found_the_slot_busy_is_not_sent_again() -> None:
+    server = Sent(refusal(503, "slot_busy", 1))
+
+    with pytest.raises(SlotBusy):
+        server.ask(post("/api/direct/x"))
+
+
+def test_times_words_and_several_values_are_written_as_the_api_reads_them() -> None:
+    when = datetime(2026, 11, 15, 6, 30, tzinfo=UTC)
+
+    query = get("/x", {"a": when, "b": Instant.of(when), "c": ["x", State.FAILED], "d": True, "e": None, "f": 5}).query
+    body = post(
+        "/x", {"a": when, "b": Instant.of(when), "c": (State.FAILED,), "d": True, "e": MappingProxyType({})}
+    ).content
+
+    assert query == {
+        "a": "2026-11-15T06:30:00+00:00", "b": "2026-11-15T06:30:00.000000Z", "c": "x,FAILED", "d": "true", "f": "5"
+    }  # fmt: skip
+    assert body is not None
+    assert json.loads(body) == {
+        "a": "2026-11-15T06:30:00+00:00", "b": "2026-11-15T06:30:00.000000Z", "c": ["FAILED"], "d": True, "e": {}
+    }  # fmt: skip
+
+
+def test_what_has_no_form_in_json_is_an_error_of_the_caller() -> None:
+    with pytest.raises(TypeError, match="object"):
+        post("/x", {"a": object()}).content  # noqa: B018
+
+
+def heard(plan: Any, answers: Callable[[Any], Any], most: int = 100) -> list[Any]:
+    """What a stream gives, with this server on the other side."""
+    items: list[Any] = []
+    answer: Any = None
+    while len(items) < most:
+        try:
+            step = plan.send(answer)
+        except StopIteration:
+            return items
+        answer = None
+        if isinstance(step, Give):
+            items.append(step.item)
+        elif not isinstance(step, Pause):
+            answer = answers(step)
+    return items
+
+
+def test_a_stream_is_taken_up_again_after_the_last_message_that_came() -> None:
+    opened: list[Request] = []
+    pieces: list[Any] = [b"id: 1\ndata: 1\n\nid: 2\ndata: 2\n\n", Lost("reset"), b"id: 3\ndata: 3\n\n", None]
+
+    def server(step: Any) -> Any:
+        if isinstance(step, Open):
+            opened.append(step.request)
+            return Reply(200, {}, b"")
+        assert isinstance(step, Read)
+        return pieces.pop(0)
+
+    plan = streams.followed(MANNERS, streams.stream_of(get("/api/events")), Message.json, streams.by_last_event_id)
+    items = heard(plan, server, most=3)
+
+    assert items == [1, 2, 3]
+    assert [request.headers.get("Last-Event-ID") for request in opened] == [None, "2"]
+
+
+def test_a_stream_that_never_opens_is_an_error() -> None:
+    plan = streams.followed(MANNERS, streams.stream_of(get("/api/events")), Message.json, streams.by_last_event_id)
+
+    with pytest.raises(NoAnswer):
+        heard(plan, lambda step: LOST)
+
+
+def test_work_on_the_line_is_asked_for_once_and_a_broken_line_is_told() -> None:
+    steps: list[Any] = []
+    pieces: list[Any] = [b'event: started\ndata: {"a": 1}\n\n', Lost("reset")]
+
+    def server(step: Any) -> Any:
+        steps.append(step)
+        return Reply(200, {}, b"") if isinstance(step, Open) else pieces.pop(0)
+
+    plan = streams.heard_once(MANNERS, post("/api/direct/x"), Message.json)
+    with pytest.raises(Unavailable, match="broke before the result came"):
+        heard(plan, server)
+
+    assert sum(isinstance(step, Open) for step in steps) == 1
+
+
+def test_who_is_sent_away_from_the_line_gets_the_error_of_the_stream() -> None:
+    problem = json.dumps({"code": "draining", "detail": "stopping", "status": 503})
+    pieces: list[Any] = [f"event: error\ndata: {problem}\n\n".encode()]
+
+    plan = streams.heard_once(MANNERS, post("/api/direct/x"), Message.json)
+    with pytest.raises(Draining, match="stopping"):
+        heard(plan, lambda step: Reply(200, {}, b"") if isinstance(step, Open) else pieces.pop(0))
+
+
+@given(st.lists(st.integers(0, 200), max_size=8), st.sampled_from(["\n", "\r\n"]))
+def test_messages_are_the_same_however_their_bytes_are_cut(cuts: list[int], end: str) -> None:
+    text = ": open\n\nid: 1\nevent: a\ndata: é\n\n: still here\n\ndata: {\ndata: }\n\nid: 2\ndata: ü\n\n"
+    whole = text.replace("\n", end).encode()
+    edges = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
+
+    messages = Messages()
+    found = [message for a, b in itertools.pairwise(edges) for message in messages.of(whole[a:b])]
+
+    assert found == [Message("a", "é", "1"), Message("message", "{\n}", None), Message("message", "ü", "2")]
