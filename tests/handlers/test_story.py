@@ -350,3 +350,18 @@ def test_the_most_similar_known_story_is_the_one_that_is_named() -> None:
     assert found is not None
     assert found.story_id == "near"
     assert find_duplicate(fingerprint(LIGHTHOUSE), sketch(LIGHTHOUSE), known, threshold=0.999) is None
+
+
+def test_5_without_saving_there_is_one_story_and_its_text_is_the_result(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with scripted(tmp_path, ollama.tells(f"# Light\n\n{LIGHTHOUSE}")) as (submit, _):
+            ended = await submit("story", save_output=False)
+            with pytest.raises(Invalid) as refused:
+                await submit("story", save_output=False, max_stories=2)
+
+        [told] = ended.result["stories"]
+        assert (told["text"], told["file"], told["metadata"]) == (LIGHTHOUSE, None, None)
+        assert names(ended) == []
+        assert refused.value.problems[0].field == "params.max_stories"
+
+    asyncio.run(main())

@@ -1,7 +1,8 @@
 """Answers: JSON that is written once, pages, what was created, and streams of server-sent events."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, TypeVar
 
 import orjson
@@ -10,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from ..engine.idempotency import Once, Replayed, digest
 from ..faces.access import once
+from .schemas import SOME
 
 T = TypeVar("T")
 
@@ -19,6 +21,16 @@ KEEP_ALIVE_SECONDS = 15.0
 
 def answer(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(orjson.dumps(content), status, headers, media_type="application/json")
+
+
+async def answer_many(items: Iterable[object], status: int = 200) -> Response:
+    """A long list, written some at a time: others have their turn in between, and no more than some are held twice."""
+    rest, parts = iter(items), [b'{"items":[']
+    while some := list(islice(rest, SOME)):
+        parts += [orjson.dumps(some)[1:-1], b","]
+        await asyncio.sleep(0)
+    parts[-1] = b"]}"
+    return Response(b"".join(parts), status, media_type="application/json")
 
 
 def created(content: object, location: str, is_new: bool = True) -> Response:
@@ -65,7 +77,8 @@ async def _kept_alive(events: AsyncGenerator[bytes, None]) -> AsyncIterator[byte
                 return
             upcoming = None
     finally:
-        if upcoming is not None and not upcoming.done():
+        if upcoming is not None:
+            # Also one that has just ended: nobody else asks how.
             upcoming.cancel()
             await asyncio.gather(upcoming, return_exceptions=True)
         await events.aclose()

@@ -14,10 +14,10 @@ from ..scheduler import Scheduler
 from . import schemas
 from .answers import answer, created, page
 from .auth import caller_of, of_group
-from .jobs import CancelBody, new_job
+from .jobs import CancelBody, new_jobs
 from .queries import PageQuery, Values, filter_values
 from .routing import needs, router
-from .schemas import Body, KeyedJobBody, Page, Text
+from .schemas import Body, KeyedJobs, Page, Text
 
 groups = router("Groups")
 
@@ -26,7 +26,7 @@ class GroupBody(Body):
     name: Text | None = None
     mode: Annotated[GroupMode, Field(strict=False)]
     on_failure: Annotated[OnFailure, Field(strict=False)] = OnFailure.STOP
-    jobs: Annotated[list[KeyedJobBody], Field(min_length=1, max_length=100_000, description="All of one office")]
+    jobs: Annotated[KeyedJobs, Field(description="All of one office")]
 
 
 class GroupDetail(schemas.Group):
@@ -49,7 +49,7 @@ async def create_group(body: GroupBody, request: Request) -> Response:
     """All of its jobs, or none."""
     scheduler: Scheduler = request.app.state.scheduler
     caller = caller_of(request)
-    wanted = [new_job(job, caller) for job in body.jobs]
+    wanted = await new_jobs(body.jobs, caller)
     group, accepted = await scheduler.accept_group(
         wanted, body.mode, body.on_failure, body.name, request.headers.get("idempotency-key")
     )

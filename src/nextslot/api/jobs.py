@@ -1,26 +1,34 @@
 """Jobs: made, listed, looked at, changed, cancelled, moved, run again."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import Query, Request, Response
-from pydantic import Field
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from .. import arguments, representation
+from ..faces.bulk import BulkCancelled
 from ..lifecycle import Cancellation
 from ..model import MAX_PRIORITY, Confidence, Job, NewJob, Scope, State
 from ..scheduler import Scheduler
 from . import schemas
-from .answers import answer, create_once, created, page
+from .answers import answer, answer_many, create_once, created, page
 from .auth import Caller, caller_of, of_job
+from .problems import MOST_PROBLEMS
 from .queries import JobFilterBody, JobPageQuery, job_filter
 from .routing import needs, router
-from .schemas import Body, JobBody, KeyedJobBody, Page, Text, When
+from .schemas import SOME, Body, JobBody, KeyedJobBody, KeyedJobs, Page, Text, When
 
 jobs = router("Jobs")
 
 
+_SOME = TypeAdapter(list[KeyedJobBody])
+
+
 class BatchBody(Body):
-    jobs: Annotated[list[KeyedJobBody], Field(min_length=1, max_length=100_000)]
+    jobs: KeyedJobs
 
 
 class ChangeBody(Body):
@@ -67,7 +75,7 @@ class Cancelled(schemas.Answer):
     cancelled: int
     stopping: int = Field(description="Running, and told to stop")
     finishing: int = Field(description="Running, and left to finish; nothing is retried")
-    job_ids: list[str] = Field(description="The first 1,000 of each")
+    job_ids: list[str] = Field(description="The first 1,000")
 
 
 class Retried(schemas.Answer):
@@ -106,12 +114,12 @@ async def create_job(body: JobBody, request: Request) -> Response:
 async def create_jobs(body: BatchBody, request: Request) -> Response:
     """Many jobs at once, all or none. They may depend on each other by `key`."""
     scheduler, caller = _of(request)
-    wanted = [new_job(job, caller) for job in body.jobs]
+    wanted = await new_jobs(body.jobs, caller)
     accepted = await scheduler.accept(wanted, request.headers.get("idempotency-key"), "batch")
     made = [one.job for one in accepted]
     attempts = await scheduler.lists.attempts(made) if any(job.retry_of for job in made) else {}
-    items = [representation.job(job, attempts.get(job.job_id, 1)) for job in made]
-    return answer({"items": items}, 201 if any(one.is_new for one in accepted) else 200)
+    items = (representation.job(job, attempts.get(job.job_id, 1)) for job in made)
+    return await answer_many(items, 201 if any(one.is_new for one in accepted) else 200)
 
 
 @jobs.get("/api/jobs", response_model=Page[schemas.Job])
@@ -132,14 +140,7 @@ async def cancel_jobs(body: BulkCancelBody, request: Request) -> Response:
     done = await scheduler.bulk.cancel(
         wanted, all=body.all, include_running=body.include_running, reason=body.reason, interrupt=body.interrupt
     )
-    return answer(
-        {
-            "cancelled": done.cancelled.count,
-            "stopping": done.stopping.count,
-            "finishing": done.finishing.count,
-            "job_ids": [*done.cancelled.ids, *done.stopping.ids, *done.finishing.ids],
-        }
-    )
+    return cancelled(done)
 
 
 @jobs.post("/api/jobs/retry", response_model=Retried)
@@ -221,6 +222,40 @@ async def rerun_job(job_id: str, request: Request, body: RerunBody | None = None
         read=scheduler.job,
     )
     return _created(job, is_new, await _shown(scheduler, job))
+
+
+async def new_jobs(items: Sequence[Any], caller: Caller) -> list[NewJob]:
+    """What the engine is asked for by a long list, looked at some at a time: others have their turn in between."""
+    wanted: list[NewJob] = []
+    errors: list[Any] = []
+    for start in range(0, len(items), SOME):
+        try:
+            wanted += [new_job(body, caller) for body in _SOME.validate_python(items[start : start + SOME])]
+        except ValidationError as error:
+            errors += [_placed(one, start) for one in error.errors()]
+            if len(errors) >= MOST_PROBLEMS:
+                break
+        await asyncio.sleep(0)
+    if errors:
+        raise RequestValidationError(errors)
+    return wanted
+
+
+def _placed(error: Any, start: int) -> Any:
+    """An error in one of the items, where it is in the request."""
+    index, *rest = error["loc"]
+    return {**error, "loc": ("body", "jobs", start + index, *rest)}
+
+
+def cancelled(done: BulkCancelled) -> Response:
+    return answer(
+        {
+            "cancelled": done.cancelled.count,
+            "stopping": done.stopping.count,
+            "finishing": done.finishing.count,
+            "job_ids": list(done.job_ids),
+        }
+    )
 
 
 def new_job(body: JobBody, caller: Caller) -> NewJob:

@@ -9,19 +9,19 @@ from .. import representation
 from ..lifecycle import Cancellation
 from ..model import MAX_PRIORITY, Office, Scope
 from ..model import Page as PageOf
+from ..policy import requests
 from ..policy.offices import ExecutionStatus, OfficeJobStatus
 from ..scheduler import Scheduler
 from .answers import answer, create_once, created, page
 from .auth import caller_of, of_path, whole
-from .queries import Limit as PageLimit
+from .jobs import Cancelled, cancelled
 from .queries import PageQuery
-from .queries import Query as QueryModel
 from .routing import needs, router
 from .schemas import Answer, Body, Page, RetryPolicy, Text, Time, WebhookBody
 
 offices = router("Offices")
 
-Milliseconds = Annotated[int, Field(ge=1, le=10**12)]
+Milliseconds = Annotated[int | float, Field(gt=0, le=requests.MAX_SECONDS * 1000)]
 Limit = Annotated[int, Field(ge=0, le=1_000_000, description="0: no limit")]
 
 
@@ -76,11 +76,13 @@ class ConfigBody(Body):
     """What is not given stays; a lower limit stops no running job."""
 
     maxConcurrentJobs: Limit | None = None  # noqa: N815 - the seed's own words
-    maxConcurrentByRole: dict[str, Limit] | None = None  # noqa: N815
-    defaultTimeout: Milliseconds | None = Field(None, description="null: none")  # noqa: N815
+    maxConcurrentByRole: dict[str, Limit] | None = Field(None, description="The whole map; null: none")  # noqa: N815
+    defaultTimeout: Milliseconds | None = Field(None, description="Milliseconds; null: none")  # noqa: N815
     maxRetries: int | None = Field(None, ge=0, le=1000)  # noqa: N815
     retryBackoff: Literal["exponential", "linear"] | None = None  # noqa: N815
-    retryBaseDelay: int | None = Field(None, ge=0, le=10**12)  # noqa: N815
+    retryBaseDelay: Annotated[int | float, Field(ge=0, le=requests.MAX_SECONDS * 1000)] | None = Field(  # noqa: N815
+        None, description="Milliseconds"
+    )
 
 
 class OfficeAnswer(Answer):
@@ -108,10 +110,6 @@ class Execution(Answer):
     status: ExecutionStatus
     error_message: str | None
     created_at: Time
-
-
-class Executions(Answer):
-    items: list[Execution]
 
 
 class Blocker(Answer):
@@ -144,13 +142,6 @@ class OfficeJobs(Answer):
     items: list[OfficeJob]
 
 
-class CancelledAll(Answer):
-    cancelled: int
-    stopping: int
-    finishing: int
-    job_ids: list[str] = Field(description="The first 1,000")
-
-
 class Stats(Answer):
     office_id: str
     pending: int
@@ -159,16 +150,16 @@ class Stats(Answer):
     done: int
     failed: int
     cancelled: int
-    avg_completion_time: float | None = Field(description="Milliseconds")
+    avg_completion_time: float = Field(description="Milliseconds from the first start to the completion; 0 if none is")
 
 
 class Config(Answer):
     maxConcurrentJobs: int  # noqa: N815
     maxConcurrentByRole: dict[str, int]  # noqa: N815
-    defaultTimeout: int | None = Field(description="Milliseconds")  # noqa: N815
+    defaultTimeout: float | None = Field(description="Milliseconds")  # noqa: N815
     maxRetries: int  # noqa: N815
     retryBackoff: Literal["exponential", "linear"]  # noqa: N815
-    retryBaseDelay: int = Field(description="Milliseconds")  # noqa: N815
+    retryBaseDelay: float = Field(description="Milliseconds")  # noqa: N815
 
 
 class OfficeEvent(Answer):
@@ -181,7 +172,8 @@ class OfficeEvent(Answer):
 
 class OfficeEvents(Answer):
     items: list[OfficeEvent]
-    next_after: int = Field(description="Where to go on from: `after` of the next request")
+    next_cursor: str | None
+    next_after: int = Field(description="For who comes back later: `after` of the request for what happened since")
 
 
 class OfficeJobQuery(PageQuery):
@@ -190,9 +182,8 @@ class OfficeJobQuery(PageQuery):
     task_id: str | None = None
 
 
-class OfficeEventQuery(QueryModel):
-    after: int = Field(0, ge=0, lt=2**53)
-    limit: PageLimit = 100
+class OfficeEventQuery(PageQuery):
+    after: int = Field(0, ge=0, lt=2**53, description="The number of an event; not used with a cursor")
 
 
 @offices.post("/api/offices", status_code=201, response_model=OfficeAnswer)
@@ -248,8 +239,10 @@ async def submit_jobs(office_id: str, body: OfficeJobsBody, request: Request) ->
     """A graph of jobs, all or none. A cycle is answered with the jobs that form it."""
     scheduler: Scheduler = request.app.state.scheduler
     wanted = [job.given() for job in body.jobs]
-    made = await scheduler.offices.submit(office_id, wanted, body.task_id, request.headers.get("idempotency-key"))
-    return answer({"items": [representation.office_job(one) for one in made]}, 201)
+    caller, key = caller_of(request), request.headers.get("idempotency-key")
+    created_by = None if caller.key_id is None else caller.name
+    made, is_new = await scheduler.offices.accept(office_id, wanted, body.task_id, key, created_by)
+    return answer({"items": [representation.office_job(one) for one in made]}, 201 if is_new else 200)
 
 
 @offices.get("/api/offices/{office_id}/jobs", response_model=Page[OfficeJob])
@@ -261,14 +254,15 @@ async def list_jobs(office_id: str, query: Annotated[OfficeJobQuery, Query()], r
     return page([representation.office_job(one) for one in found.items], found.next_cursor)
 
 
-@offices.post("/api/offices/{office_id}/jobs/cancel-all", response_model=CancelledAll)
+@offices.post("/api/offices/{office_id}/jobs/cancel-all", response_model=Cancelled)
 @needs(Scope.OPERATE, of_path)
 async def cancel_all(office_id: str, request: Request, body: CancelAllBody | None = None) -> Response:
-    """Everything of the office, or of one task, that has not ended (US-JS06)."""
+    """Everything of the office, or of one task, that has not ended (US-JS06), in small transactions: what is
+    cancelled stays so if this is cut short."""
     scheduler: Scheduler = request.app.state.scheduler
     asked = body or CancelAllBody()
     done = await scheduler.offices.cancel_all(office_id, asked.task_id, asked.include_running, asked.reason)
-    return answer(representation.cancelled_all(done))
+    return cancelled(done)
 
 
 @offices.get("/api/offices/{office_id}/jobs/{job_id}", response_model=OfficeJob)
@@ -278,13 +272,13 @@ async def get_job(office_id: str, job_id: str, request: Request) -> Response:
     return answer(representation.office_job(await scheduler.offices.job(office_id, job_id)))
 
 
-@offices.get("/api/offices/{office_id}/jobs/{job_id}/executions", response_model=Executions)
+@offices.get("/api/offices/{office_id}/jobs/{job_id}/executions", response_model=Page[Execution])
 @needs(Scope.READ, of_path)
 async def list_executions(office_id: str, job_id: str, request: Request) -> Response:
     """Each attempt, from the first on."""
     scheduler: Scheduler = request.app.state.scheduler
     found = await scheduler.offices.executions(office_id, job_id)
-    return answer({"items": [representation.execution(one) for one in found]})
+    return page([representation.execution(one) for one in found], None)
 
 
 @offices.post("/api/offices/{office_id}/jobs/{job_id}/retry", response_model=OfficeJob)
@@ -353,11 +347,11 @@ async def process(office_id: str, request: Request) -> Response:
 @offices.get("/api/offices/{office_id}/events", response_model=OfficeEvents)
 @needs(Scope.READ, of_path)
 async def list_events(office_id: str, query: Annotated[OfficeEventQuery, Query()], request: Request) -> Response:
-    """The oldest first, from a number on."""
+    """The oldest first. A page may have fewer than `limit`, or none, and still not be the last."""
     scheduler: Scheduler = request.app.state.scheduler
-    found, next_after = await scheduler.offices.events(office_id, query.after, query.limit)
-    items = [representation.office_event(one) for one in found]
-    return answer({"items": items, "next_after": next_after})
+    found = await scheduler.offices.events(office_id, query.after, query.cursor, query.limit)
+    items = [representation.office_event(one) for one in found.items]
+    return answer({"items": items, "next_cursor": found.next_cursor, "next_after": found.next_after})
 
 
 def _said(body: Body, but: tuple[str, ...] = ()) -> dict[str, Any]:

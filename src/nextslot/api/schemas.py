@@ -7,8 +7,19 @@ import re
 from copy import copy
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+    create_model,
+)
 
+from ..engine.intake import MAX_BATCH
 from ..model import (
     MAX_PRIORITY,
     Backoff,
@@ -53,6 +64,8 @@ When = Annotated[
 ]
 Id = Annotated[str, Field(examples=["0193f6a2-7b1c-7c3e-8d52-6f0a9e1b2c3d"])]
 Text = Annotated[str, Field(min_length=1, max_length=requests.MAX_TEXT)]
+# Items of a long list that are worked on without a break: a few milliseconds.
+SOME = 500
 Seconds = Annotated[float, Field(gt=0, le=requests.MAX_SECONDS)]
 
 
@@ -281,12 +294,19 @@ class RetryPolicyBody(Body):
 class JobBody(Body):
     template_id: str | None = Field(None, description="Or `job_type`: one of the two is needed")
     job_type: Text | None = Field(None, examples=["thumbnail"])
-    params: dict[str, Any] = Field({}, examples=[{"path": "a.png", "size": 256}])
+    # From a factory: a default that can be changed would be copied, deeply, for every job of a batch.
+    params: dict[str, Any] = Field(
+        default_factory=dict, examples=[{"path": "a.png", "size": 256}], json_schema_extra={"default": {}}
+    )
     priority: int = Field(0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
     urgent: bool = Field(False, description="Before everything else in its office")
     scheduled_for: When | None = Field(None, description="Not before then")
     expires_at: When | None = Field(None, description="Cancelled if it has not started by then")
-    depends_on: list[str] = Field([], description="Jobs of the same office, or keys of the same request")
+    depends_on: list[str] = Field(
+        default_factory=list,
+        description="Jobs of the same office, or keys of the same request",
+        json_schema_extra={"default": []},
+    )
     on_dependency_failure: Literal["wait", "cancel"] | None = None
     role: Text | None = None
     task_id: Text | None = None
@@ -302,3 +322,11 @@ class JobBody(Body):
 
 class KeyedJobBody(JobBody):
     key: Text | None = Field(None, description="What `depends_on` of the same request may name")
+
+
+def _later(value: object, validate: ValidatorFunctionWrapHandler) -> object:
+    return value if isinstance(value, list) and SOME < len(value) <= MAX_BATCH else validate(value)
+
+
+# A long list is only let through here: `jobs.new_jobs` validates it, some at a time.
+KeyedJobs = Annotated[list[KeyedJobBody], Field(min_length=1, max_length=MAX_BATCH), WrapValidator(_later)]

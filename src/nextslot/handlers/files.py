@@ -2,10 +2,12 @@
 
 import logging
 import os
+import shutil
 import stat
 import threading
 from pathlib import Path
 
+from ..clock import Instant
 from ..model import Artifact
 from ..policy.requests import is_storable
 
@@ -59,6 +61,26 @@ class RunFiles:
                 else:
                     log.warning("%r of run %s is not kept as an artifact", inside, run_id)
         return tuple(found)
+
+
+    def older_than(self, before: Instant) -> list[tuple[str, Instant]]:
+        """Runs whose log, or whose artifacts, were last changed before a time, and when that was."""
+        changed: dict[str, Instant] = {}
+        for kind in ("logs", "artifacts"):
+            for path in sorted((self._data / kind).glob("??/*")):
+                at = Instant(path.lstat().st_mtime_ns // 1000)
+                run_id = path.name.removesuffix(".log")
+                changed[run_id] = max(changed.get(run_id, at), at)
+        return [(run_id, at) for run_id, at in changed.items() if at < before]
+
+    def remove(self, run_id: str) -> None:
+        """Its log and its artifacts; what is gone already is fine."""
+        self.log_file(run_id).unlink(missing_ok=True)
+        root = self.artifacts_root(run_id)
+        if root.is_symlink():
+            root.unlink()
+        else:
+            shutil.rmtree(root, ignore_errors=True)
 
 
 def _size(path: Path) -> int | None:

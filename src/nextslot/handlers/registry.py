@@ -46,8 +46,9 @@ class JobType:
 
     def needs(self, params: Mapping[str, Any]) -> dict[str, int]:
         """The resources of a job with these parameters: the type's own, and what follows from the parameters."""
-        inferred = {} if self.infer_resources is None else resource_units(self.infer_resources(params))
-        return {**self.resources, **inferred}
+        if self.infer_resources is None:
+            return dict(self.resources)
+        return {**self.resources, **resource_units(self.infer_resources(params))}
 
     def problems(self, params: Mapping[str, Any]) -> list[Problem]:
         """Everything about these parameters that does not fit."""
@@ -146,10 +147,12 @@ class JobTypes:
 
 def resource_units(resources: Mapping[str, int] | Sequence[str] | None) -> dict[str, int]:
     """Name → units; a list of names means one unit each."""
+    if resources is None:
+        return {}
     problems = list(resource_problems(resources))
     if problems:
         raise Invalid(problems)
-    return dict(resources) if isinstance(resources, Mapping) else dict.fromkeys(resources or (), 1)
+    return dict(resources) if isinstance(resources, Mapping) else dict.fromkeys(resources, 1)
 
 
 def signature_schema(handler: Handler) -> dict[str, Any]:

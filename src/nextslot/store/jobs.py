@@ -131,9 +131,12 @@ def ending_facts(tx: Tx, job_id: str) -> EndingFacts | None:
     row = tx.row("jobs.ending_facts", job_id=job_id)
     if row is None:
         return None
-    *facts, started_at, policy, mode = row
-    mode = None if mode is None else CancelMode(mode)
-    return EndingFacts(*facts, Instant(started_at), codec.policy(policy), mode)
+    (office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, has_webhook,
+     started_at, policy, mode) = row  # fmt: skip
+    return EndingFacts(
+        office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, has_webhook,
+        Instant(started_at), codec.policy(policy), None if mode is None else CancelMode(mode),
+    )  # fmt: skip
 
 
 def succeed(tx: Tx, job_id: str, outcome: RunStatus, now: Instant) -> bool:

@@ -94,7 +94,8 @@ def ask(path: Path, work: Work[T]) -> T:
     """What a work finds, as of one moment; also while a scheduler writes."""
     with _opened(path) as connection:
         connection.execute("begin")
-        return work(SqliteTx(connection))
+        found = work(SqliteTx(connection))
+    return found
 
 
 def repair(path: Path) -> int:

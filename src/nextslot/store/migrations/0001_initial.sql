@@ -232,13 +232,13 @@ create table artifacts (
 create table dependencies (
     job_id text not null references jobs,
     depends_on text not null references jobs,
-    chain_id text not null,
+    chain_id text not null references jobs,
     is_met {int} not null check (is_met in (0, 1)),
     primary key (job_id, depends_on)
 ) {table};
 
-create index dependencies_unmet on dependencies (chain_id) where is_met = 0;
--- Who waits, or waited, for a job that is to be purged.
+-- Who waits for a chain; and, of chains and jobs that are to be purged, who ever did.
+create index dependencies_chain on dependencies (chain_id, is_met);
 create index dependencies_on on dependencies (depends_on);
 
 create table idempotency_keys (

@@ -1,0 +1,8 @@
+-- columns: each database keeps its catalogue in its own place
+select found.column_name::text, coalesce(keys.ordinal_position, 0)::bigint
+from information_schema.columns found
+left join information_schema.key_column_usage keys
+    on keys.table_schema = found.table_schema and keys.table_name = found.table_name
+        and keys.column_name = found.column_name and keys.constraint_name = :table_name || '_pkey'
+where found.table_schema = current_schema() and found.table_name = :table_name
+order by found.ordinal_position;
