@@ -75,18 +75,17 @@ async def post(app: Any, path: str, body: bytes) -> bytes:
 
 
 async def longest_stall(work: Awaitable[object]) -> float:
-    """How long the event loop could do nothing else while `work` ran, in ms."""
+    """The longest piece of work that the event loop did without a break while `work` ran, in ms of its thread's CPU."""
     worst, is_done = 0.0, False
 
     async def watch() -> None:
         nonlocal worst
         while not is_done:
-            began = time.perf_counter()
-            await asyncio.sleep(0.001)
-            worst = max(worst, time.perf_counter() - began)
+            began = time.thread_time()
+            await asyncio.sleep(0)
+            worst = max(worst, time.thread_time() - began)
 
     watcher = asyncio.create_task(watch())
-    await asyncio.sleep(0.01)
     await work
     is_done = True
     await watcher
@@ -106,7 +105,7 @@ async def measure(folder: Path, size: int, rounds: int) -> None:
             print(f"{name:6} batch route: {median:6.1f} µs of CPU a job (least {least:.1f}): {1e6 / median:8,.0f}/s")
         body = json.dumps({"jobs": [PLAIN] * 100_000}).encode()
         stall = await longest_stall(post(app, "/api/jobs/batch", body))
-        print(f"100,000 jobs in a request: the event loop stood still for {stall:.0f} ms at most")
+        print(f"100,000 jobs in a request: the event loop worked {stall:.0f} ms of CPU without a break at most")
 
 
 def main() -> None:

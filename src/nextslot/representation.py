@@ -5,6 +5,7 @@ holds the two together.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from .clock import Instant
 from .model import (
@@ -34,7 +35,7 @@ from .model import (
     Why,
 )
 from .policy import cron
-from .policy.offices import CancelledAll, Execution, OfficeConfig, OfficeJob, OfficeStats
+from .policy.offices import Execution, OfficeConfig, OfficeJob, OfficeStats
 
 
 def job(value: Job, attempt: int) -> dict[str, Json]:
@@ -321,15 +322,6 @@ def office_event(value: Event) -> dict[str, Json]:
     }
 
 
-def cancelled_all(value: CancelledAll) -> dict[str, Json]:
-    return {
-        "cancelled": value.cancelled,
-        "stopping": value.stopping,
-        "finishing": value.finishing,
-        "job_ids": list(value.job_ids),
-    }
-
-
 def why(value: Why) -> dict[str, Json]:
     return {
         "job_id": value.job_id,
@@ -484,4 +476,10 @@ def artifacts(values: Sequence[Artifact]) -> list[Mapping[str, Json]]:
 
 
 def time(value: Instant | None) -> str | None:
-    return None if value is None else str(value)
+    return None if value is None else _written(value)
+
+
+@lru_cache(maxsize=1024)
+def _written(value: Instant) -> str:
+    """Things that come together have their times in common: of a page or a batch of jobs most are written already."""
+    return str(value)

@@ -34,6 +34,7 @@ from .engine.outages import Outages, Probe
 from .engine.queue import QueueManager
 from .engine.recovery import Recovered, Recovery
 from .engine.replay import Rules
+from .engine.retention import Retention
 from .engine.retry import Retried, RetryController
 from .engine.runner import Runner
 from .engine.schedule_settings import ScheduleSettings
@@ -53,6 +54,7 @@ from .faces.keys import Keys
 from .faces.legacy import Legacy
 from .faces.lists import Lists
 from .faces.offices import Offices
+from .faces.retention import Purges
 from .faces.schedules import Schedules
 from .faces.templates import Templates
 from .faces.tuning import Tunable, Tuning
@@ -73,16 +75,14 @@ from .model import (
     Job,
     Json,
     NewJob,
-    Office,
     OnFailure,
-    Reservation,
     Run,
     RunStatus,
     State,
     default_office,
 )
 from .policy.limits import ConcurrencyPolicy, Limits
-from .store import direct, groups, jobs, lanes, offices, runs
+from .store import direct, groups, jobs, lanes, runs
 from .store.jobs import Place
 from .store.open import abandon_store, data_directory, open_store
 from .store.store import Store, Tx
@@ -197,6 +197,8 @@ class Scheduler:
         self._audit = AuditLog(kit.chance)
         self._access = Access(self._clock, self._audit, self.tracer)
         self.files = Files(self._files)
+        self._retention = Retention(self._clock, self._files, threads)
+        self.retention = Purges(self._access, self._retention)
         schedule_settings = ScheduleSettings(kit, self._intake, self._trigger, self._audit)
         template_settings = TemplateSettings(kit, self._intake, schedule_settings, self._audit)
         self.templates = Templates(self._access, template_settings)
@@ -207,7 +209,9 @@ class Scheduler:
         self.bulk = Bulk(self._access, BulkActions(self._endings, self._retries, self._intake))
         office_jobs = OfficeJobs(kit, self._intake, self._queue, self._retries, self._endings)
         self.legacy = Legacy(self._access, self.job_types, self._intake, self._endings)
-        self.offices = Offices(self._access, kit.chance, self._offices, office_jobs, self._queue, self._audit)
+        self.offices = Offices(
+            self._access, kit.chance, self._offices, office_jobs, self._queue, self.bulk, self._audit
+        )
         tunable = Tunable(
             self._offices, self._dispatcher, self._intake, self._direct, self._webhooks, self._deliveries
         )
@@ -261,14 +265,7 @@ class Scheduler:
         """Opens the store, repairs what the last life left (section 15), and begins to dispatch."""
         if self._store is not None:
             raise NextslotError("this scheduler has been started already")
-        store = open_store(
-            self._url,
-            self._close_transaction,
-            threaded=self._is_threaded,
-            synchronous=self._synchronous,
-            meters=self.meters,
-        )
-        self._store = store
+        store = self._store = self._open_store()
         self._access.is_draining = False
         self._events.open()
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
@@ -292,12 +289,22 @@ class Scheduler:
             # Callers from here on: until now they hear that it is starting.
             self._access.open(store)
             await self.process()
+            self._retention.start(store)
         except BaseException:
             # Else the database would stay locked, with nobody to stop.
             if self._store is store:
                 await self.stop(grace_seconds=0)
             raise
         return self.recovered
+
+    def _open_store(self) -> Store:
+        return open_store(
+            self._url,
+            self._close_transaction,
+            threaded=self._is_threaded,
+            synchronous=self._synchronous,
+            meters=self.meters,
+        )
 
     async def process(self) -> None:
         """Looks at every office's queue and starts what may start: what happens by itself, asked for by hand.
@@ -325,6 +332,7 @@ class Scheduler:
         log.info("stopping: %d jobs are running", len(runner.running))
         grace = self.shutdown_grace_seconds if grace_seconds is None else grace_seconds
         await self._wait_for_the_end(runner, grace)
+        await self._retention.close()
         await self._deliveries.close()
         await self._timeouts.close()
         await self._direct.close()
@@ -570,26 +578,11 @@ class Scheduler:
     async def cancel_direct(self, direct_id: str) -> Direct:
         return await self._access.write(lambda tx: self._direct.cancel(tx, direct_id, self._clock.now()))
 
-    async def reservations(self, limit: int = 50) -> list[Reservation]:
-        """The newest first."""
-        return await self._access.read(lambda tx: direct.reservations(tx, Instant(2**62), limit))
-
     # Resources.
 
     def probe(self, resource: str, probe: Probe) -> None:
         """How to ask whether a resource that was held because it did not answer does so again."""
         self._outages.set_probe(resource, probe)
-
-    # Offices.
-
-    async def create_office(self, office_id: str, **settings: Any) -> Office:
-        return await self._access.write(lambda tx: self._offices.create(tx, office_id, settings, self._clock.now()))
-
-    async def change_office(self, office_id: str, **settings: Any) -> Office:
-        return await self._access.write(lambda tx: self._offices.change(tx, office_id, settings))
-
-    async def office(self, office_id: str) -> Office:
-        return arguments.found(await self._access.read(lambda tx: offices.get(tx, office_id)), "office", office_id)
 
     # Reads.
 
@@ -618,11 +611,11 @@ class Scheduler:
 
     async def queue(self, office_id: str = "default", after: Place | None = None, limit: int = 500) -> list[Job]:
         """The office's queue in its order, waiting jobs too; from a place on."""
-        await self.office(office_id)
+        await self.offices.get(office_id)
         return await self._access.read(lambda tx: jobs.queue(tx, office_id, after, limit))
 
     async def running(self, office_id: str = "default") -> list[Job]:
-        await self.office(office_id)
+        await self.offices.get(office_id)
         return await self._access.read(lambda tx: jobs.running_of(tx, office_id))
 
     def progress(self, run_id: str) -> tuple[float | None, str] | None:
@@ -671,6 +664,7 @@ class Scheduler:
         if self._store is not None and self._runner is not None:
             abandon_store(self._store)
             await self._runner.abandon()
+            await self._retention.close()
             await self._deliveries.abandon()
         self._access.close()
         self._store = self._runner = None

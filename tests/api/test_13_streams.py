@@ -49,7 +49,7 @@ def test_a_reader_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_a_reader_hears_only_what_it_asked_for(tmp_path: Path) -> None:
     async def main(server: Server) -> None:
-        await server.scheduler.create_office("b")
+        await server.scheduler.offices.create("b")
         await submitted(server, "echo")
         job = (await server.client.post("/api/jobs", json={"job_type": "echo", "office_id": "b"})).json()
 

@@ -234,5 +234,5 @@ def started(data: Path, *options: str) -> Iterator[Running]:
 
 
 def run(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [NEXTSLOT, *arguments, "--data", data]
+    command = [str(NEXTSLOT), *arguments, "--data", str(data)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=data)

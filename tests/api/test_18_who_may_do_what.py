@@ -292,7 +292,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
 async def _furnish(server: ServerThread) -> World:
     scheduler = server.server.scheduler
     for office_id in ("a", "b"):
-        await scheduler.create_office(office_id, max_concurrent_jobs=0)
+        await scheduler.offices.create(office_id, max_concurrent_jobs=0)
     failed = await scheduler.submit("fail", office_id="a")
     await scheduler.wait(failed.job_id)
     run = await scheduler.run_of(failed.job_id)

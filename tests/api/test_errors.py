@@ -86,6 +86,29 @@ def test_a_batch_with_one_bad_job_says_which_and_stores_nothing(client: httpx2.C
     assert client.get("/api/events", params={"limit": 500}).json()["items"] == before
 
 
+def test_every_bad_job_of_a_long_batch_is_named_and_nothing_is_stored(tmp_path: Path) -> None:
+    jobs: list[dict[str, Any]] = [{"job_type": "echo"} for _ in range(1200)]
+    jobs[3]["priority"], jobs[700]["params"], jobs[1199]["tittle"] = "high", [], "x"
+    with ServerThread(tmp_path) as server, httpx2.Client(base_url=server.url, timeout=60) as client:
+        answer = client.post("/api/jobs/batch", json={"jobs": jobs})
+
+        assert problem(answer) == (422, "invalid")
+        fields = [one["field"] for one in answer.json()["errors"]]
+        assert fields == ["jobs.3.priority", "jobs.700.params", "jobs.1199.tittle"]
+        assert client.get("/api/jobs").json()["items"] == []
+
+
+def test_a_long_batch_is_answered_with_all_its_jobs_in_its_order(tmp_path: Path) -> None:
+    jobs = [{"job_type": "echo", "title": f"number {number}"} for number in range(1001)]
+    with ServerThread(tmp_path) as server, httpx2.Client(base_url=server.url, timeout=60) as client:
+        answer = client.post("/api/jobs/batch", json={"jobs": jobs})
+
+        assert answer.status_code == 201
+        made = answer.json()["items"]
+        assert [one["title"] for one in made] == [one["title"] for one in jobs]
+        assert client.get(f"/api/jobs/{made[-1]['job_id']}").json()["title"] == "number 1000"
+
+
 def test_an_unknown_job_type_is_422_and_names_those_there_are(client: httpx2.Client) -> None:
     answer = client.post("/api/jobs", json={"job_type": "ecko"})
 

@@ -261,7 +261,7 @@ def test_a_bad_file_changes_nothing(tmp_path: Path) -> None:
             await server.reload("[offices.default]\nmax_concurrent_jobs = 3\n[server]\nprot = 1")
 
         assert await running(server.scheduler) == 1
-        assert (await server.scheduler.office("default")).max_concurrent_jobs == 1
+        assert (await server.scheduler.offices.get("default")).max_concurrent_jobs == 1
 
     with_server(tmp_path, "", main)
 
@@ -438,11 +438,11 @@ def test_a_setting_that_the_file_names_cannot_be_changed_through_the_API(tmp_pat
         scheduler = server.scheduler
 
         with pytest.raises(Conflict, match="'max_concurrent_jobs' of the office 'web' is set in the configuration"):
-            await scheduler.change_office("web", max_concurrent_jobs=9)
+            await scheduler.offices.change("web", max_concurrent_jobs=9)
         with pytest.raises(Conflict, match="'retry_policy'"):
-            await scheduler.change_office("web", retry_policy={"max_attempts": 9})
+            await scheduler.offices.change("web", retry_policy={"max_attempts": 9})
 
-        changed = await scheduler.change_office(
+        changed = await scheduler.offices.change(
             "web", name="Web", max_concurrent_jobs=2, retry_policy={"base_delay_seconds": 5}
         )
         assert (changed.name, changed.retry_policy.max_attempts, changed.retry_policy.base_delay_seconds) == (
@@ -458,18 +458,18 @@ def test_a_setting_that_the_file_no_longer_names_stays_as_it_is_and_is_free_agai
     async def main(server: Server) -> None:
         await server.reload("")
 
-        assert (await server.scheduler.office("web")).max_concurrent_jobs == 2
-        assert (await server.scheduler.change_office("web", max_concurrent_jobs=9)).max_concurrent_jobs == 9
+        assert (await server.scheduler.offices.get("web")).max_concurrent_jobs == 2
+        assert (await server.scheduler.offices.change("web", max_concurrent_jobs=9)).max_concurrent_jobs == 9
 
     with_server(tmp_path, "[offices.web]\nmax_concurrent_jobs = 2", main)
 
 
 def test_what_the_file_names_wins_over_what_was_stored_also_after_a_restart(tmp_path: Path) -> None:
     async def change(server: Server) -> None:
-        await server.scheduler.change_office("default", max_concurrent_jobs=7, timeout_seconds=5)
+        await server.scheduler.offices.change("default", max_concurrent_jobs=7, timeout_seconds=5)
 
     async def look(server: Server) -> None:
-        office = await server.scheduler.office("default")
+        office = await server.scheduler.offices.get("default")
         await submit(server.scheduler, 4)
         assert (office.max_concurrent_jobs, office.timeout_seconds) == (2, None)
         assert await running(server.scheduler) == 2

@@ -1,11 +1,16 @@
 """examples/office runs as it stands, and does what its README says; docs/offices.md names what there is."""
 
 import inspect
+import json
+import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
+from nextslot import Client
 from nextslot.clock import Instant
 from nextslot.faces.offices import Offices
 from nextslot.model import Office
@@ -38,6 +43,65 @@ def test_the_office_example_times_out_once_fails_once_and_ends_with_everything_d
     ]
     assert summary.startswith("5 done, 0 failed, ")
     assert len(list(tmp_path.rglob("report.md"))) == 5
+
+
+def test_what_the_readme_of_the_example_says_to_paste_works_over_http(tmp_path: Path) -> None:
+    begin, submit, more, change = re.findall(r"```sh\n(.*?)```", (EXAMPLE / "README.md").read_text(), re.DOTALL)
+    copy, serve = begin.splitlines()
+    terminal = Terminal(tmp_path)
+    terminal.paste(copy)
+    with subprocess.Popen(["bash", "-c", f"exec {serve} --port 0 --json"], **terminal.options) as server:
+        try:
+            assert server.stdout is not None
+            terminal.url = json.loads(server.stdout.readline())["url"]
+
+            made = terminal.paste(submit)
+            terminal.until_done(5)
+            told = terminal.paste(more)
+            refused = json.loads(terminal.paste(change))
+        finally:
+            server.kill()
+
+    assert made.startswith('{"items":[')
+    assert ("1 told to stop" in told, '"done":5' in told) == (True, True), told
+    assert (refused["status"], refused["code"]) == (409, "conflict")
+
+
+class Terminal:
+    """A shell in a directory that has the examples and the program."""
+
+    url = ""
+
+    def __init__(self, directory: Path) -> None:
+        (directory / "examples").symlink_to(EXAMPLE.parent)
+        program = directory / "bin/nextslot"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m nextslot.cli.main "$@"\n')
+        program.chmod(0o755)
+        path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+        self.options: dict[str, Any] = {
+            "cwd": directory,
+            "env": {**os.environ, "PATH": path, "COLUMNS": "200"},
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "text": True,
+        }
+
+    def paste(self, lines: str) -> str:
+        self.options["env"]["NEXTSLOT_URL"] = self.url
+        pasted = lines.replace("http://127.0.0.1:8000", self.url)
+        ran = subprocess.run(["bash", "-ec", pasted], timeout=60, check=False, **self.options)
+        assert ran.returncode == 0, ran.stderr
+        return str(ran.stdout)
+
+    def until_done(self, count: int) -> None:
+        end = time.monotonic() + 60
+        with Client(self.url) as client:
+            while client.offices.stats("login").done < count:
+                assert time.monotonic() < end, client.offices.stats("login")
+                time.sleep(0.1)
+            attempts = {one.role: len(one.executions) for one in client.offices.jobs_page("login").items}
+        assert attempts == {"PO": 1, "Architect": 1, "FE": 2, "BE": 2, "QA": 1}
 
 
 def test_every_method_of_offices_is_listed_with_its_parameters() -> None:

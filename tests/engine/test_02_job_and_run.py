@@ -62,11 +62,11 @@ def test_INV_005_a_job_does_not_follow_later_changes_of_its_office_or_its_type(t
     async def main(scheduler: Scheduler) -> None:
         scheduler.job_type("typed", resources=["gpu"], timeout_seconds=50, retry_policy={"max_attempts": 1})(one)
         await scheduler.pause()
-        await scheduler.create_office("o", on_dependency_failure="cancel", webhook={"url": "http://127.0.0.1/"})
+        await scheduler.offices.create("o", on_dependency_failure="cancel", webhook={"url": "http://127.0.0.1/"})
         job = await scheduler.submit("typed", office_id="o")
         plain = await scheduler.submit("work", office_id="o")
         changes: dict[str, Any] = {"timeout_seconds": 1, "retry_policy": {"max_attempts": 9}}
-        await scheduler.change_office("o", on_dependency_failure="wait", webhook=None, **changes)
+        await scheduler.offices.change("o", on_dependency_failure="wait", webhook=None, **changes)
         await scheduler.stop()
 
         async with new_scheduler(tmp_path, seed=1) as second:
@@ -85,7 +85,7 @@ def test_what_a_request_says_comes_before_its_type_and_that_before_its_office(tm
     async def main(scheduler: Scheduler) -> None:
         policy = {"max_attempts": 5, "base_delay_seconds": 1}
         scheduler.job_type("typed", timeout_seconds=50, stall_timeout_seconds=7, retry_policy=policy)(one)
-        await scheduler.create_office("o")
+        await scheduler.offices.create("o")
 
         said = await scheduler.submit("typed", office_id="o", timeout_seconds=3, retry_policy={"max_attempts": 0})
         of_type = await scheduler.submit("typed", office_id="o")
@@ -183,7 +183,7 @@ def test_5_1_RUNNING_and_its_run_appear_together_and_end_together(tmp_path: Path
 
     async def main(scheduler: Scheduler) -> None:
         watch_commits(scheduler, tmp_path, seen)
-        await scheduler.create_office("o")
+        await scheduler.offices.create("o")
         jobs = [await scheduler.submit(kind, office_id="o") for kind in ("work", "fail", "skip", "stubborn")]
         await scheduler.cancel(jobs[3].job_id)
         for job in jobs:
@@ -592,7 +592,7 @@ async def one(run: Any, seconds: float = 1) -> None:
 
 
 async def one_job_in_each_state(scheduler: Scheduler) -> dict[State, Job]:
-    await scheduler.change_office("default", retry_policy={"max_attempts": 0})
+    await scheduler.offices.change("default", retry_policy={"max_attempts": 0})
     jobs = {
         State.COMPLETED: await scheduler.submit("work"),
         State.FAILED: await scheduler.submit("fail"),

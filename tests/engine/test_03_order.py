@@ -469,8 +469,8 @@ def test_a_pause_holds_back_only_what_it_names(tmp_path: Path) -> None:
         await asyncio.sleep(60)
 
         assert await states(scheduler, *held, *free) == ["QUEUED"] * 3 + ["COMPLETED"] * 2
-        assert (await scheduler.office("default")).is_paused
-        assert not (await scheduler.office("o")).is_paused
+        assert (await scheduler.offices.get("default")).is_paused
+        assert not (await scheduler.offices.get("o")).is_paused
 
     with_counts(tmp_path, main)
 
@@ -852,7 +852,7 @@ def ids(jobs: list[Job]) -> list[str]:
 
 
 async def an_office(scheduler: Scheduler, **settings: Any) -> str:
-    return (await scheduler.create_office("o", **settings)).office_id
+    return (await scheduler.offices.create("o", **settings)).office_id
 
 
 def move_in_model(model: list[str], moved: str, where: str, spot: str) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def test_DEC_011_the_default_office_runs_one_job_at_a_time(tmp_path: Path) -> No
 
 def test_US_JS02_any_other_office_runs_three(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o")
+        await scheduler.offices.create("o")
         await run_all(scheduler, [NewJob(job_type="work", office_id="o") for _ in range(7)])
 
     with_counts(tmp_path, main)
@@ -48,7 +48,7 @@ def test_US_JS02_any_other_office_runs_three(tmp_path: Path) -> None:
 
 def test_a_new_office_runs_one_job_of_each_of_the_four_roles(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=0)
+        await scheduler.offices.create("o", max_concurrent_jobs=0)
         roles = ["FE", "BE", "QA", "DevOps", "PO"] * 3
         await run_all(scheduler, [NewJob(job_type="work", office_id="o", role=role) for role in roles])
 
@@ -63,7 +63,7 @@ def test_a_new_office_runs_one_job_of_each_of_the_four_roles(tmp_path: Path) -> 
 def test_CON_002_ollama_and_named_resources_are_exclusive_across_offices_and_remote_is_not(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         for office_id in ("o", "p"):
-            await scheduler.create_office(office_id, max_concurrent_jobs=0)
+            await scheduler.offices.create(office_id, max_concurrent_jobs=0)
         wanted = [
             NewJob(job_type="work", office_id=office_id, resources=[resource])
             for resource in ("ollama", "scanner", "remote")
@@ -80,7 +80,7 @@ def test_CON_002_ollama_and_named_resources_are_exclusive_across_offices_and_rem
 def test_the_whole_scheduler_and_a_job_type_can_be_limited(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         for office_id in ("o", "p"):
-            await scheduler.create_office(office_id, max_concurrent_jobs=0)
+            await scheduler.offices.create(office_id, max_concurrent_jobs=0)
         scheduler.job_type("other")(work)
         wanted = [
             NewJob(job_type=kind, office_id=office_id)
@@ -98,7 +98,7 @@ def test_the_whole_scheduler_and_a_job_type_can_be_limited(tmp_path: Path) -> No
 
 def test_resources_are_counted_in_units(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=0)
+        await scheduler.offices.create("o", max_concurrent_jobs=0)
         two, three, other_two = [
             await scheduler.submit("work", {"seconds": 10}, office_id="o", resources={"gpu": units})
             for units in (2, 3, 2)
@@ -116,7 +116,7 @@ def test_0_means_no_limit_everywhere(tmp_path: Path) -> None:
     limits = Limits(running=0, job_types={"work": 0}, resources={"gpu": 0})
 
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=0, role_limits={"FE": 0})
+        await scheduler.offices.create("o", max_concurrent_jobs=0, role_limits={"FE": 0})
         new = NewJob(job_type="work", office_id="o", role="FE", resources={"gpu": 5})
         await run_all(scheduler, [new] * 40)
 
@@ -126,7 +126,7 @@ def test_0_means_no_limit_everywhere(tmp_path: Path) -> None:
 
 def test_a_job_needs_room_under_every_limit_that_it_falls_under(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=0)
+        await scheduler.offices.create("o", max_concurrent_jobs=0)
         holder = await scheduler.submit("work", {"seconds": 10}, office_id="o", role="FE")
         both = await scheduler.submit("work", office_id="o", role="FE", resources=["gpu"])
         only_gpu = await scheduler.submit("work", {"seconds": 3}, office_id="o", resources=["gpu"])
@@ -183,7 +183,7 @@ def test_more_units_than_there_are_is_refused(tmp_path: Path) -> None:
 
 def test_a_limit_that_is_changed_applies_at_once_and_stops_no_running_job(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=1)
+        await scheduler.offices.create("o", max_concurrent_jobs=1)
         jobs = [await scheduler.submit("work", {"seconds": 10}, office_id="o") for _ in range(6)]
 
         async def now_running() -> int:
@@ -192,13 +192,13 @@ def test_a_limit_that_is_changed_applies_at_once_and_stops_no_running_job(tmp_pa
             return (await states(scheduler, *jobs)).count("RUNNING")
 
         assert await now_running() == 1
-        await scheduler.change_office("o", max_concurrent_jobs=4)
+        await scheduler.offices.change("o", max_concurrent_jobs=4)
         assert await now_running() == 4
-        await scheduler.change_office("o", max_concurrent_jobs=2)
+        await scheduler.offices.change("o", max_concurrent_jobs=2)
         assert await now_running() == 4
         await asyncio.sleep(10.5)
         assert await now_running() == 2
-        await scheduler.change_office("o", max_concurrent_jobs=0)
+        await scheduler.offices.change("o", max_concurrent_jobs=0)
         assert await now_running() == 2  # There are no more.
         assert {(await scheduler.wait(job.job_id)).state for job in jobs} == {"COMPLETED"}
 
@@ -207,14 +207,14 @@ def test_a_limit_that_is_changed_applies_at_once_and_stops_no_running_job(tmp_pa
 
 def test_a_limit_of_a_role_can_be_changed_too(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=0)
+        await scheduler.offices.create("o", max_concurrent_jobs=0)
         jobs = [await scheduler.submit("work", office_id="o", role="FE") for _ in range(5)]
         assert (await states(scheduler, *jobs)).count("RUNNING") == 1
 
-        await scheduler.change_office("o", role_limits={"FE": 3})
+        await scheduler.offices.change("o", role_limits={"FE": 3})
         assert (await states(scheduler, *jobs)).count("RUNNING") == 3
 
-        await scheduler.change_office("o", role_limits={})
+        await scheduler.offices.change("o", role_limits={})
         assert (await states(scheduler, *jobs)).count("RUNNING") == 5
 
     with_counts(tmp_path, main)
@@ -222,7 +222,7 @@ def test_a_limit_of_a_role_can_be_changed_too(tmp_path: Path) -> None:
 
 def test_other_limits_in_the_configuration_hold_after_a_restart_for_queued_jobs_too(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=0)
+        await scheduler.offices.create("o", max_concurrent_jobs=0)
         await scheduler.pause()
         jobs = [await scheduler.submit("work", office_id="o", resources=["gpu"]) for _ in range(6)]
         await scheduler.stop()
@@ -242,7 +242,7 @@ def test_other_limits_in_the_configuration_hold_after_a_restart_for_queued_jobs_
 
 def test_a_crash_neither_leaks_a_limit_nor_exceeds_one(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=2)
+        await scheduler.offices.create("o", max_concurrent_jobs=2)
         jobs = [await scheduler.submit("work", {"seconds": 10}, office_id="o", resources=["gpu"]) for _ in range(8)]
         for life in range(1, 4):
             await asyncio.sleep(15)
@@ -267,7 +267,7 @@ def test_no_limit_is_exceeded_at_any_instant(tmp_path: Path, seed: int) -> None:
 
     async def main(scheduler: Scheduler) -> None:
         for office_id in ("o", "p", "q"):
-            await scheduler.create_office(office_id, max_concurrent_jobs=chance.randint(2, 4))
+            await scheduler.offices.create(office_id, max_concurrent_jobs=chance.randint(2, 4))
         for life in range(1, 5):
             for _ in range(25):
                 await submit_something(scheduler, chance)
@@ -295,7 +295,7 @@ def test_the_stored_counters_say_what_the_jobs_say_whatever_is_done(tmp_path: Pa
 
     async def main(scheduler: Scheduler) -> None:
         for office_id in ("o", "p", "q"):
-            await scheduler.create_office(office_id)
+            await scheduler.offices.create(office_id)
         for step in range(1, 200):
             if chance.random() < 0.02:
                 await testing.crash(scheduler)
@@ -313,7 +313,7 @@ def test_the_stored_counters_say_what_the_jobs_say_whatever_is_done(tmp_path: Pa
 
 def test_a_job_that_a_limit_holds_back_does_not_hold_back_a_later_one(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=2)
+        await scheduler.offices.create("o", max_concurrent_jobs=2)
         holder = await scheduler.submit("work", {"seconds": 100}, office_id="o", resources=["gpu"])
         blocked = [await scheduler.submit("work", office_id="o", resources=["gpu"], priority=9) for _ in range(3)]
         late, high = [await scheduler.submit("work", office_id="o", priority=p) for p in (0, 5)]
@@ -405,7 +405,7 @@ def test_since_when_a_job_was_passed_over_survives_a_restart(tmp_path: Path, is_
 
 def test_one_starving_job_per_office_keeps_units_back_and_only_those_it_needs(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=0, timeout_seconds=None)
+        await scheduler.offices.create("o", max_concurrent_jobs=0, timeout_seconds=None)
         small: dict[str, list[Job]] = {}
         for resource in ("gpu", "disk"):
             await scheduler.submit("work", {"seconds": 3050}, office_id="o", resources=[resource])
@@ -493,7 +493,7 @@ def test_offices_are_served_in_turn(tmp_path: Path, limits: Limits) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.pause()
         for office_id in ("a", "b", "c"):
-            await scheduler.create_office(office_id)
+            await scheduler.offices.create(office_id)
             wanted = [NewJob(job_type="work", office_id=office_id, resources=["gpu"])] * (12 if office_id == "a" else 4)
             await scheduler.submit_many(wanted)
         await scheduler.resume()
@@ -507,7 +507,7 @@ def test_offices_are_served_in_turn(tmp_path: Path, limits: Limits) -> None:
 def test_the_office_that_was_served_longest_ago_is_next_after_a_restart_too(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         for office_id in ("a", "b", "c"):
-            await scheduler.create_office(office_id)
+            await scheduler.offices.create(office_id)
         for office_id in ("c", "a", "b"):
             await run_all(scheduler, [NewJob(job_type="work", office_id=office_id)])
         await scheduler.pause()
@@ -526,7 +526,7 @@ def test_the_office_that_was_served_longest_ago_is_next_after_a_restart_too(tmp_
 def test_a_crowd_of_one_office_does_not_keep_a_newcomer_waiting(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         for office_id in ("a", "b"):
-            await scheduler.create_office(office_id)
+            await scheduler.offices.create(office_id)
         await scheduler.submit_many([NewJob(job_type="work", office_id="a", priority=999)] * 50)
         await asyncio.sleep(5)
 
@@ -563,14 +563,14 @@ def test_an_idle_scheduler_does_nothing(tmp_path: Path) -> None:
 
 def test_dispatch_follows_at_once_from_whatever_makes_it_possible(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=1)
+        await scheduler.offices.create("o", max_concurrent_jobs=1)
         due = await scheduler.submit("work", {"seconds": 5}, office_id="o", scheduled_for=testing.BEGINNING.after(10))
         came = await scheduler.submit("work", {"seconds": 20}, office_id="o")
         after_end = await scheduler.submit("work", {"seconds": 20}, office_id="o", depends_on=[came.job_id])
         grown = await scheduler.submit("work", {"seconds": 90}, office_id="o", scheduled_for=testing.BEGINNING.after(1))
         last = await scheduler.submit("work", office_id="o", scheduled_for=testing.BEGINNING.after(55))
         await asyncio.sleep(12)
-        await scheduler.change_office("o", max_concurrent_jobs=2)
+        await scheduler.offices.change("o", max_concurrent_jobs=2)
         await scheduler.pause(office_id="o")
         await asyncio.sleep(38)
         await scheduler.resume(office_id="o")
@@ -603,7 +603,7 @@ def test_the_same_pass_can_be_asked_for_by_hand(tmp_path: Path) -> None:
 
 def test_INV_003_a_job_runs_on_the_lowest_free_slot_of_its_node(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=0)
+        await scheduler.offices.create("o", max_concurrent_jobs=0)
 
         async def slots(*seconds: float) -> list[str | None]:
             jobs = [await scheduler.submit("work", {"seconds": s}, office_id="o") for s in seconds]
@@ -625,7 +625,7 @@ def test_INV_003_no_worker_ever_runs_two_jobs_at_once(tmp_path: Path) -> None:
         for life in range(1, 4):
             if life == 1:
                 for office_id in ("o", "p", "q"):
-                    await scheduler.create_office(office_id)
+                    await scheduler.offices.create(office_id)
             for _ in range(30):
                 await submit_something(scheduler, chance)
                 await asyncio.sleep(chance.choice((0, 1)))
@@ -713,7 +713,7 @@ async def a_large_job_among_small_ones(
 ) -> Job:
     """One that needs both units; and forty that need one for 100 seconds, so that the two are never free together."""
     for name in {office_id, small_office_id}:
-        await scheduler.create_office(name, max_concurrent_jobs=0)
+        await scheduler.offices.create(name, max_concurrent_jobs=0)
     small = NewJob(job_type="work", params={"seconds": 100}, office_id=small_office_id, resources=["gpu"])
     await scheduler.submit("work", {"seconds": 50}, office_id=small_office_id, resources=["gpu"])
     await scheduler.submit_many([small])
@@ -761,7 +761,7 @@ async def do_something(scheduler: Scheduler, chance: random.Random) -> None:
             case 6 | 7:
                 await scheduler.resume(**scope)
             case 8:
-                await scheduler.change_office(office_id, max_concurrent_jobs=chance.randint(0, 4))
+                await scheduler.offices.change(office_id, max_concurrent_jobs=chance.randint(0, 4))
             case 9:
                 members = [NewJob(job_type=kind, office_id=office_id) for kind in ("work", "fail", "skip")]
                 await scheduler.submit_group(members, chance.choice(("parallel", "sequential")), "skip")
@@ -797,7 +797,7 @@ def steps_of_a_hand_over(directory: Path, blocked: int, offices: int = 1) -> flo
     async def main(scheduler: Scheduler) -> None:
         nonlocal steps
         for number in range(offices):
-            await scheduler.create_office(f"o{number}", max_concurrent_jobs=2, timeout_seconds=None)
+            await scheduler.offices.create(f"o{number}", max_concurrent_jobs=2, timeout_seconds=None)
         await scheduler.submit("work", {"seconds": 10**6}, office_id="o0", resources=["gpu"])
         held = [
             NewJob(job_type="work", office_id=f"o{n % offices}", resources=["gpu"], priority=5) for n in range(blocked)

@@ -67,7 +67,7 @@ def test_a_handler_that_blocks_does_not_block_the_others(tmp_path: Path) -> None
         def block(run: RunContext) -> bool:
             return released.wait(5)
 
-        await scheduler.change_office("default", max_concurrent_jobs=0)
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
         blocked = await scheduler.submit("block")
         quick = await scheduler.wait((await scheduler.submit("work", {"seconds": 0})).job_id)
         meanwhile = await states(scheduler, blocked)
@@ -406,7 +406,7 @@ def test_the_timeout_is_the_job_s_else_its_type_s_else_its_office_s(
 ) -> None:
     async def main(scheduler: Scheduler) -> None:
         scheduler.job_type("typed", timeout_seconds=of_type)(raising(ValueError()))
-        await scheduler.create_office("a", timeout_seconds=of_office)
+        await scheduler.offices.create("a", timeout_seconds=of_office)
 
         job = await scheduler.submit("typed", office_id="a", timeout_seconds=of_job)
 
@@ -417,7 +417,7 @@ def test_the_timeout_is_the_job_s_else_its_type_s_else_its_office_s(
 
 def test_US_JS03_the_default_office_has_no_timeout_and_others_have_half_an_hour(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("a")
+        await scheduler.offices.create("a")
         patient = await scheduler.submit("work", {"seconds": 100_000})
         limited = await scheduler.submit("work", {"seconds": 100_000}, office_id="a", retry_policy=NO_RETRY)
 
@@ -431,9 +431,9 @@ def test_US_JS03_the_default_office_has_no_timeout_and_others_have_half_an_hour(
 
 def test_a_job_keeps_the_timeout_it_was_created_with(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("a", timeout_seconds=50)
+        await scheduler.offices.create("a", timeout_seconds=50)
         job = await scheduler.submit("fail", {"times": 1}, office_id="a")
-        await scheduler.change_office("a", timeout_seconds=5)
+        await scheduler.offices.change("a", timeout_seconds=5)
 
         ended = await scheduler.wait(job.job_id)
 
@@ -471,7 +471,7 @@ def test_no_progress_and_no_output_for_the_stall_time_is_a_timeout(tmp_path: Pat
                 elif sign == "output":
                     run.log.info("still here")
 
-        await scheduler.change_office("default", max_concurrent_jobs=0)
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
         options: dict[str, Any] = {"stall_timeout_seconds": 5, "retry_policy": NO_RETRY}
         alive = [await scheduler.submit("steps", {"sign": sign}, **options) for sign in ("progress", "output")]
         stalled = await scheduler.submit("steps", {"sign": "none"}, **options)

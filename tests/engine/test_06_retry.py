@@ -139,7 +139,7 @@ def test_a_handler_knows_which_attempt_it_is(tmp_path: Path) -> None:
 )
 def test_the_delays_between_retries(tmp_path: Path, office: str, policy: dict | None, delays: list[float]) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("other")
+        await scheduler.offices.create("other")
         job = await scheduler.submit("fail", office_id=office, retry_policy=policy)
         await scheduler.wait(job.job_id)
 

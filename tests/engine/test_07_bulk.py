@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from nextslot import NewJob, Scheduler, testing
+from nextslot import Fail, Job, NewJob, Scheduler, testing
 from nextslot.errors import Draining, Invalid
 from nextslot.faces import bulk
 from nextslot.faces.access import actor
-from nextslot.model import Actor
+from nextslot.model import Actor, OnDependencyFailure
 from nextslot.policy.filters import JobFilter
-from tests.support import assert_counters, new_scheduler, states, with_counts, with_scheduler
+from tests.support import assert_counters, history, new_scheduler, states, with_counts, with_scheduler
 
 NO_RETRY = {"max_attempts": 0}
 
@@ -51,7 +51,7 @@ def test_running_jobs_are_told_to_stop_or_left_to_finish_if_they_are_included(
     tmp_path: Path, interrupt: bool | None, stopping: int, finishing: int
 ) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o")
+        await scheduler.offices.create("o")
         for office_id in ("default", "o"):
             await scheduler.submit("work", {"seconds": 50}, office_id=office_id, title="x")
             await scheduler.submit("work", office_id=office_id, title="x", scheduled_for=a_day_later(scheduler))
@@ -100,7 +100,7 @@ def test_only_what_existed_when_it_was_called_is_cancelled(tmp_path: Path) -> No
 def test_what_a_job_became_between_the_look_and_the_step_decides(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         jobs = [await scheduler.submit("work", {"seconds": 1000}) for _ in range(4)]
-        await interfere(scheduler, lambda: scheduler.change_office("default", max_concurrent_jobs=2))
+        await interfere(scheduler, lambda: scheduler.offices.change("default", max_concurrent_jobs=2))
 
         done = await scheduler.bulk.cancel(JobFilter(job_type="work"))
 
@@ -117,7 +117,7 @@ def test_dispatch_goes_on_between_the_steps(tmp_path: Path) -> None:
         await scheduler.pause()
         await scheduler.submit_many([NewJob(job_type="work", task_id="t")] * 50)
         await scheduler.resume()
-        await scheduler.create_office("o")
+        await scheduler.offices.create("o")
         before = await states_of(scheduler, "RUNNING")
 
         other: list[Any] = []
@@ -196,6 +196,77 @@ def test_dependents_that_match_are_cancelled_by_request_before_what_they_wait_fo
     with_counts(tmp_path, main)
 
 
+@pytest.mark.usefixtures("small_steps")
+def test_dependents_that_match_are_cancelled_by_request_also_if_they_are_older(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.pause()
+        jobs = await scheduler.submit_many(
+            [
+                NewJob(
+                    job_type="work",
+                    key=str(number),
+                    depends_on=[str(number + 1)] if number < 11 else [],
+                    on_dependency_failure=OnDependencyFailure.CANCEL,
+                )
+                for number in range(12)
+            ]
+        )
+
+        done = await scheduler.bulk.cancel(all=True, reason="enough")
+
+        assert (done.cancelled.count, set(done.job_ids)) == (12, {job.job_id for job in jobs})
+        assert {(await scheduler.job(job.job_id)).cancel_reason for job in jobs} == {"enough"}
+
+    with_counts(tmp_path, main)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_as_long_as_jobs_are_cancelled_those_that_run_keep_their_slots_and_nothing_starts_in_vain(
+    tmp_path: Path,
+) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.offices.create("o", max_concurrent_jobs=2)
+        wanted = [NewJob(job_type="work", params={"seconds": 1000}, office_id="o")] * 23
+        await scheduler.submit_many(wanted)
+
+        done = await scheduler.bulk.cancel(JobFilter(office_id="o"), include_running=True)
+        await testing.settled()
+
+        assert (done.cancelled.count, done.stopping.count) == (21, 2)
+        assert [event.type for event in await history(scheduler)].count("job_started") == 2
+
+    with_counts(tmp_path, main)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_the_retry_of_what_failed_in_between_is_cancelled_too(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        breaks = asyncio.Event()
+
+        @scheduler.job_type("held")
+        async def held(run: Any) -> None:
+            await breaks.wait()
+            raise Fail("it broke", "error")
+
+        async def break_it() -> None:
+            breaks.set()
+            await testing.settled()
+            later.append(await scheduler.submit("work"))
+
+        later: list[Job] = []
+        running = await scheduler.submit("held")
+        await scheduler.submit_many([NewJob(job_type="work", scheduled_for=a_day_later(scheduler))] * 12)
+        await interfere(scheduler, break_it, at=2)
+
+        done = await scheduler.bulk.cancel(all=True, include_running=True)
+
+        first, retry = await scheduler.chain(running.job_id)
+        assert (first.state, retry.state, done.cancelled.count) == ("FAILED", "CANCELLED", 13)
+        assert await states(scheduler, *later) == ["RUNNING"]
+
+    with_counts(tmp_path, main)
+
+
 def test_of_many_ids_the_first_thousand_are_told(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.pause()
@@ -241,7 +312,7 @@ def test_the_audit_log_has_one_line_for_a_call_of_many_steps(tmp_path: Path) -> 
 
 def test_only_chains_whose_last_job_failed_are_retried(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.change_office("default", max_concurrent_jobs=0)
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
         failed = await scheduler.submit("fail", retry_policy={"max_attempts": 1}, title="failed")
         await scheduler.submit("fail", {"times": 1}, title="succeeded later")
         await scheduler.submit("work", title="succeeded")

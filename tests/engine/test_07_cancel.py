@@ -131,7 +131,7 @@ def test_the_request_decides_how_else_the_office(
     tmp_path: Path, office: str, interrupt: bool | None, cancellation: str, mode: str
 ) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("other")
+        await scheduler.offices.create("other")
         job = await scheduler.submit("work", {"seconds": 60}, office_id=office)
 
         done = await scheduler.cancel(job.job_id, interrupt=interrupt)
@@ -145,7 +145,7 @@ def test_the_request_decides_how_else_the_office(
 
 def test_an_office_may_choose_its_cancel_mode(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.change_office("default", cancel_mode="interrupt")
+        await scheduler.offices.change("default", cancel_mode="interrupt")
         job = await scheduler.submit("work", LONG)
 
         assert (await scheduler.cancel(job.job_id)).cancellation == "stopping"
@@ -309,7 +309,7 @@ def test_a_group_is_cancelled_as_a_whole(tmp_path: Path, interrupt: bool, first:
 
 def test_cancelling_a_group_leaves_its_ended_members_alone_and_takes_its_retries(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.change_office("default", max_concurrent_jobs=0)
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
         wanted = [NewJob(job_type=kind, params={}) for kind in ("work", "fail", "skip")]
         group, (done, failing, skipped) = await scheduler.submit_group(wanted, mode="parallel")
         await asyncio.sleep(5)

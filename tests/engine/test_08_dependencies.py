@@ -29,7 +29,7 @@ def test_a_job_without_prerequisites_is_ready_at_once(tmp_path: Path) -> None:
 
 def test_US_JS01_a_job_waits_until_every_prerequisite_has_succeeded(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.change_office("default", max_concurrent_jobs=0)
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
         slow = await scheduler.submit("work", {"seconds": 50})
         quick = await scheduler.submit("work", {"seconds": 5})
         skipped = await scheduler.submit("skip")
@@ -123,7 +123,7 @@ def test_jobs_of_one_request_depend_on_each_other_by_key(tmp_path: Path) -> None
 @pytest.mark.parametrize("case", ["unknown", "foreign", "own", "foreign key", "one of several"])
 def test_an_unknown_foreign_or_own_id_is_refused_and_nothing_is_stored(tmp_path: Path, case: str) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("other")
+        await scheduler.offices.create("other")
         await scheduler.pause()
         there = await scheduler.submit("work", office_id="other")
         named, others = {
@@ -227,7 +227,7 @@ def test_the_cancel_policy_cancels_them_through_the_whole_graph(tmp_path: Path, 
 
 def test_the_policy_is_the_job_s_else_the_office_s(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.change_office("default", on_dependency_failure="cancel")
+        await scheduler.offices.change("default", on_dependency_failure="cancel")
         first = await scheduler.submit("fail", retry_policy=NO_RETRY)
         by_office = await scheduler.submit("work", depends_on=[first.job_id])
         by_job = await scheduler.submit("work", depends_on=[first.job_id], on_dependency_failure="wait")

@@ -21,7 +21,7 @@ POLICIES = pytest.mark.parametrize("on_failure", list(REST))
 
 def test_in_a_sequential_group_each_waits_until_the_chain_before_it_has_ended(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.change_office("default", max_concurrent_jobs=0)
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
         _, members = await scheduler.submit_group([work(10), flaky(times=1), work(10)])
 
         at_first = [job.state for job in members]
@@ -39,7 +39,7 @@ def test_in_a_sequential_group_each_waits_until_the_chain_before_it_has_ended(tm
 
 def test_the_turn_of_a_cancelled_member_passes_to_the_next_when_it_comes(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.change_office("default", max_concurrent_jobs=0)
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
         _, members = await scheduler.submit_group([work(10)] * 5, on_failure="continue")
         for member in (members[1], members[3], members[2]):
             await scheduler.cancel(member.job_id)
@@ -55,7 +55,7 @@ def test_the_turn_of_a_cancelled_member_passes_to_the_next_when_it_comes(tmp_pat
 
 def test_in_a_parallel_group_members_wait_only_for_limits(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.change_office("default", max_concurrent_jobs=2)
+        await scheduler.offices.change("default", max_concurrent_jobs=2)
         _, members = await scheduler.submit_group([work(10)] * 3, mode="parallel")
 
         assert [job.state for job in members] == ["QUEUED"] * 3
@@ -115,7 +115,7 @@ def test_when_a_member_was_cancelled_before_it_started(tmp_path: Path, mode: str
 @POLICIES
 def test_retries_are_spent_before_the_others_are_touched(tmp_path: Path, mode: str, on_failure: str) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.change_office("default", max_concurrent_jobs=1)
+        await scheduler.offices.change("default", max_concurrent_jobs=1)
         wanted = [flaky(times=99, max_attempts=1), blocked(), blocked()]
         _, (failing, *rest) = await scheduler.submit_group(wanted, mode, on_failure)
 
@@ -148,7 +148,7 @@ def test_a_member_that_failed_and_then_succeeded_is_a_success(tmp_path: Path, mo
 @pytest.mark.parametrize("on_failure", ["stop", "skip"])
 def test_members_that_have_started_go_on_and_so_do_their_retries(tmp_path: Path, on_failure: str) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.change_office("default", max_concurrent_jobs=3)
+        await scheduler.offices.change("default", max_concurrent_jobs=3)
         too_slow = work(5, timeout_seconds=3, retry_policy={"max_attempts": 0})
         _, members = await scheduler.submit_group(
             [too_slow, work(30), flaky(times=1), blocked()], "parallel", on_failure
@@ -175,7 +175,7 @@ def test_a_member_left_to_finish_counts_by_its_outcome(tmp_path: Path) -> None:
 
 def test_skipped_members_have_a_run_on_no_worker_and_under_no_limit(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.change_office("default", max_concurrent_jobs=1)
+        await scheduler.offices.change("default", max_concurrent_jobs=1)
         _, members = await scheduler.submit_group([fails(), blocked(), blocked()], "parallel", "skip")
         await testing.settled()
 
@@ -368,7 +368,7 @@ def test_a_group_survives_a_crash(tmp_path: Path, mode: str) -> None:
 )
 def test_an_empty_or_impossible_group_is_refused(tmp_path: Path, wanted: Any, options: Any, field: str) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("other")
+        await scheduler.offices.create("other")
 
         with pytest.raises(Invalid) as refused:
             await scheduler.submit_group(wanted, **options)

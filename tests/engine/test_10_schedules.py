@@ -176,7 +176,7 @@ def test_a_paused_queue_still_gets_its_jobs_and_they_wait(tmp_path: Path) -> Non
 
 def test_jobs_go_to_the_schedules_office(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("research")
+        await scheduler.offices.create("research")
         schedule = await new_schedule(scheduler, office_id="research")
 
         await passes(MINUTE)
@@ -707,9 +707,9 @@ def test_a_type_that_has_gone_makes_no_jobs_and_every_occurrence_says_so(tmp_pat
 
 def test_an_archived_office_gets_no_jobs(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("closing")
+        await scheduler.offices.create("closing")
         schedule = await new_schedule(scheduler, office_id="closing")
-        await scheduler.change_office("closing", status="archived")
+        await scheduler.offices.change("closing", status="archived")
 
         await passes(MINUTE)
 
@@ -793,7 +793,7 @@ def test_upcoming_shows_what_is_to_come_and_fires_nothing(tmp_path: Path, enable
 
 def test_schedules_are_listed_by_pages_the_newest_first(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("research")
+        await scheduler.offices.create("research")
         made = [await new_schedule(scheduler, name=str(n), office_id=("default", "research")[n % 2]) for n in range(5)]
 
         first = await scheduler.schedules.list(limit=3)

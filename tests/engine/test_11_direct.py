@@ -43,7 +43,9 @@ def test_a_direct_request_makes_no_job_and_is_recorded(tmp_path: Path) -> None:
         assert (stored.status, stored.result, stored.created_by) == (DirectStatus.COMPLETED, {"x": 1}, "me")
         assert (stored.waited_seconds, stored.ran_seconds) == (0, 3)
         assert count(tmp_path, "jobs") == count(tmp_path, "runs") == 0
-        assert [(r.status, r.direct_id) for r in await scheduler.reservations()] == [("RELEASED", ended.direct_id)]
+        assert [(r.status, r.direct_id) for r in (await scheduler.lists.reservations()).items] == [
+            ("RELEASED", ended.direct_id)
+        ]
         assert [e.type for e in await history(scheduler)] == ["reservation_made", "reservation_released"]
 
     with_scheduler(tmp_path, main)
@@ -64,7 +66,7 @@ def test_work_that_fails_or_skips_is_an_answer_and_is_not_retried(tmp_path: Path
 
 def test_while_any_caller_of_an_office_waits_its_queue_dispatches_nothing(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.change_office("default", max_concurrent_jobs=2)
+        await scheduler.offices.change("default", max_concurrent_jobs=2)
         long = await scheduler.submit("work", {"seconds": 100})
         first = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 20}))
         second = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 20}))
@@ -86,7 +88,7 @@ def test_while_any_caller_of_an_office_waits_its_queue_dispatches_nothing(tmp_pa
 
 def test_with_room_the_queue_goes_on_beside_a_direct_request_that_runs(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.change_office("default", max_concurrent_jobs=2)
+        await scheduler.offices.change("default", max_concurrent_jobs=2)
         caller = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 50}))
         await testing.settled()
 
@@ -107,7 +109,7 @@ def test_the_units_a_holder_needs_are_kept_back_in_all_offices(tmp_path: Path) -
 
         order = watch_starts(scheduler)
         for office in ("a", "b", "c"):
-            await scheduler.create_office(office)
+            await scheduler.offices.create(office)
         jobs = [await scheduler.submit("gpu", office_id=office) for office in ("a", "b", "c", "a", "b", "c")]
         await asyncio.sleep(1)
 
@@ -127,7 +129,7 @@ def test_among_several_reservations_the_oldest_comes_first(tmp_path: Path) -> No
             await asyncio.sleep(10)
 
         for office in ("a", "b"):
-            await scheduler.create_office(office)
+            await scheduler.offices.create(office)
         await scheduler.submit("gpu")
         await asyncio.sleep(1)
         later = [asyncio.ensure_future(scheduler.run_direct("gpu", office_id=office)) for office in ("b", "a")]
@@ -178,7 +180,9 @@ def test_a_caller_that_hangs_up_while_waiting_gives_its_place_up_at_once(tmp_pat
         first.cancel()
         await testing.settled()
 
-        assert [r.status for r in await scheduler.reservations()] == ["ACTIVE", "RELEASED"], "the next has reserved"
+        assert [r.status for r in (await scheduler.lists.reservations()).items] == ["ACTIVE", "RELEASED"], (
+            "the next has reserved"
+        )
         second.cancel()
         await scheduler.wait(running.job_id)
         await testing.settled()
@@ -225,7 +229,7 @@ def test_the_reservation_is_renewed_while_its_owner_lives(tmp_path: Path) -> Non
         caller = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 3000}))
         await asyncio.sleep(2500)
 
-        (reservation,) = await scheduler.reservations()
+        (reservation,) = (await scheduler.lists.reservations()).items
 
         assert reservation.status == "ACTIVE"
         assert reservation.expires_at > scheduler._clock.now()
@@ -271,7 +275,7 @@ def test_after_a_crash_reservations_expire_executions_fail_and_the_queue_resumes
             for direct_id in ("running", "waiting"):
                 ended = await second.direct(direct_id)
                 assert (ended.status, ended.failure_kind) == (DirectStatus.FAILED, FailureKind.CRASH)
-            assert {r.status for r in await second.reservations()} == {"EXPIRED"}
+            assert {r.status for r in (await second.lists.reservations()).items} == {"EXPIRED"}
             assert second.recovered.direct == 2
             assert (await second.wait(job.job_id)).state == "COMPLETED"
         third = new_scheduler(tmp_path, seed=2)
@@ -442,7 +446,8 @@ def rows(directory: Path) -> list[Any]:
     """The queued jobs as they are stored, every column, in the order of the queue."""
     order = "priority desc, position, created_at, job_id"
     sql = f"select * from jobs where status = 'QUEUED' and retry_of is null order by {order}"
-    return database(directory).execute(sql).fetchall()
+    found: list[Any] = database(directory).execute(sql).fetchall()
+    return found
 
 
 async def places(scheduler: Scheduler) -> list[tuple[str, int, int]]:

@@ -49,7 +49,7 @@ async def delivered(scheduler: Scheduler, **wanted: Any) -> list[Delivery]:
 
 async def tell(scheduler: Scheduler, box: Timed, url: str = HOOK, count: int = 1) -> None:
     """So many runs end at once, each with a webhook of its own; the times count from then on."""
-    await scheduler.change_office("default", max_concurrent_jobs=0)
+    await scheduler.offices.change("default", max_concurrent_jobs=0)
     await scheduler.submit_many([NewJob(job_type="skip", webhook={"url": url}) for _ in range(count)])
     await testing.settled()
     began = asyncio.get_running_loop().time()

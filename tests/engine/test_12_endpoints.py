@@ -34,7 +34,7 @@ def on_sockets(directory: Path, main: Main, settings: WebhookSettings = QUICK) -
         )
         register_handlers(scheduler)
         async with scheduler:
-            await scheduler.change_office("default", max_concurrent_jobs=0)
+            await scheduler.offices.change("default", max_concurrent_jobs=0)
             await main(scheduler, clock)
 
     asyncio.run(body())

@@ -231,14 +231,14 @@ def test_a_job_s_own_webhook_hears_the_events_it_names_and_else_the_ends_of_runs
 
 def test_US_JS_an_office_hears_of_its_own_jobs_and_of_permanent_failures(tmp_path: Path, box: Mailbox) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", webhook={"url": HOOK})
+        await scheduler.offices.create("o", webhook={"url": HOOK})
         never = {"max_attempts": 0}
         await run_to_its_end(scheduler, "fail", office_id="o", retry_policy=never)
         await run_to_its_end(scheduler, "fail", retry_policy=never)
         heard = told(box)
-        await scheduler.change_office("o", webhook={"url": OTHER, "events": ["job.run.completed"]})
+        await scheduler.offices.change("o", webhook={"url": OTHER, "events": ["job.run.completed"]})
         await run_to_its_end(scheduler, "work", office_id="o")
-        await scheduler.change_office("o", webhook=None)
+        await scheduler.offices.change("o", webhook=None)
         await run_to_its_end(scheduler, "work", office_id="o")
 
         assert heard == ["job.run.failed", "job.failed_permanently"]
@@ -250,7 +250,7 @@ def test_US_JS_an_office_hears_of_its_own_jobs_and_of_permanent_failures(tmp_pat
 
 def test_a_subscription_hears_of_one_office_or_of_all(tmp_path: Path, box: Mailbox) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o")
+        await scheduler.offices.create("o")
         await scheduler.webhooks.create(HOOK, office_id="o")
         await scheduler.webhooks.create(OTHER)
         await run_to_its_end(scheduler, "work", office_id="o")
@@ -267,7 +267,7 @@ def test_one_delivery_per_url_and_event_signed_with_the_secret_of_every_way_that
     async def main(scheduler: Scheduler) -> None:
         _, first = await scheduler.webhooks.create(HOOK)
         _, second = await scheduler.webhooks.create(HOOK, ["job.run.completed", "job.cancelled"])
-        await scheduler.change_office("default", webhook={"url": HOOK})
+        await scheduler.offices.change("default", webhook={"url": HOOK})
         await run_to_its_end(scheduler, "work", webhook={"url": HOOK})
 
         (message,) = box.messages
@@ -285,7 +285,7 @@ def test_a_hand_over_that_nobody_listens_to_costs_nothing_before_and_after_someb
 ) -> None:
     async def main(scheduler: Scheduler) -> None:
         webhook, _ = await scheduler.webhooks.create(HOOK)
-        await scheduler.create_office("o", webhook={"url": HOOK})
+        await scheduler.offices.create("o", webhook={"url": HOOK})
         await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 1}) for _ in range(20)])
         await asyncio.sleep(3.5)
         with transactions() as heard:
@@ -306,7 +306,7 @@ def test_listeners_are_known_again_after_a_restart(tmp_path: Path, box: Mailbox)
     async def main() -> None:
         async with new_scheduler(tmp_path, sender=box) as first:
             _, secret = await first.webhooks.create(HOOK)
-            await first.change_office("default", webhook={"url": OTHER})
+            await first.offices.change("default", webhook={"url": OTHER})
         async with new_scheduler(tmp_path, seed=1, sender=box) as second:
             await run_to_its_end(second, "work")
 

@@ -113,7 +113,7 @@ def test_what_happens_to_queues_and_groups_is_told_once(tmp_path: Path) -> None:
 
 def test_an_event_says_which_job_and_run_where_and_when(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("a")
+        await scheduler.offices.create("a")
         job = await scheduler.submit("fail", {"kind": "invalid"}, office_id="a")
         ended = await scheduler.wait(job.job_id)
         assert ended.run is not None
@@ -175,7 +175,7 @@ def test_every_change_of_state_has_exactly_one_event_in_its_transaction(tmp_path
 
 
 async def much_happens(scheduler: Scheduler) -> None:
-    await scheduler.change_office("default", max_concurrent_jobs=3)
+    await scheduler.offices.change("default", max_concurrent_jobs=3)
     for mode in ("sequential", "parallel"):
         for on_failure in ("stop", "skip", "continue"):
             wanted = [work(), NewJob(job_type="fail", retry_policy=NO_RETRY), work(), NewJob(job_type="skip"), work()]
@@ -226,11 +226,11 @@ EVENT_OF = {
 def changes(directory: Path) -> list[tuple[int, str, str]]:
     """(number of the last event before, job, state); the start of a run that a group skips is no change of its own."""
     connection = database(directory)
-    rows = connection.execute(
+    rows: list[tuple[int, str, str]] = connection.execute(
         "select after_seq, job_id, state from changes_seen where is_skipped = 0 order by number"
     ).fetchall()
     connection.close()
-    return rows  # type: ignore[return-value]
+    return rows
 
 
 def told_by_transaction(events: list[Event], changes: list[tuple[int, str, str]]) -> list[tuple[int, Any, Any]]:
@@ -275,7 +275,7 @@ def test_numbers_only_grow_and_are_never_reused(tmp_path: Path) -> None:
 
 def test_a_follower_misses_nothing_while_jobs_run(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.change_office("default", max_concurrent_jobs=3)
+        await scheduler.offices.change("default", max_concurrent_jobs=3)
         early = asyncio.ensure_future(followed(scheduler, 0, jobs=40))
         jobs = [await scheduler.submit("work", {"seconds": n % 5}) for n in range(30)]
         await scheduler.wait(jobs[9].job_id)

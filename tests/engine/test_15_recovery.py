@@ -387,13 +387,13 @@ async def start(scheduler: Scheduler) -> Job:
 
 
 async def start_many(scheduler: Scheduler, count: int) -> None:
-    await scheduler.change_office("default", max_concurrent_jobs=0)
+    await scheduler.offices.change("default", max_concurrent_jobs=0)
     await scheduler.submit_many([NewJob(job_type="stubborn")] * count)
 
 
 async def start_and_queue(scheduler: Scheduler, count: int) -> None:
     """Three run; the others wait for their turn."""
-    await scheduler.change_office("default", max_concurrent_jobs=3)
+    await scheduler.offices.change("default", max_concurrent_jobs=3)
     await scheduler.submit_many([NewJob(job_type="stubborn")] * (3 + count))
 
 
@@ -475,7 +475,7 @@ def by_hand(directory: Path, sql: str) -> None:
 
 def rows(directory: Path, sql: str) -> list[Any]:
     connection = database(directory)
-    found = connection.execute(sql).fetchall()
+    found: list[Any] = connection.execute(sql).fetchall()
     connection.close()
     return found
 

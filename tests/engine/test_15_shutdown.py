@@ -398,7 +398,7 @@ def output(directory: Path) -> str:
 def rows(directory: Path, sql: str, *values: str) -> list[Any]:
     connection = database(directory)
     connection.set_busy_timeout(5000)
-    found = connection.execute(sql, values).fetchall()
+    found: list[Any] = connection.execute(sql, values).fetchall()
     connection.close()
     return found
 

@@ -40,8 +40,8 @@ def test_one_after_the_other_each_starts_when_the_one_before_ends(tmp_path: Path
 @pytest.mark.parametrize("seconds", [0, 40])
 def test_limits_resources_priorities_and_roles_are_respected(tmp_path: Path, seconds: float) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=3)
-        await scheduler.create_office("p", max_concurrent_jobs=2)
+        await scheduler.offices.create("o", max_concurrent_jobs=3)
+        await scheduler.offices.create("p", max_concurrent_jobs=2)
         wanted = [
             NewJob(job_type=job_type, office_id=office_id, role=role, resources=resources, priority=number % 3)
             for number, (job_type, office_id, role, resources) in enumerate(
@@ -63,7 +63,7 @@ def test_limits_resources_priorities_and_roles_are_respected(tmp_path: Path, sec
 
 def test_dependents_groups_and_jobs_for_later_are_released_in_the_forecast_too(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=2)
+        await scheduler.offices.create("o", max_concurrent_jobs=2)
         graph = await scheduler.submit_many(
             [
                 NewJob(job_type="long", office_id="o", key="a"),
@@ -109,7 +109,7 @@ def test_a_caller_without_patience_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_a_starving_job_keeps_its_units_in_the_forecast_too(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=5)
+        await scheduler.offices.create("o", max_concurrent_jobs=5)
         small = [NewJob(job_type="middle", office_id="o", resources={"gpu": 1})]
         big = [NewJob(job_type="short", office_id="o", resources={"gpu": 2})]
         jobs = await scheduler.submit_many([*small, *big, *small * 12])
@@ -175,7 +175,7 @@ def test_whatever_is_queued_starts_when_it_was_foreseen(
 ) -> None:
     async def main(scheduler: Scheduler) -> None:
         for office_id, count in zip("op", slots, strict=True):
-            await scheduler.create_office(office_id, max_concurrent_jobs=count)
+            await scheduler.offices.create(office_id, max_concurrent_jobs=count)
         jobs = await scheduler.submit_many(workload(work, scheduler._clock.now()))
         if is_group:
             _, members = await scheduler.submit_group([NewJob(job_type="middle", office_id="o")] * 4)
@@ -208,7 +208,7 @@ def workload(work: list[Any], now: Instant) -> list[NewJob]:
 @pytest.mark.parametrize("scope", [{}, {"office_id": "default"}, {"job_type": "middle"}, {"resource": "gpu"}])
 def test_what_is_paused_has_no_expected_start_and_the_rest_has(tmp_path: Path, scope: dict[str, str]) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o")
+        await scheduler.offices.create("o")
         running = await scheduler.submit("long", resources=["gpu"])
         paused = await scheduler.submit("middle", resources=["gpu"])
         other = await scheduler.submit("short", office_id="o", scheduled_for=scheduler._clock.now().after(50))
@@ -313,7 +313,7 @@ def test_a_stray_run_changes_little_and_what_is_usual_changes_with_time(tmp_path
 def test_of_several_that_run_side_by_side_the_first_is_over_sooner_than_each_on_average(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         await run_each(scheduler, list(range(10, 110, 10)))
-        await scheduler.create_office("o", max_concurrent_jobs=8)
+        await scheduler.offices.create("o", max_concurrent_jobs=8)
         *_, queued = await scheduler.submit_many([NewJob(job_type="work", office_id="o", params={"seconds": 55})] * 9)
 
         first, again = [(await scheduler.forecast.why(queued.job_id)).expected for _ in range(2)]

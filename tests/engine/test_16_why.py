@@ -60,7 +60,7 @@ def test_all_pauses_that_apply_are_named(tmp_path: Path) -> None:
 
 def test_a_dependent_says_what_became_of_each_prerequisite_US_JS01(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=2)
+        await scheduler.offices.create("o", max_concurrent_jobs=2)
         made = {
             "retrying": await scheduler.submit("fail", office_id="o"),
             "failed": await scheduler.submit("fail", {"kind": "invalid"}, office_id="o"),
@@ -165,7 +165,7 @@ def test_a_retry_says_until_when_it_waits(tmp_path: Path) -> None:
 
 def test_every_full_limit_is_named_with_who_holds_it(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=1, role_limits={"FE": 1})
+        await scheduler.offices.create("o", max_concurrent_jobs=1, role_limits={"FE": 1})
         options: dict[str, Any] = {"office_id": "o", "role": "FE", "resources": {"gpu": 2}}
         holder = await scheduler.submit("work", {"seconds": 100}, title="render", **options)
         job = await scheduler.submit("work", **options)
@@ -200,7 +200,7 @@ def test_a_direct_execution_that_holds_a_limit_is_named_too(tmp_path: Path) -> N
 
 def test_a_holder_of_another_limit_is_not_named(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=5)
+        await scheduler.offices.create("o", max_concurrent_jobs=5)
         await scheduler.submit("work", {"seconds": 100}, office_id="o")
         holder = await scheduler.submit("work", {"seconds": 100}, office_id="o", resources=["gpu"])
         job = await scheduler.submit("work", office_id="o", resources=["gpu"])
@@ -258,7 +258,7 @@ def test_a_direct_caller_of_its_office_goes_first_DEC_004(tmp_path: Path) -> Non
 def test_units_kept_back_for_a_caller_of_another_office_are_a_reason(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         scheduler.job_types.add("render", takes(1), resources={"gpu": 2})
-        await scheduler.create_office("o")
+        await scheduler.offices.create("o")
         await scheduler.submit("work", {"seconds": 100}, office_id="o", resources=["gpu"])
         caller = asyncio.create_task(scheduler.run_direct("render", direct_id="d1"))
         await testing.settled()
@@ -275,7 +275,7 @@ def test_units_kept_back_for_a_caller_of_another_office_are_a_reason(tmp_path: P
 
 def test_units_kept_back_for_a_starving_job_are_a_reason(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=5)
+        await scheduler.offices.create("o", max_concurrent_jobs=5)
         options: dict[str, Any] = {"office_id": "o"}
         await scheduler.submit("work", {"seconds": 500}, resources=["gpu"], **options)
         starving = await scheduler.submit("work", resources={"gpu": 2}, **options)

@@ -66,7 +66,7 @@ def test_enqueueing_behind_a_full_limit_is_one_transaction_of_eight_statements(t
 
 def test_jobs_that_end_together_share_a_transaction_and_a_look_at_the_queue(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.change_office("default", max_concurrent_jobs=10)
+        await scheduler.offices.change("default", max_concurrent_jobs=10)
         await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 1}) for _ in range(40)])
         await asyncio.sleep(1.5)
 
@@ -103,7 +103,8 @@ def transactions() -> Iterator[list[list[str]]]:
     real = getattr(module, name)
 
     def counted(connection: object) -> object:
-        tx, names = real(connection), []
+        tx = real(connection)
+        names: list[str] = []
         seen.append(names)
         tx._statements = _Noting(tx._statements, names)
         return tx

@@ -57,7 +57,7 @@ def test_a_job_that_is_there_all_the_while_is_seen_exactly_once_whatever_comes_a
     chance = random.Random(7)
 
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.change_office("default", max_concurrent_jobs=3)
+        await scheduler.offices.change("default", max_concurrent_jobs=3)
         made = await some_jobs(scheduler, 300, {"seconds": 1})
 
         async def meanwhile() -> None:
@@ -102,6 +102,7 @@ NO_CURSORS: list[Any] = [
     "", "x", "not a cursor", "é", "=", "A" * 5000, cursor_of(), cursor_of("jobs"), cursor_of("runs", 1, "a"),
     cursor_of("jobs", "1", "a"), cursor_of("jobs", 1, 2), cursor_of("jobs", 1, "a", 1), cursor_of("jobs", True, "a"),
     cursor_of("jobs", 2**63, "a"), cursor_of("jobs", 1e300, "a"), cursor_of("jobs", None, "a"),
+    cursor_of("jobs", 1, "\0"),
     base64.urlsafe_b64encode(b"[" * 1000).decode(), base64.urlsafe_b64encode(b'{"a":1}').decode(), 7, b"x",
 ]  # fmt: skip
 
@@ -123,7 +124,8 @@ def test_a_cursor_belongs_to_its_kind_of_list(tmp_path: Path) -> None:
         cursor = (await scheduler.lists.jobs(limit=1)).next_cursor
         lists: list[Callable[..., Any]] = [
             scheduler.lists.runs, scheduler.lists.groups, scheduler.lists.direct, scheduler.lists.reservations,
-            scheduler.lists.events, scheduler.lists.audit, scheduler.lists.offices, scheduler.lists.queue,
+            scheduler.lists.events, scheduler.lists.audit, scheduler.offices.list, scheduler.lists.queue,
+            scheduler.templates.list, scheduler.schedules.list,
         ]  # fmt: skip
 
         for other in lists:
@@ -165,8 +167,8 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> tuple[SqliteTx, list[Job]]:
 
 async def populate(scheduler: Scheduler) -> None:
     """Jobs of every kind and in every state."""
-    await scheduler.create_office("o")
-    await scheduler.change_office("default", max_concurrent_jobs=2)
+    await scheduler.offices.create("o")
+    await scheduler.offices.change("default", max_concurrent_jobs=2)
     template = await scheduler.templates.create(name="t", job_type="work")
     schedule = await scheduler.schedules.create(template_id=template.template_id, name="s", cron_expression="@daily")
     for _ in range(3):
@@ -540,7 +542,7 @@ def test_the_queue_shows_what_runs_who_waits_before_it_and_whether_it_is_paused(
 
 def test_the_queue_of_an_office_that_is_paused_says_so_and_one_that_is_not_there_is_not_found(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o")
+        await scheduler.offices.create("o")
         await scheduler.pause(office_id="o")
 
         assert (await scheduler.lists.queue("o")).is_paused
@@ -556,7 +558,7 @@ def test_the_queue_of_an_office_that_is_paused_says_so_and_one_that_is_not_there
 
 def test_runs_are_filtered_by_how_they_ended_and_by_their_jobs(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o")
+        await scheduler.offices.create("o")
         done = await scheduler.submit("work", office_id="o")
         failed = await scheduler.submit("fail", {"kind": "invalid"})
         skipped = await scheduler.submit("skip", office_id="o")
@@ -609,7 +611,7 @@ def test_runs_are_listed_newest_first_with_their_artifacts(tmp_path: Path) -> No
 
 def test_groups_are_listed_newest_first_by_office_and_status(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o")
+        await scheduler.offices.create("o")
         made = []
         for office_id in ("default", "o", "default"):
             group, _ = await scheduler.submit_group([NewJob(job_type="work", office_id=office_id)])
@@ -630,7 +632,7 @@ def test_groups_are_listed_newest_first_by_office_and_status(tmp_path: Path) -> 
 
 def test_direct_executions_and_reservations_are_listed_newest_first(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o")
+        await scheduler.offices.create("o")
         made = [(await scheduler.run_direct("work", office_id=office)).direct_id for office in ("default", "o", "o")]
         waiting = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 9}, direct_id="last"))
         await testing.settled()
@@ -651,7 +653,7 @@ def test_direct_executions_and_reservations_are_listed_newest_first(tmp_path: Pa
 
 def test_events_are_listed_oldest_first_from_a_number_by_job_type_and_office(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o")
+        await scheduler.offices.create("o")
         job = await scheduler.submit("work", office_id="o")
         other = await scheduler.submit("fail", retry_policy={"max_attempts": 1})
         await scheduler.wait(job.job_id)
@@ -689,11 +691,11 @@ def test_the_audit_log_and_the_offices_are_listed_in_pages(tmp_path: Path) -> No
     async def main(scheduler: Scheduler) -> None:
         for number in range(5):
             token = actor.set(Actor(name="me", key_id=None, action=f"a{number}", target="x"))
-            await scheduler.create_office(f"o{number}")
+            await scheduler.offices.create(f"o{number}")
             actor.reset(token)
 
         audit = await whole(scheduler.lists.audit)
-        offices = await whole(scheduler.lists.offices)
+        offices = await whole(scheduler.offices.list)
 
         assert [entry.action for entry in audit] == ["a4", "a3", "a2", "a1", "a0"]
         assert [office.office_id for office in offices] == ["default", "o0", "o1", "o2", "o3", "o4"]
@@ -706,7 +708,7 @@ def test_the_audit_log_and_the_offices_are_listed_in_pages(tmp_path: Path) -> No
 
 def test_the_status_counts_what_is_queued_waiting_and_running_in_each_office(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o", max_concurrent_jobs=2)
+        await scheduler.offices.create("o", max_concurrent_jobs=2)
         await scheduler.pause(job_type="skip")
         jobs = [await scheduler.submit("work", {"seconds": 100}, office_id="o", role="QA") for _ in range(5)]
         await asyncio.sleep(1)

@@ -20,7 +20,7 @@ INTENT = (
 
 def test_a_job_that_is_run_again_is_the_same_in_everything_that_was_asked_for(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        await scheduler.create_office("o")
+        await scheduler.offices.create("o")
         first = await scheduler.submit("work", {"seconds": 2, "x": [1]}, **everything())
         await scheduler.wait(first.job_id)
 

@@ -19,10 +19,12 @@ import pytest
 from nextslot import NewJob, Scheduler, testing
 from nextslot.clock import Instant
 from nextslot.errors import Refused
-from nextslot.model import RunStatus
+from nextslot.faces.access import actor
+from nextslot.model import Actor, RunStatus
 from nextslot.store import jobs
 from nextslot.store.sqlite import SqliteStore
 from tests import databases, postgres
+from tests.store import test_webhook_rules
 from tests.support import database, register_handlers, with_scheduler
 
 MOVES = "illegal move"
@@ -40,6 +42,10 @@ RUN_IDENTITY = "what a run is never changes (INV-002)"
 RUN_ONCE = "the outcome of a run is written once (INV-002)"
 ARTIFACTS = "artifacts are only added (INV-002)"
 EVENTS = "events are only appended"
+FIRST_KEY = "the first key is an admin key, and a key cannot be replaced"
+KEY_FIXED = "a key never changes"
+LAST_ADMIN = "the last admin key cannot be deleted"
+AUDIT = "the audit log is only appended to"
 OCCURRENCES = "an occurrence is accounted for once"
 TEMPLATES = "a template cannot be replaced, and its name is given once"
 TEMPLATE_IDENTITY = "what a template is never changes, and an archived one not at all"
@@ -977,11 +983,10 @@ def test_no_job_refers_to_nothing(db: Attacked, column: str) -> None:
     db.refuses(FOREIGN, db.copy("insert", "jobs", "job_id = :member", **nothing))
 
 
-@pytest.mark.parametrize("column", ["retry_of", "chain_id"])
-def test_no_retry_follows_nothing(db: Attacked, column: str) -> None:
+def test_no_retry_follows_nothing(db: Attacked) -> None:
     db.connection.pragma("foreign_keys", True)
     db.connection.execute("drop trigger job_follows")
-    changes = {"job_id": "'new'", "retry_of": ":cancelled", "chain_id": ":cancelled", column: "'nobody'"}
+    changes = {"job_id": "'new'", "retry_of": "'nobody'", "chain_id": ":cancelled"}
 
     db.refuses(FOREIGN, db.copy("insert", "jobs", "job_id = :retry", **changes))
 
@@ -1100,19 +1105,79 @@ def test_the_rules_hold_for_the_scheduler_itself(tmp_path: Path) -> None:
     with_scheduler(tmp_path, main)
 
 
-def test_every_rule_of_the_schema_is_attacked_here(db: Attacked) -> None:
+# Keys and the audit log.
+
+
+def test_a_key_cannot_be_replaced(db: Attacked) -> None:
+    for verb in ("insert", "insert or replace"):
+        db.refuses(FIRST_KEY, db.copy(verb, "api_keys", "key_id = :reader", digest="'other'", scope="'operate'"))
+        db.refuses(FIRST_KEY, db.copy(verb, "api_keys", "key_id = :reader", key_id="'other'", scope="'operate'"))
+
+
+@pytest.mark.parametrize("scope", ["read", "submit", "operate"])
+def test_the_first_key_is_an_admin_key(db: Attacked, scope: str) -> None:
+    db.run("begin")
+    db.run("insert into maintenance values ('test', 1)")
+    db.run("delete from api_keys")
+
+    db.refuses(
+        FIRST_KEY,
+        "insert into api_keys (key_id, name, digest, scope, created_at) values ('new', 'new', 'new', :scope, 1)",
+        scope=scope,
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "key_id = 'x'", "name = 'x'", "digest = 'x'", "scope = 'operate'", "office_id = 'elsewhere'",
+        "created_by = 'x'", "created_at = 1",
+    ],
+)  # fmt: skip
+def test_a_key_never_changes(db: Attacked, change: str) -> None:
+    db.refuses(KEY_FIXED, f"update api_keys set {change} where key_id = :reader")
+
+
+def test_the_last_admin_key_stays_and_an_admin_is_of_no_office(db: Attacked) -> None:
+    an_admin = "'admin'"
+
+    db.refuses(LAST_ADMIN, "delete from api_keys where key_id = :admin")
+    db.refuses(LAST_ADMIN, "delete from api_keys")
+    db.refuses(
+        CHECK,
+        db.copy(
+            "insert", "api_keys", "key_id = :reader", key_id="'k'", digest="'d'", scope=an_admin, office_id="'third'"
+        ),
+    )
+    db.run(db.copy("insert", "api_keys", "key_id = :admin", key_id="'second'", digest="'second'"))
+    db.run("delete from api_keys where key_id = :admin")
+    assert db.run("select key_id from api_keys where scope = 'admin'") == [("second",)]
+
+
+def test_the_audit_log_is_only_appended_to(db: Attacked) -> None:
+    db.refuses(AUDIT, "delete from audit")
+    for change in ("audit_id = 'x'", "timestamp = 1", "actor = 'x'", "key_id = 'x'", "action = 'x'", "target = 'x'",
+                   "office_id = 'x'", "details = '{}'"):  # fmt: skip
+        db.refuses(AUDIT, f"update audit set {change}")
+    for verb in ("insert", "insert or replace"):
+        db.refuses(AUDIT, db.copy(verb, "audit", "audit_id = :entry", actor="'nobody'"))
+
+
+def test_every_rule_of_the_schema_is_attacked_here_or_in_a_file_of_its_own(db: Attacked) -> None:
     """A new rule wants a new attack: take one away and at least one attack must get through."""
     stored = "select tgname from pg_trigger where not tgisinternal"
     rules = {
         row[0] for row in db.run(stored if db.is_postgres else "select name from sqlite_schema where type = 'trigger'")
     }
 
-    assert rules == {
-        "artifact_fixed", "artifact_inserted_once", "artifact_kept", "direct_born_waiting", "direct_kept",
-        "direct_moves", "direct_written_once", "event_fixed", "event_inserted_once",
-        "event_kept", "event_newest_kept", "job_born_queued", "job_decided_once", "job_ends_once", "job_ends_with_run",
+    assert rules - test_webhook_rules.RULES == {
+        "artifact_fixed", "artifact_inserted_once", "artifact_kept", "audit_fixed", "audit_inserted_once", "audit_kept",
+        "direct_born_waiting", "direct_kept", "direct_moves", "direct_written_once", "event_fixed",
+        "event_inserted_once", "event_kept", "event_newest_kept", "job_born_queued", "job_decided_once",
+        "job_ends_once", "job_ends_with_run",
         "job_follows", "job_frozen", "job_identity", "job_inserted_once", "job_kept", "job_moves", "job_runs_with_run",
-        "job_takes_free_worker", "occurrence_fixed", "occurrence_inserted_once", "occurrence_kept",
+        "job_takes_free_worker", "key_first_is_admin", "key_fixed", "key_last_admin",
+        "occurrence_fixed", "occurrence_inserted_once", "occurrence_kept",
         "schedule_identity", "schedule_inserted_once", "schedule_kept", "template_identity",
         "template_inserted_once", "template_kept", "template_renamed",
         "reservation_identity", "reservation_inserted_once", "reservation_kept", "reservation_moves",
@@ -1182,7 +1247,18 @@ async def submit_every_kind(scheduler: Scheduler) -> dict[str, str]:
     schedule = await scheduler.schedules.create(
         name="schedule", template_id=template.template_id, cron_expression="@yearly", enabled=False
     )
+    names["entry"], names["admin"], names["reader"] = await make_keys(scheduler)
     return {**names, "member": members[0].job_id, "schedule": schedule.schedule_id}
+
+
+async def make_keys(scheduler: Scheduler) -> tuple[str, str, str]:
+    """An entry of the audit log, an admin key, and another."""
+    token = actor.set(Actor(name="me", key_id=None, action="POST /api/keys", target="/api/keys"))
+    admin, _ = await scheduler.keys.create("admin", ["admin"])
+    actor.reset(token)
+    reader, _ = await scheduler.keys.create("reader", ["read"])
+    (entry,) = (await scheduler.lists.audit()).items
+    return entry.audit_id, admin.key_id, reader.key_id
 
 
 @pytest.fixture(params=["plain", "strict", "postgres"])

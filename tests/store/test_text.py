@@ -52,6 +52,29 @@ def test_every_statement_is_one_that_SQLite_understands(empty: apsw.Connection, 
     assert empty.execute(f"explain {sql}", bindings(sql)).fetchall()
 
 
+def test_an_insert_of_many_rows_is_that_of_one_with_its_row_repeated() -> None:
+    many = text.many_rows("insert into t (a, b, c)\nvalues (:b, ':no', :a)", 2)
+
+    assert many is not None
+    sql, lined_up = many
+    assert sql == "insert into t (a, b, c)\nvalues (?, ':no', ?), (?, ':no', ?)"
+    assert lined_up({"a": 1, "b": 2}) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "insert into t (a, b) values (:a, :b) on conflict (a) do nothing",
+        "insert into t (a, b) values (:a, coalesce(:b, 1))",
+        "insert into t (a, b) select :a, :b",
+        "update t set a = :a where b = :b",
+        "insert into t (a, b) values (:a, 1)",
+    ],
+)
+def test_what_is_more_than_an_insert_of_parameters_is_left_alone(sql: str) -> None:
+    assert text.many_rows(sql, 2) is None
+
+
 @pytest.mark.parametrize("name", sorted(STATEMENTS))
 def test_no_statement_is_dead(name: str) -> None:
     code = "".join(path.read_text() for path in SOURCE.rglob("*.py"))
@@ -92,7 +115,7 @@ HOT = {
     "offices.roots_of_task": "jobs_by_task",
     "offices.failed": "jobs_office_failed",
     "offices.cancelled": "jobs_office_cancelled",
-    "dependencies.meet": "dependencies_unmet",
+    "dependencies.meet": "dependencies_chain",
     "runs.overdue": "runs_timeout",
 }
 

@@ -17,6 +17,12 @@ from tests.support import new_scheduler
 
 SCHEMA = next(schema for number, _, schema in text.migrations() if number == 4)
 
+# Those of this schema, each of which is attacked here.
+RULES = {
+    "webhook_inserted_once", "webhook_identity", "webhook_secret_inserted_once", "delivery_born_pending",
+    "delivery_fixed", "delivery_ends_once", "delivery_kept", "attempt_inserted_once", "attempt_fixed", "attempt_kept",
+}  # fmt: skip
+
 REPLACED = "a subscription cannot be replaced"
 IDENTITY = "what a subscription is never changes"
 SECRET_ONCE = "the secret of the server is generated once"
@@ -125,6 +131,7 @@ def test_every_rule_of_webhooks_is_attacked_here() -> None:
     messages = set(re.findall(r"refuse '([^']+)'", SCHEMA))
 
     assert messages == {message for message, _ in ATTACKS} - {CHECK}
+    assert set(re.findall(r"^rule (\w+)", SCHEMA, re.MULTILINE)) == RULES
 
 
 def contents(connection: apsw.Connection) -> list[Any]:

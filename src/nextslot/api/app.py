@@ -95,7 +95,19 @@ def create_app(scheduler: Scheduler, options: Options | None = None) -> ASGIApp:
     app = Guard(app, options.admission)
     if options.has_legacy:
         app = Deprecated(app, options.root_path)
-    return Requests(app, http, time.perf_counter, scheduler.tracer)
+    return _with_heads(Requests(app, http, time.perf_counter, scheduler.tracer))
+
+
+def _with_heads(app: ASGIApp) -> ASGIApp:
+    """HEAD is a GET whose body the HTTP server leaves out. It asks for no stream, which would never end."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            headers = [(name, value) for name, value in scope["headers"] if name != b"accept"]
+            scope = {**scope, "method": "GET", "headers": headers}
+        await app(scope, receive, send)
+
+    return answer
 
 
 def _below(root_path: str, app: ASGIApp) -> ASGIApp:

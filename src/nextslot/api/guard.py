@@ -75,6 +75,9 @@ class Guard:
         length, limit = headers.get("content-length", "0"), self._admission.max_body_bytes
         if length.isdecimal() and int(length) > limit:
             return 413, "too_large", f"the body has {int(length):,} bytes; at most {limit:,} are taken here"
+        encoding = headers.get("content-encoding", "identity").lower()
+        if encoding != "identity":
+            return 415, "unsupported_media_type", f"send the body as it is, without content-encoding {encoding!r}"
         has_body = length != "0" or "transfer-encoding" in headers
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if has_body and kind != "application/json":

@@ -150,8 +150,10 @@ async def _of_http(request: Request, error: Exception) -> Response:
 async def _of_validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = error.errors()[:MOST_PROBLEMS]
-    if any(one["type"] == "json_invalid" for one in found):
-        return problem(400, "malformed", "the body is not valid JSON")
+    for one in found:
+        if one["type"] == "json_invalid":
+            place = f", after {one['loc'][1]} characters" if one["loc"][1] else ""
+            return problem(400, "malformed", f"the body is not valid JSON: {one['ctx']['error']}{place}")
     return of_error(Invalid([Problem(field_of(one["loc"]), sentence_of(one)) for one in found]))
 
 
@@ -180,15 +182,20 @@ async def _of_defect(request: Request, error: Exception) -> Response:
 
 
 def field_of(place: tuple[object, ...]) -> str:
-    """`("body", "jobs", 3, "params")` is `jobs.3.params`."""
-    return ".".join(str(part) for part in (place[1:] if place[:1] in (("body",), ("query",), ("path",)) else place))
+    """`("body", "jobs", 3, "params")` is `jobs.3.params`; which type was tried, such as `list[str]`, is left out."""
+    inner = place[1:] if place[:1] in (("body",), ("query",), ("path",)) else place
+    return ".".join(str(part) for part in inner if not (isinstance(part, str) and part.endswith("]")))
 
 
 def sentence_of(found: Mapping[str, object]) -> str:
     match found["type"]:
         case "extra_forbidden":
             return "there is no such field"
+        case "missing" if found["loc"] == ("body",):
+            return "a JSON object is needed as the body"
         case "missing":
             return "this is needed"
+        case "model_attributes_type" | "dict_type":
+            return "a JSON object is needed"
         case _:
             return str(found["msg"]).removeprefix("Value error, ")

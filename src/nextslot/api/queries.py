@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ..arguments import instant
 from ..policy.filters import JobFilter
@@ -62,6 +62,18 @@ class JobFilterBody(Body):
     created_after: When | None = None
     created_before: When | None = None
     q: str | None = None
+
+    @field_validator(
+        *("state", "status", "job_type", "office_id", "role", "task_id"),
+        *("template_id", "schedule_id", "group_id", "retry_of"),
+        mode="before",
+    )
+    @classmethod
+    def _names_something(cls, value: object) -> object:
+        # A program whose list happens to be empty means none of them, and would get all.
+        if isinstance(value, (str, list)) and not value:
+            raise ValueError("nothing is named here, which would mean every one: leave it out if that is meant")
+        return value
 
 
 def job_filter(said: Mapping[str, Any], caller: Caller) -> JobFilter:

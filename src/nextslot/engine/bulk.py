@@ -13,7 +13,7 @@ from ..errors import IllegalTransition, Invalid, NotFound
 from ..lifecycle import Cancellation
 from ..model import URGENT, Job, JobStatus, Json, NewJob, State
 from ..policy.filters import JobFilter
-from ..store import jobs, runs
+from ..store import dependencies, jobs, runs
 from ..store.store import Tx
 from .endings import Endings
 from .groups import ALL
@@ -49,6 +49,7 @@ class BulkActions:
         """Cancels those that still match and have not ended; running ones only if that is asked for."""
         live = [job for job in _still(tx, job_ids, filter) if _is_meant(job, include_running)]
         whole = [*live, *_rest_of_groups(tx, live, filter, include_running)]
+        whole += _doomed(tx, whole, filter)
         done = self._endings.cancel_many(tx, whole, reason, interrupt, now)
         by_end: dict[Cancellation, list[str]] = {}
         for one in done:
@@ -112,6 +113,17 @@ def _rest_of_groups(tx: Tx, live: Sequence[Job], filter: JobFilter, include_runn
         for job in jobs.live_members(tx, group_id, ALL):
             if job.job_id not in seen and filter.matches(job) and _is_meant(job, include_running):
                 yield job
+
+
+def _doomed(tx: Tx, chosen: Sequence[Job], filter: JobFilter) -> Iterator[Job]:
+    """What would be cancelled because it depends on these, and matches: it is asked for, like them."""
+    seen = {job.job_id for job in chosen}
+    ending = [job for job in chosen if job.status is JobStatus.QUEUED]
+    while ending:
+        found = dependencies.doomed_by(tx, {job.chain_id for job in ending})
+        ending = [job for job in jobs.get_many(tx, found - seen).values() if filter.matches(job)]
+        seen |= found
+        yield from ending
 
 
 def _again(job: Job, params: Mapping[str, Json], priority: int, created_by: str | None) -> NewJob:

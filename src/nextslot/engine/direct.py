@@ -140,7 +140,7 @@ class DirectExecutionHandler:
         assert started is not None
         slate = self._lanes.slate(tx)
         slate.take(self._lanes.lane(tx, holder.lane_id))
-        slate.office(holder.office_id).callers -= 1
+        slate.caller_leaves(holder.office_id)
         self._timer.note(tx, now.after(started.timeout_seconds))
         tx.after_commit(lambda: self._tell_started(holder))
         return worker_id, started
@@ -166,7 +166,7 @@ class DirectExecutionHandler:
         if office_id is None:
             return None
         slate = self._lanes.slate(tx)
-        slate.office(office_id).callers -= 1
+        slate.caller_leaves(office_id)
         slate.is_freed = True
         self._pass_on(tx, direct_id, office_id, "RELEASED" if kind is None else "EXPIRED", now)
         return self._goodbye(tx, direct_id, now)
@@ -202,6 +202,7 @@ class DirectExecutionHandler:
                 self._lanes.slate(tx).give_back(self._lanes.lane(tx, caller.lane_id))
             else:
                 direct.give_up(tx, caller.direct_id, DirectStatus.FAILED, CRASH_ERROR, FailureKind.CRASH, now)
+                self._lanes.slate(tx).caller_leaves(caller.office_id)
             self._end_reservation(tx, caller.direct_id, caller.office_id, "EXPIRED", now)
             self._ended(tx, caller.direct_id, now)
         return len(unfinished)

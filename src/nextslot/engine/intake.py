@@ -19,6 +19,7 @@ from ..model import (
     Office,
     OnDependencyFailure,
     OnFailure,
+    RetryPolicy,
     Template,
 )
 from ..policy import requests
@@ -42,6 +43,26 @@ class Accepted:
 
     job: Job
     is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What jobs of one kind are given unless they say otherwise: of one office, type and role, with the same needs."""
+
+    lane_id: int
+    resources: Mapping[str, int]
+    retry_policy: RetryPolicy
+    on_dependency_failure: OnDependencyFailure
+    timeout_seconds: float | None
+    stall_timeout_seconds: float | None
+
+
+class _Known:
+    """What the jobs of one request have in common, worked out once."""
+
+    def __init__(self) -> None:
+        self.offices: dict[str, Office] = {}
+        self.terms: dict[tuple[object, ...], _Terms] = {}
 
 
 class Intake:
@@ -196,13 +217,11 @@ class Intake:
     def accept_each(self, tx: Tx, wanted: Sequence[NewJob], now: Instant) -> list[Job | Invalid]:
         """Jobs that have nothing to do with each other and whose templates were applied: each is made or refused."""
         answers: list[Job | Invalid] = []
-        known_offices: dict[str, Office] = {}
+        known = _Known()
         for new in wanted:
             try:
                 self.check([new], now)
-                office = known_offices.get(new.office_id) or self._office(tx, new.office_id)
-                known_offices[new.office_id] = office
-                answers.append(self._draft(tx, new, self._chance.new_id(), office, now))
+                answers.append(self._draft(tx, new, self._chance.new_id(), known, now))
             except Invalid as error:
                 answers.append(error)
         drafts = {job.job_id: job for job in answers if isinstance(job, Job)}
@@ -262,7 +281,7 @@ class Intake:
     def _params_problems(
         self, job_type: JobType, params: Mapping[str, Json], is_complete: bool = True
     ) -> list[Problem]:
-        size = len(codec.dumps(params).encode())
+        size = codec.size(params)
         if size > self.max_params_bytes:
             return [Problem("params", f"{size:,} bytes of JSON; at most {self.max_params_bytes:,} are allowed")]
         return job_type.problems(params) if is_complete else job_type.problems_so_far(params)
@@ -323,23 +342,18 @@ class Intake:
         self, tx: Tx, wanted: Sequence[NewJob], made: Mapping[str, int], now: Instant, group: Group | None
     ) -> dict[str, Job]:
         """The jobs as they will be stored; every problem of every request is collected first."""
-        known_offices: dict[str, Office] = {}
+        known = _Known()
         problems: list[Problem] = []
         drafts: dict[str, Job] = {}
         for job_id, index in made.items():
-            new = wanted[index]
             try:
-                office = known_offices.get(new.office_id) or self._office(tx, new.office_id)
-                known_offices[new.office_id] = office
-                draft = self._draft(tx, new, job_id, office, now)
+                drafts[job_id] = self._draft(tx, wanted[index], job_id, known, now, group, index)
             except Invalid as error:
                 if len(wanted) == 1:
                     raise
                 problems += [Problem(_at(wanted, index, problem.field), problem.problem) for problem in error.problems]
                 if len(problems) >= MOST_PROBLEMS:
                     break
-            else:
-                drafts[job_id] = draft if group is None else _member(draft, group, index)
         if problems:
             raise Invalid(problems)
         return drafts
@@ -352,43 +366,82 @@ class Intake:
             raise Invalid(f"the office {office_id!r} is archived", field="office_id")
         return office
 
-    def _draft(self, tx: Tx, new: NewJob, job_id: str, office: Office, now: Instant) -> Job:
-        job_type = self._job_types.get(new.job_type or "")
-        added = resource_units(new.resources)
-        resources = self._resources(office, new.role, job_type.name, job_type.needs(new.params), added)
-        type_policy = requests.retry_policy(job_type.retry_policy, office.retry_policy)
+    def _draft(
+        self,
+        tx: Tx,
+        new: NewJob,
+        job_id: str,
+        known: _Known,
+        now: Instant,
+        group: Group | None = None,
+        index: int | None = None,
+    ) -> Job:
+        terms = self._terms(tx, new, known)
         priority = URGENT if new.urgent else new.priority or 0
+        failure = new.on_dependency_failure
         return Job(
             job_id=job_id,
-            office_id=office.office_id,
-            lane_id=self._lanes.lane_for(tx, office, new.role, job_type.name, resources),
-            job_type=job_type.name,
+            office_id=new.office_id,
+            lane_id=terms.lane_id,
+            job_type=new.job_type or "",
             params=new.params,
             status=JobStatus.QUEUED,
             priority=priority,
-            position=self._queue.back(tx, office.office_id, priority),
+            position=self._queue.back(tx, new.office_id, priority),
             created_at=now,
             queued_at=now,
             chain_id=job_id,
-            retry_policy=requests.retry_policy(new.retry_policy, type_policy),
-            on_dependency_failure=OnDependencyFailure(new.on_dependency_failure or office.on_dependency_failure),
-            resources=resources,
+            retry_policy=requests.retry_policy(new.retry_policy, terms.retry_policy),
+            on_dependency_failure=OnDependencyFailure(failure) if failure else terms.on_dependency_failure,
+            resources=terms.resources,
             template_id=new.template_id,
             schedule_id=new.schedule_id,
+            group_id=None if group is None else group.group_id,
+            sequence=None if group is None else index,
             scheduled_for=new.scheduled_for,
             expires_at=new.expires_at,
             role=new.role,
             task_id=new.task_id,
             title=new.title,
-            timeout_seconds=new.timeout_seconds
-            or job_type.timeout_seconds
-            or self._job_types.role_timeouts.get(new.role or "")
-            or office.timeout_seconds,
-            stall_timeout_seconds=new.stall_timeout_seconds or job_type.stall_timeout_seconds,
+            timeout_seconds=new.timeout_seconds or terms.timeout_seconds,
+            stall_timeout_seconds=new.stall_timeout_seconds or terms.stall_timeout_seconds,
             webhook=new.webhook,
             unique_key=new.unique_key,
             created_by=new.created_by,
             is_due=new.scheduled_for is None or new.scheduled_for <= now,
+            is_turn=group is None or group.mode is GroupMode.PARALLEL or index == 0,
+        )
+
+    def _terms(self, tx: Tx, new: NewJob, known: _Known) -> _Terms:
+        job_type = self._job_types.get(new.job_type or "")
+        own, added = job_type.needs(new.params), resource_units(new.resources)
+        kind = (new.office_id, job_type.name, new.role, tuple(own.items()), tuple(added.items()))
+        terms = known.terms.get(kind)
+        if terms is None:
+            office = known.offices.get(new.office_id) or self._office(tx, new.office_id)
+            known.offices[new.office_id] = office
+            terms = known.terms[kind] = self._new_terms(tx, office, job_type, new.role, own, added)
+        return terms
+
+    def _new_terms(
+        self,
+        tx: Tx,
+        office: Office,
+        job_type: JobType,
+        role: str | None,
+        own: Mapping[str, int],
+        added: Mapping[str, int],
+    ) -> _Terms:
+        resources = self._resources(office, role, job_type.name, own, added)
+        return _Terms(
+            lane_id=self._lanes.lane_for(tx, office, role, job_type.name, resources),
+            resources=resources,
+            retry_policy=requests.retry_policy(job_type.retry_policy, office.retry_policy),
+            on_dependency_failure=OnDependencyFailure(office.on_dependency_failure),
+            timeout_seconds=job_type.timeout_seconds
+            or self._job_types.role_timeouts.get(role or "")
+            or office.timeout_seconds,
+            stall_timeout_seconds=job_type.stall_timeout_seconds,
         )
 
     def _resources(
@@ -429,11 +482,6 @@ class Intake:
                 self._endings.cancel_doomed(tx, doomed, now)
                 return jobs.get_many(tx, drafts)
         return drafts
-
-
-def _member(draft: Job, group: Group, index: int) -> Job:
-    is_turn = group.mode is GroupMode.PARALLEL or index == 0
-    return replace(draft, group_id=group.group_id, sequence=index, is_turn=is_turn)
 
 
 def _template_problems(new: NewJob, known: Mapping[str, Template]) -> Iterator[Problem]:

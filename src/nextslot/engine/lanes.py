@@ -125,6 +125,13 @@ class Slate:
             known = self._offices[office_id] = OfficeSlate(office_id, *lanes.of_office(self._tx, office_id))
         return known
 
+    def caller_leaves(self, office_id: str) -> None:
+        """A direct caller waits no more, and its row says so: an office that is read only now does not count it."""
+        if office_id in self._offices:
+            self._offices[office_id].callers -= 1
+        else:
+            self.office(office_id)
+
     def look_everywhere(self) -> None:
         """Every office that waits for something is looked at: after a start, and when somebody asks."""
         for office_id in lanes.waiting_offices(self._tx):

@@ -10,10 +10,9 @@ from typing import NamedTuple
 from ..clock import Instant
 from ..errors import Conflict, Invalid, NoHandler, NotFound, Problem, UnknownJobType
 from ..lifecycle import Cancellation
-from ..model import URGENT, Event, Job, JobStatus, NewJob, Office, RunStatus
+from ..model import URGENT, Event, Job, NewJob, Office, RunStatus
 from ..policy.offices import (
     Blocker,
-    CancelledAll,
     OfficeJob,
     OfficeJobStatus,
     OfficeStats,
@@ -37,7 +36,6 @@ from .retry import RetryController
 # How many chains, or events, a request looks at before it answers with what it has and where to go on.
 MOST_LOOKED_AT = 5_000
 STEP = 500
-MOST_IDS = 1_000
 MOST_PROBLEMS = 100
 
 Key = tuple[int | str, ...]
@@ -109,8 +107,11 @@ class OfficeJobs:
             avg_completion_time=round(sums.completion_us / sums.completed / 1000, 3) if sums.completed else 0.0,
         )
 
-    def events(self, tx: Tx, office_id: str, after: int, limit: int) -> tuple[list[Event], int]:
-        """What happened in an office from a number on, oldest first, by the ids of its jobs; and where to go on."""
+    def events(self, tx: Tx, office_id: str, after: int, limit: int) -> tuple[list[Event], int, bool]:
+        """What happened in an office from a number on, oldest first, by the ids of its jobs.
+
+        And where to go on, and whether there may be more already.
+        """
         get_office(tx, office_id)
         found: list[Event] = []
         for _ in range(MOST_LOOKED_AT // STEP):
@@ -120,17 +121,17 @@ class OfficeJobs:
                 if event.office_id == office_id:
                     found.append(event)
                     if len(found) == limit:
-                        return _by_chain(tx, found), after
+                        return _by_chain(tx, found), after, True
             if len(seen) < STEP:
-                break
-        return _by_chain(tx, found), after
+                return _by_chain(tx, found), after, False
+        return _by_chain(tx, found), after, True
 
     # What is done to them.
 
     def submit(
         self, tx: Tx, wanted: Sequence[NewJob], now: Instant, idempotency_key: str | None = None
-    ) -> list[OfficeJob]:
-        """A graph of jobs, all or none."""
+    ) -> tuple[list[OfficeJob], bool]:
+        """A graph of jobs, all or none; and whether they are new, or a request with this key has made them before."""
         self._refuse_unhandled(wanted)
         try:
             accepted = self._intake.accept(tx, wanted, now, idempotency_key, "office_jobs")
@@ -139,8 +140,8 @@ class OfficeJobs:
                 raise in_office_words(error, len(wanted)) from error
             raise
         if all(one.is_new for one in accepted):
-            return _fresh(tx, accepted)
-        return views(tx, [one.job.chain_id for one in accepted])
+            return _fresh(tx, accepted), True
+        return views(tx, [one.job.chain_id for one in accepted]), False
 
     def _refuse_unhandled(self, wanted: Sequence[NewJob]) -> None:
         """Jobs that nothing here can run: as a refusal of its own kind, however many of them there are."""
@@ -184,30 +185,6 @@ class OfficeJobs:
         chain = _chain(tx, office_id, job_id)
         done = self._endings.cancel(tx, chain[-1].job_id, reason, interrupt, now)
         return views(tx, [chain[0].job_id])[0], done.cancellation
-
-    def cancel_all(
-        self,
-        tx: Tx,
-        office_id: str,
-        task_id: str | None,
-        include_running: bool,
-        reason: str | None,
-        now: Instant,
-    ) -> CancelledAll:
-        """Everything of an office, or of one of its tasks, that has not ended (US-JS06)."""
-        get_office(tx, office_id)
-        live = offices.live(tx, office_id, task_id)
-        chosen = live if include_running else [job for job in live if job.status is JobStatus.QUEUED]
-        done = self._endings.cancel_many(tx, chosen, reason, None, now)
-        count = dict.fromkeys(Cancellation, 0)
-        for one in done:
-            count[one.cancellation] += 1
-        return CancelledAll(
-            cancelled=count[Cancellation.CANCELLED],
-            stopping=count[Cancellation.STOPPING],
-            finishing=count[Cancellation.FINISHING],
-            job_ids=tuple(one.job.chain_id for one in done[:MOST_IDS]),
-        )
 
     def change_priority(
         self, tx: Tx, office_id: str, job_id: str, priority: int | None, urgent: bool | None, now: Instant

@@ -1,7 +1,8 @@
 """Bulk: cancel or retry every job that a filter finds, and run an ended one again; HTTP and the command line call it.
 
 Matching jobs are found page by page in read transactions, and each page is acted on in a small write of its own, so a
-million of them hold up neither dispatch nor anybody else. Only what existed when the call began is acted on.
+million of them hold up neither dispatch nor anybody else. Only what existed when the call began is acted on, and the
+retries of that.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -9,12 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from ..engine.bulk import BulkActions
+from ..clock import Instant
+from ..engine.bulk import BulkActions, Step
 from ..errors import Draining, Invalid
 from ..model import Job, Json, State
 from ..policy.filters import LIVE, JobFilter
 from ..policy.requests import text_problems
-from ..store import filters
+from ..store import filters, jobs
 from ..store.filters import Part
 from ..store.pages import Key
 from ..store.store import Tx, Work
@@ -26,6 +28,8 @@ T = TypeVar("T")
 STEP = 100
 ROWS = 1_001
 MOST_IDS = 1_000
+# Behind every key of a job.
+AFTER_ALL: Key = (2**62, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +47,23 @@ class Counted:
 class BulkCancelled:
     """What was cancelled at once, told to stop, or is left to finish without a retry.
 
-    What ends as a consequence, by the rule of a group or of a dependent, is not counted: it was not asked for. Jobs
-    that match are: members of a group are cancelled together, and the newest first, so before what they depend on.
+    What ends as a consequence, by the rule of a group or of a dependent, is counted if it matches; else it was not
+    asked for.
     """
 
     cancelled: Counted = Counted()
     stopping: Counted = Counted()
     finishing: Counted = Counted()
+
+    def plus(self, step: Step) -> "BulkCancelled":
+        return BulkCancelled(
+            self.cancelled.plus(step.cancelled), self.stopping.plus(step.stopping), self.finishing.plus(step.finishing)
+        )
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        """The first of them all."""
+        return (*self.cancelled.ids, *self.stopping.ids, *self.finishing.ids)[:MOST_IDS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +91,8 @@ class Bulk:
         wanted = _refuse_empty(filter, all)
         if reason is not None and (problems := list(text_problems("reason", reason))):
             raise Invalid(problems)
-        states = wanted.states & (LIVE if include_running else LIVE - {State.RUNNING})
         done, is_first = BulkCancelled(), True
-        async for page in self._pages(wanted, states):
+        async for page in self._live_pages(wanted, include_running):
             ids = [job.job_id for job in page]
             step = await self._step(
                 lambda tx, ids=ids: self._actions.cancel(  # type: ignore[misc]
@@ -87,12 +100,7 @@ class Bulk:
                 ),
                 is_first,
             )
-            is_first = False
-            done = BulkCancelled(
-                done.cancelled.plus(step.cancelled),
-                done.stopping.plus(step.stopping),
-                done.finishing.plus(step.finishing),
-            )
+            done, is_first = done.plus(step), False
         return done
 
     async def retry(self, filter: JobFilter | None = None, *, all: bool = False) -> BulkRetried:
@@ -101,7 +109,8 @@ class Bulk:
         done, is_first = BulkRetried(), True
         # Chains that may come again. None, unless the clock was set back: new jobs are newer than all that is left.
         made: set[str] = set()
-        async for page in self._pages(wanted, wanted.states & {State.FAILED}):
+        end = await self._access.read(_end_of_jobs)
+        async for page in self._pages(wanted, wanted.states & {State.FAILED}, end):
             if self._access.is_draining:
                 raise Draining("the scheduler is stopping and takes no new jobs")
             ids = [job.job_id for job in page if job.chain_id not in made]
@@ -126,12 +135,28 @@ class Bulk:
             lambda tx: self._actions.rerun(tx, job_id, params, priority, created_by, self._access.clock.now())
         )
 
-    async def _pages(self, wanted: JobFilter, states: frozenset[State]) -> AsyncIterator[list[Job]]:
-        """What exists now and matches, the newest first; each page is read when it is asked for."""
+    async def _live_pages(self, wanted: JobFilter, include_running: bool) -> AsyncIterator[list[Job]]:
+        """What has not ended: first what is queued, because as long as the rest runs nothing starts in its place.
+
+        What failed meanwhile may have a retry by then: it is of what was there, and comes last.
+        """
+        end = await self._access.read(_end_of_jobs)
+        queued = wanted.states & (LIVE - {State.RUNNING})
+        async for page in self._pages(wanted, queued, end):
+            yield page
+        if include_running:
+            async for page in self._pages(wanted, wanted.states & {State.RUNNING}, end):
+                yield page
+        if end is not None:
+            since = Instant(max(int(end[0]) - 1, wanted.created_after or 0))
+            async for page in self._pages(replace(wanted, created_after=since), queued, AFTER_ALL):
+                yield await self._access.read(partial(_of_older_chains, page=page, end=end))
+
+    async def _pages(self, wanted: JobFilter, states: frozenset[State], after: Key | None) -> AsyncIterator[list[Job]]:
+        """What matches, the newest first, from a key on; each page is read when it is asked for."""
         if not states:
             return
         found = replace(wanted, state=tuple(sorted(states)), status=())
-        after: Key | None = await self._access.read(_end_of_jobs)
         while after is not None:
             part = await self._access.read(partial(_page_of, filter=found, after=after))
             if part.items:
@@ -146,6 +171,13 @@ class Bulk:
 
 def _page_of(tx: Tx, filter: JobFilter, after: Key) -> Part[Job]:
     return filters.jobs_page(tx, filter, after, STEP)
+
+
+def _of_older_chains(tx: Tx, page: list[Job], end: Key) -> list[Job]:
+    """The retries, newer than the key, of chains that are not."""
+    retries = [job for job in page if job.retry_of is not None and (job.created_at, job.job_id) > end]
+    roots = jobs.get_many(tx, [job.chain_id for job in retries])
+    return [job for job in retries if (roots[job.chain_id].created_at, job.chain_id) <= end]
 
 
 def _end_of_jobs(tx: Tx) -> Key | None:

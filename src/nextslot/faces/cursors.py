@@ -2,11 +2,16 @@
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import orjson
 
 from ..errors import Invalid
+from ..model import Page
+from ..policy.requests import is_storable
+
+T = TypeVar("T")
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
@@ -35,6 +40,12 @@ def decode(kind: str, cursor: str | None, shape: Sequence[type]) -> tuple[int | 
     return tuple(found[1:])
 
 
+def page_of(kind: str, items: Sequence[T], limit: int, key_of: Callable[[T], Sequence[int | str]]) -> Page[T]:
+    """A page of one item more than it shows: that one says whether there is another page."""
+    shown = tuple(items[:limit])
+    return Page(shown, encode(kind, key_of(shown[-1]) if len(items) > limit else None))
+
+
 def checked_limit(limit: int) -> int:
     if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
         raise Invalid(f"a whole number from 1 to {MAX_LIMIT}", "limit")
@@ -50,4 +61,4 @@ def _padded(cursor: object) -> bytes:
 def _fits(key: Sequence[object], shape: Sequence[type]) -> bool:
     if len(key) != len(shape) or any(type(part) is not kind for part, kind in zip(key, shape, strict=True)):
         return False
-    return all(not isinstance(part, int) or abs(part) <= _LARGEST for part in key)
+    return all(abs(part) <= _LARGEST if isinstance(part, int) else is_storable(str(part)) for part in key)

@@ -49,8 +49,7 @@ class Keys:
         after = cursors.decode("keys", cursor, (str,))
         cursors.checked_limit(limit)
         some = await self._access.read(lambda tx: keys.page(tx, str(after[0]) if after else "~", limit + 1))
-        page = some[:limit]
-        return Page(tuple(page), cursors.encode("keys", (page[-1].key_id,)) if len(some) > limit else None)
+        return cursors.page_of("keys", some, limit, lambda key: (key.key_id,))
 
     async def find(self, text: str) -> Key | None:
         """Whose key this is. The digest is looked up, so there is no comparison whose time could tell anything."""

@@ -20,7 +20,6 @@ from ..model import (
     Job,
     JobDetail,
     Listed,
-    Office,
     OfficeStatus,
     Page,
     Placed,
@@ -141,10 +140,6 @@ class Lists:
     async def audit(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[AuditEntry]:
         """The newest first."""
         return await self._page("audit", (str,), cursor, limit, lambda tx, key: filters.audit_page(tx, key, limit))
-
-    async def offices(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Office]:
-        """By their ids."""
-        return await self._page("offices", (str,), cursor, limit, lambda tx, key: filters.offices_page(tx, key, limit))
 
     async def status(self) -> SchedulerStatus:
         """What is going on; its cost depends on what is queued and running, never on what has ended."""

@@ -12,12 +12,13 @@ from ..engine.offices import OfficeSettings
 from ..engine.queue import QueueManager
 from ..errors import Invalid
 from ..lifecycle import Cancellation
-from ..model import Event, Office, Page
+from ..model import Office, Page
 from ..policy import requests
+from ..policy.filters import JobFilter
 from ..policy.offices import (
-    CancelledAll,
     Execution,
     OfficeConfig,
+    OfficeEvents,
     OfficeJob,
     OfficeJobStatus,
     OfficeStats,
@@ -30,10 +31,8 @@ from ..store import jobs, offices
 from ..store.store import Tx
 from . import cursors
 from .access import Access
+from .bulk import Bulk, BulkCancelled, Counted
 from .cursors import DEFAULT_LIMIT, checked_limit
-
-# More than one transaction should share with others: a bulk change is carried out alone.
-MANY_ROWS = 10_000
 
 
 class Offices:
@@ -44,6 +43,7 @@ class Offices:
         settings: OfficeSettings,
         jobs: OfficeJobs,
         queue: QueueManager,
+        bulk: Bulk,
         audit: AuditLog,
     ) -> None:
         self._access = access
@@ -51,6 +51,7 @@ class Offices:
         self._settings = settings
         self._jobs = jobs
         self._queue = queue
+        self._bulk = bulk
         self._audit = audit
 
     # The offices themselves.
@@ -96,10 +97,9 @@ class Offices:
     async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Office]:
         """All of them, by their ids."""
         checked_limit(limit)
-        after = cursors.decode("offices", cursor, (str,)) or ("",)
-        found = await self._access.read(lambda tx: offices.page(tx, str(after[0]), limit + 1))
-        last = (found[limit - 1].office_id,) if len(found) > limit else None
-        return Page(tuple(found[:limit]), cursors.encode("offices", last))
+        (after,) = cursors.decode("offices", cursor, (str,)) or ("",)
+        found = await self._access.read(lambda tx: offices.page(tx, str(after), limit + 1))
+        return cursors.page_of("offices", found, limit, lambda office: (office.office_id,))
 
     # Their jobs.
 
@@ -115,10 +115,21 @@ class Offices:
         Each has `description`, `role`, and optionally `key`, `priority` (the lower the sooner), `depends_on`,
         `timeout_ms`, `params`, `urgent` and `job_type`.
         """
-        wanted = new_jobs(office_id, jobs, task_id)
+        return (await self.accept(office_id, jobs, task_id, idempotency_key))[0]
+
+    async def accept(
+        self,
+        office_id: str,
+        jobs: Sequence[Mapping[str, Any]],
+        task_id: str | None = None,
+        idempotency_key: str | None = None,
+        created_by: str | None = None,
+    ) -> "tuple[list_[OfficeJob], bool]":
+        """As `submit`, but says whether they are new or were there already."""
+        wanted = new_jobs(office_id, jobs, task_id, created_by)
         now = self._access.clock.now()
 
-        def work(tx: Tx) -> list_[OfficeJob]:
+        def work(tx: Tx) -> tuple[list_[OfficeJob], bool]:
             get_office(tx, office_id)
             return self._jobs.submit(tx, wanted, now, idempotency_key)
 
@@ -162,14 +173,15 @@ class Offices:
 
     async def cancel_all(
         self, office_id: str, task_id: str | None = None, include_running: bool = True, reason: str | None = None
-    ) -> CancelledAll:
-        """Everything that has not ended, of the office or of one of its tasks; running jobs are told to stop."""
-        return await self._access.write(
-            lambda tx: self._jobs.cancel_all(
-                tx, office_id, task_id, include_running, _reason(reason), self._access.clock.now()
-            ),
-            rows=MANY_ROWS,
-        )
+    ) -> BulkCancelled:
+        """Everything that has not ended, of the office or of one of its tasks; running jobs are told to stop.
+
+        In small steps, so that a large office does not hold up the others (US-JS06).
+        """
+        await self.get(office_id)
+        wanted = JobFilter(office_id=office_id, task_id=() if task_id is None else task_id)
+        done = await self._bulk.cancel(wanted, include_running=include_running, reason=reason)
+        return await self._access.read(lambda tx: _by_chain(tx, done))
 
     async def change_priority(
         self, office_id: str, job_id: str, priority: int | None = None, urgent: bool | None = None
@@ -201,10 +213,16 @@ class Offices:
         job_ids = [claim.job_id for claim in started.claims if claim.office_id == office_id]
         return await self._access.read(lambda tx: _views_of(tx, job_ids))
 
-    async def events(self, office_id: str, after: int = 0, limit: int = 100) -> tuple["list_[Event]", int]:
-        """What happened from a number on, oldest first, by the jobs' ids; and the number to go on from."""
+    async def events(
+        self, office_id: str, after: int = 0, cursor: str | None = None, limit: int = DEFAULT_LIMIT
+    ) -> OfficeEvents:
+        """After a number, oldest first, by the jobs' ids; a cursor goes on where its page ended, and `after` is then
+        not used."""
         checked_limit(limit)
-        return await self._access.read(lambda tx: self._jobs.events(tx, office_id, after, limit))
+        (start,) = cursors.decode("office_events", cursor, (int,)) or (after,)
+        found, last, has_more = await self._access.read(lambda tx: self._jobs.events(tx, office_id, int(start), limit))
+        next_cursor = cursors.encode("office_events", (last,) if has_more else None)
+        return OfficeEvents(items=tuple(found), next_cursor=next_cursor, next_after=last)
 
 
 # Inside the class above, `list` is its method.
@@ -214,6 +232,13 @@ list_ = list
 def _views_of(tx: Tx, job_ids: Sequence[str]) -> list[OfficeJob]:
     chains = jobs.chains(tx, job_ids)
     return views(tx, [chains[job_id][0] for job_id in job_ids])
+
+
+def _by_chain(tx: Tx, done: BulkCancelled) -> BulkCancelled:
+    """The same, by the ids of the office's jobs."""
+    counts = (done.cancelled, done.stopping, done.finishing)
+    chains = jobs.chains(tx, [job_id for counted in counts for job_id in counted.ids])
+    return BulkCancelled(*(Counted(one.count, tuple(chains[job_id][0] for job_id in one.ids)) for one in counts))
 
 
 def _split_status(settings: Mapping[str, Any]) -> tuple[bool | None, dict[str, Any]]:

@@ -14,8 +14,13 @@ from ..policy import cron
 from ..policy.requests import MAX_INSTANT
 from ..store import occurrences, schedules
 from ..store.store import Tx
+from . import cursors
 from .access import Access
-from .paging import checked_limit, page_of, place
+from .cursors import DEFAULT_LIMIT, checked_limit
+
+# Above every id, and after every instant.
+TOP = "~"
+END_OF_TIME = 2**62
 
 
 class Schedules:
@@ -54,15 +59,16 @@ class Schedules:
     async def list(
         self,
         cursor: str | None = None,
-        limit: int = 50,
+        limit: int = DEFAULT_LIMIT,
         *,
         office_id: str | None = None,
         template_id: str | None = None,
     ) -> Page[Schedule]:
         """Those that are not deleted, the newest first."""
-        before, count = place(cursor), checked_limit(limit)
-        items = await self._access.read(lambda tx: schedules.page(tx, before, count + 1, office_id, template_id))
-        return page_of(items, count, lambda schedule: schedule.schedule_id)
+        (before,) = cursors.decode("schedules", cursor, (str,)) or (TOP,)
+        checked_limit(limit)
+        items = await self._access.read(lambda tx: schedules.page(tx, str(before), limit + 1, office_id, template_id))
+        return cursors.page_of("schedules", items, limit, lambda schedule: (schedule.schedule_id,))
 
     async def upcoming(
         self, schedule_id: str, count: int = 10, after: Instant | datetime | None = None
@@ -86,19 +92,22 @@ class Schedules:
             raise Invalid("an instant between 1970 and 9999", field="after")
         return at
 
-    async def occurrences(self, schedule_id: str, cursor: str | None = None, limit: int = 50) -> Page[Occurrence]:
+    async def occurrences(
+        self, schedule_id: str, cursor: str | None = None, limit: int = DEFAULT_LIMIT
+    ) -> Page[Occurrence]:
         """The ledger, the newest first; of a disabled schedule it begins with the span that is not over yet."""
-        below, count = _instant_of(cursor), checked_limit(limit)
+        (below,) = cursors.decode("occurrences", cursor, (int,)) or (END_OF_TIME,)
+        checked_limit(limit)
         now = self._access.clock.now()
 
         def work(tx: Tx) -> Sequence[Occurrence]:
             schedule = found(schedules.get(tx, schedule_id), "schedule", schedule_id)
             going_on = open_span(schedule, now) if cursor is None else None
-            stored = occurrences.page(tx, schedule_id, below, count + 1)
+            stored = occurrences.page(tx, schedule_id, Instant(int(below)), limit + 1)
             return stored if going_on is None else [going_on, *stored]
 
         items = await self._access.read(work)
-        return page_of(items, count, lambda occurrence: str(int(occurrence.instant)))
+        return cursors.page_of("occurrences", items, limit, lambda occurrence: (int(occurrence.instant),))
 
 
 def _coming(plan: cron.Cron, after: Instant, count: int) -> list[Upcoming]:
@@ -107,11 +116,3 @@ def _coming(plan: cron.Cron, after: Instant, count: int) -> list[Upcoming]:
         coming.append(Upcoming(instant=following, local=plan.local(following)))
         after = following
     return coming
-
-
-def _instant_of(cursor: str | None) -> Instant:
-    if cursor is None:
-        return Instant(2**62)
-    if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 18:
-        raise Invalid("not a cursor that a list has given", field="cursor")
-    return Instant(int(cursor))

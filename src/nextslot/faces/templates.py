@@ -6,8 +6,12 @@ from ..arguments import found
 from ..engine.templates import TemplateSettings
 from ..model import Page, Template
 from ..store import templates
+from . import cursors
 from .access import Access
-from .paging import checked_limit, page_of, place
+from .cursors import DEFAULT_LIMIT, checked_limit
+
+# Above every id.
+TOP = "~"
 
 
 class Templates:
@@ -34,8 +38,9 @@ class Templates:
         """Archived ones too."""
         return found(await self._access.read(lambda tx: templates.get(tx, template_id)), "template", template_id)
 
-    async def list(self, cursor: str | None = None, limit: int = 50) -> Page[Template]:
+    async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Template]:
         """Those that are not archived, the newest first."""
-        before, count = place(cursor), checked_limit(limit)
-        items = await self._access.read(lambda tx: templates.page(tx, before, count + 1))
-        return page_of(items, count, lambda template: template.template_id)
+        (before,) = cursors.decode("templates", cursor, (str,)) or (TOP,)
+        checked_limit(limit)
+        items = await self._access.read(lambda tx: templates.page(tx, str(before), limit + 1))
+        return cursors.page_of("templates", items, limit, lambda template: (template.template_id,))

@@ -16,6 +16,7 @@ from ..model import (
     URGENT,
     Backoff,
     Decision,
+    Event,
     FailureKind,
     Job,
     JobStatus,
@@ -124,13 +125,13 @@ class OfficeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelledAll:
-    """What a request to cancel many did: how many at once, told to stop, left to finish; and the first of them."""
+class OfficeEvents:
+    """What happened in an office, oldest first. `next_cursor` is None at the end; who comes back later for what
+    has happened since then asks from `next_after` on."""
 
-    cancelled: int
-    stopping: int
-    finishing: int
-    job_ids: tuple[str, ...]
+    items: tuple[Event, ...]
+    next_cursor: str | None
+    next_after: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +235,9 @@ _JOB_FIELDS = {
 _NAMES = {"title": "description", "timeout_seconds": "timeout_ms"}
 
 
-def new_jobs(office_id: str, items: Sequence[Mapping[str, Any]], task_id: str | None) -> list[NewJob]:
+def new_jobs(
+    office_id: str, items: Sequence[Mapping[str, Any]], task_id: str | None, created_by: str | None = None
+) -> list[NewJob]:
     """The jobs of a request in the office's words; everything that cannot be said in ours is named."""
     if not isinstance(items, (list, tuple)):
         raise Invalid("a list of jobs", field="jobs")
@@ -246,13 +249,13 @@ def new_jobs(office_id: str, items: Sequence[Mapping[str, Any]], task_id: str | 
         if len(problems) >= MOST_PROBLEMS:
             break
         if not found:
-            wanted.append(_new_job(office_id, item, task_id))
+            wanted.append(_new_job(office_id, item, task_id, created_by))
     if problems:
         raise Invalid(problems)
     return wanted
 
 
-def _new_job(office_id: str, item: Mapping[str, Any], task_id: str | None) -> NewJob:
+def _new_job(office_id: str, item: Mapping[str, Any], task_id: str | None, created_by: str | None) -> NewJob:
     timeout_ms = item.get("timeout_ms")
     return NewJob(
         job_type=item.get("job_type") or SESSION,
@@ -266,6 +269,7 @@ def _new_job(office_id: str, item: Mapping[str, Any], task_id: str | None) -> Ne
         task_id=task_id,
         title=item["description"],
         timeout_seconds=None if timeout_ms is None else timeout_ms / 1000,
+        created_by=created_by,
     )
 
 

@@ -38,36 +38,54 @@ _OPTIONAL_TEXTS = ("key", "role", "task_id", "title", "unique_key", "created_by"
 
 
 def problems(new: NewJob, now: Instant, allow_private: bool = True) -> list[Problem]:
-    """Everything that is wrong with a request, apart from its parameters' schema."""
+    """Everything that is wrong with a request, apart from its parameters' schema.
+
+    Most requests say little and are right: what they do not say costs nothing, what is wrong is looked at again.
+    """
     return [
         *_text_problems(new),
-        *_number_problems(new),
-        *_time_problems(new, now),
-        *resource_problems(new.resources),
-        *_policy_problems(new.retry_policy),
+        *(_number_problems(new) if _has_numbers(new) else ()),
+        *(_time_problems(new, now) if new.scheduled_for is not None or new.expires_at is not None else ()),
+        *(resource_problems(new.resources) if new.resources is not None else ()),
+        *(_policy_problems(new.retry_policy) if new.retry_policy is not None else ()),
         *(webhooks.problems("webhook", new.webhook, allow_private=allow_private) if new.webhook is not None else ()),
-        *json_problems("params", new.params),
+        *(() if _is_plain_object(new.params) else json_problems("params", new.params)),
     ]
 
 
+def _has_numbers(new: NewJob) -> bool:
+    return (
+        new.priority is not None
+        or bool(new.urgent)
+        or new.timeout_seconds is not None
+        or new.stall_timeout_seconds is not None
+    )
+
+
 def _text_problems(new: NewJob) -> Iterator[Problem]:
-    yield from text_problems("office_id", new.office_id)
+    if not _is_text(new.office_id):
+        yield from text_problems("office_id", new.office_id)
     if new.job_type is None:
         yield Problem("job_type", "say the job_type, or the template_id of a template that has one")
-    else:
+    elif not _is_text(new.job_type):
         yield from text_problems("job_type", new.job_type)
     for name in _OPTIONAL_TEXTS:
         value = getattr(new, name)
         if value is not None:
             yield from text_problems(name, value)
-    if not isinstance(new.depends_on, (list, tuple)) or not all(isinstance(other, str) for other in new.depends_on):
-        yield Problem("depends_on", "a list of job ids or keys")
-    elif len(new.depends_on) > MAX_DEPENDENCIES:
-        yield Problem("depends_on", f"at most {MAX_DEPENDENCIES:,} jobs")
-    elif not all(is_storable(other) for other in new.depends_on):
-        yield Problem("depends_on", "must be valid Unicode without NUL")
+    if new.depends_on != ():
+        yield from _dependency_problems(new.depends_on)
     if new.on_dependency_failure is not None and new.on_dependency_failure not in list(OnDependencyFailure):
         yield Problem("on_dependency_failure", "'wait' or 'cancel'")
+
+
+def _dependency_problems(given: object) -> Iterator[Problem]:
+    if not isinstance(given, (list, tuple)) or not all(isinstance(other, str) for other in given):
+        yield Problem("depends_on", "a list of job ids or keys")
+    elif len(given) > MAX_DEPENDENCIES:
+        yield Problem("depends_on", f"at most {MAX_DEPENDENCIES:,} jobs")
+    elif not all(is_storable(other) for other in given):
+        yield Problem("depends_on", "must be valid Unicode without NUL")
 
 
 def text_problems(field: str, value: object) -> Iterator[Problem]:
@@ -79,12 +97,13 @@ def text_problems(field: str, value: object) -> Iterator[Problem]:
         yield Problem(field, "must be valid Unicode without NUL")
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_TEXT and is_storable(value)
+
+
 def is_storable(text: str) -> bool:
     """Whether both databases take it: no NUL, no half of a surrogate pair."""
-    try:
-        return b"\0" not in text.encode()
-    except UnicodeEncodeError:
-        return False
+    return "\0" not in text and _is_unicode(text)
 
 
 def _number_problems(new: NewJob) -> Iterator[Problem]:
@@ -166,6 +185,31 @@ def json_problems(field: str, value: Mapping[str, Json]) -> Iterator[Problem]:
             yield from _scalar_problems(where, item)
 
 
+def _is_plain_object(value: object) -> bool:
+    """Whether `json_problems` would find nothing, as far as that is quick to see: no, if there is any doubt."""
+    return type(value) is dict and _is_plain(value, 1)
+
+
+def _is_plain(item: Any, depth: int) -> bool:
+    kind = type(item)
+    if depth > MAX_DEPTH:
+        return False
+    if kind is str:
+        return _is_unicode(item)
+    if kind is int:
+        return bool(-(2**63) <= item < 2**63)
+    if kind is float:
+        return math.isfinite(item)
+    if kind is list:
+        return all(_is_plain(inner, depth + 1) for inner in item)
+    if kind is dict:
+        for key, inner in item.items():
+            if type(key) is not str or not _is_unicode(key) or not _is_plain(inner, depth + 1):
+                return False
+        return True
+    return kind is bool or item is None
+
+
 def _scalar_problems(where: str, item: object) -> Iterator[Problem]:
     if isinstance(item, str):
         if not _is_unicode(item):
@@ -181,6 +225,8 @@ def _scalar_problems(where: str, item: object) -> Iterator[Problem]:
 
 
 def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -190,11 +236,11 @@ def _is_unicode(text: str) -> bool:
 
 def retry_policy(given: Mapping[str, Json] | RetryPolicy | None, default: RetryPolicy) -> RetryPolicy:
     """The default, with what was given put over it; any part may be given."""
+    if given is None:
+        return default
     found = list(_policy_problems(given))
     if found:
         raise Invalid(found)
-    if given is None:
-        return default
     if isinstance(given, RetryPolicy):
         return given
     values = dict(given)

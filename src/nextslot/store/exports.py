@@ -14,7 +14,6 @@ The same rows give the same bytes: no time and no name of a machine is in it.
 
 import gzip
 import hashlib
-import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from typing import IO, Any
 import orjson
 
 from ..errors import SchemaTooNew, StoreError
+from . import offline
 
 FORMAT = "nextslot-export"
 VERSION = 1
@@ -116,28 +116,19 @@ def created(target: Path) -> Iterator[IO[bytes]]:
     """
     part = target.with_name(target.name + ".part")
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as plain:
+        part.unlink(missing_ok=True)
+        part.touch(0o600)
+        with part.open("wb") as plain:
             if target.suffix == ".gz":
                 with gzip.GzipFile("", "wb", COMPRESSION, plain, mtime=0) as packed:
                     yield packed  # type: ignore[misc]  # It is one, in all that is asked of it here.
             else:
                 yield plain
-            plain.flush()
-            os.fsync(plain.fileno())
-        part.replace(target)
-        _keep_names(target.parent)
+        offline.put(part, target)
     except OSError as error:
         raise StoreError(f"{target} cannot be written: {error.strerror or error}") from error
     finally:
         part.unlink(missing_ok=True)
-
-
-def _keep_names(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class Reader:
@@ -175,7 +166,7 @@ class Reader:
 
     def end(self) -> tuple[dict[str, Sum], list[str]]:
         """What the tables come to, and what the doctor said of them; only of a file that is whole and unchanged."""
-        whole = self._all.hexdigest()
+        whole = self._all.hexdigest()  # Of all lines but the last, which says it.
         if self._parsed(self._line()) != {"sha256": whole} or self._read(1):
             raise self._damaged("its digest is another")
         ends = {name: {"rows": one.rows, "sha256": one.sha256} for name, one in self._sums.items()}
@@ -212,16 +203,15 @@ class Reader:
     def _line(self) -> bytes:
         text = self._read(None)
         if not text.endswith(b"\n"):
-            raise StoreError(f"{self._path} ends in the middle: it was cut; export again, or copy it again")
-        if not text.startswith(b'{"sha256"'):  # The last line, which is the digest of all the others.
-            self._all.update(text)
+            raise self._cut()
+        self._all.update(text)
         return text
 
     def _read(self, count: int | None) -> bytes:
         try:
             return self._file.readline() if count is None else self._file.read(count)
         except EOFError:
-            return b""
+            raise self._cut() from None
         except (gzip.BadGzipFile, zlib.error) as error:
             raise self._damaged(str(error)) from None
         except OSError as error:
@@ -232,6 +222,9 @@ class Reader:
             return orjson.loads(text)
         except orjson.JSONDecodeError:
             raise self._damaged("a line of it is no JSON") from None
+
+    def _cut(self) -> StoreError:
+        return StoreError(f"{self._path} ends in the middle: it was cut; export again, or copy it again")
 
     def _damaged(self, why: str) -> StoreError:
         return StoreError(f"{self._path} is damaged: {why}; export again, or copy it again")

@@ -20,7 +20,7 @@ from .store import Work
 T = TypeVar("T")
 
 # What SQLite and we keep beside the file itself.
-_COMPANIONS = ("-wal", "-shm")
+COMPANIONS = ("-wal", "-shm")
 
 
 @contextmanager
@@ -90,6 +90,12 @@ def examine(path: Path) -> list[Finding]:
         return doctor.examine(SqliteTx(connection))
 
 
+def damage(path: Path) -> list[Finding]:
+    """The file's own soundness, and whether its references lead somewhere."""
+    with _opened(path) as connection:
+        return [*_damage(connection)]
+
+
 def ask(path: Path, work: Work[T]) -> T:
     """What a work finds, as of one moment; also while a scheduler writes."""
     with _opened(path) as connection:
@@ -130,7 +136,7 @@ def copy(path: Path, target: Path) -> None:
         found = examine(part)
         if found:
             raise StoreError(f"the copy is not sound: {found[0].problem}. {found[0].suggestion}")
-        _move(part, target)
+        put(part, target)
     finally:
         part.unlink(missing_ok=True)
 
@@ -158,7 +164,7 @@ def put_in_place(source: Path, path: Path) -> Path | None:
             with _opened(source) as connection:
                 _copy(connection, part)
             kept = _put_aside(path) if path.exists() else None
-            _move(part, path)
+            put(part, path)
         finally:
             part.unlink(missing_ok=True)
     return kept
@@ -174,15 +180,15 @@ def _put_aside(path: Path) -> Path:
     except StoreError:
         pass  # It is damaged; then its log goes with it, for whoever wants to look into it.
     os.link(path, kept)
-    for companion in _COMPANIONS:
+    for companion in COMPANIONS:
         beside = path.with_name(path.name + companion)
         if beside.exists():
             beside.rename(kept.with_name(kept.name + companion))
     return kept
 
 
-def _move(part: Path, target: Path) -> None:
-    """Durable when it returns."""
+def put(part: Path, target: Path) -> None:
+    """Under its name; durable when it returns."""
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.replace(target)

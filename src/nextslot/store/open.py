@@ -1,11 +1,15 @@
 """Opens a store by its address: `sqlite:///file.db` (relative), `sqlite:////absolute/file.db`, `postgresql://…`."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
 from ..errors import StoreError
 from ..meters import Meters
+from . import move_sqlite
+from .move import Moved, Progress
 from .sqlite import SqliteStore
 from .store import Closing, Store
 
@@ -29,12 +33,38 @@ def open_store(url: str, closing: Closing, *, threaded: bool, synchronous: str, 
 
 
 def _open_postgres(url: str, closing: Closing, threaded: bool, synchronous: str, meters: Meters | None) -> Store:
-    # Imported here because the driver is an extra, and nobody else needs it.
-    try:
+    with _driver():
         from .postgres import PostgresStore
+    return PostgresStore(url, closing, threaded=threaded, synchronous=synchronous, meters=meters)
+
+
+@contextmanager
+def _driver() -> Iterator[None]:
+    """Its modules are imported where they are used: the driver is an extra, and nobody else needs it."""
+    try:
+        yield
     except ImportError as error:
         raise StoreError(f"PostgreSQL needs a driver: pip install nextslot[postgres] ({error})") from error
-    return PostgresStore(url, closing, threaded=threaded, synchronous=synchronous, meters=meters)
+
+
+def write_export(url: str, target: Path, progress: Progress) -> Moved:
+    """Everything that the database at an address has, in one file; refused while a scheduler has it."""
+    path = sqlite_path(url)
+    if path is not None:
+        return move_sqlite.write(path, target, progress)
+    with _driver():
+        from . import move_postgres
+    return move_postgres.write(url, target, progress)
+
+
+def load_export(source: Path, url: str, progress: Progress) -> Moved:
+    """The way back, into an empty database: whole and verified, or not at all."""
+    path = sqlite_path(url)
+    if path is not None:
+        return move_sqlite.load(source, path, progress)
+    with _driver():
+        from . import move_postgres
+    return move_postgres.load(source, url, progress)
 
 
 def abandon_store(store: Store) -> None:

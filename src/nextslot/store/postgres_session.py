@@ -195,7 +195,7 @@ class Session:
         """Brings the schema up to date, all or nothing; refuses one from the future."""
         self.connection.execute(self.opening, prepare=False)
         try:
-            _migrate(self.connection)
+            migrate_tables(self.connection)
             self.connection.execute(self.closing(mark), prepare=False)
         except BaseException:
             if not self.connection.closed:
@@ -261,7 +261,8 @@ def _asked(connection: Connection, sql: str) -> Any:
     return row[0] if row else None
 
 
-def _migrate(connection: Connection) -> None:
+def migrate_tables(connection: Connection, last: int | None = None) -> None:
+    """In a transaction: up to date, or up to `last`."""
     for table in (_MIGRATIONS, _MARKS):
         connection.execute(table, prepare=False)
     done: int = _asked(connection, "select coalesce(max(version), 0) from schema_migrations")
@@ -271,7 +272,7 @@ def _migrate(connection: Connection) -> None:
             f"this database has schema {done}, this release of nextslot knows up to {steps[-1][0]}: use a newer release"
         )
     for number, name, schema in steps:
-        if number > done:
+        if done < number <= (last or number):
             for statement in text.for_postgres(schema):
                 connection.execute(statement, prepare=False)
             connection.execute("insert into schema_migrations values (%s, %s)", (number, name))

@@ -11,7 +11,16 @@ from ..clock import Instant
 from . import codec
 from .store import Tx
 
-_DROP_JOBS = ("attempts", "deliveries", "artifacts", "runs", "waits", "occurrences", "jobs")
+# In the order in which they refer to each other.
+_DROP_JOBS = (
+    "retention.drop_attempts",
+    "retention.drop_deliveries",
+    "retention.drop_artifacts",
+    "retention.drop_runs",
+    "retention.drop_waits",
+    "retention.drop_occurrences",
+    "retention.drop_jobs",
+)
 
 
 class Root(NamedTuple):
@@ -65,8 +74,8 @@ def run_ids(tx: Tx, job_ids: Iterable[str]) -> list[str]:
 
 def drop_jobs(tx: Tx, job_ids: Iterable[str], group_id: str | None) -> None:
     ids = codec.key_set(job_ids)
-    for table in _DROP_JOBS:
-        tx.run(f"retention.drop_{table}", job_ids=ids)
+    for statement in _DROP_JOBS:
+        tx.run(statement, job_ids=ids)
     if group_id is not None:
         tx.run("retention.drop_group", group_id=group_id)
 

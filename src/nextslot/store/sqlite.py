@@ -219,8 +219,8 @@ def _prepared(connection: apsw.Connection) -> apsw.Connection:
     return connection
 
 
-def migrate(connection: apsw.Connection) -> None:
-    """Brings the schema up to date, each step in a transaction of its own; refuses one from the future."""
+def migrate(connection: apsw.Connection, last: int | None = None) -> None:
+    """Brings the schema up to date, or up to `last`, each step in a transaction of its own; refuses a newer one."""
     connection.execute("create table if not exists schema_migrations (version integer primary key, name text) strict")
     done: int = connection.execute("select coalesce(max(version), 0) from schema_migrations").get
     steps = text.migrations()
@@ -229,7 +229,7 @@ def migrate(connection: apsw.Connection) -> None:
             f"this database has schema {done}, this release of nextslot knows up to {steps[-1][0]}: use a newer release"
         )
     for number, name, schema in steps:
-        if number > done:
+        if done < number <= (last or number):
             with connection:
                 for statement in text.for_sqlite(schema):
                     connection.execute(statement)

@@ -1,7 +1,7 @@
 -- chains: what makes a chain one of the old service's jobs, with its last job
 from jobs root join jobs ending on ending.job_id = coalesce(
     (select link.job_id from jobs link where link.chain_id = root.job_id and link.retry_of is not null
-        order by link.created_at desc, link.job_id desc limit 1),
+        and not exists (select 1 from jobs later where later.retry_of = link.job_id)),
     root.job_id)
 where root.job_type in ('story', 'research') and root.office_id = 'default' and root.retry_of is null
     and (:job_type = '' or root.job_type = :job_type)

@@ -1,4 +1,6 @@
--- columns: each database keeps its catalogue in its own place
+-- Differs because each database keeps its catalogue in its own place.
+
+-- columns: the columns of a table in their order, and the place of each in its primary key, from 1; 0 is none
 select found.column_name::text, coalesce(keys.ordinal_position, 0)::bigint
 from information_schema.columns found
 left join information_schema.key_column_usage keys

@@ -1,0 +1,232 @@
+"""Section 19: history goes when it is old enough, whole chains and groups, and never what something alive refers to."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextslot import NewJob, Scheduler, testing
+from nextslot.engine.deliveries import Answer
+from nextslot.engine.retention import Keep
+from nextslot.errors import NotFound
+from nextslot.store import doctor
+from tests.support import history, with_counts, with_scheduler
+
+DAY = 86_400
+HOOK = "http://127.0.0.1:9/hook"
+ALL = Keep(jobs_days=2, events_days=2, deliveries_days=2, audit_days=2)
+
+
+class Silence(testing.Mailbox):
+    """An endpoint that takes days to answer."""
+
+    async def send(self, *message: Any) -> Answer:
+        await asyncio.sleep(9 * DAY)
+        return Answer(200)
+
+
+async def exists(scheduler: Scheduler, job_id: str) -> bool:
+    try:
+        await scheduler.job(job_id)
+    except NotFound:
+        return False
+    return True
+
+
+async def purge(scheduler: Scheduler, keep: Keep = ALL) -> Any:
+    """Once, by hand; from then on all is kept again."""
+    scheduler.retention.keep = keep
+    try:
+        return await scheduler.retention.purge()
+    finally:
+        scheduler.retention.keep = Keep()
+
+
+def test_what_ended_long_ago_goes_with_its_run_events_and_messages_and_the_rest_stays(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        old = await scheduler.submit("work", webhook={"url": HOOK})
+        await asyncio.sleep(3 * DAY)
+        new = await scheduler.submit("work", {"seconds": 1})
+        await scheduler.wait(new.job_id)
+
+        purged = await purge(scheduler)
+
+        assert (purged.jobs, purged.deliveries) == (1, 0)
+        assert [await exists(scheduler, job.job_id) for job in (old, new)] == [False, True]
+        assert list((await scheduler.webhooks.deliveries()).items) == []
+        assert {event.job_id for event in await history(scheduler)} == {new.job_id}
+        assert await scheduler._access.read(doctor.examine) == []
+
+    with_counts(tmp_path, main)
+
+
+def test_nothing_goes_unless_it_is_said_how_long_it_is_kept(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("work")
+        await asyncio.sleep(4000 * DAY)
+
+        purged = await scheduler.retention.purge()
+
+        assert purged.jobs == purged.events == 0
+        assert await exists(scheduler, job.job_id)
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_chain_goes_as_a_whole_and_not_while_its_last_job_is_young(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("fail", {"times": 1}, retry_policy={"base_delay_seconds": 3 * DAY})
+        await asyncio.sleep(3.5 * DAY)
+        young = await purge(scheduler)
+        chain = await scheduler.chain(job.job_id)
+        await asyncio.sleep(3 * DAY)
+        old = await purge(scheduler)
+
+        assert (young.jobs, len(chain), old.jobs) == (0, 2, 2)
+        assert await scheduler._access.read(doctor.examine) == []
+
+    with_counts(tmp_path, main)
+
+
+def test_a_group_goes_with_all_its_members_or_not_at_all(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        wanted = [NewJob(job_type="work"), NewJob(job_type="work", params={"seconds": 3.0 * DAY})]
+        group, jobs = await scheduler.submit_group(wanted, "parallel")
+        await asyncio.sleep(2.9 * DAY)
+        early = await purge(scheduler)
+        await asyncio.sleep(4 * DAY)
+        late = await purge(scheduler)
+
+        assert (early.jobs, early.groups, late.jobs, late.groups) == (0, 0, 2, 1)
+        with pytest.raises(NotFound):
+            await scheduler.group(group.group_id)
+
+    with_counts(tmp_path, main)
+
+
+def test_what_a_job_that_lives_waited_for_stays(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        first = await scheduler.submit("work")
+        second = await scheduler.submit("fail", retry_policy={"max_attempts": 0})
+        waiting = await scheduler.submit("work", depends_on=[first.job_id, second.job_id])
+        await asyncio.sleep(5 * DAY)
+        while_it_lives = await purge(scheduler)
+        await scheduler.cancel(waiting.job_id)
+        after = await purge(scheduler)
+
+        assert (while_it_lives.jobs, after.jobs) == (0, 2)
+        assert await exists(scheduler, waiting.job_id)
+        assert await scheduler._access.read(doctor.examine) == []
+
+    with_counts(tmp_path, main)
+
+
+def test_a_job_stays_until_its_last_message_has_been_sent(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("work", webhook={"url": HOOK})
+        await asyncio.sleep(2.5 * DAY)
+        pending = (await scheduler.webhooks.deliveries()).items[0].status
+        purged = await purge(scheduler)
+
+        assert (pending, purged.jobs) == ("PENDING", 0)
+        assert await exists(scheduler, job.job_id)
+
+    with_scheduler(tmp_path, main, sender=Silence())
+
+
+def test_the_numbers_of_events_go_on_when_old_ones_are_gone(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.submit("work")
+        await asyncio.sleep(5 * DAY)
+        last = (await history(scheduler))[-1].seq
+        purged = await purge(scheduler)
+        await scheduler.submit("work", {"seconds": 9})
+
+        numbers = [event.seq for event in await history(scheduler)]
+        assert purged.events == last - 1
+        assert numbers == list(range(last, last + len(numbers)))
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_dry_run_counts_the_same_and_takes_nothing(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        jobs = await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 0.1})] * 120)
+        await scheduler.run_direct("work")
+        await asyncio.sleep(5 * DAY)
+        scheduler.retention.keep = ALL
+        counted = await scheduler.retention.purge(dry_run=True)
+        is_there = await exists(scheduler, jobs[0].job_id)
+        purged = await scheduler.retention.purge()
+
+        assert is_there
+        assert counted == purged
+        assert (counted.jobs, counted.direct) == (120, 1)
+
+    with_counts(tmp_path, main)
+
+
+def test_it_happens_daily_without_being_asked(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.retention.keep = ALL
+        job = await scheduler.submit("work")
+        await asyncio.sleep(1.9 * DAY)
+        before = await exists(scheduler, job.job_id)
+        await asyncio.sleep(1.5 * DAY)
+
+        assert (before, await exists(scheduler, job.job_id)) == (True, False)
+
+    with_scheduler(tmp_path, main)
+
+
+def test_logs_and_artifacts_go_with_their_job_or_before_it(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        @scheduler.job_type("writes")
+        async def writes(run: Any) -> None:
+            run.log.info("a line")
+            (run.artifacts / "file.txt").write_text("text")
+
+        ended = await scheduler.wait((await scheduler.submit("writes")).job_id)
+        assert ended.run is not None
+        log, kept = scheduler._files.log_file(ended.run.run_id), scheduler._files.artifacts_root(ended.run.run_id)
+        were_there = log.exists() and kept.exists()
+        now = scheduler._clock.now() / 1_000_000
+        os.utime(log, (now, now))
+        os.utime(kept, (now, now))
+        await asyncio.sleep(3 * DAY)
+        purged = await purge(scheduler, Keep(files_days=2))
+
+        assert were_there
+        assert (log.exists(), kept.exists(), purged.files, purged.jobs) == (False, False, 1, 0)
+        assert await exists(scheduler, ended.job.job_id)
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_crash_in_a_purge_leaves_whole_chains(tmp_path: Path) -> None:
+    async def main() -> None:
+        scheduler = testing.scheduler(tmp_path)
+        scheduler.job_type("work")(_nothing)
+        await scheduler.start()
+        await scheduler.submit_many([NewJob(job_type="work")] * 130)
+        await asyncio.sleep(5 * DAY)
+        scheduler.retention.keep = ALL
+        purging = asyncio.ensure_future(scheduler.retention.purge())
+        while len((await scheduler.lists.jobs(limit=200)).items) == 130:
+            await asyncio.sleep(0)
+        await testing.crash(scheduler)
+        purging.cancel()
+        again = testing.scheduler(tmp_path, seed=1)
+        again.job_type("work")(_nothing)
+        async with again:
+            left = len((await again.lists.jobs(limit=200)).items)
+            assert left < 130
+            assert await again._access.read(doctor.examine) == []
+
+    testing.run(main())
+
+
+async def _nothing(run: Any) -> None:
+    """Done at once."""

@@ -1,0 +1,208 @@
+"""Databases of every release that there was: opened, migrated, in order, and nothing in them lost or changed.
+
+`scripts/make_upgrade_fixture.py` makes the files in `data`, one database and its export for each version.
+"""
+
+import asyncio
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+
+from nextslot import testing
+from nextslot.store import offline, text
+from nextslot.store.open import load_export, open_store, write_export
+from tests import databases, postgres
+from tests.support import register_handlers
+
+DATA = Path(__file__).parent / "data"
+KEPT = sorted(path.name.removesuffix(".db.gz") for path in DATA.glob("*.db.gz"))
+STEPS = text.migrations()
+
+# Whatever makes a table, an index, a rule or a number what it is.
+_POSTGRES_SCHEMA = """
+    select 'column', table_name || '.' || column_name, concat_ws(' ', data_type, is_nullable, column_default,
+        collation_name) from information_schema.columns where table_schema = 'public'
+    union all select 'constraint', conname, pg_get_constraintdef(oid) from pg_constraint
+        where connamespace = 'public'::regnamespace and contype <> 'n'
+    union all select 'index', indexname, indexdef from pg_indexes where schemaname = 'public'
+    union all select 'trigger', tgname, pg_get_triggerdef(oid) from pg_trigger where not tgisinternal
+    union all select 'function', proname, prosrc from pg_proc where pronamespace = 'public'::regnamespace
+    order by 1, 2, 3
+"""
+
+
+@pytest.fixture
+def fresh() -> Iterator[str]:
+    name = f"nextslot_upgrade_{os.getpid()}"
+    yield postgres.create(name, "template0")
+    postgres.drop(name)
+
+
+@pytest.fixture(params=databases.kinds())
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        address: str = request.getfixturevalue("fresh")
+        return address
+    return f"sqlite:///{tmp_path}/empty.db"
+
+
+@pytest.fixture
+def other(empty: str, tmp_path: Path) -> Iterator[str]:
+    """One more of the same kind."""
+    if empty.startswith("sqlite"):
+        yield f"sqlite:///{tmp_path}/other.db"
+        return
+    name = f"nextslot_upgrade_other_{os.getpid()}"
+    yield postgres.create(name, "template0")
+    postgres.drop(name)
+
+
+@pytest.fixture(params=KEPT)
+def kept(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def unpacked(name: str, directory: Path) -> Path:
+    path = directory / "nextslot.db"
+    path.write_bytes(gzip.decompress((DATA / f"{name}.db.gz").read_bytes()))
+    return path
+
+
+def opened(url: str) -> None:
+    """As a server opens it, and so brings it up to date."""
+    asyncio.run(open_store(url, lambda tx: None, threaded=False, synchronous="FULL").close())
+
+
+def schema_of(url: str) -> list[tuple[Any, ...]]:
+    """Everything but the order in which it was made."""
+    if url.startswith("sqlite"):
+        connection = apsw.Connection(url.removeprefix("sqlite:///"))
+        rows = list(connection.execute("select type, name, sql from sqlite_master where sql is not null order by 1, 2"))
+        return [(kind, name, " ".join(str(sql).split())) for kind, name, sql in rows]
+    with psycopg.connect(url) as server:
+        return server.execute(_POSTGRES_SCHEMA).fetchall()
+
+
+def contents(path: Path) -> dict[str, tuple[list[str], list[Any]]]:
+    """Columns and rows of each table of an export."""
+    found: dict[str, tuple[list[str], list[Any]]] = {}
+    rows: list[Any] = []
+    for line in gzip.decompress(path.read_bytes()).split(b"\n")[1:-3]:
+        value = json.loads(line)
+        if isinstance(value, dict):
+            rows = []
+            found[value["table"]] = (value["columns"], rows)
+        else:
+            rows.append(value)
+    return found
+
+
+# The kept files.
+
+
+def test_this_release_has_its_kept_database() -> None:
+    assert f"nextslot-{version('nextslot')}" in KEPT, "make it: uv run python scripts/make_upgrade_fixture.py"
+
+
+def test_a_kept_database_has_the_schema_that_its_migrations_make(kept: str, tmp_path: Path) -> None:
+    """So a migration that was released is never edited: it has been applied out there."""
+    path = unpacked(kept, tmp_path)
+    done = apsw.Connection(str(path)).execute("select max(version) from schema_migrations").get
+    made = apsw.Connection(str(tmp_path / "made.db"))
+    made.execute("create table if not exists schema_migrations (version integer primary key, name text) strict")
+    for statement in [one for number, _, schema in STEPS if number <= done for one in text.for_sqlite(schema)]:
+        made.execute(statement)
+
+    assert schema_of(f"sqlite:///{path}") == schema_of(f"sqlite:///{tmp_path}/made.db"), (
+        f"the schema of {kept} was changed. If it is released, undo that and write a new migration; "
+        "while it is not: uv run python scripts/make_upgrade_fixture.py"
+    )
+
+
+def test_a_kept_database_is_brought_up_to_date_and_is_in_order(kept: str, tmp_path: Path) -> None:
+    path = unpacked(kept, tmp_path)
+
+    opened(f"sqlite:///{path}")
+
+    assert offline.pending(path) == []
+    assert offline.examine(path) == []
+
+
+def test_nothing_in_a_kept_database_is_lost_or_changed(kept: str, tmp_path: Path) -> None:
+    path = unpacked(kept, tmp_path)
+    before = contents(DATA / f"{kept}.ndjson.gz")
+
+    opened(f"sqlite:///{path}")
+    write_export(f"sqlite:///{path}", tmp_path / "now.gz", lambda *_: None)
+
+    after = contents(tmp_path / "now.gz")
+    for table, (columns, rows) in before.items():
+        places = [after[table][0].index(column) for column in columns]
+        assert [[row[place] for place in places] for row in after[table][1]] == rows, table
+        assert rows, f"{table} is empty: a kept database has some of everything"
+
+
+def test_a_kept_export_can_be_imported_and_is_the_kept_database(kept: str, empty: str, tmp_path: Path) -> None:
+    opened(f"sqlite:///{unpacked(kept, tmp_path)}")
+    write_export(f"sqlite:///{tmp_path}/nextslot.db", tmp_path / "upgraded", lambda *_: None)
+
+    load_export(DATA / f"{kept}.ndjson.gz", empty, lambda *_: None)
+    write_export(empty, tmp_path / "imported", lambda *_: None)
+
+    assert (tmp_path / "imported").read_bytes() == (tmp_path / "upgraded").read_bytes()
+
+
+def test_a_scheduler_goes_on_with_a_kept_database(kept: str, tmp_path: Path) -> None:
+    path = unpacked(kept, tmp_path)
+
+    async def body() -> str:
+        scheduler = testing.scheduler(tmp_path, seed=7)
+        register_handlers(scheduler)
+        async with scheduler:
+            job = await scheduler.submit("work", priority=1000)
+            return (await scheduler.wait(job.job_id)).state
+
+    assert testing.run(body()) == "COMPLETED"
+    assert [one.problem for one in offline.examine(path)] == []
+
+
+# The schema, on both databases.
+
+
+def test_migrated_step_by_step_is_migrated_at_once(empty: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(other)
+
+    for count in range(1, len(STEPS) + 1):
+        monkeypatch.setattr(text, "migrations", lambda count=count: STEPS[:count])
+        opened(empty)
+
+    assert schema_of(empty) == schema_of(other)
+    assert len(schema_of(empty)) > 100
+
+
+def test_each_step_adds_to_the_one_before(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+
+    for count in range(1, len(STEPS) + 1):
+        monkeypatch.setattr(text, "migrations", lambda count=count: STEPS[:count])
+        opened(empty)
+        found.append(schema_of(empty))
+
+    assert all(earlier != later for earlier, later in pairwise(found))
+
+
+def test_an_import_makes_the_schema_that_a_start_makes(kept: str, empty: str, other: str) -> None:
+    opened(other)
+
+    load_export(DATA / f"{kept}.ndjson.gz", empty, lambda *_: None)
+
+    assert schema_of(empty) == schema_of(other)
