@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ BATCH = 50_000
 VIEWS = {
     "now": ".queue li",
     "jobs": "tbody tr",
-    "jobs?q=000007&state=QUEUED": "tbody tr",
+    "jobs?q={newest}&state=QUEUED": "tbody tr",
     "system": ".stats",
 }
 
@@ -41,15 +41,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The console's weight and speed.")
     parser.add_argument("--jobs", type=int, default=1000, help="in the queue; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--url", help="of a server that runs already, with so many jobs")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
-        _serving(Path(folder), options.jobs) as url,
+        nullcontext(options.url) if options.url else _serving(Path(folder), options.jobs) as url,
         open_browser() as browser,
     ):
         print(f"{options.jobs:,} jobs; median of {options.rounds} rounds, nothing cached")
         print(f"{'view':30} {'requests':>8} {'kB':>6} {'first content':>14} {'complete':>9}")
-        for view, sign in VIEWS.items():
+        for named, sign in VIEWS.items():
+            view = named.format(newest=f"{options.jobs - 1:07}")
             rounds = [_visit(browser, f"{url}/console/#/{view}", sign) for _ in range(options.rounds)]
             requests, weight, first, complete = (statistics.median(column) for column in zip(*rounds, strict=True))
             print(f"{view:30} {requests:8.0f} {weight / 1000:6.0f} {first:11.0f} ms {complete:6.0f} ms")

@@ -74,7 +74,7 @@ def timed(step: Callable[[Any], Any]) -> dict[str, Any]:
     seconds = time.perf_counter() - began
     return {
         "rows": moved.rows,
-        "findings": len(moved.findings),
+        "findings": list(moved.findings)[:3],
         "seconds": round(seconds, 1),
         "cpu_seconds": round(processor() - used, 1),
         "rows_per_second": round(moved.rows / seconds),
@@ -124,7 +124,8 @@ _RAN = (
     "from ran union all "
     "select 'run_ended', 'default', job_id, 'r' || job_id, '{\"status\":\"COMPLETED\"}', created_at + 6000 from ran "
     "union all select 'job_completed', 'default', job_id, 'r' || job_id, '{}', created_at + 6000 from ran",
-    "update lanes set ready = ready - (select count(*) from ran), completed = (select count(*) from ran)",
+    "update lanes set ready = ready - (select count(*) from ran), completed = (select count(*) from ran), "
+    "completion_us = (select sum(finished_at - started_at) from jobs where outcome = 'COMPLETED')",
     "delete from maintenance",
 )
 

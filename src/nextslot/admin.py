@@ -24,14 +24,18 @@ from .model import Actor, default_office
 from .policy.webhooks import secret_of
 from .store import offices, offline, webhooks
 from .store.doctor import Finding
-from .store.open import open_store, sqlite_path
+from .store.move import Moved, Progress
+from .store.open import load_export, open_store, sqlite_path, write_export
 from .store.store import Tx
 
 __all__ = [
     "Examined",
     "Finding",
+    "Moved",
     "backup",
     "doctor",
+    "export_to",
+    "import_from",
     "keys",
     "migrate",
     "opened",
@@ -54,7 +58,7 @@ class Examined:
 
 @asynccontextmanager
 async def opened(configuration: Configuration, online: str | None = None) -> AsyncIterator[Access]:
-    """The store, without anything that dispatches; `online` is the command for a server that runs."""
+    """The store, without anything that dispatches; `online` says what to do while a server runs."""
     clock = SystemClock()
     with _hint(online):
         store = open_store(
@@ -75,7 +79,8 @@ async def opened(configuration: Configuration, online: str | None = None) -> Asy
 @asynccontextmanager
 async def keys(configuration: Configuration) -> AsyncIterator[Keys]:
     """The keys of a data directory: `nextslot key add` before any server runs."""
-    async with opened(configuration, "nextslot key … --url URL, with an admin key in NEXTSLOT_API_KEY") as access:
+    online = "while it runs, use: nextslot key … --url URL, with an admin key in NEXTSLOT_API_KEY"
+    async with opened(configuration, online) as access:
         yield Keys(access, KeyRing(SystemChance()), AuditLog(SystemChance()))
 
 
@@ -112,20 +117,36 @@ def doctor(configuration: Configuration, repair: bool = False) -> Examined:
     path = _file(configuration)
     if not repair:
         return Examined(tuple(offline.examine(path)))
-    with _hint("nextslot doctor, without --repair"):
+    with _hint("while it runs, use: nextslot doctor, without --repair"):
         repaired = offline.repair(path)
     return Examined(tuple(offline.examine(path)), repaired)
 
 
 def backup(configuration: Configuration, target: Path | str, force: bool = False) -> Path:
     """A sound copy of the database, also while a server runs; checked before it gets its name."""
+    target = _new_file(configuration, target, force)
+    offline.copy(_file(configuration), target)
+    return target
+
+
+def _new_file(configuration: Configuration, target: Path | str, force: bool) -> Path:
     target = Path(target).absolute()
+    if _is_ours(configuration, target):
+        # A server that runs would go on in a file that has no name any more, and all of that would be lost.
+        raise Conflict(f"{target} is the database itself, or part of it: name another file")
     if target.exists() and not force:
         raise Conflict(f"{target} exists already: name another file, or say --force")
     if not target.parent.is_dir():
         raise StoreError(f"the directory of {target} does not exist: make it first")
-    offline.copy(_file(configuration), target)
     return target
+
+
+def _is_ours(configuration: Configuration, file: Path) -> bool:
+    """Whether it is the database of this directory, or what SQLite and the lock keep beside it."""
+    path = sqlite_path(configuration.store_url)
+    return path is not None and file.resolve() in {
+        Path(f"{path.resolve()}{suffix}") for suffix in ("", "-wal", "-shm", "-journal", ".lock")
+    }
 
 
 def restore(configuration: Configuration, source: Path | str, force: bool = False, verify: bool = False) -> Path | None:
@@ -147,13 +168,32 @@ def restore(configuration: Configuration, source: Path | str, force: bool = Fals
         return offline.put_in_place(source, path)
 
 
+def export_to(
+    configuration: Configuration, target: Path | str, force: bool = False, progress: Progress | None = None
+) -> Moved:
+    """Everything that is stored, on either database, in one file for the other; no server may run."""
+    target = _new_file(configuration, target, force)
+    with _hint(None):
+        return write_export(configuration.store_url, target, progress or _silently)
+
+
+def import_from(configuration: Configuration, source: Path | str, progress: Progress | None = None) -> Moved:
+    """Fills an empty database with such a file: whole and verified, or not at all."""
+    with _hint(None):
+        return load_export(Path(source), configuration.store_url, progress or _silently)
+
+
+def _silently(doing: str, table: str, done: int, rows: int) -> None:
+    """Nobody watches."""
+
+
 async def purge(configuration: Configuration, dry_run: bool = False) -> Purged:
     """Takes away history that is older than `[retention]` says; `dry_run` only counts it, also beside a server."""
     retention = Retention(SystemClock(), RunFiles(configuration.data), DaemonThreads())
     retention.use(Keep(**configuration.settings.retention.model_dump()))
     if dry_run:
         return offline.ask(_file(configuration), retention.count)
-    async with opened(configuration, "nothing: a running server purges once a day by itself") as access:
+    async with opened(configuration, "a server that runs purges once a day by itself") as access:
         return await retention.purge(access.store)
 
 
@@ -169,7 +209,7 @@ def _hint(online: str | None) -> Iterator[None]:
     try:
         yield
     except AlreadyOpen as error:
-        hint = f"; while it runs, use: {online}" if online else ""
+        hint = f"; {online}" if online else ""
         raise AlreadyOpen(f"{error}{hint}") from error
 
 

@@ -12,12 +12,13 @@ from .model import NewJob
 
 T = TypeVar("T")
 
+_JOB_FIELDS = frozenset(NewJob.__dataclass_fields__)
+
 
 def new_job(**fields: Any) -> NewJob:
     """A request from keyword arguments; times may be datetimes."""
-    unknown = sorted(fields.keys() - NewJob.__dataclass_fields__.keys())
-    if unknown:
-        raise Invalid("there is no such field of a job", field=unknown[0])
+    if not fields.keys() <= _JOB_FIELDS:
+        raise Invalid("there is no such field of a job", field=min(fields.keys() - _JOB_FIELDS))
     for name in ("scheduled_for", "expires_at"):
         if name in fields:
             fields[name] = instant(fields[name], name)

@@ -32,7 +32,7 @@ class Instant(int):
         return Instant(self + round(seconds * 1_000_000))
 
     def __str__(self) -> str:
-        return self.as_datetime().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return self.as_datetime().isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
     def __repr__(self) -> str:
         return f"Instant({self})"

@@ -67,7 +67,7 @@ async def _run(options: argparse.Namespace) -> None:
     try:
         if not await _is_ready(scheduler, serving):
             return
-        await scheduler.change_office("default", max_concurrent_jobs=3)
+        await scheduler.offices.change("default", max_concurrent_jobs=3)
         print(f"It listens on {process.listening.result()}: /console/ to watch it, /docs for its API.\n", flush=True)
         left = [*await scheduler.running(), *await scheduler.queue()]
         if left:

@@ -11,8 +11,8 @@ from .clock import Instant
 from .model import (
     Artifact,
     Attempt,
-    Delivery,
     AuditEntry,
+    Delivery,
     Direct,
     Event,
     Expected,

@@ -212,9 +212,7 @@ class Scheduler:
         self.offices = Offices(
             self._access, kit.chance, self._offices, office_jobs, self._queue, self.bulk, self._audit
         )
-        tunable = Tunable(
-            self._offices, self._dispatcher, self._intake, self._direct, self._webhooks, self._deliveries
-        )
+        tunable = Tunable(self._offices, self._dispatcher, self._intake, self._direct, self._webhooks, self._deliveries)
         self.tuning = Tuning(self._access, self._audit, tunable)
         self._store: Store | None = None
         self._durations = Durations()

@@ -1,6 +1,8 @@
 """What a demanding caller tries: odd bodies, odd methods, filters that name nothing. Each is refused, or right."""
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -14,9 +16,13 @@ JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
-    tmp_path = tmp_path_factory.mktemp("attacks")
-    with ServerThread(tmp_path) as server, httpx2.Client(base_url=server.url, timeout=30) as made:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("attacks")
+
+
+@pytest.fixture(scope="module")
+def client(data: Path) -> Iterator[httpx2.Client]:
+    with ServerThread(data) as server, httpx2.Client(base_url=server.url, timeout=30) as made:
         server.server.scheduler.job_types.add("anything", _anything)
         yield made
 
@@ -33,7 +39,7 @@ def sent(client: httpx2.Client, body: bytes, path: str = "/api/jobs", **headers:
 def test_a_whole_number_that_would_lose_digits_is_refused(client: httpx2.Client, number: str) -> None:
     answer = sent(client, b'{"job_type": "anything", "params": {"value": %s}}' % number.encode())
 
-    assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
     assert number in answer.json()["detail"]
 
 
@@ -116,3 +122,57 @@ def test_a_bulk_cancel_whose_list_happens_to_be_empty_cancels_nothing(
 
 def later() -> dict[str, str]:
     return {"scheduled_for": "2999-01-01T00:00:00Z"}
+
+
+@pytest.fixture
+def log(client: httpx2.Client, data: Path) -> tuple[str, Path]:
+    """The path of a run's log in the API, and its file."""
+    job = client.post("/api/jobs", json={"job_type": "echo", "params": {"text": "hello"}}).json()
+    ended: dict[str, Any] = {}
+    while ended.get("finished_at") is None:
+        ended = client.get(f"/api/jobs/{job['job_id']}").json()
+    run = ended["run"]
+    return f"/api/job-runs/{run['run_id']}/log", data / run["log_path"]
+
+
+def test_a_log_whose_directory_is_none_is_empty(client: httpx2.Client, log: tuple[str, Path]) -> None:
+    path, file = log
+    file.unlink()
+    shutil.rmtree(file.parent)
+    file.parent.touch()
+
+    answers = [client.get(path, params=query) for query in ({}, {"tail": 3}, {"offset": 5})]
+
+    file.parent.unlink()
+    assert [(answer.status_code, answer.text) for answer in answers] == [(200, "")] * 3
+
+
+def test_a_log_that_cannot_be_read_is_503_and_says_why(client: httpx2.Client, log: tuple[str, Path]) -> None:
+    path, file = log
+    file.unlink()
+    file.mkdir()
+
+    answer = client.get(path)
+
+    file.rmdir()
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+    assert "cannot be read: Is a directory" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("offset", [2**31, 2**53, 2**63 - 1, 2**63, 10**30])
+def test_a_log_from_far_beyond_its_end_is_empty_or_refused(
+    client: httpx2.Client, log: tuple[str, Path], offset: int
+) -> None:
+    answer = client.get(log[0], params={"offset": offset})
+
+    assert (answer.status_code == 200 and answer.text == "") or answer.status_code == 422
+
+
+@pytest.mark.parametrize("path", ["/api/jobs?state=QUEUED&state=RUNNING", "/api/reservations?limit=1&limit=2"])
+def test_a_query_that_names_something_twice_is_refused_with_the_way_to_write_it(
+    client: httpx2.Client, path: str
+) -> None:
+    answer = client.get(path)
+
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
+    assert "by comma" in answer.json()["detail"]

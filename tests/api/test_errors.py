@@ -69,6 +69,13 @@ def test_every_problem_of_a_body_is_named(client: httpx2.Client) -> None:
     assert {one["field"] for one in answer.json()["errors"]} == {"prioritty", "priority", "title"}
 
 
+def test_a_name_that_a_query_gives_twice_is_422(client: httpx2.Client) -> None:
+    answer = client.get("/api/jobs?state=QUEUED&state=FAILED")
+
+    assert problem(answer) == (422, "invalid")
+    assert "comma" in answer.json()["detail"]
+
+
 def test_parameters_that_do_not_fit_the_type_are_422_with_their_place(client: httpx2.Client) -> None:
     answer = client.post("/api/jobs", json={"job_type": "echo", "params": {"times": "two", "more": 1}})
 

@@ -360,6 +360,18 @@ def test_a_file_that_appears_later_is_read(tmp_path: Path) -> None:
     assert (again.host, again.port) == ("localhost", 1)
 
 
+def test_a_file_that_has_gone_changes_nothing_and_is_told(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        (tmp_path / "nextslot.toml").unlink()
+
+        with pytest.raises(Invalid, match=r"nextslot\.toml: cannot be read: No such file"):
+            await server.configured.reload()
+
+        assert "quick" in server.scheduler.job_types.names()
+
+    with_server(tmp_path, FUNCTION, main)
+
+
 # Webhooks.
 
 SECRET = "whsec_" + "c2VjcmV0IHRoYXQgbm9ib2R5IG1heSBzZWUh"

@@ -209,7 +209,8 @@ WATCH = {
         create trigger see_change after update on jobs when {HAS_CHANGED} begin {CHANGE} end;
     """,
     "postgres": f"""
-        create table changes_seen (number bigint generated always as identity, after_seq bigint, job_id text, state text,
+        create table changes_seen (
+            number bigint generated always as identity, after_seq bigint, job_id text, state text,
             is_skipped bigint);
         create function see_birth() returns trigger language plpgsql as $$ begin {BIRTH} return new; end $$;
         create trigger see_birth after insert on jobs for each row execute function see_birth();

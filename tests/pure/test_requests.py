@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nextslot.clock import Instant
@@ -37,7 +37,8 @@ class Fraction(float):
 # Parameters.
 
 
-@settings(max_examples=30)
+# A busy machine is slow at making them up, which says nothing of what is tested.
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.dictionaries(
         st.text(st.characters(exclude_categories=["Cs"])),
@@ -88,6 +89,25 @@ def test_what_JSON_cannot_say_is_refused_where_it_stands(value: object, problem:
 def test_what_is_taken_can_always_be_stored(value: object) -> None:
     if not list(json_problems("params", {"value": value})):
         codec.dumps({"value": value})
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.recursive(
+        st.one_of(
+            st.none(), st.booleans(), st.floats(), st.binary(max_size=2), st.just(Fraction(1)), st.just(Colour.RED),
+            st.integers(-(2**63) - 1, 2**63), st.text(st.characters(), max_size=3),
+        ),
+        lambda inner: st.lists(inner, max_size=3) | st.tuples(inner) | st.dictionaries(st.text(st.characters()), inner),
+        max_leaves=8,
+    )
+)  # fmt: skip
+def test_the_quick_look_at_parameters_lets_nothing_through_that_the_long_one_names(value: object) -> None:
+    params = {"value": value, "deep": [[value]]}
+
+    found = problems(NewJob(job_type="work", params=params), NOW)
+
+    assert found == list(json_problems("params", params))
 
 
 def test_numbers_at_the_edge_of_64_bits_are_taken() -> None:

@@ -75,7 +75,12 @@ def finish_without_fence() -> list[Patch]:
         return True
 
     rules = without_rules("run_written_once", "job_ends_once", "job_moves", "job_decided_once")
-    return [rules, patched(Runner, "_record", twice), patched(jobs, "ending_facts", facts), patched(runs, "finish", finish)]
+    return [
+        rules,
+        patched(Runner, "_record", twice),
+        patched(jobs, "ending_facts", facts),
+        patched(runs, "finish", finish),
+    ]
 
 
 def run_in_a_second_transaction() -> list[Patch]:
@@ -107,7 +112,10 @@ def limit_counted_in_memory() -> list[Patch]:
     stored, use = lanes.limits, lanes.use
 
     def limits(tx: Any, keys: Any) -> Any:
-        return {key: Limit(limit_key=key, capacity=one.capacity, used=used.get(key, 0)) for key, one in stored(tx, keys).items()}
+        return {
+            key: Limit(limit_key=key, capacity=one.capacity, used=used.get(key, 0))
+            for key, one in stored(tx, keys).items()
+        }
 
     def count(tx: Any, key: str, units: int) -> None:
         used[key] = used.get(key, 0) + units
@@ -142,7 +150,11 @@ def event_outside_the_transaction() -> list[Patch]:
 
 
 def position_collision() -> list[Patch]:
-    return [patched(QueueManager, "back", lambda self, tx, office, priority: 1 + (jobs.last_position(tx, office, priority) or 0))]
+    return [
+        patched(
+            QueueManager, "back", lambda self, tx, office, priority: 1 + (jobs.last_position(tx, office, priority) or 0)
+        )
+    ]
 
 
 def dependency_released_early() -> list[Patch]:
@@ -175,7 +187,12 @@ def occurrence_fired_twice_after_a_crash() -> list[Patch]:
 
     def go_back(tx: Any) -> None:
         back = [
-            Progress(one.schedule_id, one.last_triggered_at, type(one.accounted_until)(one.accounted_until - 3_600_000_000), one.next_trigger_at)
+            Progress(
+                one.schedule_id,
+                one.last_triggered_at,
+                type(one.accounted_until)(one.accounted_until - 3_600_000_000),
+                one.next_trigger_at,
+            )
             for one in schedules.enabled(tx, "", 100)
         ]
         schedules.advance(tx, back)
@@ -185,7 +202,11 @@ def occurrence_fired_twice_after_a_crash() -> list[Patch]:
         return await recover(self, store)
 
     def insert_new(tx: Any, made: Any) -> None:
-        new = [one for one in made if not any(o.instant == one.instant for o in occurrences.page(tx, one.schedule_id, one.instant, 1))]
+        new = [
+            one
+            for one in made
+            if not any(o.instant == one.instant for o in occurrences.page(tx, one.schedule_id, one.instant, 1))
+        ]
         insert(tx, new)
 
     rules = without_rules("occurrence_inserted_once")
@@ -195,10 +216,10 @@ def occurrence_fired_twice_after_a_crash() -> list[Patch]:
 def delivery_lost_on_crash() -> list[Patch]:
     """What was not sent when the power went is taken for sent."""
     start = DeliveryWorker.start
-    sql = "update deliveries set status = 'DELIVERED', next_attempt_at = null, finished_at = created_at where status = 'PENDING'"
+    sent = "status = 'DELIVERED', next_attempt_at = null, finished_at = created_at"
 
     async def forget(self: DeliveryWorker, store: Any) -> None:
-        await store.write(lambda tx: tx.select(sql, {}))
+        await store.write(lambda tx: tx.select(f"update deliveries set {sent} where status = 'PENDING'", {}))
         await start(self, store)
 
     return [patched(DeliveryWorker, "start", forget)]
@@ -206,7 +227,9 @@ def delivery_lost_on_crash() -> list[Patch]:
 
 def idempotency_key_forgotten() -> list[Patch]:
     return [
-        patched(place, "remember", lambda *_: None) for place in (engine_idempotency, intake) if hasattr(place, "remember")
+        patched(place, "remember", lambda *_: None)
+        for place in (engine_idempotency, intake)
+        if hasattr(place, "remember")
     ]
 
 
@@ -275,7 +298,11 @@ def no_limit() -> list[Patch]:
 def offices_out_of_turn() -> list[Patch]:
     """The office that was served last is served again."""
     stored = lanes.of_office
-    return [patched(lanes, "of_office", lambda tx, office: (lambda found: (*found[:2], -found[2], found[3]))(stored(tx, office)))]
+    return [
+        patched(
+            lanes, "of_office", lambda tx, office: (lambda found: (*found[:2], -found[2], found[3]))(stored(tx, office))
+        )
+    ]
 
 
 def nobody_looks_when_room_comes_free() -> list[Patch]:
@@ -400,5 +427,3 @@ def planted(name: str) -> Iterator[None]:
         for patch in DEFECTS[name]():
             stack.enter_context(patch)
         yield
-
-

@@ -1119,6 +1119,7 @@ def test_the_first_key_is_an_admin_key(db: Attacked, scope: str) -> None:
     db.run("begin")
     db.run("insert into maintenance values ('test', 1)")
     db.run("delete from api_keys")
+    db.run("delete from maintenance")
 
     db.refuses(
         FIRST_KEY,

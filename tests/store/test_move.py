@@ -16,10 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nextslot import testing
-from nextslot.errors import AlreadyOpen, Conflict, SchemaTooNew, StoreError
+from nextslot.errors import AlreadyOpen, CommitUnknown, Conflict, SchemaTooNew, StoreError
 from nextslot.store import exports, move, text
 from nextslot.store.exports import Header, Sum, Summing, Table
 from nextslot.store.open import load_export, open_store, write_export
+from nextslot.store.postgres_session import Session
 from tests import databases, everything, postgres
 from tests.support import history, queued_ids, register_handlers
 
@@ -173,6 +174,20 @@ def test_texts_that_a_database_might_take_for_something_else_stay_as_they_are(fr
 
     assert sorted(name for (name,) in answers(fresh, "select name from pauses")) == sorted(AWKWARD)
     assert {at for (at,) in answers(fresh, "select paused_at from pauses")} == {-(2**63)}
+
+
+def test_keys_move_whatever_their_ids_are(empty: str, tmp_path: Path) -> None:
+    """Else the first would have to be an admin's, as it must be among those that are added one by one."""
+    close(file(tmp_path / "a.db"))
+    connection = apsw.Connection(str(tmp_path / "a.db"))
+    for key_id, scope in (("z", "admin"), ("a", "read")):
+        connection.execute("insert into api_keys values (?, 'name', ?, ?, null, null, 1)", (key_id, key_id, scope))
+    connection.close()
+    write_export(file(tmp_path / "a.db"), tmp_path / "a", quietly)
+
+    load_export(tmp_path / "a", empty, quietly)
+
+    assert answers(empty, "select key_id, scope from api_keys order by key_id") == [("a", "read"), ("z", "admin")]
 
 
 def close(url: str) -> None:
@@ -380,6 +395,33 @@ def test_what_the_rules_forbid_is_refused_even_if_its_digests_are_right(
     assert has_nothing(empty)
 
 
+def test_what_a_database_stores_otherwise_than_the_file_has_it_is_noticed(
+    exported: Path, empty: str, tmp_path: Path
+) -> None:
+    """A whole number with a fraction: SQLite makes it one without, PostgreSQL refuses it."""
+    edited = altered(exported, tmp_path / "edited", "pauses", "paused_at", 5.0)
+
+    with pytest.raises(StoreError, match=r"of pauses is not what the export has|cannot store a row of pauses"):
+        load_export(edited, empty, quietly)
+
+    assert has_nothing(empty)
+
+
+def test_what_a_trigger_of_somebody_makes_of_a_row_is_noticed(exported: Path, fresh: str) -> None:
+    close(fresh)
+    with psycopg.connect(fresh) as connection:
+        connection.execute(
+            "create function theirs() returns trigger language plpgsql as "
+            "$$ begin new.details := '{}'; return new; end $$; "
+            "create trigger theirs before insert on events for each row execute function theirs()"
+        )
+
+    with pytest.raises(StoreError, match="what was stored of events is not what the export has"):
+        load_export(exported, fresh, quietly)
+
+    assert answers(fresh, "select 1 from events") == answers(fresh, "select 1 from jobs") == []
+
+
 def test_a_row_that_refers_to_nothing_is_refused(exported: Path, empty: str, tmp_path: Path) -> None:
     edited = altered(exported, tmp_path / "edited", "runs", "job_id", "nobody")
 
@@ -437,6 +479,46 @@ def test_an_import_that_is_broken_off_leaves_nothing_and_can_be_begun_again(
     assert has_nothing(empty)
 
     assert load_export(exported, empty, quietly).tables["events"] > 100
+
+
+def test_a_connection_that_is_lost_on_the_way_leaves_nothing(exported: Path, fresh: str) -> None:
+    def lost(doing: str, table: str, done: int, rows: int) -> None:
+        if table == "jobs":
+            answers(fresh, END_THE_OTHERS)
+
+    with pytest.raises(StoreError, match=r"the database nextslot_move_\d+ on .*: the database did not take it"):
+        load_export(exported, fresh, lost)
+
+    assert has_nothing(fresh)
+
+
+END_THE_OTHERS = (
+    "select pg_terminate_backend(pid, 5000) from pg_stat_activity "
+    "where datname = current_database() and pid <> pg_backend_pid()"
+)
+
+
+def test_a_connection_that_is_lost_during_the_commit_is_said_to_be_so(
+    exported: Path, fresh: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "closing", lambda self, mark: "select pg_terminate_backend(pg_backend_pid())")
+        with pytest.raises(CommitUnknown, match="as a whole or not at all; import again, which is refused if it is"):
+            load_export(exported, fresh, quietly)
+
+    assert has_nothing(fresh)
+    load_export(exported, fresh, quietly)
+
+
+def test_a_limit_for_short_statements_is_not_for_a_move(exported: Path, fresh: str) -> None:
+    name = answers(fresh, "select current_database()")[0][0]
+    postgres.admin().execute(f"alter database {name} set statement_timeout = 1000")
+
+    def take_long(doing: str, table: str, done: int, rows: int) -> None:
+        if (doing, table) == ("import", "jobs"):
+            postgres.admin().execute("select pg_sleep(1.2)")  # The server's own clock is what counts.
+
+    assert load_export(exported, fresh, take_long).tables["jobs"] > 50
 
 
 def test_an_export_that_is_broken_off_leaves_no_file(source: str, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ async def show_me(request: Request) -> Response:
             "key_id": caller.key_id,
             "scopes": [scope.value for scope in Scope if caller.scope.includes(scope)],
             "office_id": caller.office_id,
-            "last_event": (await scheduler.lists.status()).last_event,
+            "last_event": await scheduler.lists.last_event(),
         }
     )
 

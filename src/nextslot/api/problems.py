@@ -163,6 +163,8 @@ async def _of_framework(request: Request, error: Exception) -> Response:
         return problem(404, "not_found", f"there is no route {request.url.path}; /docs lists those there are")
     if error.status_code == 413:
         return problem(413, "too_large", str(error.detail))
+    if error.status_code == 422:
+        return of_error(Invalid(str(error.detail)))
     if error.status_code == 405:
         allowed = ", ".join(sorted(_methods(request)))
         detail = f"{request.url.path} does not know {request.method}, but {allowed}"

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 
+from ..errors import Invalid
 from ..model import Scope
 from .auth import OfficeOf, admit
 
@@ -75,18 +77,30 @@ class OurRequest(Request):
 
 
 def _check_numbers(body: bytes) -> None:
-    """The fast parser makes a float of a whole number that does not fit 64 bits: other than what was sent."""
+    """The fast parser makes a float of a whole number that does not fit 64 bits: other than what was sent.
+
+    HTTPExceptions, since the framework lets no other error out of reading a body.
+    """
     try:
         json.loads(body, parse_int=_checked)
     except RecursionError:
-        raise json.JSONDecodeError("it is nested too deep", "", 0) from None
+        raise HTTPException(422, "the body is nested too deep") from None
 
 
 def _checked(digits: str) -> int:
     number = int(digits)
     if not -(2**63) <= number < 2**64:
-        raise json.JSONDecodeError(f"the number {digits} does not fit 64 bits; send it as a text", "", 0)
+        raise HTTPException(422, f"the number {digits} does not fit 64 bits; send it as a text")
     return number
+
+
+def _check_query(request: Request) -> None:
+    """Of a name that is there twice the framework would take the last value, and say nothing of the others."""
+    seen: set[str] = set()
+    for name, _ in request.query_params.multi_items():
+        if name in seen:
+            raise Invalid(f"this is given more than once; several values are written by comma, as {name}=A,B", name)
+        seen.add(name)
 
 
 class Route(APIRoute):
@@ -94,11 +108,14 @@ class Route(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle, rule = super().get_route_handler(), rule_of(self.endpoint)
+        has_query = bool(self.dependant.query_params)
 
         async def admit_and_handle(request: Request) -> Response:
             request = OurRequest(request.scope, request.receive)
             if rule.scope is not None:
                 await admit(request, rule.scope, rule.office)
+            if has_query and request.url.query:
+                _check_query(request)
             return await handle(request)
 
         return admit_and_handle

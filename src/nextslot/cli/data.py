@@ -3,21 +3,29 @@
 import asyncio
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import output
+from .progress import Rows
 from .service import Data, File, configuration
 from .session import Session, command, group, local
 
+if TYPE_CHECKING:
+    from ..admin import Moved
+
 Force = Annotated[bool, typer.Option("--force", help="Over what is there.")]
+Database = Annotated[
+    str | None, typer.Option(metavar="URL", help="sqlite:///… or postgresql://…; default: as configured.")
+]
 HERE = Path()
 
 
 def register(app: typer.Typer) -> None:
-    for function in (backup, restore, doctor, migrate, purge):
+    for function in (backup, restore, export, doctor, migrate, purge):
         local(app)(function)
+    local(app, "import")(import_)
     config = group("config", "The configuration: checked, and read again.")
     local(config, "check")(config_check)
     command(config, "reload")(config_reload)
@@ -53,6 +61,45 @@ def restore(
     kept = admin.restore(configuration(data, config), file, force, verify)
     what = "the backup is sound" if verify else "restored" + (f"; what was there is {kept}" if kept else "")
     _show(is_json, {"restored": not verify, "kept": str(kept) if kept else None}, what)
+
+
+def export(
+    is_json: bool,
+    file: Annotated[Path, typer.Argument(help="Where to; compressed if it ends with .gz.", show_default=False)],
+    data: Data = HERE,
+    config: File = None,
+    database: Database = None,
+    force: Force = False,
+) -> None:
+    """Write everything that is stored into one file, to be imported into another database; no server may run."""
+    from .. import admin
+
+    with Rows() as rows:
+        moved = admin.export_to(configuration(data, config, store__url=database), file, force, rows.note)
+    _show_move(is_json, "exported", moved, rows)
+
+
+def import_(
+    is_json: bool,
+    file: Annotated[Path, typer.Argument(help="What was exported.", show_default=False)],
+    data: Data = HERE,
+    config: File = None,
+    database: Database = None,
+) -> None:
+    """Fill an empty database with what was exported, from SQLite or PostgreSQL: whole and verified, or not at all."""
+    from .. import admin
+
+    data.mkdir(parents=True, exist_ok=True)
+    with Rows() as rows:
+        moved = admin.import_from(configuration(data, config, store__url=database), file, rows.note)
+    _show_move(is_json, "imported", moved, rows)
+
+
+def _show_move(is_json: bool, done: str, moved: "Moved", rows: Rows) -> None:
+    found = {"rows": moved.rows, "seconds": round(rows.seconds, 1), "tables": moved.tables, "findings": moved.findings}
+    lines = [f"{done}: {moved.rows} rows, {moved.tables['jobs']} jobs, {moved.tables['events']} events"]
+    lines += [f"as it was before, not in order: {problem}" for problem in moved.findings]
+    _show(is_json, {done: True, **found}, "\n".join(lines))
 
 
 def doctor(

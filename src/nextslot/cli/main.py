@@ -1,5 +1,6 @@
 """The entry: the tree of commands, and what a person reads when one of them fails."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -21,6 +22,7 @@ for part in (service, jobs, top, queue, schedules, templates, groups, offices, w
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Exit codes: 0 it worked, 1 it did not, 2 it was not understood."""
+    _have_streams()
     try:
         app(arguments, prog_name="nextslot")
     except NextslotError as error:
@@ -29,6 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Whoever read our output has seen enough, such as `head`.
         sys.stderr.close()
         raise SystemExit(1) from None
+    except OSError as error:
+        # A file or directory that was named, and cannot be used as it is.
+        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _have_streams() -> None:
+    """Python has none where the caller closed them (`>&-`, some daemons); then nobody reads what is written."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def sentence(error: NextslotError) -> str:

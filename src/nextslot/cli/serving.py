@@ -77,6 +77,8 @@ async def _reload(configured: Configured) -> None:
     except NextslotError as error:
         log.error("reload: nothing has changed: %s", error)
         return
+    if not done.applied and not done.needs_restart:
+        log.info("reload: everything is as it was")
     for change in done.applied:
         log.info("reload: %s is %s now", change.name, change.after)
     for change in done.needs_restart:

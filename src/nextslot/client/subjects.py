@@ -335,9 +335,7 @@ class Offices(Subject[Way]):
         return self._ask(request, lambda json: tuple(OfficeJob.read(one) for one in json["items"]))
 
     @verb
-    def events(
-        self, office_id: str, after: int = 0, limit: int = 100, cursor: str | None = None
-    ) -> Plan[OfficeEvents]:
+    def events(self, office_id: str, after: int = 0, limit: int = 100, cursor: str | None = None) -> Plan[OfficeEvents]:
         """From a number on, or from where a page ended; oldest first."""
         request = get(f"/api/offices/{part(office_id)}/events", {"after": after, **paged(limit, cursor)})
         return self._ask(request, OfficeEvents.read)

@@ -51,9 +51,8 @@ class Configuration:
     overrides: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def read_again(self) -> "Configuration":
-        """The same sources, as they are now."""
-        file = self.file if self.file is None or self.file != self.data / FILE else None
-        return load(self.data, file, self.environment, self.overrides)
+        """The same sources, as they are now. A file that was there and is not any more is a mistake, not a wish."""
+        return load(self.data, self.file, self.environment, self.overrides)
 
     @property
     def store_url(self) -> str:

@@ -68,9 +68,7 @@ class OfficeSettings:
         self._lanes.slate(tx).look_everywhere()
         return [office for office, is_other in named.values() if is_other]
 
-    def _configured(
-        self, tx: Tx, office_id: str, settings: Mapping[str, Json], now: Instant
-    ) -> tuple[Office, bool]:
+    def _configured(self, tx: Tx, office_id: str, settings: Mapping[str, Json], now: Instant) -> tuple[Office, bool]:
         before = offices.get(tx, office_id)
         after = _changed(before or _new(office_id, now), settings)
         if before is None:

@@ -8,9 +8,8 @@ once a day while the scheduler runs, by `admin` for `nextslot purge`, and by nob
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 from ..clock import Clock, Instant
 from ..errors import Unavailable
@@ -231,8 +230,7 @@ class Retention:
 
     async def _remove(self, run_ids: Sequence[str]) -> None:
         if run_ids:
-            remove: Callable[[], Any] = lambda: [self._files.remove(run_id) for run_id in run_ids]  # noqa: E731
-            await self._threads.run(remove)
+            await self._threads.run(lambda: self._files.remove_all(run_ids))
 
 
 def _may_go(has_ended: bool | None, changed: Instant, kept_from: Instant | None) -> bool:

@@ -40,9 +40,7 @@ class Access:
     @property
     def store(self) -> Store:
         if self._store is None:
-            raise Unavailable(
-                "this scheduler is not running: use `async with scheduler:` or `await scheduler.start()`"
-            )
+            raise Unavailable("this scheduler is not running: use `async with scheduler:` or `await scheduler.start()`")
         return self._store
 
     async def read(self, work: Work[T]) -> T:

@@ -5,12 +5,14 @@ import os
 import stat
 from pathlib import Path
 
-from ..errors import NotFound
+from ..errors import NotFound, Unavailable
 from ..handlers.files import RunFiles
 from ..model import Artifact
 
 # The most that is read at once.
 PIECE = 1024 * 1024
+# A run whose log could not be made has none, whatever stands in the place of its directory.
+_MISSING = (FileNotFoundError, NotADirectoryError)
 
 
 class Files:
@@ -41,17 +43,26 @@ class Files:
 def _read(path: Path, offset: int, limit: int) -> bytes:
     try:
         with path.open("rb") as file:
-            file.seek(offset)
+            # Far beyond the end some file systems refuse to go.
+            file.seek(min(offset, os.fstat(file.fileno()).st_size))
             return file.read(limit)
-    except FileNotFoundError:
+    except _MISSING:
         return b""
+    except OSError as error:
+        raise _unreadable(error) from error
 
 
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:
+    except _MISSING:
         return 0
+    except OSError as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: OSError) -> Unavailable:
+    return Unavailable(f"the log is there, but cannot be read: {error.strerror}")
 
 
 def _tail(path: Path, lines: int) -> bytes:

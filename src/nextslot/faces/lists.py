@@ -146,6 +146,10 @@ class Lists:
         now = self._access.clock.now()
         return await self._access.read(lambda tx: _status(tx, now))
 
+    async def last_event(self) -> int:
+        """The number of the newest event: where to follow them from."""
+        return await self._access.read(events.last)
+
     async def _page(
         self,
         kind: str,

@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..clock import Instant
@@ -62,7 +63,6 @@ class RunFiles:
                     log.warning("%r of run %s is not kept as an artifact", inside, run_id)
         return tuple(found)
 
-
     def older_than(self, before: Instant) -> list[tuple[str, Instant]]:
         """Runs whose log, or whose artifacts, were last changed before a time, and when that was."""
         changed: dict[str, Instant] = {}
@@ -73,14 +73,15 @@ class RunFiles:
                 changed[run_id] = max(changed.get(run_id, at), at)
         return [(run_id, at) for run_id, at in changed.items() if at < before]
 
-    def remove(self, run_id: str) -> None:
-        """Its log and its artifacts; what is gone already is fine."""
-        self.log_file(run_id).unlink(missing_ok=True)
-        root = self.artifacts_root(run_id)
-        if root.is_symlink():
-            root.unlink()
-        else:
-            shutil.rmtree(root, ignore_errors=True)
+    def remove_all(self, run_ids: Iterable[str]) -> None:
+        """The logs and artifacts of runs; what is gone already is fine."""
+        for run_id in run_ids:
+            self.log_file(run_id).unlink(missing_ok=True)
+            root = self.artifacts_root(run_id)
+            if root.is_symlink():
+                root.unlink()
+            else:
+                shutil.rmtree(root, ignore_errors=True)
 
 
 def _size(path: Path) -> int | None:

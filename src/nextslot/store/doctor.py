@@ -149,7 +149,7 @@ def _sums(tx: Tx) -> tuple[dict[int, _Sums], dict[int, _Sums], dict[int, str]]:
     stored = {lane_id: _Sums(*sums) for lane_id, _, *sums in rows}
     completions = _counts(tx, "doctor.counted_completions")
     counted = {
-        lane_id: _Sums(*sums, completion_us=completions.get(lane_id, 0))
+        lane_id: _Sums(*sums)._replace(completion_us=completions.get(lane_id, 0))
         for lane_id, *sums in tx.rows("doctor.counted_sums")
     }
     return stored, counted, {lane_id: office_id for lane_id, office_id, *_ in rows}
@@ -174,7 +174,7 @@ def _invariant_findings(tx: Tx) -> Iterator[Finding]:
 
 
 def _counts(tx: Tx, statement: str) -> dict[int, int]:
-    return dict(tx.rows(statement))  # type: ignore[arg-type]  # Rows of two columns.
+    return dict(tx.rows(statement))
 
 
 def _used_counted(tx: Tx) -> dict[str, int]:

@@ -122,7 +122,7 @@ def needs(tx: Tx) -> dict[int, LaneNeeds]:
 
 
 def capacities(tx: Tx) -> dict[str, int]:
-    return dict(tx.rows("inspection.limits"))  # type: ignore[arg-type]  # Rows of two columns.
+    return dict(tx.rows("inspection.limits"))
 
 
 def pauses(tx: Tx) -> set[tuple[str, str]]:

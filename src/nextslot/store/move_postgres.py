@@ -21,14 +21,15 @@ from .store import Tx
 
 # The questions here are about all rows, not about one of them; and they are asked once.
 _PLANS = "set local enable_seqscan = on; set local plan_cache_mode = auto; set local work_mem = '64MB'"
+# A limit that the server has for short statements is not meant for these.
+_PATIENCE = "set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
 _READ = "begin isolation level repeatable read read only"
 
 
 def write(url: str, target: Path, progress: Progress) -> Moved:
     """Exports a database; the lock keeps schedulers out."""
     with _session(url) as (address, session):
-        session.connection.execute(_READ, prepare=False)
-        session.connection.execute(_PLANS, prepare=False)
+        session.connection.execute(f"{_READ}; {_PATIENCE}; {_PLANS}", prepare=False)
         _refuse_unless_current(session.connection, address)
         return move.write(PostgresTx(session.connection), target, progress)
 
@@ -36,8 +37,7 @@ def write(url: str, target: Path, progress: Progress) -> Moved:
 def load(source: Path, url: str, progress: Progress) -> Moved:
     """Imports into an empty database, in one transaction, tables and all."""
     with exports.opened(source) as reader, _session(url) as (address, session):
-        session.connection.execute(session.opening, prepare=False)
-        session.connection.execute(_PLANS, prepare=False)
+        session.connection.execute(f"{session.opening}; {_PATIENCE}", prepare=False)
         moved = move.load(reader, _Target(session.connection, address), progress)
         _commit(session)
     return moved
@@ -71,6 +71,8 @@ class _Target:
     def loaded(self) -> None:
         self._connection.execute("set constraints all immediate", prepare=False)
         self._connection.execute(f"analyze {', '.join(move.TABLES)}", prepare=False)
+        # Not before: the rules are planned while the tables are empty, and would look at every row for ever.
+        self._connection.execute(_PLANS, prepare=False)
 
     def upgrade(self) -> None:
         migrate_tables(self._connection)

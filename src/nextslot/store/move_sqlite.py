@@ -29,6 +29,7 @@ def write(path: Path, target: Path, progress: Progress) -> Moved:
 
 def load(source: Path, path: Path, progress: Progress) -> Moved:
     """Imports into a file beside, which takes the place of the empty one or of none when it is whole and verified."""
+    path = path.resolve()  # Whatever link leads to it, the file is one.
     part = path.with_name(path.name + ".import")
     with exports.opened(source) as reader, offline.locked(path):
         _refuse_unless_empty(path)
@@ -81,6 +82,7 @@ def _staged(part: Path) -> Iterator[_Staged]:
         connection = connect(part, "OFF")
         try:
             connection.pragma("journal_mode", "off")
+            connection.pragma("cache_size", -262144)  # 256 MiB: thirty indexes are filled at once.
             yield _Staged(connection)
         finally:
             connection.close()

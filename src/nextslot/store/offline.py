@@ -100,14 +100,16 @@ def ask(path: Path, work: Work[T]) -> T:
     """What a work finds, as of one moment; also while a scheduler writes."""
     with _opened(path) as connection:
         connection.execute("begin")
-        found = work(SqliteTx(connection))
-    return found
+        return work(SqliteTx(connection))
 
 
 def repair(path: Path) -> int:
     """Counts again, under the lock; how many counters were wrong."""
-    with locked(path), _opened(path, is_writing=True) as connection, connection:
-        return doctor.repair(SqliteTx(connection))
+    with locked(path), _opened(path, is_writing=True) as connection:
+        connection.execute("begin immediate")
+        repaired = doctor.repair(SqliteTx(connection))
+        connection.execute("commit")
+        return repaired
 
 
 def _damage(connection: apsw.Connection) -> Iterator[Finding]:
@@ -142,6 +144,7 @@ def copy(path: Path, target: Path) -> None:
 
 
 def _copy(source: apsw.Connection, part: Path) -> None:
+    part.touch(0o600)
     copied = apsw.Connection(str(part))
     try:
         with copied.backup("main", source, "main") as backup:

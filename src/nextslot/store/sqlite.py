@@ -193,6 +193,9 @@ class SqliteStore:
 
 
 def connect(path: Path, synchronous: str, vfs: str | None = None) -> apsw.Connection:
+    if not path.exists():
+        # For its owner's eyes only: it has secrets in it. SQLite gives its log the same rights.
+        path.touch(0o600)
     connection = _prepared(apsw.Connection(str(path), vfs=vfs, statementcachesize=512))
     if connection.pragma("journal_mode", "wal") != "wal":
         raise StoreError(f"{path} cannot use a write-ahead log here: put it on a local disk")

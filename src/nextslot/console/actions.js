@@ -1,0 +1,67 @@
+// What several views can do to a job: each asks first where it cannot be taken back.
+import { post } from "./api.js";
+import { ask, attempt } from "./parts.js";
+import { go } from "./router.js";
+import { named } from "./words.js";
+
+export async function cancelJob(job) {
+  const isRunning = job.state === "RUNNING";
+  const answer = await ask({
+    title: `Cancel ${named(job)}?`,
+    text: isRunning ? "It runs. It can be stopped now, or finish first; it is not retried." : "It will not run.",
+    fields: [
+      { name: "reason", label: "Reason (optional)", maxlength: 500 },
+      ...(isRunning ? [{ name: "interrupt", label: "Stop it now", kind: "checkbox", value: true }] : []),
+    ],
+    action: "Cancel the job",
+    danger: true,
+  });
+  if (!answer) return false;
+  const body = { reason: answer.reason || null, ...(isRunning ? { interrupt: answer.interrupt } : {}) };
+  return Boolean(
+    await attempt(
+      () => post(`api/jobs/${job.job_id}/cancel`, body),
+      isRunning ? "It was asked to stop." : "Cancelled.",
+    ),
+  );
+}
+
+// A new job like an ended one, perhaps with other parameters.
+export async function runAgain(job) {
+  const answer = await ask({
+    title: `Run ${named(job)} again?`,
+    text: "A new job with the same settings. Parameters can be changed first.",
+    fields: [
+      { name: "params", label: "Parameters (JSON)", kind: "area", value: JSON.stringify(job.params, null, 2) },
+      {
+        name: "priority",
+        label: "Priority",
+        kind: "number",
+        value: job.priority === 1_000_000 ? "" : job.priority,
+        min: -999_999,
+        max: 999_999,
+      },
+    ],
+    action: "Run it again",
+  });
+  if (!answer) return;
+  const made = await attempt(() => {
+    const body = { params: parsed(answer.params) };
+    if (answer.priority !== "") body.priority = Number(answer.priority);
+    return post(`api/jobs/${job.job_id}/rerun`, body);
+  }, "A new job is in the queue.");
+  if (made) go(["jobs", made.job_id]);
+}
+
+export async function retryRun(run) {
+  const made = await attempt(() => post(`api/job-runs/${run.run_id}/retry`), "It is in the queue again.");
+  if (made) go(["jobs", made.job_id]);
+}
+
+export function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`This is not JSON: ${error.message}`);
+  }
+}

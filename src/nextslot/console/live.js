@@ -1,0 +1,155 @@
+// The event stream: one for the whole page, read from where it was when the page opened, and resumed where it broke.
+import { Problem, stream } from "./api.js";
+import { useEffect, useRef, useState } from "./lib.js";
+
+const SILENCE_MS = 40_000; // The server says something every 15 seconds.
+const LONGEST_PAUSE_MS = 10_000;
+
+class Live {
+  state = "connecting"; // connecting, live, lost
+  seen = 0;
+  caughtUp = 0;
+  #listeners = new Set();
+  #watchers = new Set();
+  #abort = null;
+  #wake = () => {};
+
+  listen(call) {
+    this.#listeners.add(call);
+    return () => this.#listeners.delete(call);
+  }
+
+  watch(call) {
+    this.#watchers.add(call);
+    return () => this.#watchers.delete(call);
+  }
+
+  start(after) {
+    this.stop();
+    this.seen = after;
+    this.#run((this.#abort = new AbortController()));
+  }
+
+  stop() {
+    this.#abort?.abort();
+    this.#wake();
+  }
+
+  // For whoever does not want to wait for the next try.
+  retry = () => this.#wake();
+
+  async #run(abort) {
+    let pause = 500;
+    let wasLost = false;
+    while (!abort.signal.aborted) {
+      const before = this.seen;
+      const began = Date.now();
+      try {
+        await this.#read(abort, wasLost);
+      } catch (error) {
+        if (abort.signal.aborted) return;
+        if (error instanceof Problem && (error.status === 401 || error.status === 403)) return this.#set("refused");
+      }
+      if (abort.signal.aborted) return;
+      wasLost = true;
+      this.#set("lost");
+      pause = this.seen > before || Date.now() - began > 5_000 ? 500 : Math.min(pause * 2, LONGEST_PAUSE_MS);
+      await new Promise((resolve) => {
+        this.#wake = resolve;
+        setTimeout(resolve, pause);
+      });
+    }
+  }
+
+  async #read(abort, wasLost) {
+    const line = new AbortController();
+    const end = () => line.abort();
+    abort.signal.addEventListener("abort", end);
+    let watchdog = setTimeout(end, SILENCE_MS);
+    const onBytes = () => {
+      clearTimeout(watchdog);
+      watchdog = setTimeout(end, SILENCE_MS);
+      if (this.state !== "live") this.#set("live", wasLost);
+    };
+    const headers = { "Last-Event-ID": String(this.seen) };
+    try {
+      for await (const one of stream("api/events", { headers, signal: line.signal, onBytes })) {
+        if (one.event === "end") return;
+        this.seen = one.data.seq;
+        if (wasLost) this.caughtUp += 1;
+        for (const call of [...this.#listeners]) call(one.data);
+      }
+    } finally {
+      clearTimeout(watchdog);
+      abort.signal.removeEventListener("abort", end);
+    }
+  }
+
+  #set(state, isBack = false) {
+    if (state === "live" && isBack) this.caughtUp = 0;
+    this.state = state;
+    for (const call of [...this.#watchers]) call({ state, isBack });
+  }
+}
+
+export const live = new Live();
+addEventListener("online", live.retry);
+document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && live.retry());
+
+// Loads now, when `deps` change, and, gently, after events that `concerns` says are about it. What is shown stays
+// until the new is there; a failed load keeps it too.
+export function useLoad(load, deps, { concerns = null, every = 0 } = {}) {
+  const [shown, show] = useState({ data: null, error: null, isLoading: true });
+  const again = useRef(() => {});
+  useEffect(() => {
+    let abort = new AbortController();
+    let timer = null;
+    let isBusy = false;
+    let isWanted = false;
+    let isGone = false;
+    show((before) => ({ ...before, isLoading: true }));
+    const run = async () => {
+      isBusy = true;
+      isWanted = false;
+      const began = performance.now();
+      try {
+        const data = await load(abort.signal);
+        if (!isGone) show({ data, error: null, isLoading: false });
+      } catch (error) {
+        if (!isGone && error.name !== "AbortError") show((before) => ({ ...before, error, isLoading: false }));
+      }
+      isBusy = false;
+      // A slow answer is asked for less often.
+      if (isWanted && !isGone) wait(Math.max(250, 2 * (performance.now() - began)));
+    };
+    const wait = (milliseconds) => {
+      isWanted = true;
+      if (!isBusy && timer === null) timer = setTimeout(() => ((timer = null), run()), milliseconds);
+    };
+    again.current = () => (isBusy ? (isWanted = true) : run());
+    run();
+    const ends = [() => abort.abort(), () => clearTimeout(timer)];
+    if (concerns) ends.push(live.listen((event) => concerns(event) && wait(120)));
+    // What was missed in between may be more than events tell.
+    ends.push(live.watch(({ state, isBack }) => state === "live" && isBack && wait(50)));
+    if (every) {
+      const ticking = setInterval(() => document.visibilityState === "visible" && wait(0), every);
+      ends.push(() => clearInterval(ticking));
+    }
+    return () => {
+      isGone = true;
+      for (const end of ends) end();
+    };
+  }, deps);
+  return { ...shown, again: () => again.current() };
+}
+
+export function useLiveState() {
+  const [state, set] = useState({ state: live.state, isBack: false });
+  useEffect(() => {
+    // It may have changed between the first drawing and now.
+    set((old) => (old.state === live.state ? old : { state: live.state, isBack: false }));
+    return live.watch(set);
+  }, []);
+  return state;
+}

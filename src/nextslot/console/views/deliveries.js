@@ -1,0 +1,69 @@
+// Messages to webhooks with their attempts; sent again by hand.
+import { pages, post } from "../api.js";
+import { html, useState } from "../lib.js";
+import { useLoad } from "../live.js";
+import { attempt, can, Empty, Id, Scroll, Section, State, Trouble, When } from "../parts.js";
+import { count, plural } from "../words.js";
+
+export function Deliveries({ query, title, actions = null }) {
+  const [size, setSize] = useState(50);
+  const [open, setOpen] = useState(null);
+  const list = useLoad(
+    (signal) => pages("api/webhook-deliveries", { ...query, limit: Math.min(500, size) }, { enough: size, signal }),
+    [JSON.stringify(query), size],
+    {
+      concerns: (event) => event.type.startsWith("job_") && (!query.job_id || event.job_id === query.job_id),
+      every: 3000,
+    },
+  );
+  const items = list.data?.items || [];
+  const again = (one) =>
+    attempt(() => post(`api/webhook-deliveries/${one.delivery_id}/redeliver`), "It is sent once more.").then(
+      list.again,
+    );
+  return html`<${Section} title=${title} actions=${actions}>
+    <${Trouble} error=${list.error} />
+    ${
+      items.length
+        ? html`<${Scroll} label=${title}><table>
+      <thead><tr><th>Status</th><th>Event</th><th class="wide">To</th><th class="wide">Job</th><th>Created</th>
+        <th class="number">Attempts</th><th class="wide">Next</th><th><span class="unseen">Actions</span></th></tr>
+        </thead>
+      <tbody>${items.map((one) => [
+        html`<tr key=${one.delivery_id} data-delivery=${one.delivery_id}><td class="tight">
+          <${State} state=${one.status} /></td><td>${one.event}</td>
+          <td class="wide"><span class="clip" title=${one.url}>${one.url}</span></td><td class="wide">
+            <${Id} id=${one.job_id} to="jobs" /></td>
+          <td class="tight"><${When} at=${one.created_at} /></td>
+          <td class="number">
+            <button class="quiet" aria-expanded=${String(open === one.delivery_id)}
+              onClick=${() => setOpen(open === one.delivery_id ? null : one.delivery_id)}>${plural(one.attempts.length, "attempt")}
+            </button></td>
+          <td class="wide tight"><${When} at=${one.next_attempt_at} /></td>
+          <td class="number">${can("operate") && html`<button onClick=${() => again(one)}>Redeliver</button>`}</td>
+            </tr>`,
+        open === one.delivery_id &&
+          html`<tr key=${`${one.delivery_id} attempts`}><td colspan="8">
+          <${Attempts} delivery=${one} /></td></tr>`,
+      ])}</tbody></table><//>`
+        : html`<${Empty}>${list.isLoading ? "Loading…" : "No deliveries."}<//>`
+    }
+    ${
+      list.data?.cursor &&
+      html`<p class="more">
+      <button onClick=${() => setSize(size + 100)}>More than ${count(items.length)}</button></p>`
+    }
+  <//>`;
+}
+
+function Attempts({ delivery }) {
+  if (!delivery.attempts.length) return html`<${Empty}>It was not tried yet.<//>`;
+  return html`${delivery.reason && html`<p>${delivery.reason}</p>`}<table><thead><tr><th class="number">Number</th>
+    <th>When</th><th class="number">Took</th><th class="number">Code</th><th>Answer</th></tr></thead>
+    <tbody>${delivery.attempts.map(
+      (one) => html`<tr key=${one.number}><td class="number">${one.number}</td>
+      <td class="tight"><${When} at=${one.attempted_at} absolute /></td>
+      <td class="number">${Math.round(one.duration_seconds * 1000)} ms</td><td class="number">${one.status_code ?? "–"}
+        </td><td class="mono">${one.error || one.answer || ""}</td></tr>`,
+    )}</tbody></table>`;
+}

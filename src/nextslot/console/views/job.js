@@ -1,0 +1,306 @@
+// One job: what it is, where it stands, why it waits, what it says, what it made, and what can be done with it.
+import { cancelJob, parsed, retryRun, runAgain } from "../actions.js";
+import { download, get, patch, post } from "../api.js";
+import { html, useState } from "../lib.js";
+import { useLoad } from "../live.js";
+import {
+  ask,
+  attempt,
+  Bar,
+  can,
+  canWhole,
+  Empty,
+  Fields,
+  Id,
+  Json,
+  Scroll,
+  Section,
+  State,
+  Trouble,
+  useNow,
+  When,
+} from "../parts.js";
+import { link } from "../router.js";
+import { between, duration, ENDED, EVENTS, named, plural, size } from "../words.js";
+import { Table } from "./jobs.js";
+import { Log } from "./log.js";
+import { Deliveries } from "./deliveries.js";
+
+export default function JobPage({ place }) {
+  const id = place.parts[0];
+  const job = useLoad((signal) => get(`api/jobs/${encodeURIComponent(id)}`, {}, signal), [id], {
+    concerns: (event) =>
+      event.job_id === id ||
+      (job.data?.chain || []).some((one) => one.job_id === event.job_id) ||
+      event.details?.retry === id,
+  });
+  const shown = job.data?.job_id === id ? job.data : null;
+  if (!shown) return job.error ? html`<${Trouble} error=${job.error} />` : html`<${Empty}>Loading…<//>`;
+  const hasEnded = ENDED.includes(shown.state);
+  return html`
+    <div class="head">
+      <h1 class="grow">${named(shown)} <span class="dim">${shown.title ? shown.job_type : ""}</span></h1>
+      <${State} state=${shown.state} />
+      <${Actions} job=${shown} again=${job.again} />
+    </div>
+    <${Trouble} error=${job.error} />
+    <${Steps} job=${shown} />
+    ${!hasEnded && html`<${Why} job=${shown} />`}
+    <${Ending} job=${shown} />
+    <div class="columns">
+      <${Section} title="Parameters"><${Json} value=${shown.params} label="Parameters" /><//>
+      <${About} job=${shown} />
+    </div>
+    ${shown.run && html`<${Log} key=${shown.run.run_id} runId=${shown.run.run_id}
+      hasEnded=${shown.run.status !== null} />`}
+    ${shown.run && html`<${Artifacts} run=${shown.run} />`}
+    ${
+      shown.chain.length > 1 &&
+      html`<${Section} title=${`Chain: ${plural(shown.chain.length, "attempt")}`}>
+      <${Table} jobs=${shown.chain} /><//>`
+    }
+    ${canWhole("read") && shown.webhook_status !== "none" && html`<${Deliveries} query=${{ job_id: id }}
+      title="Deliveries" />`}
+    <${Events} id=${id} />`;
+}
+
+function Actions({ job, again }) {
+  const hasEnded = ENDED.includes(job.state);
+  const isQueued = job.state === "QUEUED" || job.state === "WAITING";
+  const move = (to) =>
+    attempt(
+      () => post(`api/jobs/${job.job_id}/move`, { to }),
+      to === "front" ? "It is first now." : "It is last now.",
+    ).then(again);
+  return html`<div class="actions">
+    ${
+      can("operate") &&
+      isQueued &&
+      html`<button onClick=${() => move("front")}>To the front</button>
+      <button onClick=${() => move("back")}>To the back</button>
+      <button onClick=${() => edit(job).then((done) => done && again())}>Change…</button>`
+    }
+    ${can("operate") && job.state === "FAILED" && html`<button class="primary"
+      onClick=${() => retryRun(job.run)}>Retry</button>`}
+    ${can("submit") && hasEnded && html`<button onClick=${() => runAgain(job)}>Run again…</button>`}
+    ${
+      can("operate") &&
+      !hasEnded &&
+      html`<button class="danger" disabled=${Boolean(job.cancel_requested_at)}
+        onClick=${() => cancelJob(job).then((done) => done && again())}>
+      ${job.cancel_requested_at ? "Told to stop" : "Cancel…"}</button>`
+    }
+    ${(job.group_id || job.task_id || job.depends_on.length > 0) && html`<a class="button"
+      href=${graphOf(job)}>Graph</a>`}
+  </div>`;
+}
+
+function graphOf(job) {
+  if (job.group_id) return link(["groups", job.group_id]);
+  return job.task_id
+    ? link("graph", { task_id: job.task_id, office_id: job.office_id })
+    : link("graph", { job_id: job.job_id });
+}
+
+async function edit(job) {
+  const answer = await ask({
+    title: `Change ${named(job)}`,
+    text: "While it is queued.",
+    fields: [
+      { name: "title", label: "Title", value: job.title || "", maxlength: 500 },
+      { name: "priority", label: "Priority", kind: "number", value: job.priority },
+      { name: "params", label: "Parameters (JSON)", kind: "area", value: JSON.stringify(job.params, null, 2) },
+    ],
+    action: "Change it",
+  });
+  if (!answer) return false;
+  return Boolean(
+    await attempt(() => {
+      const body = { params: parsed(answer.params) };
+      if (answer.title && answer.title !== job.title) body.title = answer.title;
+      if (Number(answer.priority) !== job.priority) body.priority = Number(answer.priority);
+      return patch(`api/jobs/${job.job_id}`, body);
+    }, "Changed."),
+  );
+}
+
+// The way so far, and what is still to come.
+function Steps({ job }) {
+  const now = useNow();
+  const end = job.finished_at || job.cancelled_at;
+  const waited = between(job.created_at, job.started_at || end || new Date(now).toISOString());
+  const ran = job.started_at ? between(job.started_at, end || new Date(now).toISOString()) : null;
+  const steps = [
+    ["Created", job.created_at, job.created_by ? `by ${job.created_by}` : ""],
+    job.scheduled_for && ["Not before", job.scheduled_for, job.retry_of ? "a retry" : ""],
+    ["Started", job.started_at, job.started_at || !end ? `waited ${duration(waited)}` : "never"],
+    job.cancel_requested_at && ["Cancel asked", job.cancel_requested_at, job.cancel_reason || ""],
+    [
+      end ? job.state.toLowerCase().replace(/^./, (letter) => letter.toUpperCase()) : "Ended",
+      end,
+      ran === null ? "" : `ran ${duration(ran)}`,
+    ],
+  ].filter(Boolean);
+  return html`<section class="section" aria-label="Timeline of states">
+    <ol class="steps">${steps.map(
+      ([name, at, note]) => html`<li key=${name} class=${at && new Date(at) <= now ? "done" : ""}>
+    ${name}<br /><${When} at=${at} /><small>${note}</small></li>`,
+    )}</ol></section>`;
+}
+
+function Why({ job }) {
+  const concerns = (event) => event.office_id === job.office_id || event.office_id === null;
+  const why = useLoad((signal) => get(`api/jobs/${job.job_id}/why`, {}, signal), [job.job_id, job.state], {
+    concerns,
+    every: 10_000,
+  });
+  const progress = useLoad(
+    (signal) => (job.run && job.state === "RUNNING" ? get(`api/job-runs/${job.run.run_id}`, {}, signal) : null),
+    [job.state, job.run?.run_id],
+    { every: job.state === "RUNNING" ? 1000 : 0 },
+  );
+  const said = why.data;
+  const now = progress.data?.progress;
+  return html`<${Section} title=${job.state === "RUNNING" ? "It runs" : "Why is it not running, and when will it?"}>
+    <${Trouble} error=${why.error} />
+    ${
+      now &&
+      html`<div class="body">${now.fraction !== null && html`<${Bar} fraction=${now.fraction}
+        label="Progress" />`} ${now.fraction !== null ? `${Math.round(now.fraction * 100)} %` : ""} ${now.text}
+      </div>`
+    }
+    ${
+      said &&
+      html`<ul class="reasons">${said.reasons.map(
+        (reason, index) => html`<li key=${index}>
+      <${Said} reason=${reason} /></li>`,
+      )}</ul>
+      <${Fields} of=${[
+        ["Ahead of it", job.state === "RUNNING" ? null : plural(said.ahead, "job")],
+        ["Expected start", job.state !== "RUNNING" && html`<${When} at=${said.expected_start} none="not foreseen" />`],
+        ["Expected end", html`<${When} at=${said.expected_end} none="not foreseen" />`],
+        ["Confidence", said.confidence],
+      ]} />`
+    }
+  <//>`;
+}
+
+// A reason's sentence, with its ids as links and its instants as times of day.
+function Said({ reason }) {
+  const direct = new Set([
+    ...(reason.data.held_by || []).filter((one) => one.kind === "direct").map((one) => one.id),
+    ...(reason.data.direct_ids || []),
+  ]);
+  const parts = reason.text.split(
+    /([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z)/,
+  );
+  return parts.map((part, index) => {
+    if (index % 2 === 0) return part;
+    return part.endsWith("Z")
+      ? html`<${When} key=${index} at=${part} absolute />`
+      : html`<${Id} key=${index} id=${part} to=${direct.has(part) ? "direct" : "jobs"} />`;
+  });
+}
+
+function Ending({ job }) {
+  const run = job.run;
+  if (!run || run.status === null) {
+    return job.state === "CANCELLED"
+      ? html`<${Section} title="Cancelled">
+      <${Fields} of=${[["Reason", job.cancel_reason || "none was given"]]} /><//>`
+      : null;
+  }
+  const rows = [
+    ["Failure", run.failure_kind],
+    ["Exit code", run.exit_code],
+    ["Reason", run.reason],
+    ["Cancelled because", job.cancel_reason],
+    ["For good", job.permanently_failed ? "yes: no more retries" : null],
+  ];
+  const hasRows = rows.some((row) => row[1] !== null && row[1] !== undefined);
+  if (!run.error && run.result === null && !hasRows) return null;
+  return html`<${Section} title="How it ended">
+    ${hasRows && html`<${Fields} of=${rows} />`}
+    ${run.error && html`<pre class="json problem" tabindex="0" aria-label="Error">${run.error}</pre>`}
+    ${run.result !== null && html`<${Json} value=${run.result} label="Result" />`}<//>`;
+}
+
+function About({ job }) {
+  const policy = job.retry_policy;
+  const resources = Object.entries(job.resources)
+    .map(([name, units]) => `${name}: ${units}`)
+    .join(", ");
+  return html`<${Section} title="Settings"><${Fields} of=${[
+    ["Id", html`<span class="mono">${job.job_id}</span>`],
+    ["Office", html`<a href=${link(["offices", job.office_id])}>${job.office_id}</a>`],
+    ["Priority", job.priority === 1_000_000 ? "urgent" : job.priority],
+    [
+      "Attempt",
+      `${job.attempt} (${policy.max_attempts ? `at most ${plural(policy.max_attempts, "retry", "retries")}, ${policy.backoff}, from ${policy.base_delay_seconds} s` : "no retries"})`,
+    ],
+    ["Retry of", job.retry_of && html`<${Id} id=${job.retry_of} to="jobs" />`],
+    [
+      "Depends on",
+      job.depends_on.length ? job.depends_on.map((id) => html`<${Id} key=${id} id=${id} to="jobs" /> `) : null,
+    ],
+    ["Group", job.group_id && html`<${Id} id=${job.group_id} to="groups" /> place ${job.sequence + 1}`],
+    ["Schedule", job.schedule_id && html`<${Id} id=${job.schedule_id} to="schedules" />`],
+    ["Role", job.role],
+    [
+      "Task",
+      job.task_id &&
+        html`<a href=${link("jobs", { task_id: job.task_id })}>${job.task_id}
+      </a>`,
+    ],
+    ["Resources", resources],
+    ["Unique key", job.unique_key],
+    ["Timeout", job.timeout_seconds && duration(job.timeout_seconds)],
+    ["Stall timeout", job.stall_timeout_seconds && duration(job.stall_timeout_seconds)],
+    ["Expires", job.expires_at && html`<${When} at=${job.expires_at} />`],
+    ["Webhook", job.webhook && `${job.webhook.url} (${job.webhook_status})`],
+    ["Worker", job.worker_id],
+    ["Session", job.run?.session_id],
+  ]} /><//>`;
+}
+
+function Artifacts({ run }) {
+  if (!run.artifacts.length) return null;
+  const path = (name) => `api/job-runs/${run.run_id}/artifacts/${name.split("/").map(encodeURIComponent).join("/")}`;
+  return html`<${Section} title=${plural(run.artifacts.length, "artifact")}><${Scroll} label="Artifacts"><table>
+    <thead><tr><th>Name</th><th class="number">Size</th><th><span class="unseen">Actions</span></th></tr></thead>
+    <tbody>${run.artifacts.map(
+      (one) => html`<tr key=${one.name}><td>${one.name}</td>
+      <td class="number">${size(one.size)}</td>
+      <td class="number">
+        <button onClick=${() => attempt(() => download(path(one.name), one.name.split("/").pop()))}>Save</button></td>
+        </tr>`,
+    )}</tbody></table><//><//>`;
+}
+
+function Events({ id }) {
+  const [limit, setLimit] = useState(100);
+  const events = useLoad((signal) => get("api/events", { job_id: id, limit }, signal), [id, limit], {
+    concerns: (event) => event.job_id === id,
+  });
+  return html`<${Section} title="Events"><${EventTable} events=${events.data?.items || []} />
+    ${
+      events.data?.next_cursor &&
+      limit < 500 &&
+      html`<p class="more">
+      <button onClick=${() => setLimit(500)}>More</button></p>`
+    }<//>`;
+}
+
+export function EventTable({ events, hasJob = false }) {
+  if (!events.length) return html`<${Empty}>No events.<//>`;
+  return html`<${Scroll} label="Events"><table><thead><tr><th class="number">Number</th><th>When</th>
+    <th>What</th>${hasJob && html`<th>Job</th>`}<th class="wide">Details</th></tr></thead>
+    <tbody>${events.map(
+      (event) => html`<tr key=${event.seq}><td class="number">${event.seq}</td><td class="tight">
+      <${When} at=${event.timestamp} absolute /></td>
+      <td>${EVENTS[event.type] || event.type} <span class="dim mono wide">${event.type}</span></td>
+      ${hasJob && html`<td><${Id} id=${event.job_id} to="jobs" /></td>`}
+      <td class="wide mono">${Object.keys(event.details).length ? JSON.stringify(event.details) : ""}</td></tr>`,
+    )}
+        </tbody></table><//>`;
+}

@@ -1,0 +1,374 @@
+// Jobs: a search whose filters are in the address, pages that follow each other, and many changed at once.
+import { get, pages, post } from "../api.js";
+import { html, useEffect, useRef, useState } from "../lib.js";
+import { live, useLoad } from "../live.js";
+import {
+  ask,
+  attempt,
+  can,
+  Empty,
+  Field,
+  Id,
+  JobLink,
+  me,
+  More,
+  Scroll,
+  Section,
+  sentence,
+  State,
+  toast,
+  Trouble,
+  When,
+} from "../parts.js";
+import { change, here } from "../router.js";
+import { between, count, duration, ENDED, plural, STATES } from "../words.js";
+
+const PAGE = 50;
+const COUNTED = 10_000;
+const FILTERS = [
+  "state",
+  "job_type",
+  "office_id",
+  "role",
+  "task_id",
+  "template_id",
+  "schedule_id",
+  "group_id",
+  "retry_of",
+  "created_after",
+  "created_before",
+  "q",
+];
+const TYPED = ["q", "state", "job_type", "office_id", "created_after", "created_before"];
+
+export default function Jobs({ place }) {
+  const filter = filterOf(place.query);
+  const types = useLoad((signal) => get("api/job-types", {}, signal), []);
+  const offices = useLoad((signal) => get("api/offices", { limit: 200 }, signal), []);
+  // Of the address as it is by then: what is typed is looked up a moment later.
+  const set = (changes) => change("jobs", { ...filterOf(here().query), ...changes });
+  const list = useJobs(filter);
+  const [chosen, setChosen] = useState(() => new Set());
+  useEffect(() => setChosen(new Set()), [JSON.stringify(filter)]);
+  return html`
+    <div class="head"><h1 class="grow">Jobs</h1></div>
+    <section class="section" aria-label="Filters">
+      <${Filters} filter=${filter} set=${set} types=${types.data?.items || []} offices=${offices.data?.items || []} />
+    </section>
+    <${Section} title=${titled(list)}
+      actions=${html`<${Bulk} filter=${filter}
+        chosen=${[...chosen].filter((id) => list.items.some((job) => job.job_id === id))} jobs=${list.items}
+        done=${() => (setChosen(new Set()), list.again())} />`}>
+      <${Trouble} error=${list.error} />
+      ${
+        list.fresh > 0 &&
+        html`<p class="more"><button onClick=${list.again}>Show ${plural(list.fresh, "new job")}
+        </button></p>`
+      }
+      <${Table} jobs=${list.items} chosen=${chosen} choose=${setChosen} />
+      ${!list.items.length && html`<${Empty}>${list.isLoading ? "Searching…" : "No job is like that."}<//>`}
+      <${More} cursor=${list.cursor} load=${list.more} isLoading=${list.isLoading} />
+    <//>`;
+}
+
+function titled({ items, cursor, isSearching }) {
+  if (isSearching) return `Searching further back: ${plural(items.length, "job")} so far`;
+  return cursor ? `The newest ${count(items.length)}` : plural(items.length, "job");
+}
+
+const filterOf = (query) =>
+  Object.fromEntries(FILTERS.filter((name) => query[name]).map((name) => [name, query[name]]));
+
+// Rows that are shown follow the events; new ones are announced, so that nothing jumps.
+function useJobs(filter) {
+  const [list, set] = useState({ items: [], cursor: null, isLoading: true, error: null });
+  const [fresh, setFresh] = useState(0);
+  const state = useRef(null);
+  state.current = list;
+  const key = JSON.stringify(filter);
+  const abort = useRef(null);
+  const load = async (cursor, before) => {
+    abort.current?.abort();
+    const mine = (abort.current = new AbortController());
+    set((old) => ({ ...old, isLoading: true, error: null }));
+    try {
+      const found = await pages(
+        "api/jobs",
+        { ...query(filter), limit: PAGE },
+        {
+          cursor,
+          enough: PAGE / 2,
+          signal: mine.signal,
+          // A rare thing among many: what is found so far is shown while older ones are looked through.
+          onPage: (items) =>
+            set({ items: [...before, ...items], cursor: null, isLoading: true, isSearching: true, error: null }),
+        },
+      );
+      set({ items: [...before, ...found.items], cursor: found.cursor, isLoading: false, error: null });
+    } catch (error) {
+      if (error.name !== "AbortError") set((old) => ({ ...old, isLoading: false, error }));
+    }
+  };
+  const again = () => (setFresh(0), load(null, []));
+  useEffect(() => {
+    const timer = setTimeout(again, state.current.items.length ? 200 : 0);
+    return () => (clearTimeout(timer), abort.current?.abort());
+  }, [key]);
+  useEffect(() => follow(state, set, setFresh), [key]);
+  const more = () =>
+    !state.current.isLoading && state.current.cursor && load(state.current.cursor, state.current.items);
+  return { ...list, fresh, more, again };
+}
+
+function follow(state, set, setFresh) {
+  const touched = new Set();
+  let timer = null;
+  const look = async () => {
+    timer = null;
+    const ids = [...touched].slice(0, 30);
+    ids.forEach((id) => touched.delete(id));
+    const found = await Promise.all(ids.map((id) => get(`api/jobs/${id}`).catch(() => null)));
+    const byId = new Map(found.filter(Boolean).map((job) => [job.job_id, job]));
+    set((old) => ({ ...old, items: old.items.map((job) => byId.get(job.job_id) || job) }));
+    if (touched.size) timer = setTimeout(look, 500);
+  };
+  const forget = live.listen((event) => {
+    if (!event.job_id) return;
+    if (event.type === "job_queued") setFresh((number) => number + 1);
+    else if (state.current.items.some((job) => job.job_id === event.job_id)) {
+      touched.add(event.job_id);
+      timer ??= setTimeout(look, 250);
+    }
+  });
+  return () => (clearTimeout(timer), forget());
+}
+
+const query = (filter) => ({
+  ...filter,
+  created_after: zoned(filter.created_after),
+  created_before: zoned(filter.created_before),
+});
+const zoned = (local) => (local && !Number.isNaN(Date.parse(local)) ? new Date(local).toISOString() : undefined);
+
+function Filters({ filter, set, types, offices }) {
+  const chosen = (filter.state || "").split(",").filter(Boolean);
+  const flip = (state) =>
+    set({ state: (chosen.includes(state) ? chosen.filter((one) => one !== state) : [...chosen, state]).join(",") });
+  const rest = Object.entries(filter).filter(([name]) => !TYPED.includes(name));
+  const typing = useRef(null);
+  const typed = (event) => {
+    const value = event.target.value;
+    clearTimeout(typing.current);
+    typing.current = setTimeout(() => set({ q: value }), 250);
+  };
+  const choices = (items, name) => [
+    ["", "any"],
+    ...[...new Set([...items.map((one) => one[name]), filter[name]].filter(Boolean))].map((one) => [one, one]),
+  ];
+  return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
+      <${Field} name="q" label="Text in the title or the id" kind="search" value=${filter.q || ""} onInput=${typed} />
+      <${Field} name="job_type" label="Type" value=${filter.job_type || ""} options=${choices(types, "job_type")}
+        onChange=${(event) => set({ job_type: event.target.value })} />
+      ${me.office_id === null && html`<${Field} name="office_id" label="Office" value=${filter.office_id || ""}
+        options=${choices(offices, "office_id")} onChange=${(event) => set({ office_id: event.target.value })} />`}
+      <${Field} name="created_after" label="Created after" kind="datetime-local" value=${filter.created_after || ""}
+        onChange=${(event) => set({ created_after: event.target.value })} />
+      <${Field} name="created_before" label="Created before" kind="datetime-local" value=${filter.created_before || ""}
+        onChange=${(event) => set({ created_before: event.target.value })} />
+    </form>
+    <div class="chips" role="group" aria-label="States">
+      ${STATES.map(
+        (
+          state,
+        ) => html`<button key=${state} aria-pressed=${String(chosen.includes(state))} onClick=${() => flip(state)}>
+        <${State} state=${state} /></button>`,
+      )}
+      ${rest.map(([name, value]) => html`<button key=${name} onClick=${() => set({ [name]: "" })}
+        title="Remove this filter">${name}: ${value} ✕</button>`)}
+      ${Object.keys(filter).length > 0 && html`<button class="quiet"
+        onClick=${() => change("jobs", {})}>Clear</button>`}
+    </div>`;
+}
+
+export function Table({ jobs, chosen, choose }) {
+  if (!jobs.length) return null;
+  const mayChoose = choose && can("operate");
+  const flip = (id) =>
+    choose((old) => {
+      const next = new Set(old);
+      if (!next.delete(id)) next.add(id);
+      return next;
+    });
+  const all = mayChoose && jobs.every((job) => chosen.has(job.job_id));
+  return html`<${Scroll} label="Jobs"><table>
+    <thead><tr>${
+      mayChoose &&
+      html`<th>
+      <input type="checkbox" aria-label="Choose all that are shown" checked=${all}
+        onChange=${() => choose(all ? new Set() : new Set(jobs.map((job) => job.job_id)))} />
+      </th>`
+    }
+      <th>State</th><th>Job</th><th class="wide">Type</th><th class="wide">Office</th>
+        <th class="wide number">Attempt</th><th>Created</th><th class="wide">Started</th>
+        <th class="wide number">Took</th><th class="wide">Id</th></tr></thead>
+    <tbody>${jobs.map(
+      (job) => html`<tr key=${job.job_id} data-job=${job.job_id}>
+      ${
+        mayChoose &&
+        html`<td>
+        <input type="checkbox" aria-label=${`Choose ${job.title || job.job_type}`} checked=${chosen.has(job.job_id)}
+          onChange=${() => flip(job.job_id)} />
+        </td>`
+      }
+      <td class="tight"><${State} state=${job.state} /></td>
+      <td><${JobLink} job=${job} /></td>
+      <td class="wide"><span class="clip">${job.job_type}</span></td>
+      <td class="wide">${job.office_id}</td>
+      <td class="wide number">${job.attempt}</td>
+      <td class="tight"><${When} at=${job.created_at} /></td>
+      <td class="wide tight"><${When} at=${job.started_at} /></td>
+      <td class="wide number">${job.started_at && job.finished_at ? duration(between(job.started_at, job.finished_at)) : html`<span
+        class="dim">–</span>`}
+        </td>
+      <td class="wide"><${Id} id=${job.job_id} to="jobs" /></td>
+    </tr>`,
+    )}</tbody></table><//>`;
+}
+
+function Bulk({ filter, chosen, jobs, done }) {
+  const [isBusy, setBusy] = useState(false);
+  if (!can("operate")) return null;
+  const act = async (work) => {
+    setBusy(true);
+    try {
+      if (await work()) done();
+    } catch (error) {
+      toast(sentence(error), "bad");
+    }
+    setBusy(false);
+  };
+  const picked = jobs.filter((job) => chosen.includes(job.job_id));
+  if (chosen.length) {
+    const open = picked.filter((job) => !ENDED.includes(job.state));
+    const failed = picked.filter((job) => job.state === "FAILED");
+    return html`<span class="dim">${plural(chosen.length, "job")} chosen</span>
+      <button disabled=${isBusy || !open.length}
+        onClick=${() => act(() => cancelChosen(open))}>Cancel ${count(open.length)}…</button>
+      <button disabled=${isBusy || !failed.length}
+        onClick=${() => act(() => retryChosen(failed))}>Retry ${count(failed.length)}…</button>`;
+  }
+  return html`<button disabled=${isBusy} onClick=${() => act(() => cancelAll(filter))}>Cancel all that match…</button>
+    <button disabled=${isBusy} onClick=${() => act(() => retryAll(filter))}>Retry all that match…</button>`;
+}
+
+const REASON = { name: "reason", label: "Reason (optional)", maxlength: 500 };
+
+async function cancelChosen(jobs) {
+  const answer = await ask({
+    title: `Cancel ${plural(jobs.length, "job")}?`,
+    text: "What runs is told to stop.",
+    fields: [REASON],
+    action: `Cancel ${plural(jobs.length, "job")}`,
+    danger: true,
+  });
+  if (!answer) return false;
+  const body = { reason: answer.reason || null };
+  return eachOf(jobs, (job) => post(`api/jobs/${job.job_id}/cancel`, body), "cancelled or told to stop");
+}
+
+async function retryChosen(jobs) {
+  const answer = await ask({
+    title: `Retry ${plural(jobs.length, "failed job")}?`,
+    action: `Retry ${plural(jobs.length, "job")}`,
+  });
+  if (!answer) return false;
+  return eachOf(
+    jobs,
+    async (job) => post(`api/job-runs/${(await get(`api/jobs/${job.job_id}`)).run.run_id}/retry`),
+    "retried",
+  );
+}
+
+async function eachOf(jobs, work, word) {
+  let [good, last] = [0, null];
+  for (const job of jobs) {
+    try {
+      await work(job);
+      good += 1;
+    } catch (error) {
+      last = error;
+    }
+  }
+  toast(
+    `${count(good)} of ${plural(jobs.length, "job")} ${word}.${last ? ` ${sentence(last)}` : ""}`,
+    last ? "bad" : "good",
+  );
+  return true;
+}
+
+// How many there are, counted page by page up to a bound; only of states that the change is about.
+async function counted(filter, states) {
+  const asked = (filter.state || "").split(",").filter(Boolean);
+  const left = asked.length ? states.filter((state) => asked.includes(state)) : states;
+  if (!left.length) return { number: 0, words: "no job", filter: null };
+  const narrowed = { ...query(filter), state: left.join(",") };
+  const found = await pages("api/jobs", { ...narrowed, limit: 500 }, { enough: COUNTED, most: 400 });
+  const number = found.items.length;
+  return {
+    number,
+    words: found.cursor ? `more than ${plural(number, "job")}` : plural(number, "job"),
+    filter: given(narrowed),
+  };
+}
+
+const given = (filter) => Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
+
+async function cancelAll(filter) {
+  const queued = await counted(filter, ["WAITING", "QUEUED"]);
+  const running = await counted(filter, ["RUNNING"]);
+  if (!queued.number && !running.number) return nothing("Nothing that matches is queued or runs.");
+  const answer = await ask({
+    title: `Cancel ${queued.words}?`,
+    text: "All that match the filter and have not started.",
+    fields: [
+      REASON,
+      ...(running.number
+        ? [{ name: "include_running", label: `Also stop ${running.words} that run`, kind: "checkbox" }]
+        : []),
+    ],
+    action: "Cancel them",
+    danger: true,
+  });
+  if (!answer) return false;
+  const states = [...(queued.filter ? ["WAITING", "QUEUED"] : []), ...(answer.include_running ? ["RUNNING"] : [])];
+  if (!states.length) return nothing("Nothing that matches is queued.");
+  const asked = (filter.state || "").split(",").filter(Boolean);
+  const body = {
+    ...(queued.filter || running.filter),
+    state: asked.length ? states.filter((one) => asked.includes(one)) : states,
+    reason: answer.reason || null,
+    include_running: Boolean(answer.include_running),
+  };
+  return attempt(
+    () => post("api/jobs/cancel", body),
+    (made) =>
+      `${plural(made.cancelled, "job")} cancelled${made.stopping || made.finishing ? `, ${count(made.stopping + made.finishing)} told to stop` : ""}.`,
+  );
+}
+
+async function retryAll(filter) {
+  const failed = await counted(filter, ["FAILED"]);
+  if (!failed.number) return nothing("Nothing that matches has failed.");
+  const answer = await ask({
+    title: `Retry ${failed.words}?`,
+    text: "All that match the filter and whose chain has failed. A chain that was retried already is left alone.",
+    action: "Retry them",
+  });
+  if (!answer) return false;
+  return attempt(
+    () => post("api/jobs/retry", failed.filter),
+    (made) => `${plural(made.retried, "job")} retried.`,
+  );
+}
+
+const nothing = (words) => (toast(words), false);

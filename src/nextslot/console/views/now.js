@@ -1,0 +1,188 @@
+// Now: what holds the slots, who waits on the line, the queue in its order, and past and future in one picture.
+import { cancelJob } from "../actions.js";
+import { get, post } from "../api.js";
+import { html, useEffect, useState } from "../lib.js";
+import { live, useLoad } from "../live.js";
+import { attempt, Bar, can, Empty, JobLink, Section, State, Trouble, useNow, When } from "../parts.js";
+import { change, link } from "../router.js";
+import { between, clock, count, duration, named, plural } from "../words.js";
+import { Queue } from "./queue.js";
+import { Timeline } from "./timeline.js";
+
+const PAGE = 100;
+// Progress makes no events: it is looked at this often, of as many as can be seen at once.
+const LOOK_MS = 2000;
+const LOOKED_AT = 12;
+
+export default function Now({ place }) {
+  const offices = useLoad((signal) => get("api/offices", { limit: 200 }, signal), []);
+  const known = offices.data?.items || [];
+  const officeId =
+    place.query.office ||
+    (known.some((one) => one.office_id === "default") || !known.length ? "default" : known[0].office_id);
+  const hours = Number(place.query.hours) || 1;
+  const concerns = (event) => event.office_id === null || event.office_id === officeId;
+  const [size, setSize] = useState(PAGE);
+  const queue = useLoad((signal) => shown(officeId, size, signal), [officeId, size], { concerns, every: 15_000 });
+  const office = known.find((one) => one.office_id === officeId);
+  const progress = useProgress(queue.data?.running || []);
+  if (!queue.data) return queue.error ? html`<${Trouble} error=${queue.error} />` : html`<${Empty}>Loading…<//>`;
+  const { running, direct, paused } = queue.data;
+  const set = (query) =>
+    change("now", { office: officeId === "default" ? "" : officeId, hours: hours === 1 ? "" : hours, ...query });
+  const more = queue.data.next_cursor !== null;
+  return html`
+    <div class="head">
+      <h1>Now</h1>
+      ${
+        known.length > 1 &&
+        html`<label class="unseen" for="office">Office</label>
+        <select id="office" style=${{ width: "auto", maxWidth: "220px" }}
+          onChange=${(event) => set({ office: event.target.value })}>
+          ${known.map(
+            (
+              one,
+            ) => html`<option key=${one.office_id} value=${one.office_id}
+              selected=${one.office_id === officeId}>${one.name || one.office_id}
+            </option>`,
+          )}</select>`
+      }
+      <span class="grow dim">${count(running.length)} running${direct.length ? `, ${count(direct.length)} on the line` : ""},
+        ${" "}${count(queue.data.queue.length)}${more ? "+" : ""} in the queue</span>
+      <${Pause} isPaused=${paused} officeId=${officeId} again=${queue.again} />
+    </div>
+    <${Trouble} error=${queue.error} />
+    <${Slots} running=${running} direct=${direct} progress=${progress} capacity=${office?.max_concurrent_jobs}
+      again=${queue.again} />
+    <${Timeline} officeId=${officeId} hours=${hours} queue=${queue.data}
+      setHours=${(value) => set({ hours: value === 1 ? "" : value })} />
+    <${Queue} officeId=${officeId} items=${queue.data.queue} hasMore=${more} more=${() => setSize(size + PAGE * 4)}
+      again=${queue.again} />`;
+}
+
+async function shown(officeId, size, signal) {
+  const [queue, direct] = await Promise.all([
+    get("api/queue", { office_id: officeId, limit: Math.min(size, 500) }, signal),
+    get("api/direct", { office_id: officeId, status: "WAITING,RUNNING", limit: 50 }, signal),
+  ]);
+  while (queue.next_cursor && queue.queue.length < size) {
+    const next = await get("api/queue", { office_id: officeId, limit: 500, cursor: queue.next_cursor }, signal);
+    queue.queue.push(...next.queue);
+    queue.next_cursor = next.next_cursor;
+  }
+  return { ...queue, direct: direct.items.reverse() };
+}
+
+// The progress of what runs, by job. The run of a job is asked for once.
+function useProgress(running) {
+  const [progress, set] = useState({});
+  const ids = running
+    .slice(0, LOOKED_AT)
+    .map((job) => job.job_id)
+    .join(" ");
+  useEffect(() => {
+    if (!ids) return undefined;
+    let isGone = false;
+    const runs = {};
+    const look = async () => {
+      if (document.visibilityState !== "visible" || live.state === "lost") return;
+      const found = {};
+      await Promise.all(
+        ids.split(" ").map(async (id) => {
+          try {
+            runs[id] ||= (await get(`api/jobs/${id}`)).run?.run_id;
+            if (runs[id]) found[id] = (await get(`api/job-runs/${runs[id]}`)).progress;
+          } catch {
+            /* It may have ended; the next load knows. */
+          }
+        }),
+      );
+      if (!isGone) set(found);
+    };
+    look();
+    const timer = setInterval(look, LOOK_MS);
+    return () => {
+      isGone = true;
+      clearInterval(timer);
+    };
+  }, [ids]);
+  return progress;
+}
+
+function Pause({ isPaused, officeId, again }) {
+  const act = async () => {
+    const words = isPaused ? "The queue goes on." : "Paused: nothing more starts here; what runs goes on.";
+    await attempt(() => post(`api/queue/${isPaused ? "resume" : "pause"}`, { office_id: officeId }), words);
+    again();
+  };
+  return html`<div class="actions">
+    ${isPaused && html`<${State} state="paused" />`}
+    ${
+      can("operate") &&
+      html`<button class=${isPaused ? "primary" : ""} onClick=${act}>${isPaused ? "Resume" : "Pause"}
+      </button>`
+    }
+    ${can("submit") && html`<a class="button"
+      href=${link("submit", { office: officeId === "default" ? "" : officeId })}>Submit a job</a>`}
+  </div>`;
+}
+
+function Slots({ running, direct, progress, capacity, again }) {
+  const holders = direct.filter((one) => one.status === "RUNNING");
+  const callers = direct.filter((one) => one.status === "WAITING");
+  const free = capacity ? Math.max(0, Math.min(capacity, 8) - running.length - holders.length) : 0;
+  const use = running.length + holders.length;
+  return html`<${Section}
+    title=${capacity ? `Slots: ${count(use)} of ${count(capacity)} in use` : `Slots: ${count(use)} in use, no limit`}>
+    <div class="slots">
+      ${holders.map((one) => html`<${Caller} key=${one.direct_id} direct=${one} again=${again} />`)}
+      ${running.map((job) => html`<${Held} key=${job.job_id} job=${job} progress=${progress[job.job_id]}
+        again=${again} />`)}
+      ${Array.from({ length: free }, (_, index) => html`<div class="slot free" key=${`free ${index}`}>free</div>`)}
+      ${callers.map((one, index) => html`<${Caller} key=${one.direct_id} direct=${one} ahead=${index}
+        again=${again} />`)}
+    </div>
+  <//>`;
+}
+
+function Held({ job, progress: reported, again }) {
+  const now = useNow();
+  const progress = reported && (reported.fraction !== null || reported.text) ? reported : null;
+  const elapsed = (now - new Date(job.started_at)) / 1000;
+  const expected = job.expected_end ? between(job.started_at, job.expected_end) : null;
+  const fraction = progress?.fraction ?? null;
+  const isLate = expected !== null && elapsed > expected;
+  return html`<div class="slot" data-job=${job.job_id}>
+    <strong><${JobLink} job=${job} /></strong>
+    <span class="number">${duration(elapsed)}${
+      expected
+        ? html`<span class="dim"> of ${duration(Math.max(expected, elapsed))}
+      </span>`
+        : ""
+    }</span>
+    ${
+      fraction !== null
+        ? html`<${Bar} fraction=${fraction} label=${`Progress of ${named(job)}`} />`
+        : html`<${Bar} fraction=${expected ? Math.min(0.97, elapsed / expected) : 0} expected
+          label=${`Expected progress of ${named(job)}`} />`
+    }
+    <span class="note">${fraction !== null ? `${Math.round(fraction * 100)} % ` : ""}${progress?.text || ""}
+      ${!progress && (job.cancel_requested_at ? "told to stop" : expected ? `${isLate ? "expected any moment" : `until about ${clock(job.expected_end)}`}` : `${job.job_type}`)}
+      ${progress && job.cancel_requested_at ? ", told to stop" : ""}
+      ${job.attempt > 1 ? ` · attempt ${job.attempt}` : ""} · ${(job.worker_id || "").split("/").pop()}
+      ${can("operate") && !job.cancel_requested_at && html`<button class="quiet"
+        onClick=${() => cancelJob(job).then((done) => done && again())}>Cancel</button>`}
+        </span>
+  </div>`;
+}
+
+function Caller({ direct, ahead = null, again }) {
+  const cancel = () => attempt(() => post(`api/direct/${direct.direct_id}/cancel`), "Told to stop.").then(again);
+  return html`<div class="slot direct">
+    <strong><a href=${link(["direct", direct.direct_id])}>direct: ${direct.job_type}</a></strong>
+    <span class="number"><${When} at=${direct.started_at || direct.created_at} /></span>
+    <span class="note">${ahead === null ? "runs for somebody on the line" : ahead === 0 ? "holds the next slot" : `${plural(ahead, "caller")} ahead`}
+      ${direct.created_by ? ` · ${direct.created_by}` : ""}
+      ${can("operate") && html`<button class="quiet" onClick=${cancel}>Cancel</button>`}</span>
+  </div>`;
+}

@@ -1,0 +1,73 @@
+// Offices: their numbers in a row each.
+import { get, pages, post } from "../api.js";
+import { html } from "../lib.js";
+import { useLoad } from "../live.js";
+import { ask, attempt, canWhole, Empty, me, Scroll, Section, State, Trouble, When } from "../parts.js";
+import { go, link } from "../router.js";
+import { count, plural } from "../words.js";
+
+export default function Offices() {
+  const list = useLoad(loaded, [], {
+    concerns: (event) => event.type.startsWith("job_") || event.type.startsWith("queue_"),
+    every: 15_000,
+  });
+  const add = async () => {
+    const answer = await ask({
+      title: "New office",
+      fields: [
+        {
+          name: "office_id",
+          label: "Id (letters, digits, - _ .)",
+          pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,99}",
+          required: true,
+        },
+        { name: "name", label: "Name" },
+      ],
+      action: "Make it",
+    });
+    if (!answer) return;
+    const made = await attempt(
+      () => post("api/offices", { office_id: answer.office_id, ...(answer.name ? { name: answer.name } : {}) }),
+      "Made.",
+    );
+    if (made) go(["offices", made.office_id]);
+  };
+  const items = list.data || [];
+  return html`<div class="head">
+    <h1 class="grow">Offices</h1>${canWhole("operate") && html`<button class="primary"
+      onClick=${add}>New office</button>`}
+    </div>
+    <${Trouble} error=${list.error} />
+    <${Section} title=${plural(items.length, "office")}>
+      ${
+        items.length
+          ? html`<${Scroll} label="Offices"><table>
+        <thead><tr><th>Office</th><th>Status</th><th class="number">Running</th><th class="number">Queued</th>
+          <th class="number wide">Waiting</th><th class="number wide">On the line</th>
+          <th class="number wide">At most</th><th class="wide">Oldest queued</th></tr></thead>
+        <tbody>${items.map(
+          (one) => html`<tr key=${one.office_id}><td>
+          <a href=${link(["offices", one.office_id])}>${one.name || one.office_id}</a></td><td class="tight">
+          <${State} state=${one.status} /></td>
+          <td class="number">${number(one.now?.running)}</td><td class="number">${number(one.now?.queued)}</td>
+            <td class="number wide">${number(one.now?.waiting)}</td>
+          <td class="number wide">${number(one.now && one.now.direct_waiting + one.now.direct_running)}</td>
+            <td class="number wide">${one.max_concurrent_jobs || "no limit"}</td>
+          <td class="wide tight"><${When} at=${one.now?.oldest_queued_at} /></td></tr>`,
+        )}</tbody></table>
+            <//>`
+          : html`<${Empty}>Loading…<//>`
+      }
+    <//>`;
+}
+
+async function loaded(signal) {
+  const [offices, status] = await Promise.all([
+    pages("api/offices", { limit: 500 }, { enough: 2000, signal }),
+    me.office_id === null ? get("api/status", {}, signal) : { offices: [] },
+  ]);
+  const now = new Map(status.offices.map((one) => [one.office_id, one]));
+  return offices.items.map((one) => ({ ...one, now: now.get(one.office_id) }));
+}
+
+const number = (value) => (value === undefined || value === null ? "–" : count(value));

@@ -1,0 +1,141 @@
+// The queue of an office: its order changes by dragging, or by Alt and the arrow keys.
+import { cancelJob } from "../actions.js";
+import { post } from "../api.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
+import { attempt, can, Empty, JobLink, Section, State, When } from "../parts.js";
+import { plural } from "../words.js";
+
+export function Queue({ officeId, items, hasMore, more, again }) {
+  // Ours until the server has answered, so that a move shows at once.
+  const [order, setOrder] = useState(null);
+  const [dragged, setDragged] = useState(null);
+  const [over, setOver] = useState(null);
+  const [said, say] = useState("");
+  const focused = useRef(null);
+  const pending = useRef(Promise.resolve());
+  const moves = useRef(0);
+  useEffect(() => {
+    if (moves.current === 0) setOrder(null);
+  }, [items]);
+  useLayoutEffect(() => {
+    // A row that was moved in the document has lost the focus.
+    if (!focused.current) return;
+    const button = document.getElementById(`handle-${focused.current}`);
+    if (
+      button &&
+      document.activeElement !== button &&
+      (document.activeElement === document.body || !document.activeElement)
+    )
+      button.focus();
+  });
+  const byId = new Map(items.map((job) => [job.job_id, job]));
+  const known = order
+    ? [...order.filter((id) => byId.has(id)), ...items.map((job) => job.job_id).filter((id) => !order.includes(id))]
+    : null;
+  const jobs = known ? known.map((id) => byId.get(id)) : items;
+
+  const move = (job, to) => {
+    const from = jobs.findIndex((one) => one.job_id === job.job_id);
+    const place = Math.max(0, Math.min(jobs.length - 1, to));
+    if (from < 0 || place === from) return;
+    const ids = jobs.map((one) => one.job_id);
+    ids.splice(from, 1);
+    ids.splice(place, 0, job.job_id);
+    setOrder(ids);
+    say(`Place ${place + 1} of ${jobs.length}`);
+    const body = place === 0 ? { to: "front" } : { after: ids[place - 1] };
+    moves.current += 1;
+    pending.current = pending.current.then(async () => {
+      const done = await attempt(() => post(`api/jobs/${job.job_id}/move`, body));
+      moves.current -= 1;
+      if (moves.current === 0) {
+        if (done === null) setOrder(null);
+        again();
+      }
+    });
+  };
+
+  const pressed = (event, job, index) => {
+    const to = { ArrowUp: index - 1, ArrowDown: index + 1, Home: 0, End: jobs.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    if (event.altKey) {
+      focused.current = job.job_id;
+      move(job, to);
+    } else {
+      const next = jobs[Math.max(0, Math.min(jobs.length - 1, to))];
+      focused.current = next.job_id;
+      document.getElementById(`handle-${next.job_id}`)?.focus();
+    }
+  };
+
+  const drop = (event, index) => {
+    event.preventDefault();
+    const from = jobs.findIndex((one) => one.job_id === dragged);
+    const target = index + (over?.isBelow ? 1 : 0) - (from < index + (over?.isBelow ? 1 : 0) ? 1 : 0);
+    if (from >= 0) move(jobs[from], target);
+    setDragged(null);
+    setOver(null);
+  };
+
+  const mayMove = can("operate");
+  const row = (job, index) => {
+    const isOver = over?.id === job.job_id && dragged && dragged !== job.job_id;
+    return html`<li key=${job.job_id} data-job=${job.job_id} draggable=${mayMove}
+      class="${isOver ? `over ${over.isBelow ? "below" : ""}` : ""} ${dragged === job.job_id ? "dragged" : ""}"
+      onDragStart=${(event) => (event.dataTransfer.setData("text/plain", job.job_id), (event.dataTransfer.effectAllowed = "move"), setDragged(job.job_id))}
+      onDragOver=${(event) => dragged && (event.preventDefault(), setOver({ id: job.job_id, isBelow: isBelowMiddle(event) }))}
+      onDragEnd=${() => (setDragged(null), setOver(null))} onDrop=${(event) => drop(event, index)}>
+      ${
+        mayMove
+          ? html`<button class="handle" id=${`handle-${job.job_id}`}
+            aria-label=${`Move ${job.title || job.job_type}, place ${index + 1}`}
+        title="Drag, or Alt and the arrow keys" onFocus=${() => (focused.current = job.job_id)}
+          onBlur=${() => (focused.current = document.hasFocus() && moves.current === 0 ? null : focused.current)}
+        onKeyDown=${(event) => pressed(event, job, index)}>⠿</button>`
+          : html`<span></span>`
+      }
+      <span class="number dim">${index + 1}</span>
+      <span class="what"><${JobLink} job=${job} />${
+        job.title &&
+        html`<span class="type wide">${job.job_type}
+        </span>`
+      }${job.attempt > 1 && html`<span class="type wide">attempt ${job.attempt}</span>`}
+        <span class="type narrow"><${When} at=${job.expected_start} none=${job.state.toLowerCase()} /></span></span>
+      <span class="wide" title="Expected start"><${When} at=${job.expected_start} none="not foreseen" /></span>
+      <span class="wide"><${State} state=${job.state} /></span>
+      <span class="wide dim number">${job.priority ? priority(job.priority) : ""}</span>
+      <span class="buttons">${
+        mayMove &&
+        html`<button class="quiet narrow" aria-label=${`Move ${job.title || job.job_type} up`}
+          onClick=${() => move(job, index - 1)} disabled=${index === 0}>↑</button>
+        <button class="quiet" title="To the front" aria-label=${`Move ${job.title || job.job_type} to the front`}
+          onClick=${() => move(job, 0)} disabled=${index === 0}>⤒</button>
+        <button class="quiet" onClick=${() => cancelJob(job).then((done) => done && again())}>Cancel</button>`
+      }</span>
+    </li>`;
+  };
+  return html`<${Section} title=${`Queue: ${hasMore ? "the first " : ""}${plural(jobs.length, "job")}`}
+      actions=${
+        mayMove &&
+        jobs.length > 1 &&
+        html`<span class="dim wide">drag, or <kbd>Alt</kbd> <kbd>↑</kbd> <kbd>↓</kbd>
+        </span>`
+      }>
+    ${
+      jobs.length
+        ? html`<ol class="queue" data-office=${officeId}>${jobs.map(row)}
+      </ol>`
+        : html`<${Empty}>Nothing waits.<//>`
+    }
+    ${hasMore && html`<p class="more"><button onClick=${more}>Show more</button></p>`}
+    <div class="unseen" role="status">${said}</div>
+  <//>`;
+}
+
+const priority = (value) => (value === 1_000_000 ? "urgent" : `priority ${value}`);
+
+function isBelowMiddle(event) {
+  const box = event.currentTarget.getBoundingClientRect();
+  return event.clientY > box.top + box.height / 2;
+}

@@ -1,0 +1,177 @@
+// One schedule: what comes, and what became of each occurrence, as a calendar and as a list.
+import { get, pages, patch, post, remove } from "../api.js";
+import { html, useState } from "../lib.js";
+import { useLoad } from "../live.js";
+import { ask, attempt, can, Empty, Fields, Id, Json, Scroll, Section, State, Trouble, When } from "../parts.js";
+import { change, go, link } from "../router.js";
+import { count, day, duration, plural } from "../words.js";
+import { Editor, Instants } from "./schedules.js";
+
+const DAYS = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+const MOST = 3000;
+
+export default function Schedule({ place }) {
+  const id = place.parts[0];
+  const path = `api/schedules/${encodeURIComponent(id)}`;
+  const concerns = (event) => event.details?.schedule_id === id;
+  const one = useLoad((signal) => get(path, {}, signal), [id], { concerns });
+  const coming = useLoad(
+    (signal) => get(`${path}/upcoming`, { count: 10 }, signal),
+    [id, one.data?.cron_expression, one.data?.timezone],
+    { concerns, every: 60_000 },
+  );
+  const month = place.query.month || day(Date.now()).slice(0, 7);
+  const ledger = useLoad((signal) => ledgerOf(path, month, signal), [id, month, one.data?.enabled], { concerns });
+  const [isEdited, setEdited] = useState(false);
+  const shown = one.data;
+  if (!shown) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Empty}>Loading…<//>`;
+  const again = () => (one.again(), coming.again(), ledger.again());
+  const act = (work, words) => attempt(work, words).then((done) => (again(), done));
+  const trigger = async () => {
+    const job = await act(() => post(`${path}/trigger`), "A job was made.");
+    if (job) go(["jobs", job.job_id]);
+  };
+  const drop = async () => {
+    const sure = await ask({
+      title: `Delete ${shown.name}?`,
+      text: "It plans nothing more. Its jobs and its ledger stay.",
+      action: "Delete it",
+      danger: true,
+    });
+    if (sure && (await attempt(() => remove(path), "Deleted."))) go("schedules");
+  };
+  return html`
+    <div class="head"><h1 class="grow">${shown.name} <span class="dim">${shown.cron_words}</span></h1>
+      <div class="actions">
+        ${can("submit") && !shown.deleted_at && html`<button onClick=${trigger}>Trigger now</button>`}
+        ${
+          can("operate") &&
+          !shown.deleted_at &&
+          html`<button onClick=${() => setEdited(!isEdited)}>Change…</button>
+          <button onClick=${() => act(() => patch(path, { enabled: !shown.enabled }), shown.enabled ? "Disabled." : "Enabled.")}>${shown.enabled ? "Disable" : "Enable"}
+            </button>
+          <button class="danger" onClick=${drop}>Delete…</button>`
+        }
+        <a class="button" href=${link("jobs", { schedule_id: id })}>Its jobs</a></div></div>
+    <${Trouble} error=${one.error} />
+    ${isEdited && html`<${Editor} schedule=${shown} close=${() => setEdited(false)} done=${again} />`}
+    <div class="columns">
+      <${Section} title="Settings"><${Fields} of=${[
+        [
+          "Expression",
+          html`<code>${shown.cron_expression}
+          </code>`,
+        ],
+        ["Zone", shown.timezone],
+        ["Office", shown.office_id],
+        ["Enabled", shown.deleted_at ? "deleted" : shown.enabled ? "yes" : "no"],
+        ["Next", html`<${When} at=${shown.next_trigger_at} none="disabled" />`],
+        ["Last", html`<${When} at=${shown.last_triggered_at} none="never" />`],
+        ["After downtime", shown.catch_up],
+        ["Window", duration(shown.catch_up_window_seconds)],
+        ["Overlap", shown.overlap],
+        ["Priority", shown.priority],
+      ]} />${shown.param_overrides && html`<${Json} value=${shown.param_overrides}
+        label="Parameters over the template's" />`}
+        <//>
+      <${Section} title=${shown.enabled ? "Next occurrences" : "Occurrences it would have"}>
+        <${Trouble} error=${coming.error} />${coming.data && html`<${Instants} items=${coming.data.items} />`}<//>
+    </div>
+    <${Calendar} month=${month} items=${ledger.data?.items || []}
+      coming=${shown.enabled ? coming.data?.items || [] : []}
+      move=${(value) => change(["schedules", id], { month: value })} />
+    <${Ledger} items=${ledger.data?.items || []} isCut=${Boolean(ledger.data?.isCut)} error=${ledger.error}
+      month=${month} />`;
+}
+
+// The occurrences of a month, newest first; older pages are not asked for.
+async function ledgerOf(path, month, signal) {
+  const first = new Date(`${month}-01T00:00:00`).toISOString();
+  const items = [];
+  let cursor = null;
+  do {
+    const page = await pages(`${path}/occurrences`, { limit: 500 }, { cursor, enough: 1, signal });
+    items.push(...page.items);
+    cursor = page.cursor;
+  } while (cursor && items.length < MOST && (items.at(-1).until || items.at(-1).instant) >= first);
+  const isIn = (one) => day(one.until || one.instant).slice(0, 7) >= month && day(one.instant).slice(0, 7) <= month;
+  return { items: items.filter(isIn), isCut: Boolean(cursor) && items.length >= MOST };
+}
+
+function Calendar({ month, items, coming, move }) {
+  const first = new Date(`${month}-01T12:00:00`);
+  const start = new Date(first);
+  start.setDate(1 - ((first.getDay() + 6) % 7));
+  const cells = Array.from({ length: 42 }, (_, index) => {
+    const at = new Date(start);
+    at.setDate(start.getDate() + index);
+    return day(at);
+  });
+  const weeks = cells.slice(35)[0].startsWith(month) ? cells : cells.slice(0, 35);
+  const said = byDay(items, cells);
+  const next = new Map();
+  for (const one of coming) next.set(day(one.utc), (next.get(day(one.utc)) || 0) + 1);
+  const step = (months) => {
+    const at = new Date(first);
+    at.setMonth(at.getMonth() + months);
+    move(day(at).slice(0, 7));
+  };
+  return html`<${Section} title=${`Calendar: ${month}`} actions=${html`<button aria-label="The month before"
+    onClick=${() => step(-1)}>←</button>
+    <button onClick=${() => move(day(Date.now()).slice(0, 7))}>This month</button>
+    <button aria-label="The month after" onClick=${() => step(1)}>→</button>`}>
+    <div class="calendar">${DAYS.map((name) => html`<div class="name" key=${name}>${name}</div>`)}
+      ${weeks.map(
+        (
+          date,
+        ) => html`<div key=${date}
+          class="day ${date.startsWith(month) ? "" : "other"} ${date === day(Date.now()) ? "today" : ""}">
+        <span class="dim">${Number(date.slice(8))}</span>
+        ${Object.entries(said[date] || {}).map(
+          ([
+            word,
+            number,
+          ]) => html`<span key=${word} class="state ${word === "fired" ? "is-completed" : "is-skipped"}"
+            title=${`${count(number)} ${word}`}>${count(number)} ${word}
+          </span>`,
+        )}
+        ${next.has(date) && html`<span class="state dim" title="to come">${count(next.get(date))} to come</span>`}
+      </div>`,
+      )}</div><//>`;
+}
+
+// A span of skipped ones stands on each day that it covers.
+function byDay(items, cells) {
+  const found = {};
+  const note = (date, word, number) => {
+    found[date] ||= {};
+    found[date][word] = (found[date][word] || 0) + number;
+  };
+  for (const one of items) {
+    const word = one.outcome === "fired" ? "fired" : one.reason || "skipped";
+    const [from, to] = [day(one.instant), day(one.until || one.instant)];
+    if (from === to) note(from, word, one.count || 1);
+    else for (const date of cells) if (date >= from && date <= to) note(date, word, 1);
+  }
+  return found;
+}
+
+function Ledger({ items, isCut, error, month }) {
+  return html`<${Section}
+    title=${`Ledger: ${plural(items.length, "entry", "entries")} in ${month}${isCut ? " and more" : ""}`}>
+    <${Trouble} error=${error} />
+    ${
+      items.length
+        ? html`<${Scroll} label="Ledger"><table><thead><tr><th>Planned for</th><th>Outcome</th>
+      <th>Reason</th><th class="number">Count</th><th>Job</th></tr></thead>
+      <tbody>${items.slice(0, 500).map(
+        (one) => html`<tr key=${one.instant}><td class="tight">
+        <${When} at=${one.instant} absolute />${one.until && html` to <${When} at=${one.until} absolute />`}</td>
+        <td class="tight"><${State} state=${one.outcome} /></td>
+          <td>${one.reason || ""} <span class="dim">${one.detail || ""}</span></td>
+          <td class="number">${count(one.count || 1)}</td><td><${Id} id=${one.job_id} to="jobs" /></td></tr>`,
+      )}</tbody>
+          </table><//>`
+        : html`<${Empty}>Nothing in this month.<//>`
+    }<//>`;
+}

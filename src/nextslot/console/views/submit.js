@@ -1,0 +1,178 @@
+// Submit: a form made from the schema of the job's type.
+import { parsed } from "../actions.js";
+import { get, post } from "../api.js";
+import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
+import { useLoad } from "../live.js";
+import {
+  attempt,
+  ask,
+  can,
+  canWhole,
+  Empty,
+  Field,
+  me,
+  Section,
+  sentence,
+  toast,
+  Trouble,
+  valuesOf,
+} from "../parts.js";
+import { change, go } from "../router.js";
+import { Inputs, initial, read } from "./form.js";
+
+export default function Submit({ place }) {
+  const types = useLoad((signal) => get("api/job-types", {}, signal), []);
+  const templates = useLoad((signal) => get("api/job-templates", { limit: 500 }, signal), []);
+  const offices = useLoad((signal) => get("api/offices", { limit: 500 }, signal), []);
+  if (!types.data || !templates.data)
+    return types.error ? html`<${Trouble} error=${types.error} />` : html`<${Empty}>Loading…<//>`;
+  if (!can("submit")) return html`<p class="trouble" role="alert">This key may not submit jobs.</p>`;
+  if (!types.data.items.length)
+    return html`<${Empty}>This server knows no job types: its configuration names none.<//>`;
+  const template = templates.data.items.find((one) => one.template_id === place.query.template);
+  const name = template?.job_type || place.query.type || types.data.items[0].job_type;
+  const type = types.data.items.find((one) => one.job_type === name) || types.data.items[0];
+  const choose = (value) =>
+    change("submit", {
+      ...place.query,
+      ...(value.startsWith("template ") ? { template: value.slice(9), type: "" } : { type: value, template: "" }),
+    });
+  const options = [
+    ...types.data.items.map((one) => [one.job_type, one.job_type]),
+    ...templates.data.items.map((one) => [`template ${one.template_id}`, `template: ${one.name}`]),
+  ];
+  return html`<div class="head"><h1 class="grow">Submit a job</h1></div>
+    <div class="section"><div class="body">
+      <${Field} name="what" label="Type or template"
+        value=${template ? `template ${template.template_id}` : type.job_type} options=${options}
+        onChange=${(event) => choose(event.target.value)} />
+      </div></div>
+    <${Form} key=${template?.template_id || type.job_type} type=${type} template=${template}
+      office=${place.query.office || me.office_id || "default"} offices=${offices.data?.items || []}
+      saved=${templates.again} />`;
+}
+
+function Form({ type, template, office, offices, saved }) {
+  const schema = type.params_schema || {};
+  const start = useMemo(() => initial(schema, template?.params), []);
+  const [params, setParams] = useState(start);
+  const [isRaw, setRaw] = useState(!schema.properties);
+  const [text, setText] = useState(() => JSON.stringify(template?.params || {}, null, 2));
+  const [problems, setProblems] = useState({});
+  const form = useRef(null);
+  const collected = () => (isRaw ? parsed(text) : read(schema, params));
+  const flip = () => {
+    try {
+      if (isRaw) setParams(initial(schema, parsed(text)));
+      else setText(JSON.stringify(read(schema, params), null, 2));
+      setRaw(!isRaw);
+    } catch (error) {
+      toast(sentence(error), "bad");
+    }
+  };
+  const failed = (error) => {
+    setProblems(Object.fromEntries((error.errors || []).map((one) => [one.field, one.problem])));
+    toast(sentence(error), "bad");
+  };
+  const submit = async (event) => {
+    event.preventDefault();
+    try {
+      const made = await post("api/jobs", body(collected(), valuesOf(event.target), type, template));
+      toast("It is in the queue.");
+      go(["jobs", made.job_id]);
+    } catch (error) {
+      failed(error);
+    }
+  };
+  const keep = async () => {
+    try {
+      const params = collected();
+      const answer = await ask({
+        title: "Save as a template",
+        fields: [
+          { name: "name", label: "Name", required: true },
+          { name: "description", label: "Description" },
+        ],
+        action: "Save",
+      });
+      if (
+        answer &&
+        (await attempt(
+          () =>
+            post("api/job-templates", {
+              name: answer.name,
+              job_type: type.job_type,
+              params,
+              ...(answer.description ? { description: answer.description } : {}),
+            }),
+          "Saved.",
+        ))
+      )
+        saved();
+    } catch (error) {
+      failed(error);
+    }
+  };
+  useEffect(() => {
+    form.current?.querySelector("[aria-invalid=true]")?.focus();
+  }, [problems]);
+  const known = offices.length
+    ? offices.map((one) => [
+        one.office_id,
+        one.name && one.name !== one.office_id ? `${one.name} (${one.office_id})` : one.office_id,
+      ])
+    : [[office, office]];
+  return html`<form ref=${form} onSubmit=${submit} noValidate>
+    <div class="columns">
+      <${Section} title="Parameters" actions=${html`<button type="button" aria-pressed=${String(isRaw)}
+        onClick=${flip}>JSON</button>`}>
+        <div class="body">
+        ${schema.description && html`<p class="dim">${schema.description}</p>`}
+        ${
+          isRaw
+            ? html`<${Field} name="raw" label="Parameters (JSON)" kind="area" value=${text}
+              onInput=${(event) => setText(event.target.value)} problem=${problems.params} />`
+            : html`<${Inputs} schema=${schema} root=${schema} value=${params} set=${setParams} path="params"
+              problems=${problems} />`
+        }
+      </div><//>
+      <${Section} title="Options"><div class="body fieldgrid">
+        <${Field} name="office_id" label="Office" value=${office} options=${known} />
+        <${Field} name="title" label="Title" maxlength="500" problem=${problems.title} />
+        <${Field} name="priority" label="Priority" kind="number" value=${template?.priority ?? 0}
+          problem=${problems.priority} />
+        <${Field} name="scheduled_for" label="Not before" kind="datetime-local" problem=${problems.scheduled_for} />
+        <${Field} name="expires_at" label="Expires" kind="datetime-local" problem=${problems.expires_at} />
+        <${Field} name="timeout_seconds" label="Timeout, seconds" kind="number" step="any" min="0"
+          problem=${problems.timeout_seconds} />
+        <${Field} name="depends_on" label="After the jobs (ids, by comma)" problem=${problems.depends_on} />
+        <${Field} name="unique_key" label="Unique key" problem=${problems.unique_key} />
+        <${Field} name="urgent" label="Urgent: before everything else" kind="checkbox" />
+      </div><//>
+    </div>
+    <div class="actions">
+      <button class="primary">Submit</button>${canWhole("operate") && html`<button type="button"
+        onClick=${keep}>Save as a template…</button>`}
+      </div>
+  </form>`;
+}
+
+function body(params, values, type, template) {
+  const made = {
+    params,
+    office_id: values.office_id,
+    ...(template ? { template_id: template.template_id } : { job_type: type.job_type }),
+  };
+  if (values.urgent) made.urgent = true;
+  else if (values.priority !== "") made.priority = Number(values.priority);
+  for (const name of ["title", "unique_key"]) if (values[name]) made[name] = values[name];
+  for (const name of ["scheduled_for", "expires_at"])
+    if (values[name]) made[name] = new Date(values[name]).toISOString();
+  if (values.timeout_seconds) made.timeout_seconds = Number(values.timeout_seconds);
+  const after = (values.depends_on || "")
+    .split(",")
+    .map((one) => one.trim())
+    .filter(Boolean);
+  if (after.length) made.depends_on = after;
+  return made;
+}

@@ -1,0 +1,115 @@
+"""What happens in a simulation, made from a seed before it begins, so that parts of it can be left out. Pure."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+# How often clients do what, against each other.
+_CLIENTS = {
+    "submit": 30,
+    "batch": 6,
+    "graph": 6,
+    "group": 7,
+    "same_key": 4,
+    "unique": 2,
+    "move": 7,
+    "reorder": 3,
+    "change": 4,
+    "cancel": 7,
+    "cancel_group": 2,
+    "cancel_many": 1,
+    "retry": 5,
+    "retry_many": 1,
+    "rerun": 2,
+    "pause": 4,
+    "resume": 5,
+    "direct": 7,
+    "hang_up": 3,
+    "cancel_direct": 1,
+    "schedule": 3,
+    "change_schedule": 3,
+    "trigger": 2,
+    "template": 1,
+    "office": 3,
+    "subscribe": 2,
+    "redeliver": 1,
+}
+# A tenth of all histories goes on for more than a day, after which what has ended is purged, by hand and daily.
+_PURGE_EVERY, _LONG_PAUSE = 10, 100_000.0
+# And what goes wrong.
+_FAULTS = {
+    "crash": 4,
+    "die_before_commit": 4,
+    "die_after_commit": 4,
+    "tear": 3,
+    "disk_full": 2,
+    "disk_io": 2,
+    "disk_busy": 2,
+    "bad_sync": 3,
+    "slow_commit": 3,
+    "clock_forward": 2,
+    "clock_back": 2,
+    "restart": 2,
+}
+_MORE_FAULTS = 0.12
+
+
+class Action(NamedTuple):
+    """One thing that somebody does, or that breaks; `seed` decides the rest of it, `pause` what time passes after."""
+
+    kind: str
+    seed: int
+    pause: float
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.seed}:{self.pause:g}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Action":
+        kind, seed, pause = text.split(":")
+        return cls(kind, int(seed), float(pause))
+
+
+def make(seed: int, length: int = 60) -> list[Action]:
+    """The same for the same seed, on every machine."""
+    chance = random.Random(seed)
+    has_faults = seed % 5 != 0  # A fifth of all histories has none: what goes wrong then is not the disk's doing.
+    made = []
+    for _ in range(length):
+        kinds = _FAULTS if has_faults and chance.random() < _MORE_FAULTS else _CLIENTS
+        kind = chance.choices(list(kinds), list(kinds.values()))[0]
+        made.append(Action(kind, chance.getrandbits(32), _pause(chance)))
+    if seed % _PURGE_EVERY == 3:
+        at = chance.randrange(length // 2, length)
+        made[at:at] = [Action("wait", 0, _LONG_PAUSE), Action("purge", chance.getrandbits(32), 0.0)]
+    return made
+
+
+def _pause(chance: random.Random) -> float:
+    """Often none, so that requests meet in one transaction; now and then hours."""
+    kind = chance.random()
+    if kind < 0.45:
+        return 0.0
+    if kind < 0.8:
+        return round(chance.uniform(0, 5), 3)
+    if kind < 0.96:
+        return round(chance.uniform(5, 300), 3)
+    return round(chance.uniform(300, 7200), 3)
+
+
+def shrink(actions: Sequence[Action], fails: Callable[[list[Action]], bool], tries: int = 200) -> list[Action]:
+    """As few of them as still fail, found by leaving out larger and then smaller parts; bounded."""
+    left = list(actions)
+    size = max(1, len(left) // 2)
+    while size >= 1 and tries > 0:
+        at, is_smaller = 0, False
+        while at < len(left) and tries > 0:
+            candidate = left[:at] + left[at + size :]
+            tries -= 1
+            if candidate and fails(candidate):
+                left, is_smaller = candidate, True
+            else:
+                at += size
+        if not is_smaller or size > 1:
+            size = size // 2 if size > 1 else 0
+    return left

@@ -1,0 +1,98 @@
+"""What is around a simulated scheduler: handlers that fail, hang and ignore their signal, and bad endpoints."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..engine.deliveries import Answer
+from ..handlers.run import Fail, RunContext, Skip
+from ..scheduler import Scheduler
+
+OFFICES = ("default", "a", "b")
+TYPES = ("work", "render")
+ENDPOINTS = ("http://127.0.0.1:9001/hook", "http://127.0.0.1:9002/hook", "http://127.0.0.1:9003/hook")
+
+
+class Witness:
+    """Sees every handler begin, and what is stored of it then."""
+
+    def __init__(self) -> None:
+        self.began: dict[str, str] = {}
+        self.broken: list[str] = []
+        self.is_under_way: Callable[[str], bool] = lambda run_id: True
+
+    def begins(self, run: RunContext) -> None:
+        if run.run_id in self.began:
+            self.broken.append(f"run {run.run_id} began twice")
+        if run.job_id in self.began.values():
+            self.broken.append(f"job {run.job_id} was run twice")
+        if not self.is_under_way(run.run_id):
+            self.broken.append(f"run {run.run_id} began, and is not stored as running")
+        self.began[run.run_id] = run.job_id
+
+
+def register(scheduler: Scheduler, witness: Witness) -> None:
+    """The same handler for each type; its parameters say what it does."""
+
+    async def work(run: RunContext, do: str = "ok", seconds: float = 1.0, times: int = 1) -> Any:
+        witness.begins(run)
+        if do == "stubborn":
+            await _ignoring_signals(seconds)
+        elif do == "hang":
+            await asyncio.sleep(1e9)
+        else:
+            await asyncio.sleep(seconds)
+        if do == "skip":
+            raise Skip("nothing to do")
+        if do not in ("ok", "stubborn") and run.attempt <= times:
+            raise Fail(f"{do}, as was asked for", "error" if do == "fail" else do)
+        return {"attempt": run.attempt}
+
+    scheduler.job_type("work")(work)
+    scheduler.job_type("render", resources={"gpu": 1})(work)
+
+
+async def _ignoring_signals(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while (left := end - loop.time()) > 0:
+        try:
+            await asyncio.sleep(left)
+        except asyncio.CancelledError:
+            continue
+
+
+class Endpoints:
+    """The other ends of webhooks: at times they are slow, refuse, ask for patience, or are not there."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.is_well = False
+        # By id of the message: who got it and said so.
+        self.received: set[str] = set()
+
+    async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
+        answer, delay = (Answer(200), 0.0) if self.is_well else self._misbehave(seconds)
+        if delay:
+            await asyncio.sleep(delay)
+        if answer.status_code == 200:
+            self.received.add(headers["webhook-id"])
+        return answer
+
+    def _misbehave(self, seconds: float) -> tuple[Answer, float]:
+        kind = self._random.random()
+        if kind < 0.55:
+            return Answer(200), self._random.choice((0.0, 0.0, 0.3, 9.0))
+        if kind < 0.7:
+            return Answer(500), 0.1
+        if kind < 0.8:
+            return Answer(None, error="timed out"), seconds
+        if kind < 0.9:
+            return Answer(None, error="refused", is_unreachable=True), 0.0
+        if kind < 0.97:
+            return Answer(503, retry_after="30"), 0.0
+        return Answer(410), 0.0
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,89 @@
+"""What the console asks the API for besides the rest: who am I, what does this expression mean, when will it end."""
+
+from pathlib import Path
+
+from .support import Server, with_server
+
+
+def test_me_says_who_asks_what_they_may_do_and_where_events_are(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        local = (await server.client.get("/api/me")).json()
+        await server.scheduler.offices.create("studio")
+        await server.scheduler.keys.create("admin", ["admin"])
+        key, text = await server.scheduler.keys.create("of the studio", ["submit"], "studio")
+        mine = (await server.client.get("/api/me", headers={"X-API-Key": text})).json()
+
+        assert (local["name"], local["key_id"], local["scopes"][-1]) == ("local", None, "admin")
+        assert mine == {
+            "name": "of the studio",
+            "key_id": key.key_id,
+            "scopes": ["read", "submit"],
+            "office_id": "studio",
+            "last_event": await server.scheduler.lists.last_event(),
+        }
+
+    with_server(tmp_path, main)
+
+
+def test_a_stream_from_the_last_event_of_me_has_only_what_is_new(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        await server.ended((await server.scheduler.submit("echo")).job_id)
+        after = (await server.client.get("/api/me")).json()["last_event"]
+        job = await server.scheduler.submit("echo")
+        await server.ended(job.job_id)
+        events = (await server.client.get("/api/events", params={"after": after})).json()["items"]
+
+        assert {event["job_id"] for event in events} == {job.job_id}
+        assert events[0]["seq"] == after + 1
+
+    with_server(tmp_path, main)
+
+
+def test_a_preview_says_an_expression_in_words_and_its_next_occurrences_and_stores_nothing(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        query = {
+            "cron_expression": "30 17 * * fri",
+            "timezone": "Europe/Berlin",
+            "count": 2,
+            "after": "2026-07-01T00:00:00Z",
+        }
+        found = await server.client.get("/api/schedules/preview", params=query)
+
+        assert found.json() == {
+            "cron_words": "At 17:30 on Friday",
+            "items": [
+                {"utc": "2026-07-03T15:30:00.000000Z", "local": "2026-07-03T17:30:00+02:00"},
+                {"utc": "2026-07-10T15:30:00.000000Z", "local": "2026-07-10T17:30:00+02:00"},
+            ],
+        }
+        assert (await server.scheduler.schedules.list()).items == ()
+
+    with_server(tmp_path, main)
+
+
+def test_a_preview_of_a_bad_expression_or_zone_says_which_and_why(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        async def problem(**query: str) -> tuple[int, str]:
+            found = await server.client.get("/api/schedules/preview", params=query)
+            return found.status_code, found.json()["errors"][0]["field"]
+
+        assert await problem(cron_expression="0 17 *") == (422, "cron_expression")
+        assert await problem(cron_expression="0 0 31 2 *") == (422, "cron_expression")
+        assert await problem(cron_expression="@daily", timezone="Mars/Base") == (422, "timezone")
+
+    with_server(tmp_path, main)
+
+
+def test_the_queue_says_when_what_runs_and_what_waits_is_expected_to_end(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        for _ in range(3):
+            await server.ended((await server.scheduler.submit("echo")).job_id)
+        await server.scheduler.submit("gate")
+        await server.scheduler.submit("echo")
+        found = (await server.client.get("/api/queue")).json()
+
+        assert "expected_end" in found["running"][0]
+        (queued,) = found["queue"]
+        assert queued["expected_start"] <= queued["expected_end"]
+
+    with_server(tmp_path, main)

@@ -1,0 +1,27 @@
+"""One browser for a file of tests, and a fresh page for each test.
+
+Not one for the whole session: while Playwright's synchronous side is open, no other test could run an event loop here.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.api.support import ServerThread
+from tests.browser import open_browser
+
+from .support import Console, opened
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as found:
+        yield found
+
+
+@pytest.fixture
+def console(browser: Browser, server: ServerThread) -> Iterator[Console]:
+    """Of the server that the file of tests has."""
+    with opened(browser, server.url) as page:
+        yield page

@@ -1,0 +1,131 @@
+"""A real `nextslot serve` that is killed, and clients who load it over HTTP until it is, and after."""
+
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+
+ROOT = Path(__file__).parents[2]
+NEXTSLOT = Path(sys.executable).with_name("nextslot")
+LIMIT = 3
+CONFIGURATION = f"""
+[job_types.tiny]
+handler = "tests.crash.server_jobs:tiny"
+retry_policy = {{ max_attempts = 100 }}
+[offices.default]
+max_concurrent_jobs = {LIMIT}
+[llm]
+enabled = false
+"""
+PATIENCE = 60.0
+
+
+class Server:
+    """One life of the process."""
+
+    def __init__(self, data: Path) -> None:
+        command = [str(NEXTSLOT), "serve", "--port", "0", "--data", str(data)]
+        self.process = subprocess.Popen(
+            command, cwd=data, env=_environment(data), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self.url: str | None = None
+
+    def wait_until_ready(self) -> str:
+        assert self.process.stdout is not None
+        end = time.monotonic() + PATIENCE
+        while self.url is None:
+            assert time.monotonic() < end, "the server does not come up"
+            if select.select([self.process.stdout], [], [], 0.1)[0]:
+                line = self.process.stdout.readline()
+                assert line, "the server ended"
+                at = line.find("http://")
+                self.url = line[at:].split()[0].rstrip("/") if at >= 0 else None
+        return self.url
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@contextmanager
+def living(data: Path) -> Iterator[Server]:
+    server = Server(data)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def prepare(data: Path) -> Path:
+    data.mkdir(parents=True, exist_ok=True)
+    (data / "nextslot.toml").write_text(CONFIGURATION)
+    for name in ("executions", "acknowledged"):
+        (data / name).touch()
+    return data
+
+
+class Load:
+    """Clients who submit one job after the other, each with a key, and ask again when nobody answers."""
+
+    def __init__(self, data: Path, clients: int = 3) -> None:
+        self._file = os.open(data / "acknowledged", os.O_WRONLY | os.O_APPEND)
+        self._numbers = [0] * clients
+        # By key: what was answered first. Asked again, it has to be the same.
+        self.made: dict[str, str] = {}
+        self.broken: list[str] = []
+
+    @contextmanager
+    def on(self, url: str) -> Iterator[None]:
+        over = threading.Event()
+        clients = [
+            threading.Thread(target=self._submit, args=(url, client, over)) for client in range(len(self._numbers))
+        ]
+        for client in clients:
+            client.start()
+        try:
+            yield
+        finally:
+            over.set()
+            for client in clients:
+                client.join()
+
+    def _submit(self, url: str, client: int, over: threading.Event) -> None:
+        with httpx2.Client(base_url=url, timeout=5) as http:
+            while not over.is_set():
+                key = f"{client}-{self._numbers[client]}"
+                try:
+                    answer = http.post("/api/jobs", json={"job_type": "tiny"}, headers={"Idempotency-Key": key})
+                except httpx2.TransportError:
+                    return  # It was killed; the same key is asked for again in its next life.
+                self._heard(client, key, answer)
+
+    def _heard(self, client: int, key: str, answer: httpx2.Response) -> None:
+        if answer.status_code not in (200, 201):
+            self.broken.append(f"{key}: {answer.status_code} {answer.text[:200]}")
+            return
+        job_id = answer.json()["job_id"]
+        if self.made.setdefault(key, job_id) != job_id:
+            self.broken.append(f"{key} made {self.made[key]} and {job_id}")
+        os.write(self._file, f"{job_id}\n".encode())
+        self._numbers[client] += 1
+
+
+def run(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of ours on a data directory."""
+    command = [str(NEXTSLOT), *arguments, "--data", str(data)]
+    return subprocess.run(
+        command, cwd=data, env=_environment(data), capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def _environment(data: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "CRASH_WITNESS": str(data)}

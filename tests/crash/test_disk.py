@@ -1,0 +1,179 @@
+"""Disks that fail, on a real file: logs that are cut, a disk that is full, a file that cannot be written."""
+
+import asyncio
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from nextslot import NewJob, Scheduler, testing
+from nextslot.errors import NextslotError, StoreError, Unavailable
+from nextslot.store import offline
+from nextslot.store.faults import salvage
+from tests.support import register_handlers
+
+pytestmark = pytest.mark.sqlite_only("is about its files")
+
+
+def scheduler_on(directory: Path, seed: int = 0) -> Scheduler:
+    scheduler = testing.scheduler(directory, seed)
+    register_handlers(scheduler)
+    return scheduler
+
+
+def stored(path: Path) -> list[str]:
+    connection = apsw.Connection(str(path))
+    ids = [job_id for (job_id,) in connection.execute("select job_id from jobs order by position, job_id")]
+    connection.close()
+    return ids
+
+
+def a_database_and_its_log(directory: Path, jobs: int) -> list[str]:
+    """As a power cut leaves them while all commits are still in the log; the jobs in the order of their commits."""
+
+    async def main() -> list[str]:
+        scheduler = scheduler_on(directory)
+        await scheduler.start()
+        await scheduler.pause()
+        ids = [(await scheduler.submit("work")).job_id for _ in range(jobs)]
+        salvage(directory / "nextslot.db", directory / "cut" / "nextslot.db")
+        await testing.crash(scheduler)
+        return ids
+
+    return testing.run(main())
+
+
+def test_a_log_that_is_cut_anywhere_opens_and_keeps_a_prefix_of_what_was_committed(tmp_path: Path) -> None:
+    ids = a_database_and_its_log(tmp_path, 12)
+    log, chance = (tmp_path / "cut" / "nextslot.db-wal").read_bytes(), random.Random(3)
+    counts = set()
+
+    for number, size in enumerate([*chance.sample(range(len(log)), 12), len(log)]):
+        place = tmp_path / f"cut-{number}"
+        place.mkdir()
+        shutil.copyfile(tmp_path / "cut" / "nextslot.db", place / "nextslot.db")
+        (place / "nextslot.db-wal").write_bytes(log[:size])
+        offline.apply_migrations(place / "nextslot.db")
+        found = stored(place / "nextslot.db")
+        assert found == ids[: len(found)]
+        assert offline.examine(place / "nextslot.db") == []
+        counts.add(len(found))
+
+    # The whole log has all of it, and some cuts were in the middle.
+    assert 12 in counts
+    assert len(counts) > 3
+
+
+def test_a_log_with_a_torn_page_loses_that_commit_and_no_earlier_one(tmp_path: Path) -> None:
+    ids = a_database_and_its_log(tmp_path, 12)
+    path = tmp_path / "cut" / "nextslot.db"
+    log = bytearray(path.with_name("nextslot.db-wal").read_bytes())
+    log[-2000:-1000] = os.urandom(1000)
+    path.with_name("nextslot.db-wal").write_bytes(log)
+
+    found = stored(path)
+
+    assert found == ids[:11]
+    assert offline.examine(path) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of four megabytes, where we may have one."""
+    place = tmp_path / "small"
+    place.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if made.returncode != 0:
+        pytest.skip("only root may make a small disk here; tests/simulation fills one from below SQLite")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_disk_that_is_full_refuses_new_work_and_loses_nothing_it_has_taken(small_disk: Path) -> None:
+    async def main() -> None:
+        scheduler = scheduler_on(small_disk)
+        async with scheduler:
+            await scheduler.pause()
+            taken: list[str] = []
+            ballast = small_disk / "ballast"
+            ballast.write_bytes(b"x" * 2_600_000)
+            with pytest.raises(Unavailable, match="did not take it"):
+                await fill(scheduler, taken)
+            refused = stored_count(scheduler)
+            ballast.unlink()
+            after = await scheduler.submit("work")
+            await scheduler.resume()
+            ended = [await scheduler.wait(job_id) for job_id in (*taken, after.job_id)]
+
+        assert await refused == len(taken)
+        assert {one.state for one in ended} == {"COMPLETED"}
+        assert offline.examine(small_disk / "nextslot.db") == []
+
+    testing.run(main())
+
+
+async def fill(scheduler: Scheduler, taken: list[str]) -> None:
+    while True:
+        taken.append((await scheduler.submit("work", {"text": "x" * 5_000})).job_id)
+
+
+def stored_count(scheduler: Scheduler) -> "asyncio.Future[int]":
+    async def count() -> int:
+        return len(await scheduler.queue(limit=1000)) + len(await scheduler.running())
+
+    return asyncio.ensure_future(count())
+
+
+def test_a_file_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+    """Root may write any file; one that is a directory, or is no database, nobody can."""
+    (tmp_path / "nextslot.db").write_bytes(b"not a database, and long enough to be read as one" * 100)
+
+    async def main() -> None:
+        with pytest.raises(StoreError, match="damaged, or not a database"):
+            await scheduler_on(tmp_path).start()
+
+    testing.run(main())
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write any file")
+def test_a_read_only_file_is_told_at_the_start(tmp_path: Path) -> None:
+    a_database_and_its_log(tmp_path, 1)
+    (tmp_path / "nextslot.db").chmod(0o444)
+
+    async def main() -> None:
+        with pytest.raises(NextslotError):
+            await scheduler_on(tmp_path).start()
+
+    testing.run(main())
+
+
+def test_a_clock_that_is_set_back_while_nobody_runs_changes_no_order_and_loses_no_job(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = testing.VirtualClock()
+        first = testing.scheduler(tmp_path, clock=clock)
+        register_handlers(first)
+        await first.start()
+        await first.pause()
+        before: Any = await first.submit_many([NewJob(job_type="work")] * 3)
+        await testing.crash(first)
+        clock.jump(-86_400)
+        second = testing.scheduler(tmp_path, seed=1, clock=clock)
+        register_handlers(second)
+        async with second:
+            late = await second.submit("work")
+            order = [job.job_id for job in await second.queue()]
+            await second.resume()
+            ended = [await second.wait(job_id) for job_id in order]
+
+        assert order == [*(job.job_id for job in before), late.job_id]
+        assert {one.state for one in ended} == {"COMPLETED"}
+
+    testing.run(main())
