@@ -44,8 +44,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self.seconds = 0.0
         super().__init__(_JumpingSelector(self))
-        # asyncio adds it to the time to see what is due. After a year the real one, a nanosecond, is lost in a float and
-        # a timer that is due exactly now would never be.
+        # asyncio adds it to the time to see what is due. After a year the real one, a nanosecond, is lost in a float,
+        # and a timer that is due exactly now would never be.
         self._clock_resolution = 1e-7
 
     def time(self) -> float:
