@@ -15,7 +15,7 @@ from nextslot import Instant, State
 from nextslot.client import NoAnswer, Rejected, streams
 from nextslot.client.plans import Give, Lost, Manners, Open, Pause, Read, Reply, Request, Send, asked, create, get, post
 from nextslot.client.streams import Message, Messages
-from nextslot.errors import AlreadyFinished, Draining, NextslotError, SlotBusy, Unavailable
+from nextslot.errors import AlreadyFinished, Draining, Invalid, NextslotError, SlotBusy, Unavailable
 
 OK = Reply(200, {}, b'{"answer": 1}')
 LOST = Lost("Connection refused")
@@ -230,3 +230,18 @@ def test_messages_are_the_same_however_their_bytes_are_cut(cuts: list[int], end:
     found = [message for a, b in itertools.pairwise(edges) for message in messages.of(whole[a:b])]
 
     assert found == [Message("a", "é", "1"), Message("message", "{\n}", None), Message("message", "ü", "2")]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("place", [lambda x: x, lambda x: [x], lambda x: (1, {"deep": MappingProxyType({"er": x})})])
+def test_a_number_that_json_does_not_know_is_refused_and_not_sent_as_null(
+    number: float, place: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(Invalid, match="NaN"):
+        _ = Request(method="POST", path="/", body={"params": {"x": place(number)}}).content
+
+
+def test_what_is_meant_as_null_is_sent_as_null() -> None:
+    body = {"params": {"none": None, "text": "null", "number": 1.5}}
+
+    assert json.loads(Request(method="POST", path="/", body=body).content or b"") == body

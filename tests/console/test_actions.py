@@ -198,6 +198,22 @@ def test_a_failed_job_is_retried_and_an_ended_one_runs_again_with_other_paramete
     expect(console.section("How it ended").locator("pre")).to_have_text('"two"')
 
 
+def test_the_page_of_an_attempt_follows_the_attempts_after_it(console: Console, server: ServerThread) -> None:
+    scheduler = server.server.scheduler
+    (failed,) = submit(server, "fail", "breaks")
+    server.run(scheduler.wait(failed))
+    run = server.run(scheduler.run_of(failed))
+    assert run is not None
+    console.open(f"jobs/{failed}").loaded()
+    server.run(scheduler.pause(office_id="default"))
+
+    server.run(scheduler.retry(run.run_id))
+    expect(console.section("Chain").locator("tbody tr").nth(1)).to_contain_text("QUEUED")
+    server.run(scheduler.resume(office_id="default"))
+
+    expect(console.section("Chain").locator("tbody tr").nth(1)).to_contain_text("FAILED")
+
+
 def test_a_queued_job_is_changed_and_moved_on_its_page(console: Console, server: ServerThread) -> None:
     _, last = paused_queue(server, "first", "last")
     console.open(f"jobs/{last}")

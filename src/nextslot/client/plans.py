@@ -4,6 +4,7 @@ So every rule (what may be repeated, what an error means, how a stream is taken 
 blocking and the asynchronous client alike. The verbs make plans; `shells.py` carries them out.
 """
 
+import math
 import secrets
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from urllib.parse import quote
 
 import orjson
 
-from ..errors import NextslotError
+from ..errors import Invalid, NextslotError
 from . import problems
 
 T = TypeVar("T")
@@ -44,11 +45,13 @@ class Request:
 
     @property
     def content(self) -> bytes | None:
-        return (
-            None
-            if self.body is None
-            else orjson.dumps(self.body, default=_plain, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
-        )
+        if self.body is None:
+            return None
+        made = orjson.dumps(self.body, default=_plain, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
+        # It writes null for NaN and infinity, which is other than what was meant.
+        if b"null" in made and not _is_finite(self.body):
+            raise Invalid("JSON has no NaN and no infinite numbers")
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,14 @@ def _text(value: Any) -> str:
     if isinstance(value, (list, tuple, set, frozenset)):
         return ",".join(_text(one) for one in value)
     return str(_plain(value))
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    return not isinstance(value, (list, tuple, set, frozenset)) or all(map(_is_finite, value))
 
 
 def _plain(value: Any) -> Any:

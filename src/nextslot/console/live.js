@@ -101,6 +101,9 @@ document.addEventListener("visibilitychange", () => document.visibilityState ===
 export function useLoad(load, deps, { concerns = null, every = 0 } = {}) {
   const [shown, show] = useState({ data: null, error: null, isLoading: true });
   const again = useRef(() => {});
+  // As of the last drawing: what it is about may have grown since it was first asked for.
+  const asked = useRef(concerns);
+  asked.current = concerns;
   useEffect(() => {
     let abort = new AbortController();
     let timer = null;
@@ -129,7 +132,7 @@ export function useLoad(load, deps, { concerns = null, every = 0 } = {}) {
     again.current = () => (isBusy ? (isWanted = true) : run());
     run();
     const ends = [() => abort.abort(), () => clearTimeout(timer)];
-    if (concerns) ends.push(live.listen((event) => concerns(event) && wait(120)));
+    if (concerns) ends.push(live.listen((event) => asked.current(event) && wait(120)));
     // What was missed in between may be more than events tell.
     ends.push(live.watch(({ state, isBack }) => state === "live" && isBack && wait(50)));
     if (every) {
