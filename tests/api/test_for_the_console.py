@@ -44,7 +44,7 @@ def test_a_preview_says_an_expression_in_words_and_its_next_occurrences_and_stor
         query = {
             "cron_expression": "30 17 * * fri",
             "timezone": "Europe/Berlin",
-            "count": 2,
+            "count": "2",
             "after": "2026-07-01T00:00:00Z",
         }
         found = await server.client.get("/api/schedules/preview", params=query)

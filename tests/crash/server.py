@@ -98,6 +98,13 @@ class Load:
             for client in clients:
                 client.join()
 
+    def wait_for(self, answers: int) -> None:
+        """Until so many more have been given, however quick this machine is today."""
+        wanted, end = len(self.made) + answers, time.monotonic() + PATIENCE
+        while len(self.made) < wanted:
+            assert time.monotonic() < end, f"the server does not answer: {self.broken[-1:]}"
+            time.sleep(0.001)
+
     def _submit(self, url: str, client: int, over: threading.Event) -> None:
         with httpx2.Client(base_url=url, timeout=5) as http:
             while not over.is_set():

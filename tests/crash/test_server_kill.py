@@ -47,7 +47,7 @@ def test_DEC_002_a_backup_under_load_is_sound_and_has_all_that_was_acknowledged_
     for number in range(BACKUPS):
         file, other = tmp_path / f"backup-{number}.db", prepare(tmp_path / f"restored-{number}")
         with living(data) as server, load_.on(server.wait_until_ready()):
-            time.sleep(chance.uniform(0.1, 0.4))
+            load_.wait_for(chance.randrange(20, 60))
             before = (data / "acknowledged").read_text().split()
             made = run(data, "backup", str(file))
             server.kill()
@@ -68,7 +68,8 @@ def live_and_be_killed(data: Path, load_: Load, chance: random.Random) -> None:
             time.sleep(chance.uniform(0, 1))
             return
         with load_.on(server.wait_until_ready()):
-            time.sleep(chance.uniform(0.02, 0.5))
+            load_.wait_for(chance.randrange(1, 60))
+            time.sleep(chance.uniform(0, 0.02))
             server.kill()
 
 

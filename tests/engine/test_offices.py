@@ -20,6 +20,16 @@ def test_the_office_default_always_exists(tmp_path: Path) -> None:
     with_scheduler(tmp_path, main)
 
 
+def test_the_office_default_cannot_be_archived(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        with pytest.raises(Conflict, match="paused, not archived"):
+            await scheduler.offices.change("default", status="archived")
+
+        assert (await scheduler.offices.get("default")).status == "active"
+
+    with_scheduler(tmp_path, main)
+
+
 def test_a_new_office_has_the_settings_of_the_seed(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         office = await scheduler.offices.create("o")

@@ -41,6 +41,8 @@ class OfficeSettings:
         if office is None:
             raise NotFound("office", office_id)
         changed = _changed(office, settings)
+        if changed.status != "active" and office_id == DEFAULT_OFFICE:
+            raise Conflict("the office 'default' always exists: it can be paused, not archived")
         _refuse_fixed(office, changed, self._fixed.get(office_id, {}))
         offices.update(tx, changed)
         self._resize(tx, changed)

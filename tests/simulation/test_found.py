@@ -1,0 +1,68 @@
+"""What the simulation has found in the engine: each as a small law of its own, so that it is not found again."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from nextslot import Scheduler, testing
+from nextslot.store import doctor
+from tests.support import new_scheduler, states, with_scheduler
+
+
+async def with_callers_who_wait(scheduler: Scheduler, callers: int) -> tuple[list["asyncio.Task[Any]"], Any]:
+    """The only graphics card is in use elsewhere; direct callers of office `a` wait for it, and a job behind them."""
+
+    @scheduler.job_type("render", resources={"gpu": 1})
+    async def render(run: Any, seconds: float = 1) -> None:
+        await asyncio.sleep(seconds)
+
+    for office in ("a", "b"):
+        await scheduler.offices.create(office, max_concurrent_jobs=2)
+    await scheduler.submit("render", {"seconds": 1000}, office_id="b")
+    lines = []
+    for _ in range(callers):
+        wanted = scheduler.run_direct("render", office_id="a", wait_timeout_seconds=5000)
+        lines.append(asyncio.ensure_future(wanted))
+        await testing.settled()
+    return lines, await scheduler.submit("work", {"seconds": 5}, office_id="a")
+
+
+def test_DEC_004_the_queue_does_not_go_past_a_caller_because_another_one_hung_up(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        (first, second), job = await with_callers_who_wait(scheduler, 2)
+
+        second.cancel()
+        await asyncio.sleep(10)
+        while_one_waits = await states(scheduler, job)
+        first.cancel()
+        await testing.settled()
+        when_none_waits = await states(scheduler, job)
+
+        assert (while_one_waits, when_none_waits) == (["QUEUED"], ["RUNNING"])
+
+    with_scheduler(tmp_path, main)
+
+
+def test_recovery_counts_the_callers_of_the_last_life_out_in_its_own_transaction(tmp_path: Path) -> None:
+    async def main() -> None:
+        first = new_scheduler(tmp_path)
+        await first.start()
+        await with_callers_who_wait(first, 1)
+        await testing.crash(first)
+        second = new_scheduler(tmp_path, seed=1)
+        found: list[Any] = []
+        recover = second._direct.recover
+
+        def recover_and_look(tx: Any) -> int:
+            done = recover(tx)
+            second._lanes.slate(tx).save()
+            found.extend(doctor.examine(tx))
+            return done
+
+        second._direct.recover = recover_and_look  # type: ignore[method-assign]
+        await second.start()
+        await second.stop(grace_seconds=0)
+
+        assert [one for one in found if one.check.startswith("lanes.")] == []
+
+    testing.run(main())
