@@ -12,6 +12,8 @@ from nextslot.store import text
 
 SOURCE = Path(nextslot.__file__).parent
 STATEMENTS = text.statements()
+# Those of one database only are in test_postgres_text.py.
+FILES = [path for path in (SOURCE / "store" / "statements").glob("*.sql") if path.suffixes == [".sql"]]
 # Lists of columns and the like, which other statements include.
 PARTS = {name for name in STATEMENTS if name.endswith((".columns", ".chains"))}
 
@@ -22,7 +24,7 @@ PARTS = {name for name in STATEMENTS if name.endswith((".columns", ".chains"))}
 def test_statements_are_named_by_file_and_block() -> None:
     files = {name.partition(".")[0] for name in STATEMENTS}
 
-    assert files == {path.stem for path in (SOURCE / "store" / "statements").glob("*.sql")}
+    assert files == {path.stem for path in FILES}
     assert STATEMENTS["events.last"] == "select coalesce(max(seq), 0) from events"
 
 
@@ -30,7 +32,7 @@ def test_no_block_is_lost_on_the_way() -> None:
     """A name with a wrong character would make one block part of the one before."""
     comments = [
         (path.stem, line)
-        for path in (SOURCE / "store" / "statements").glob("*.sql")
+        for path in FILES
         for line in path.read_text().splitlines()
         if line.startswith("--")
     ]
