@@ -11,6 +11,7 @@ WITHIN = 12
 pytestmark = pytest.mark.sqlite_only("simulates SQLite's disk")
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_planted_defect_is_found(defect: str) -> None:
     for seed in range(1, WITHIN + 1):

@@ -19,6 +19,8 @@ CHUNK = 10
 pytestmark = pytest.mark.sqlite_only("simulates SQLite's disk")
 
 
+# Measuring coverage would make it three times as long, and other tests cover the same lines.
+@pytest.mark.no_cover
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_every_law_holds_whatever_clients_disk_and_clock_do(first: int) -> None:
     figures = main.run(range(first, min(first + CHUNK, SEEDS)))
