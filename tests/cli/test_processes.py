@@ -67,8 +67,8 @@ def test_the_configuration_is_read_again_on_request_and_on_sighup(tmp_path: Path
             file.write_text(command.format("signalled"))
             process.send_signal(signal.SIGHUP)
             assert process.stderr is not None
-            while "reload" not in process.stderr.readline():
-                pass
+            while '"reload: ' not in process.stderr.readline():
+                pass  # Not the line of the request before, which names its route.
             known = {one.job_type for one in client.job_types()}
         process.terminate()
         process.communicate(timeout=60)

@@ -43,10 +43,10 @@ def handler_before_the_commit(life: Life) -> None:
     """The work begins while the transaction that claims its job is still open."""
     begin = runs.begin
 
-    def begin_both(tx: Any, run_id: str, job_id: str, now: Any) -> bool:
+    def begin_both(tx: Any, run_id: str, job_id: str, *more: Any) -> bool:
         life.witness.began(job_id, run_id)
         time.sleep(WINDOW)
-        return begin(tx, run_id, job_id, now)
+        return begin(tx, run_id, job_id, *more)
 
     plant(runs, "begin", begin_both)
 

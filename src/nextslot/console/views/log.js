@@ -28,6 +28,7 @@ export function Log({ runId, hasEnded }) {
   }, [runId, isWhole]);
   const scrolled = () => {
     const box = place.current;
+    if (!box) return; // A last scroll of a log that is not shown any more.
     const isAtEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
     if (isAtEnd !== isFollowing.current && !moving.has(box)) follow(isAtEnd);
   };
