@@ -30,12 +30,7 @@ def test_statements_are_named_by_file_and_block() -> None:
 
 def test_no_block_is_lost_on_the_way() -> None:
     """A name with a wrong character would make one block part of the one before."""
-    comments = [
-        (path.stem, line)
-        for path in FILES
-        for line in path.read_text().splitlines()
-        if line.startswith("--")
-    ]
+    comments = [(path.stem, line) for path in FILES for line in path.read_text().splitlines() if line.startswith("--")]
 
     assert len(comments) == len(STATEMENTS)
     assert all(f"{file}.{line[3:].partition(':')[0]}" in STATEMENTS for file, line in comments)
