@@ -103,6 +103,13 @@ def explain(seed: int, actions: Sequence[Action], history: History, tries: int) 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     logging.disable(logging.CRITICAL)  # The faults are ours, and their log lines would be many.
+    try:
+        return _main(options)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _main(options: argparse.Namespace) -> int:
     if options.actions is not None:
         return _replay(options.first, [Action.parse(text) for text in options.actions.split()])
     began = time.monotonic()
