@@ -8,8 +8,9 @@ once a day while the scheduler runs, by `admin` for `nextslot purge`, and by nob
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 from ..clock import Clock, Instant
 from ..errors import Unavailable
@@ -21,6 +22,8 @@ from ..store.retention import OldJob, Root
 from ..store.store import Store, Tx, Work
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 DAY = 86_400.0
 # The first look comes a while after the start, when that is through with all it has to catch up on.
@@ -120,15 +123,17 @@ class Retention:
             before = self._before(max(self.keep.jobs_days, SHORTEST / DAY))
             purged = purged.plus(
                 direct=await self._purge_rows(store, lambda tx: self._drop_direct(tx, before)),
-                occurrences=await self._purge_rows(store, lambda tx: _drop_skipped(tx, before)),
+                occurrences=await self._purge_rows(store, _dropping(retention.skipped, retention.drop_skipped, before)),
             )
         if self.keep.deliveries_days is not None:
             before = self._before(self.keep.deliveries_days)
-            count = await self._purge_rows(store, lambda tx: _drop_deliveries(tx, before))
+            count = await self._purge_rows(store, _dropping(retention.deliveries, retention.drop_deliveries, before))
             purged = purged.plus(deliveries=count)
         if self.keep.audit_days is not None:
             before = self._before(self.keep.audit_days)
-            purged = purged.plus(audit=await self._purge_rows(store, lambda tx: _drop_audit(tx, before)))
+            purged = purged.plus(
+                audit=await self._purge_rows(store, _dropping(retention.audit, retention.drop_audit, before))
+            )
         if self.keep.events_days is not None:
             before = self._before(self.keep.events_days)
             purged = purged.plus(events=await self._purge_rows(store, lambda tx: _drop_events(tx, before)))
@@ -278,28 +283,19 @@ def _parts(job: OldJob, is_retried: bool, began: dict[str, int]) -> dict[str, in
     return parts
 
 
-def _drop_skipped(tx: Tx, before: Instant) -> int:
-    old = retention.skipped(tx, before, ROWS)
-    if old:
-        with retention.maintenance(tx):
-            retention.drop_skipped(tx, old)
-    return len(old)
+def _dropping(
+    find: Callable[[Tx, Instant, int], list[T]], drop: Callable[[Tx, list[T]], None], before: Instant
+) -> Work[int]:
+    """A work that takes away some of the rows that are older, and says how many."""
 
+    def work(tx: Tx) -> int:
+        old = find(tx, before, ROWS)
+        if old:
+            with retention.maintenance(tx):
+                drop(tx, old)
+        return len(old)
 
-def _drop_deliveries(tx: Tx, before: Instant) -> int:
-    old = retention.deliveries(tx, before, ROWS)
-    if old:
-        with retention.maintenance(tx):
-            retention.drop_deliveries(tx, old)
-    return len(old)
-
-
-def _drop_audit(tx: Tx, before: Instant) -> int:
-    old = retention.audit(tx, before, ROWS)
-    if old:
-        with retention.maintenance(tx):
-            retention.drop_audit(tx, old)
-    return len(old)
+    return work
 
 
 def _drop_events(tx: Tx, before: Instant) -> int:

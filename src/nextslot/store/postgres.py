@@ -22,8 +22,9 @@ import psycopg
 from ..errors import CommitUnknown, StoreError, Unavailable
 from ..meters import Meters, Unmeasured
 from . import text
-from .commits import Answer, Call, GroupCommit, GroupFailed, TxMemory, attempt, is_failure
+from .commits import Answer, Call, GroupCommit, GroupFailed, TxMemory, attempt
 from .postgres_session import Address, Connection, Session, connect, is_lost, may_be_repeated, translated
+from .reading import Readers
 from .store import Closing, Row, Work
 
 T = TypeVar("T")
@@ -126,7 +127,7 @@ class PostgresStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nextslot-writer")
         self._meters = meters or Unmeasured()
         self._commits = GroupCommit(self, self._thread, self._meters)
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="nextslot-reader")
+        self._readers = Readers(self._read, READERS, threaded, self._meters)
         self._reader = threading.local()
         self._open_readers: list[Connection] = []
 
@@ -143,16 +144,7 @@ class PostgresStore:
 
     async def read(self, work: Work[T], /) -> T:
         self._commits.refuse_if_closed()
-        began, is_failed = self._meters.seconds(), False
-        try:
-            if not self._threaded:
-                return self._read(work)
-            return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
-        except Exception as error:
-            is_failed = is_failure(error)
-            raise
-        finally:
-            self._meters.read(self._meters.seconds() - began, is_failed)
+        return await self._readers.read(work)
 
     async def close(self) -> None:
         """Everything that was handed in before is stored first."""
@@ -168,7 +160,7 @@ class PostgresStore:
         if self._asking is not None:
             self._asking.cancel()
         self._thread.shutdown()
-        self._readers.shutdown()
+        self._readers.close()
         for connection in self._open_readers:
             connection.close()
         self._session.close()

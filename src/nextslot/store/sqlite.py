@@ -5,7 +5,6 @@ loop itself while they are (a hop to a thread and back costs about as much as ha
 not, so that a slow disk does not stall the loop. Measured in `bench/handover.py`.
 """
 
-import asyncio
 import fcntl
 import os
 import sys
@@ -22,7 +21,8 @@ import apsw
 from ..errors import AffectedDatabase, AlreadyOpen, Refused, SchemaTooNew, StoreError, Unavailable
 from ..meters import Meters, Unmeasured
 from . import text
-from .commits import GROUP_ROWS, Answer, Call, GroupCommit, TxMemory, attempt, is_failure
+from .commits import GROUP_ROWS, Answer, Call, GroupCommit, TxMemory, attempt
+from .reading import Readers
 from .store import Closing, Row, Work
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class SqliteStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nextslot-writer")
         self._meters = meters or Unmeasured()
         self._commits = GroupCommit(self, self._thread, self._meters)
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="nextslot-reader")
+        self._readers = Readers(self._read, READERS, threaded, self._meters)
         self._reader = threading.local()
         self._open_readers: list[apsw.Connection] = []
 
@@ -118,16 +118,7 @@ class SqliteStore:
 
     async def read(self, work: Work[T], /) -> T:
         self._commits.refuse_if_closed()
-        began, is_failed = self._meters.seconds(), False
-        try:
-            if not self._threaded:
-                return self._read(work)
-            return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
-        except Exception as error:
-            is_failed = is_failure(error)
-            raise
-        finally:
-            self._meters.read(self._meters.seconds() - began, is_failed)
+        return await self._readers.read(work)
 
     async def close(self) -> None:
         """Everything that was handed in before is stored first."""
@@ -141,7 +132,7 @@ class SqliteStore:
 
     def _let_go(self) -> None:
         self._thread.shutdown()
-        self._readers.shutdown()
+        self._readers.close()
         for connection in [*self._open_readers, self._writer]:
             connection.close()
         self._lock.release()
