@@ -375,19 +375,20 @@ def audit_entry(value: AuditEntry) -> dict[str, Json]:
     }
 
 
-def paused(value: SchedulerStatus) -> dict[str, Json]:
+def paused(scopes: Sequence[tuple[str, str]], offices: Sequence[str]) -> dict[str, Json]:
+    """What is paused: (scope, name) of all but offices, and the offices."""
     return {
-        "scheduler": ("scheduler", "") in value.paused,
-        "offices": [one.office_id for one in value.offices if one.is_paused],
-        "job_types": [name for scope, name in value.paused if scope == "type"],
-        "resources": [name for scope, name in value.paused if scope == "resource"],
+        "scheduler": ("scheduler", "") in scopes,
+        "offices": list(offices),
+        "job_types": [name for scope, name in scopes if scope == "type"],
+        "resources": [name for scope, name in scopes if scope == "resource"],
     }
 
 
 def status(value: SchedulerStatus) -> dict[str, Json]:
     return {
         "now": time(value.now),
-        "paused": paused(value),
+        "paused": paused(value.paused, [one.office_id for one in value.offices if one.is_paused]),
         "offices": [
             {
                 "office_id": one.office_id,

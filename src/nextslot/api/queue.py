@@ -93,7 +93,7 @@ async def pause_queue(request: Request, body: ScopeBody | None = None) -> Respon
     what = body or ScopeBody()
     caller_of(request).check_office(what.office_id)
     await scheduler.pause(**what.model_dump())
-    return answer(representation.paused(await scheduler.lists.status()))
+    return answer(representation.paused(*await scheduler.lists.paused()))
 
 
 @queue.post("/api/queue/resume", response_model=Paused)
@@ -103,7 +103,7 @@ async def resume_queue(request: Request, body: ScopeBody | None = None) -> Respo
     what = body or ScopeBody()
     caller_of(request).check_office(what.office_id)
     await scheduler.resume(**what.model_dump())
-    return answer(representation.paused(await scheduler.lists.status()))
+    return answer(representation.paused(*await scheduler.lists.paused()))
 
 
 async def _shown(scheduler: Scheduler, office_id: str, cursor: str | None, limit: int) -> dict[str, object]:

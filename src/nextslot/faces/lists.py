@@ -141,6 +141,10 @@ class Lists:
         """The newest first."""
         return await self._page("audit", (str,), cursor, limit, lambda tx, key: filters.audit_page(tx, key, limit))
 
+    async def paused(self) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+        """What is paused now: (scope, name) of all but offices, and the offices; nothing is counted for it."""
+        return await self._access.read(_paused)
+
     async def status(self) -> SchedulerStatus:
         """What is going on; its cost depends on what is queued and running, never on what has ended."""
         now = self._access.clock.now()
@@ -209,6 +213,11 @@ def _queue(tx: Tx, office_id: str, after: Key | None, limit: int) -> QueuePage:
         reservation=direct.active_reservation(tx, office_id),
         direct_waiting=waiting,
     )
+
+
+def _paused(tx: Tx) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    held = tuple(office.office_id for office in offices.page(tx, "", EVERY_OFFICE) if office.is_paused)
+    return tuple(sorted(lanes.pauses(tx))), held
 
 
 def _status(tx: Tx, now: Instant) -> SchedulerStatus:
