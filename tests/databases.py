@@ -3,6 +3,7 @@
 A directory is a test's name for a database: on SQLite the file is in it, on PostgreSQL a database is named after it.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,17 +34,20 @@ def kind() -> str:
 
 
 def use(wanted: str) -> None:
-    """From now on, until `forget`."""
+    """From now on."""
     global _kind  # One test runs at a time, and all its helpers must agree.
     _kind = wanted
 
 
-def forget() -> None:
-    """Drops what a test has made."""
-    use("sqlite")
-    for name in _borrowed.values():
-        postgres.give_back(name)
-    _borrowed.clear()
+def borrowed() -> frozenset[str]:
+    """The directories that have a database now."""
+    return frozenset(_borrowed)
+
+
+def forget(but: frozenset[str] = frozenset()) -> None:
+    """Drops what has been made, but not for these directories."""
+    for directory in _borrowed.keys() - but:
+        postgres.give_back(_borrowed.pop(directory))
 
 
 def url(directory: Path) -> str:
@@ -55,6 +59,18 @@ def url(directory: Path) -> str:
             postgres.give_back(_borrowed.pop(gone))
         _borrowed[str(directory)] = postgres.borrow()
     return postgres.address(_borrowed[str(directory)])
+
+
+def variables(directory: Path) -> dict[str, str]:
+    """What a process of ours is told in its environment, to use a directory's database."""
+    return {} if _kind == "sqlite" else {"NEXTSLOT_STORE__URL": url(directory)}
+
+
+def spoil(directory: Path) -> None:
+    """Its schema is changed by other means than a plain connection: it is not used again."""
+    if _kind == "postgres":
+        url(directory)
+        postgres.spoil(_borrowed[str(directory)])
 
 
 def copy(source: Path, target: Path) -> None:
@@ -70,6 +86,27 @@ def plain(directory: Path) -> "apsw.Connection | Plain":
     if _kind == "sqlite":
         return apsw.Connection(str(directory / "nextslot.db"))
     return Plain(url(directory), lambda: postgres.spoil(_borrowed[str(directory)]))
+
+
+def without_rules(directory: Path) -> "apsw.Connection | Plain":
+    """A connection that can do what our own commits cannot: no trigger fires, no check is made, no reference must
+    lead anywhere."""
+    connection = plain(directory)
+    if isinstance(connection, Plain):
+        for table, name in connection.execute(_CHECKS):
+            connection.execute(f"alter table {table} drop constraint {name}")
+        connection.execute("set session_replication_role = replica")
+        return connection
+    for (name,) in connection.execute("select name from sqlite_master where type = 'trigger'").fetchall():
+        connection.execute(f"drop trigger {name}")
+    connection.pragma("ignore_check_constraints", True)
+    return connection
+
+
+_CHECKS = """
+    select conrelid::regclass::text, conname from pg_constraint
+    where contype = 'c' and connamespace = 'public'::regnamespace and conrelid <> 0
+"""
 
 
 def columns(connection: "apsw.Connection | Plain", table: str) -> list[str]:
@@ -205,11 +242,25 @@ def watched(store: Any, look: Callable[[], None]) -> None:
         return
     commit = store._commit
 
-    def committing(transaction: Any) -> None:
-        commit(transaction)
+    def committing(*transaction: Any) -> None:
+        commit(*transaction)
         look()
 
     store._commit = committing
+
+
+@contextlib.contextmanager
+def taking_nothing(store: Any) -> Iterator[None]:
+    """A disk that is full, or a server that was made read-only: what is to be stored meanwhile is not."""
+    if _kind == "sqlite":
+        store._writer.pragma("max_page_count", store._writer.pragma("page_count"))
+        yield
+        store._writer.pragma("max_page_count", 1_000_000)
+        return
+    for wanted in ("on", "off"):
+        store._session.connection.execute(f"set default_transaction_read_only = {wanted}")
+        if wanted == "on":
+            yield
 
 
 def add_rule(directory: Path, rule: str) -> None:

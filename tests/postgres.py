@@ -237,7 +237,7 @@ def _emptying() -> str:
     with psycopg.connect(address(_template())) as connection:
         tables = connection.execute(
             "select tablename from pg_tables where schemaname = 'public' "
-            "and tablename not in ('schema_migrations', 'commit_marks')"
+            "and tablename not in ('schema_migrations', 'commit_marks', 'cluster')"
         ).fetchall()
     deletes = "; ".join(f"delete from {table}" for (table,) in tables)
     return f"begin; set local session_replication_role = replica; {deletes}; commit"

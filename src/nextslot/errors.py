@@ -73,8 +73,8 @@ class IdempotencyMismatch(Invalid):
 class NotFound(NextslotError):
     code = "not_found"
 
-    def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"there is no {kind} {name!r}")
+    def __init__(self, kind: str, name: str, where: str = "") -> None:
+        super().__init__(f"there is no {kind} {name!r}" + (f" here: {where}" if where else ""))
 
 
 class Conflict(NextslotError):
@@ -116,6 +116,10 @@ class SlotBusy(Unavailable):
 
 class Draining(Unavailable):
     code = "draining"
+
+
+class Fenced(Unavailable):
+    """This node was taken for lost, so that its work is somebody else's now: what it wanted to store is not stored."""
 
 
 class CommitUnknown(Unavailable):

@@ -2,19 +2,23 @@
 
 import asyncio
 import logging
+import os
 import signal
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from . import arguments
 from .chance import Chance, SystemChance
-from .clock import Clock, Instant, SystemClock
+from .clock import Clock, Instant, SharedClock, SystemClock
 from .engine.audit import AuditLog
 from .engine.bulk import BulkActions
+from .engine.cluster import Cluster, Duties, Local
 from .engine.deliveries import DeliveryWorker, Sender
 from .engine.dependencies import DependencyResolver
 from .engine.direct import DirectExecutionHandler, Update
@@ -28,6 +32,7 @@ from .engine.intake import Accepted, Intake
 from .engine.keys import KeyRing
 from .engine.kit import Kit
 from .engine.lanes import Lanes
+from .engine.nodes import NodeRegistry
 from .engine.office_jobs import OfficeJobs
 from .engine.offices import OfficeSettings
 from .engine.outages import Outages, Probe
@@ -53,6 +58,7 @@ from .faces.forecast import Forecasts
 from .faces.keys import Keys
 from .faces.legacy import Legacy
 from .faces.lists import Lists
+from .faces.nodes import Nodes
 from .faces.offices import Offices
 from .faces.retention import Purges
 from .faces.schedules import Schedules
@@ -84,7 +90,9 @@ from .model import (
 from .policy.limits import ConcurrencyPolicy, Limits
 from .store import direct, groups, jobs, lanes, runs
 from .store.jobs import Place
-from .store.open import abandon_store, data_directory, open_store
+from .store.membership import LeaseTimes
+from .store.nodes import Card
+from .store.open import abandon_store, data_directory, is_shared, open_store
 from .store.store import Store, Tx
 from .tracing import Tracer, Untraced
 
@@ -133,7 +141,10 @@ class Scheduler:
         *,
         data: Path | str | None = None,
         limits: ConcurrencyPolicy | None = None,
-        node: str = "local",
+        node: str | None = None,
+        node_running: int = 0,
+        node_resources: Mapping[str, int] | None = None,
+        lease: LeaseTimes | None = None,
         starvation_after_seconds: float = STARVATION_AFTER_SECONDS,
         shutdown_grace_seconds: float | None = None,
         synchronous: str = "FULL",
@@ -147,11 +158,11 @@ class Scheduler:
         tracer: Tracer | None = None,
     ) -> None:
         self._url = url
-        self.node = node
+        self.node = node or default_node(url)
         self._synchronous = synchronous
         self._is_threaded = is_threaded
         self.shutdown_grace_seconds = shutdown_grace_seconds
-        self._clock = clock or SystemClock()
+        self._clock = clock or (SharedClock() if is_shared(url) else SystemClock())
         self.meters: Meters = meters or Unmeasured()
         self.tracer: Tracer = tracer or Untraced()
         policy = limits or Limits()
@@ -166,13 +177,14 @@ class Scheduler:
             chance,
             self.job_types,
             self._lanes,
-            Workers(node),
+            Workers(self.node, node_running, node_resources),
             self._timer,
             self._events,
             WebhookService(chance, self._events, webhooks or WebhookSettings()),
             self.meters,
             self.tracer,
         )
+        self._workers = kit.workers
         self._queue = QueueManager(kit)
         self._outages = Outages(kit)
         self._offices = OfficeSettings(self._lanes)
@@ -183,7 +195,7 @@ class Scheduler:
         self._intake = Intake(kit, self._queue, resolver, self._endings)
         threads = threads or DaemonThreads()
         self._executor = Executor(self._clock, self.job_types, threads, self._files)
-        self._direct = DirectExecutionHandler(kit, self._intake, self._outages, node, self._executor.stop)
+        self._direct = DirectExecutionHandler(kit, self._intake, self._outages, self.node, self._executor.stop)
         self._dispatcher = Dispatcher(kit, self._direct, self._outages, starvation_after_seconds)
         self._trigger = ScheduleTrigger(kit, self._intake)
         self._recovery = Recovery(kit, self._endings, self._direct, self._outages, self._trigger)
@@ -196,7 +208,7 @@ class Scheduler:
         self._endings.connect(stop=self._executor.stop, chain_ended=self._chain_ended)
         self._audit = AuditLog(kit.chance)
         self._access = Access(self._clock, self._audit, self.tracer)
-        self.files = Files(self._files)
+        self.files = Files(self._files, self.node)
         self._retention = Retention(self._clock, self._files, threads)
         self.retention = Purges(self._access, self._retention)
         schedule_settings = ScheduleSettings(kit, self._intake, self._trigger, self._audit)
@@ -214,11 +226,13 @@ class Scheduler:
         )
         tunable = Tunable(self._offices, self._dispatcher, self._intake, self._direct, self._webhooks, self._deliveries)
         self.tuning = Tuning(self._access, self._audit, tunable)
+        self._cluster = self._new_cluster(kit, lease or LeaseTimes())
+        self.nodes = Nodes(self._access, self._cluster.registry, self._audit)
         self._store: Store | None = None
         self._durations = Durations()
         self.forecast = Forecasts(
             self._access,
-            Explainer(kit, self._dispatcher),
+            Explainer(kit, self._dispatcher, self._cluster.registry),
             self._rules,
             self._durations,
             self._executor.progress,
@@ -228,6 +242,22 @@ class Scheduler:
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self.recovered = Recovered()
+
+    def _new_cluster(self, kit: Kit, times: LeaseTimes) -> Cluster:
+        workers, host, release = kit.workers, socket.gethostname(), version("nextslot")
+        card = Card(self.node, host, os.getpid(), release, workers.most, workers.resources, [])
+        local = Local(
+            self._dispatcher,
+            self._executor,
+            self._direct,
+            self._events,
+            self.keys.forget,
+            self._look_at_waiters,
+            self.job_types.renew,
+            self._clock.adjust if isinstance(self._clock, SharedClock) else _ignore,
+        )
+        duties = Duties(self._timeouts, self._deliveries, self._retention, self._recovery)
+        return Cluster(kit, NodeRegistry(kit, card), duties, local, times)
 
     # Job types.
 
@@ -280,14 +310,11 @@ class Scheduler:
         try:
             await store.write(lambda tx: self._offices.install(tx, default_office(self._clock.now())))
             await store.write(self._webhooks.load)
-            self.recovered = await self._recovery.run(store)
-            await self._timeouts.start(store)
-            await self._deliveries.start(store)
+            self.recovered = await self._cluster.start(store, self._runner)
             self._dispatcher.start(self._runner.launch, await store.read(lanes.last_turn))
             # Callers from here on: until now they hear that it is starting.
             self._access.open(store)
             await self.process()
-            self._retention.start(store)
         except BaseException:
             # Else the database would stay locked, with nobody to stop.
             if self._store is store:
@@ -299,6 +326,8 @@ class Scheduler:
         return open_store(
             self._url,
             self._close_transaction,
+            node=self.node,
+            refresh=self._refresh,
             threaded=self._is_threaded,
             synchronous=self._synchronous,
             meters=self.meters,
@@ -330,9 +359,7 @@ class Scheduler:
         log.info("stopping: %d jobs are running", len(runner.running))
         grace = self.shutdown_grace_seconds if grace_seconds is None else grace_seconds
         await self._wait_for_the_end(runner, grace)
-        await self._retention.close()
-        await self._deliveries.close()
-        await self._timeouts.close()
+        await self._cluster.leave(runner.has_stored_all)
         await self._direct.close()
         await self.job_types.close()
         self._events.close()
@@ -552,8 +579,7 @@ class Scheduler:
         Cancelled while it waits, it gives its place up; while its work runs, the work is cancelled unless `detach`.
         """
         wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
-        if self._access.is_draining:
-            raise Draining("the scheduler is stopping and takes no direct requests")
+        self._refuse_while_draining()
         return await self._direct.execute(self._access.store, wanted)
 
     async def stream_direct(
@@ -561,12 +587,17 @@ class Scheduler:
     ) -> AsyncGenerator[Update, None]:
         """As `run_direct`, but hears its place, progress and output as they come, and the result at the end."""
         wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
-        if self._access.is_draining:
-            raise Draining("the scheduler is stopping and takes no direct requests")
+        self._refuse_while_draining()
         # Closed at once when the caller leaves, so that it hangs up then and not when the memory is cleaned.
         async with aclosing(self._direct.stream(self._access.store, wanted)) as updates:
             async for update in updates:
                 yield update
+
+    def _refuse_while_draining(self) -> None:
+        if self._access.is_draining:
+            raise Draining("the scheduler is stopping and takes no direct requests")
+        if self._dispatcher.is_held:
+            raise Draining(f"node {self.node} is being drained and takes no direct requests: ask another node")
 
     async def direct(self, direct_id: str) -> Direct:
         return arguments.found(
@@ -627,25 +658,32 @@ class Scheduler:
     async def wait(self, job_id: str) -> Ended:
         """Waits until the chain of a job has ended, retries included."""
         job = await self.job(job_id)
-        while True:
-            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            waiters = self._waiters.setdefault(job.chain_id, [])
-            waiters.append(ended)
-            try:
-                found = await self._access.read(lambda tx: _end_of_chain(tx, job.chain_id))
-                if found is not None:
-                    return found
-                await ended
-            finally:
-                waiters.remove(ended)
-                if not waiters:
-                    self._waiters.pop(job.chain_id, None)
+        with self._events.listening():
+            while True:
+                ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                waiters = self._waiters.setdefault(job.chain_id, [])
+                waiters.append(ended)
+                try:
+                    found = await self._access.read(lambda tx: _end_of_chain(tx, job.chain_id))
+                    if found is not None:
+                        return found
+                    await ended
+                finally:
+                    waiters.remove(ended)
+                    if not waiters:
+                        self._waiters.pop(job.chain_id, None)
 
     # The machinery.
 
     def _rules(self) -> Rules:
         """As they are now: they can be changed while it runs."""
-        return Rules(self._lanes.policy, self.job_types, self._dispatcher.starvation_after_seconds)
+        runs_elsewhere, patience = self._workers.runs_elsewhere, self._dispatcher.starvation_after_seconds
+        return Rules(self._lanes.policy, self.job_types, runs_elsewhere, patience)
+
+    def _refresh(self, tx: Tx) -> None:
+        """The beginning of a transaction that finds that another node has changed what is kept in memory here."""
+        self._webhooks.load(tx)
+        self._cluster.refresh(tx)
 
     def _close_transaction(self, tx: Tx) -> None:
         """The end of every writing transaction: the next jobs are claimed, the events get their numbers, and
@@ -662,8 +700,7 @@ class Scheduler:
         if self._store is not None and self._runner is not None:
             abandon_store(self._store)
             await self._runner.abandon()
-            await self._retention.close()
-            await self._deliveries.abandon()
+            await self._cluster.abandon()
         self._access.close()
         self._store = self._runner = None
 
@@ -672,11 +709,27 @@ class Scheduler:
             if not waiter.done():
                 waiter.set_result(None)
 
+    async def _look_at_waiters(self) -> None:
+        """Chains may have ended on another node."""
+        if self._waiters and self._access.is_open:
+            chains = list(self._waiters)
+            for chain_id in await self._access.read(lambda tx: [one for one in chains if _end_of_chain(tx, one)]):
+                self._chain_ended(chain_id)
+
     def _release_waiters(self) -> None:
         for waiters in self._waiters.values():
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_exception(Unavailable("the scheduler was stopped before this job ended"))
+
+
+def default_node(url: str) -> str:
+    """What a node is called that was given no name."""
+    return socket.gethostname() if is_shared(url) else "local"
+
+
+def _ignore(ahead: int) -> None:
+    """A clock that was given is right."""
 
 
 def _http_sender(threads: Threads, service: WebhookService) -> Sender:

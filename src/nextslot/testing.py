@@ -142,6 +142,7 @@ def scheduler(directory: Path | str, seed: int = 0, url: str | None = None, **op
     """
     options = {
         "data": directory,
+        "node": "local",
         "clock": VirtualClock(),
         "chance": SeededChance(seed),
         "threads": InlineThreads(),

@@ -40,7 +40,7 @@ def test_a_second_process_is_refused_and_told_who_was_first(url: str) -> None:
         assert first.stdout is not None
         assert first.stdout.readline() == b"open\n"
 
-        with pytest.raises(AlreadyOpen, match=rf"is in use by process {first.pid} on .*Stop it first"):
+        with pytest.raises(AlreadyOpen, match=rf"is in use by process {first.pid} on .*stop it first"):
             opened(url)
 
         first.send_signal(signal.SIGKILL)

@@ -278,7 +278,7 @@ def test_who_was_cut_off_while_another_took_over_does_nothing_more(tmp_path: Pat
                 await first.write(say("x"))
         await second.close()
         for _ in range(2):
-            with pytest.raises(Unavailable, match=r"was used by another scheduler.*start this one again"):
+            with pytest.raises(Unavailable, match=r"was used by another process of the same node.*start this one again"):
                 await first.write(say("x"))
 
         third = PostgresStore(url, lambda tx: None)
@@ -367,9 +367,9 @@ def break_next_commit(store: Any, dies: str, then: Callable[[], None] = lambda: 
     real = store._session.closing
     reopen = store._session.reopen
 
-    def closing(mark: int) -> str:
+    def closing(*told: Any) -> str:
         store._session.closing = real
-        sql = str(real(mark))
+        sql = str(real(*told))
         return f"{KILL}; {sql}" if dies == "before" else f"{sql}; {KILL}"
 
     def reopening() -> None:

@@ -136,7 +136,13 @@ class DeliveryWorker:
         self._store = store
         self._is_closing = self._is_full = False
         self._endpoints, self._in_flight = {}, 0
-        for origin, at in (await store.read(deliveries.origins)).items():
+        await self.refresh()
+
+    async def refresh(self) -> None:
+        """Looks in the store to whom there is something to send, whoever put it there."""
+        if self._store is None:
+            return
+        for origin, at in (await self._store.read(deliveries.origins)).items():
             self._endpoint(origin).wants_by(at)
         self.look()
 
@@ -184,6 +190,8 @@ class DeliveryWorker:
 
     def wake(self, origins: Iterable[str], now: Instant) -> None:
         """After a commit: there is something to send to these."""
+        if self._store is None:
+            return  # Another node leads, and has been told.
         for origin in origins:
             endpoint = self._endpoint(origin)
             endpoint.wants_by(now)

@@ -114,6 +114,7 @@ class DirectExecutionHandler:
         resources = job_type.needs(wanted.params)
         caller = Direct(
             direct_id=direct_id,
+            node_id=self._node,
             office_id=wanted.office_id,
             lane_id=self._lanes.lane_for(tx, office, None, wanted.job_type, resources),
             job_type=wanted.job_type,
@@ -130,18 +131,19 @@ class DirectExecutionHandler:
         slate.callers += 1
         if not direct.is_reserved(tx, wanted.office_id):
             self._reserve(tx, wanted.office_id, direct_id, now)
-        self._timer.note(tx, caller.wait_until)
+        self._timer.note_here(tx, caller.wait_until)
         return caller
 
     def start(self, tx: Tx, holder: direct.Holder, now: Instant) -> tuple[str, direct.StartedDirect]:
         """Its limits have room: it counts in them from now on. (worker, what is needed to run it)"""
-        worker_id = self._workers.take(tx)
+        lane = self._lanes.lane(tx, holder.lane_id)
+        worker_id = self._workers.take(tx, lane)
         started = direct.start(tx, holder.direct_id, worker_id, now)
         assert started is not None
         slate = self._lanes.slate(tx)
-        slate.take(self._lanes.lane(tx, holder.lane_id))
+        slate.take(lane)
         slate.caller_leaves(holder.office_id)
-        self._timer.note(tx, now.after(started.timeout_seconds))
+        self._timer.note_here(tx, now.after(started.timeout_seconds))
         tx.after_commit(lambda: self._tell_started(holder))
         return worker_id, started
 
@@ -150,8 +152,8 @@ class DirectExecutionHandler:
         ended = direct.finish(tx, direct_id, outcome, now)
         if ended is None:
             return None
-        self._workers.free(tx, ended.worker_id)
         lane = self._lanes.lane(tx, ended.lane_id)
+        self._workers.free(tx, ended.worker_id, lane)
         self._lanes.slate(tx).give_back(lane)
         self._outages.after_run(tx, lane, outcome, now)
         self._pass_on(tx, direct_id, ended.office_id, "RELEASED", now)
@@ -172,39 +174,63 @@ class DirectExecutionHandler:
         return self._goodbye(tx, direct_id, now)
 
     def do_due(self, tx: Tx, now: Instant, limit: int) -> tuple[bool, list[str], Instant | None]:
-        """Waits that ran out and reservations to renew; (whether all was done, work out of time, what is next)."""
-        over = direct.over(tx, now, limit)
+        """Waits that ran out and reservations to renew; (whether all was done, work out of time, what is next).
+
+        Each node does so for its own callers: it is there that somebody is on the line.
+        """
+        here = self._here
+        over = direct.over(tx, here, now, limit)
         for direct_id in over:
             self._send_away(tx, direct_id, now)
-        overdue = direct.overdue(tx, now, limit)
-        for direct_id, expires_at in direct.expiring(tx, now.after(RENEWED_BEFORE_SECONDS)):
+        overdue = direct.overdue(tx, here, now, limit)
+        for direct_id, expires_at in direct.expiring(tx, here, now.after(RENEWED_BEFORE_SECONDS)):
             if self.is_on_the_line(direct_id):
                 direct.renew(tx, direct_id, now.after(RESERVATION_SECONDS))
             elif expires_at <= now and self.give_up(tx, direct_id, OWNER_GONE, now, FailureKind.CRASH) is None:
                 overdue.append(direct_id)  # It runs, and nobody is there: its work is ended first, `finish` releases.
-        wait, timeout, expiry = direct.next_instants(tx, now)
+        wait, timeout, expiry = direct.next_instants(tx, here, now)
         renewal = None if expiry is None else max(expiry.after(-RENEWED_BEFORE_SECONDS), now.after(1))
         upcoming = [at for at in (wait, timeout, renewal) if at is not None]
         return len(over) < limit, overdue, min(upcoming, default=None)
+
+    @property
+    def _here(self) -> str | None:
+        """Whose callers these are; None: everybody's."""
+        return self._node
+
+    def is_here(self, holder: direct.Holder) -> bool:
+        """Whether the caller is on the line of this node, which then does the work."""
+        return holder.node_id == self._node
 
     def is_on_the_line(self, direct_id: str) -> bool:
         """Whether its owner lives."""
         return direct_id in self._callers
 
-    def recover(self, tx: Tx) -> int:
-        """What the last life left: executions FAILED, reservations EXPIRED (11.7); how many. Twice changes nothing."""
+    def recover(self, tx: Tx, node_id: str | None = None) -> int:
+        """What the last life left (of one node, or of all): executions FAILED, reservations EXPIRED (11.7); how many.
+
+        Twice changes nothing. Where others live on, the next caller gets the reservation.
+        """
         now = self._clock.now()
-        unfinished = direct.unfinished(tx)
+        unfinished = direct.unfinished(tx, node_id)
+        gone = {one.direct_id for one in unfinished}
         for caller in unfinished:
+            lane = self._lanes.lane(tx, caller.lane_id)
             if caller.status is DirectStatus.RUNNING:
                 direct.finish(tx, caller.direct_id, Outcome.failed(FailureKind.CRASH, CRASH_ERROR), now)
-                self._workers.free(tx, caller.worker_id)
-                self._lanes.slate(tx).give_back(self._lanes.lane(tx, caller.lane_id))
+                self._workers.free(tx, caller.worker_id, lane)
+                self._lanes.slate(tx).give_back(lane)
             else:
                 direct.give_up(tx, caller.direct_id, DirectStatus.FAILED, CRASH_ERROR, FailureKind.CRASH, now)
                 self._lanes.slate(tx).caller_leaves(caller.office_id)
-            self._end_reservation(tx, caller.direct_id, caller.office_id, "EXPIRED", now)
+                self._lanes.slate(tx).is_freed = True
+            if self._end_reservation(tx, caller.direct_id, caller.office_id, "EXPIRED", now):
+                following = next((one for one in direct.waiting_ids(tx, caller.office_id) if one not in gone), None)
+                if following is not None:
+                    self._reserve(tx, caller.office_id, following, now)
             self._ended(tx, caller.direct_id, now)
+        if unfinished:
+            tx.announce("callers")
         return len(unfinished)
 
     def _send_away(self, tx: Tx, direct_id: str, now: Instant) -> None:
@@ -219,8 +245,9 @@ class DirectExecutionHandler:
     def _reserve(self, tx: Tx, office_id: str, direct_id: str, now: Instant) -> None:
         reservation_id = self._chance.new_id()
         expires_at = now.after(RESERVATION_SECONDS)
-        direct.reserve(tx, reservation_id, direct_id, office_id, self._node, expires_at, now)
-        self._timer.note(tx, now.after(RESERVATION_SECONDS - RENEWED_BEFORE_SECONDS))
+        direct.reserve(tx, reservation_id, direct_id, expires_at, now)
+        self._timer.note_here(tx, now.after(RESERVATION_SECONDS - RENEWED_BEFORE_SECONDS))
+        tx.announce("callers")
         details = {"reservation_id": reservation_id, "direct_id": direct_id}
         self._events.note(tx, "reservation_made", now, office_id, details=details)
 
@@ -231,6 +258,7 @@ class DirectExecutionHandler:
             if following is not None:
                 self._reserve(tx, office_id, following, now)
         waiting = direct.waiting_ids(tx, office_id)
+        tx.announce("callers")
         tx.after_commit(lambda: self._tell_places(waiting))
 
     def _end_reservation(self, tx: Tx, direct_id: str, office_id: str, status: str, now: Instant) -> bool:
@@ -304,8 +332,19 @@ class DirectExecutionHandler:
             raise Conflict(f"direct execution {direct_id} is {found.status} since {found.finished_at}")
         ended = self.give_up(tx, direct_id, CANCELLED, now)
         if ended is None:
+            direct.request_cancel(tx, direct_id, now)
+            tx.announce("stop")
             tx.after_commit(lambda: self._stop(direct_id, FailureKind.CANCELLED))
         return ended or found
+
+    async def look(self, store: Store) -> None:
+        """Another node may have done something that callers here want to hear of."""
+        for direct_id, caller in list(self._callers.items()):
+            found = await store.read(lambda tx, d=direct_id: direct.get(tx, d))  # type: ignore[misc]
+            if found is not None and found.finished_at is not None:
+                self._tell_ended(found)
+            elif found is not None and found.status is DirectStatus.WAITING and caller.updates is not None:
+                self._tell_places(await store.read(lambda tx, o=found.office_id: direct.waiting_ids(tx, o)))  # type: ignore[misc]
 
     def listener(self, direct_id: str) -> Callable[[str, Mapping[str, Any]], None] | None:
         """Who hears the progress and output of a direct execution, if somebody does."""

@@ -108,6 +108,8 @@ class Dispatcher:
         self._events = kit.events
         self.starvation_after_seconds = starvation_after_seconds
         self._launch: Callable[[Claim], None] | None = None
+        # This node is being drained: it takes nothing more, and others may.
+        self.is_held = False
         self._turn = 0
 
     def start(self, launch: Callable[[Claim], None], last_turn: int = 0) -> None:
@@ -122,7 +124,9 @@ class Dispatcher:
     def claim(self, tx: Tx) -> None:
         """Starts every job that order and limits allow now. Runs at the end of each transaction that touched them."""
         slate = self._lanes.slate(tx)
-        if self._launch is not None and slate.is_touched:
+        if slate.is_touched and not self.is_dispatching:
+            tx.announce("work")
+        elif slate.is_touched:
             pass_ = self._new_pass(tx, slate)
             self._serve_callers(tx, pass_)
             if ("scheduler", "") not in pass_.paused:
@@ -130,6 +134,10 @@ class Dispatcher:
                 while self._start_next(tx, pass_):
                     pass
         slate.save()
+
+    @property
+    def is_dispatching(self) -> bool:
+        return self._launch is not None and not self.is_held
 
     def look(self, tx: Tx) -> Look:
         """What a claim would find now; starts nothing."""
@@ -179,7 +187,7 @@ class Dispatcher:
         if office.is_closed:
             return []
         found = [self._lanes.lane(tx, lane_id) for lane_id in office.waiting]
-        return [lane for lane in found if self._is_allowed(pass_, lane) and self._fits(pass_, lane)]
+        return [lane for lane in found if self._is_allowed(pass_, lane) and self._fits(tx, pass_, lane)]
 
     def _open_elsewhere(self, tx: Tx, pass_: _Pass) -> list[tuple[int, Lane]]:
         """Lanes of offices that this transaction has not touched, with their turns: one for each class that fits."""
@@ -191,7 +199,7 @@ class Dispatcher:
         return [
             (turn, lane)
             for turn, lane in pass_.others
-            if self._is_allowed(pass_, lane) and self._fits_elsewhere(pass_, lane)
+            if self._is_allowed(pass_, lane) and self._fits_elsewhere(tx, pass_, lane)
         ]
 
     def _look_past(self, tx: Tx, pass_: _Pass, office: OfficeSlate) -> None:
@@ -204,7 +212,9 @@ class Dispatcher:
 
     def _is_allowed(self, pass_: _Pass, lane: Lane) -> bool:
         """Not held back by a pause, an outage or for want of a handler: such a job is not passed over, it waits."""
-        if lane.job_type not in self._job_types or not self._answers(pass_, lane):
+        if not self._answers(pass_, lane):
+            return False
+        if lane.job_type not in self._job_types and not self._workers.runs_elsewhere(lane.job_type):
             return False
         return not pass_.paused or not (
             ("type", lane.job_type) in pass_.paused
@@ -215,12 +225,19 @@ class Dispatcher:
         """Whether no resource it needs is held because of an outage, or it may be the one that tries."""
         return not pass_.unavailable or all(pass_.unavailable.get(resource, True) for resource in lane.resources)
 
-    def _fits(self, pass_: _Pass, lane: Lane) -> bool:
-        return pass_.slate.room(lane.needs, pass_.held) > 0
+    def _fits(self, tx: Tx, pass_: _Pass, lane: Lane) -> bool:
+        return pass_.slate.room(lane.needs, pass_.held) > 0 and self._is_for_us(tx, lane)
 
-    def _fits_elsewhere(self, pass_: _Pass, lane: Lane) -> bool:
+    def _fits_elsewhere(self, tx: Tx, pass_: _Pass, lane: Lane) -> bool:
         """An open lane's office has room: that is what open means."""
-        return pass_.slate.room(lane.shared, pass_.held) > 0
+        return pass_.slate.room(lane.shared, pass_.held) > 0 and self._is_for_us(tx, lane)
+
+    def _is_for_us(self, tx: Tx, lane: Lane) -> bool:
+        """Whether this node can run what the limits allow; if not, another may, and is told."""
+        if lane.job_type in self._job_types and self._workers.has_room(tx, lane):
+            return True
+        tx.announce("work")
+        return False
 
     # Starting one.
 
@@ -239,7 +256,7 @@ class Dispatcher:
         return heads[-1]
 
     def _start(self, tx: Tx, pass_: _Pass, lane: Lane, head: Head) -> None:
-        run_id, worker_id, now = self._chance.new_id(), self._workers.take(tx), pass_.now
+        run_id, worker_id, now = self._chance.new_id(), self._workers.take(tx, lane), pass_.now
         session_id = self._chance.new_id() if lane.job_type == SESSION else None
         runs.begin(tx, run_id, head.job_id, now, session_id)
         started = jobs.start(tx, head.job_id, worker_id, now)
@@ -276,7 +293,7 @@ class Dispatcher:
         )
         tx.local(Started).claims.append(claim)
         if started.timeout_seconds is not None:
-            self._timer.note(tx, now.after(started.timeout_seconds))
+            self._timer.note_here(tx, now.after(started.timeout_seconds))
         self._launch_after(tx, claim)
 
     def _launch_after(self, tx: Tx, claim: Claim) -> None:
@@ -299,7 +316,10 @@ class Dispatcher:
         A pause does not hold it back, and the queue's order is not touched.
         """
         for holder, lane in self._callers(tx, pass_):
-            if self._fits(pass_, lane):
+            if not self._direct.is_here(holder):
+                tx.announce("work")
+                pass_.keep_back(lane.needs)
+            elif self._fits(tx, pass_, lane):
                 self._start_direct(tx, pass_, lane, holder)
             else:
                 pass_.keep_back(lane.needs)
@@ -334,7 +354,7 @@ class Dispatcher:
     def _serve_starving(self, tx: Tx, pass_: _Pass) -> None:
         """A job passed over for too long starts as soon as it fits; until then what it needs is kept back for it."""
         for lane, head in self._starving(tx, pass_):
-            if self._fits(pass_, lane):
+            if self._fits(tx, pass_, lane):
                 self._start(tx, pass_, lane, head)
             elif pass_.slate.could_ever_fit(lane.needs):
                 pass_.keep_back(lane.needs)
@@ -363,12 +383,12 @@ class Dispatcher:
         held_back = office.waiting if len(fitting) < len(office.waiting) else []
         for lane_id in held_back:
             lane = self._lanes.lane(tx, lane_id)
-            if lane not in fitting and self._is_allowed(pass_, lane):
+            if lane not in fitting and lane.job_type in self._job_types and self._is_allowed(pass_, lane):
                 head = self._head(tx, pass_, lane)
                 if head.place < started.place and head.passed_over_since is None:
                     self._pass_over(tx, pass_, lane, head)
         for turn, lane in pass_.others or ():
-            if turn < office.turn and self._is_allowed(pass_, lane) and not self._fits_elsewhere(pass_, lane):
+            if turn < office.turn and self._is_allowed(pass_, lane) and not self._fits_elsewhere(tx, pass_, lane):
                 head = self._head(tx, pass_, lane)
                 if head.passed_over_since is None:
                     self._pass_over(tx, pass_, lane, head)

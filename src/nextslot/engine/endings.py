@@ -102,8 +102,8 @@ class Endings:
         if not runs.finish(tx, run_id, settlement.outcome, now):
             return None
         self._end_job(tx, job_id, settlement, now)
-        self._workers.free(tx, facts.worker_id)
         lane = self._lanes.lane(tx, facts.lane_id)
+        self._workers.free(tx, facts.worker_id, lane)
         self._lanes.slate(tx).give_back(lane)
         self._lanes.slate(tx).tally(facts.lane_id).running -= 1
         if lane.resources:
@@ -127,8 +127,9 @@ class Endings:
     def close(self, tx: Tx, job: Job, run: Run, status: RunStatus, now: Instant) -> None:
         """A job whose run had ended, but not itself (4.5, last row): it ends as its run; a failure is then decided."""
         jobs.close_with_run(tx, job.job_id, status, now)
-        self._workers.free(tx, job.worker_id)
-        self._lanes.slate(tx).give_back(self._lanes.lane(tx, job.lane_id))
+        lane = self._lanes.lane(tx, job.lane_id)
+        self._workers.free(tx, job.worker_id, lane)
+        self._lanes.slate(tx).give_back(lane)
         self._lanes.slate(tx).tally(job.lane_id).running -= 1
         self._events.note(tx, event_of(status, run.failure_kind), now, job.office_id, job.job_id, run.run_id)
         self._tell(tx, job, run_events(status, False, is_last=status is not RunStatus.FAILED), now)
@@ -256,6 +257,7 @@ class Endings:
             details = {"mode": mode, "reason": reason}
             self._events.note(tx, "job_cancel_requested", now, job.office_id, job.job_id, run.run_id, details)
         if is_stop:
+            tx.announce("stop")
             tx.after_commit(lambda: self._told_to_stop(run.run_id, FailureKind.CANCELLED))
 
     def _cancel_queued(

@@ -1,7 +1,8 @@
 """Events: noted while a transaction works, appended in one go before it commits, and followed by whoever listens."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from ..clock import Instant
 from ..errors import Unavailable
@@ -20,6 +21,25 @@ class EventLog:
         self._meters = meters or Unmeasured()
         self._news = asyncio.Event()
         self._is_closing = False
+        self._listeners = 0
+        self._attend: Callable[[bool], None] = lambda is_listening: None
+
+    def connect(self, attend: Callable[[bool], None]) -> None:
+        """Who is told whether somebody here waits for events of other nodes."""
+        self._attend = attend
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """While somebody waits for what may happen on another node."""
+        self._listeners += 1
+        if self._listeners == 1:
+            self._attend(True)
+        try:
+            yield
+        finally:
+            self._listeners -= 1
+            if self._listeners == 0:
+                self._attend(False)
 
     def note(
         self,
@@ -46,6 +66,7 @@ class EventLog:
         noted = tx.local(_Noted).events
         if noted:
             events.append(tx, noted)
+            tx.announce("events")
             tally = self._meters.tally(noted)
             tx.after_commit(lambda: self._committed(tally))
 
@@ -53,16 +74,17 @@ class EventLog:
         """Every event from a number on, oldest first, and then each new one as it comes, until the scheduler stops."""
         follower = self._meters.follow(after)
         try:
-            while True:
-                news, is_closing = self._news, self._is_closing
-                page = await self._page(store, follower.at)
-                for event in page or ():
-                    yield event
-                    follower.at = event.seq
-                if page is None or (not page and is_closing):
-                    return
-                if not page:
-                    await news.wait()
+            with self.listening():
+                while True:
+                    news, is_closing = self._news, self._is_closing
+                    page = await self._page(store, follower.at)
+                    for event in page or ():
+                        yield event
+                        follower.at = event.seq
+                    if page is None or (not page and is_closing):
+                        return
+                    if not page:
+                        await news.wait()
         finally:
             self._meters.leave(follower)
 
@@ -81,13 +103,14 @@ class EventLog:
     def close(self) -> None:
         """Readers get what is left, and then their end."""
         self._is_closing = True
-        self._wake()
+        self.wake()
 
     def _committed(self, tally: Tally) -> None:
         self._meters.happened(tally)
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """There may be something new to read."""
         self._news.set()
         self._news = asyncio.Event()
 

@@ -83,6 +83,9 @@ class Outages:
             self._lanes.slate(tx).look_everywhere()
         return [outage for outage in due if outage.resource in self._probes], outages.next_probe(tx, now)
 
+    def next_probe(self, tx: Tx, now: Instant) -> Instant | None:
+        return outages.next_probe(tx, now)
+
     async def probe(self, store: Store, due: Iterable[outages.Outage]) -> None:
         """Asks each whether it answers again."""
         for outage in due:

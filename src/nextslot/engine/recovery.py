@@ -4,7 +4,7 @@ Each step is a transaction of its own kind and safe to repeat; the whole can be 
 Queued jobs are never touched. Its cost is that of what was running, never of what is queued or past.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..handlers.survivors import end_survivors
 from ..lifecycle import lose
@@ -47,28 +47,43 @@ class Recovery:
         self._schedules = schedules
         self._events = kit.events
 
-    async def run(self, store: Store) -> Recovered:
-        # First of all, and while nothing else goes on: no retry may run beside what it replaces.
-        end_survivors(await store.read(_running_run_ids))
+    async def run(self, store: Store, node_id: str | None = None) -> Recovered:
+        """What the last life of a node left, or of the only one there is."""
+        recovered = await self._recover_work(store, node_id)
+        if node_id is None:
+            await store.write(self._outages.recover)
+            recovered = replace(recovered, occurrences=await self._schedules.recover(store))
+        await self._tell_of(store, recovered, node_id)
+        return recovered
+
+    async def lead(self, store: Store) -> None:
+        """What a new leader looks after: occurrences that came while there was none, and probes that nobody makes."""
+        await store.write(self._outages.recover)
+        await self._tell_of(store, Recovered(occurrences=await self._schedules.recover(store)), None)
+
+    async def _recover_work(self, store: Store, node_id: str | None) -> Recovered:
+        # First of all, and while nothing else goes on there: no retry may run beside what it replaces.
+        end_survivors(await store.read(lambda tx: _running_run_ids(tx, node_id)))
         lost = closed = decided = 0
         while True:
-            found = await store.write(self._lose_running, rows=BATCH)
+            found = await store.write(lambda tx: self._lose_running(tx, node_id), rows=BATCH)
             lost, closed = lost + found[0], closed + found[1]
             if sum(found) == 0:
                 break
         while batch := await store.write(self._decide, rows=BATCH):
             decided += batch
-        callers = await store.write(self._recover_direct, rows=BATCH)
-        recovered = Recovered(lost, closed, decided, callers, await self._schedules.recover(store))
-        if recovered != Recovered():
-            await store.write(lambda tx: self._tell(tx, recovered))
-        return recovered
+        callers = await store.write(lambda tx: self._direct.recover(tx, node_id), rows=BATCH)
+        return Recovered(lost, closed, decided, callers)
 
-    def _lose_running(self, tx: Tx) -> tuple[int, int]:
+    async def _tell_of(self, store: Store, recovered: Recovered, node_id: str | None) -> None:
+        if recovered != Recovered():
+            await store.write(lambda tx: self._tell(tx, recovered, node_id))
+
+    def _lose_running(self, tx: Tx, node_id: str | None) -> tuple[int, int]:
         """The decision matrix, for what the last life left running: (lost, closed)."""
         now = self._clock.now()
         lost = closed = 0
-        for job in jobs.running(tx, BATCH):
+        for job in jobs.running(tx, node_id, BATCH):
             run = runs.of_job(tx, job.job_id)
             if run is None:
                 run_id = self._chance.new_id()
@@ -83,10 +98,6 @@ class Recovery:
                 lost += 1
         return lost, closed
 
-    def _recover_direct(self, tx: Tx) -> int:
-        self._outages.recover(tx)
-        return self._direct.recover(tx)
-
     def _decide(self, tx: Tx) -> int:
         """Failures without a decision (4.4)."""
         now = self._clock.now()
@@ -95,18 +106,20 @@ class Recovery:
             self._endings.decide(tx, job, now)
         return len(undecided)
 
-    def _tell(self, tx: Tx, recovered: Recovered) -> None:
-        details = {
+    def _tell(self, tx: Tx, recovered: Recovered, node_id: str | None) -> None:
+        details: dict[str, object] = {
             "lost": recovered.lost,
             "closed": recovered.closed,
             "decided": recovered.decided,
             "direct": recovered.direct,
             "occurrences": recovered.occurrences,
         }
+        if node_id is not None:
+            details["node_id"] = node_id
         self._events.note(tx, "recovered", self._clock.now(), None, details=details)
 
 
-def _running_run_ids(tx: Tx) -> list[str]:
+def _running_run_ids(tx: Tx, node_id: str | None) -> list[str]:
     """Of jobs and of direct callers: what a process of the last life may still be working for."""
-    found = (runs.of_job(tx, job.job_id) for job in jobs.running(tx))
-    return [run.run_id for run in found if run is not None] + [one.direct_id for one in direct.unfinished(tx)]
+    found = (runs.of_job(tx, job.job_id) for job in jobs.running(tx, node_id))
+    return [run.run_id for run in found if run is not None] + [one.direct_id for one in direct.unfinished(tx, node_id)]

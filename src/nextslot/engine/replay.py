@@ -16,6 +16,7 @@ from ..handlers.registry import JobTypes
 from ..model import Expected, FailureKind, Forecast, Outcome
 from ..policy.forecast import Basis, Estimate, weakest
 from ..policy.limits import ConcurrencyPolicy
+from ..store.direct import Holder
 from ..store.scratch import Scratch
 from ..store.store import Tx
 from .dependencies import DependencyResolver
@@ -54,6 +55,8 @@ class Rules:
 
     policy: ConcurrencyPolicy
     job_types: JobTypes
+    # Whether another node has a handler for a type.
+    runs_elsewhere: Callable[[str], bool]
     starvation_after_seconds: float
 
 
@@ -148,7 +151,7 @@ class Replay:
         kit = Kit(
             self._clock,
             chance,
-            rules.job_types,
+            _OnAnyNode(rules),
             self._lanes,
             Workers("(replay)"),
             self._timer,
@@ -286,8 +289,26 @@ class _End:
         return Outcome.failed(FailureKind.CANCELLED, "cancelled") if self.is_stopping else Outcome.completed()
 
 
+class _OnAnyNode(JobTypes):
+    """In a forecast nothing is run, so it does not matter which node has the handler."""
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__()
+        self._rules = rules
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._rules.job_types or self._rules.runs_elsewhere(name)
+
+
 class _PatientCallers(DirectExecutionHandler):
     """Callers of the real scheduler: they stay on the line until their own patience ends."""
+
+    @property
+    def _here(self) -> str | None:
+        return None
+
+    def is_here(self, holder: Holder) -> bool:
+        return True
 
     def is_on_the_line(self, direct_id: str) -> bool:
         return True

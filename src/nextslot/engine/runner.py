@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from ..clock import Clock
-from ..errors import Unavailable
+from ..errors import Fenced, Unavailable
 from ..logs import bound
 from ..meters import Meters, Unmeasured
 from ..model import FailureKind, Outcome, RunStatus
@@ -119,6 +119,9 @@ class Runner:
         while True:
             try:
                 stored = await self._store.write(lambda tx: self._finish(tx, claim, outcome, ended_at))
+            except Fenced:
+                log.warning("run %s belongs to a node that was taken for lost; its outcome is dropped", claim.run_id)
+                return
             except Unavailable as error:
                 if self._is_abandoned:
                     self._has_lost = True

@@ -67,6 +67,10 @@ class ScheduleTrigger:
         handled = len(done.advanced) + len(done.unreadable)
         return handled == len(due) < limit, schedules.next_instant(tx)
 
+    def next_instant(self, tx: Tx) -> Instant | None:
+        """When the next is due."""
+        return schedules.next_instant(tx)
+
     def settle(self, tx: Tx, schedule: Schedule, now: Instant) -> Schedule:
         """Accounts for all its occurrences up to now, as it stands; so a change applies to the next one (DEC-010)."""
         if schedule.enabled:

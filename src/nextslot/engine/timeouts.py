@@ -59,6 +59,8 @@ class TimeoutManager:
         self._deliver = deliver
         self._store: Store | None = None
         self._ticking: asyncio.Task[None] | None = None
+        # Whether this node does what one does for all; what runs here it watches over in any case.
+        self.is_leading = True
 
     async def start(self, store: Store) -> None:
         self._store = store
@@ -67,6 +69,7 @@ class TimeoutManager:
 
     async def close(self) -> None:
         self._timer.stop()
+        self._store = None
         if self._ticking is not None and not self._ticking.done():
             await asyncio.wait([self._ticking])
 
@@ -84,6 +87,18 @@ class TimeoutManager:
             self._timer.wake_by(due.upcoming)
         self._deliver()
 
+    async def look(self) -> None:
+        """Another node may have stored something that is due earlier than all that this one knows of."""
+        if self._store is not None:
+            upcoming = await self._store.read(self._upcoming)
+            if upcoming is not None:
+                self._timer.wake_by(upcoming)
+
+    def _upcoming(self, tx: Tx) -> Instant | None:
+        now = self._clock.now()
+        occurrence = None if self._schedules is None else self._schedules.next_instant(tx)
+        return _first(jobs.next_instant(tx), self._outages.next_probe(tx, now), occurrence)
+
     def expire_if_late(self, tx: Tx) -> None:
         """What has expired is not to start because the timer is late; the rest of what is due can wait for it."""
         now = self._clock.now()
@@ -94,24 +109,35 @@ class TimeoutManager:
     def do_due(self, tx: Tx) -> Due:
         """A batch of what is due now."""
         now = self._clock.now()
+        own = self._do_own(tx, now)
+        if not self.is_leading:
+            return own
         due = jobs.due(tx, now, BATCH)
         for freed in due:
             if freed.is_ready:
                 self._lanes.slate(tx).add_ready(freed.lane_id)
                 self._events.note(tx, "job_ready", now, freed.office_id, freed.job_id)
         expired = self._endings.expire(tx, now, BATCH)
-        no_more_callers, overdue_direct, next_direct = self._direct.do_due(tx, now, BATCH)
         to_probe, next_probe = self._outages.do_due(tx, now)
         no_more_occurrences, next_occurrence = True, None
         if self._schedules is not None:
             no_more_occurrences, next_occurrence = self._schedules.do_due(tx, now, BATCH)
-        instants = (jobs.next_instant(tx, now), next_direct, next_probe, next_occurrence)
-        upcoming = [at for at in instants if at is not None]
         return Due(
-            is_all=len(due) < BATCH and expired < BATCH and no_more_callers and no_more_occurrences,
-            overdue=runs.overdue(tx, now, BATCH) + overdue_direct,
+            is_all=own.is_all and len(due) < BATCH and expired < BATCH and no_more_occurrences,
+            overdue=own.overdue,
             to_probe=to_probe,
-            upcoming=min(upcoming, default=None),
+            # After what was done just now: it may be the cause of what comes next.
+            upcoming=_first(jobs.next_instant(tx), own.upcoming, next_probe, next_occurrence),
+        )
+
+    def _do_own(self, tx: Tx, now: Instant) -> Due:
+        """What only the node can do that has the work or the caller."""
+        is_all, overdue, next_direct = self._direct.do_due(tx, now, BATCH)
+        return Due(
+            is_all=is_all,
+            overdue=runs.overdue(tx, now, BATCH) + overdue,
+            to_probe=[],
+            upcoming=_first(runs.next_timeout(tx, now), next_direct),
         )
 
     def _ring(self) -> None:
@@ -123,3 +149,7 @@ class TimeoutManager:
         except Exception:  # The timers must outlive a store that does not answer.
             log.exception("timers: the store did not answer; trying again in %g s", RETRY_SECONDS)
             self._timer.wake_by(self._clock.now().after(RETRY_SECONDS))
+
+
+def _first(*instants: Instant | None) -> Instant | None:
+    return min((at for at in instants if at is not None), default=None)

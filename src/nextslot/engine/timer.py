@@ -23,9 +23,14 @@ class Timer:
             self._alarm = self._next = None
 
     def note(self, tx: Tx, at: Instant | None) -> None:
-        """What this transaction stores is due then."""
+        """What this transaction stores is due then, for whoever leads."""
         if at is not None:
-            tx.after_commit(lambda: self.wake_by(at))
+            tx.announce("timer")
+            self.note_here(tx, at)
+
+    def note_here(self, tx: Tx, at: Instant) -> None:
+        """The same of what is this node's own business, whoever leads."""
+        tx.after_commit(lambda: self.wake_by(at))
 
     def wake_by(self, at: Instant) -> None:
         """Not later than then. What is later than the next alarm is found when that one rings."""

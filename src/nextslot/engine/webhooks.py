@@ -18,7 +18,7 @@ from ..policy import legacy
 from ..policy import webhooks as policy
 from ..policy.addresses import origin
 from ..policy.webhooks import SERVER, Target
-from ..store import codec, deliveries, direct, groups, jobs, offices, runs, webhooks
+from ..store import codec, deliveries, direct, groups, jobs, nodes, offices, runs, webhooks
 from ..store import legacy as old_jobs
 from ..store.store import Tx
 from ..store.webhooks import Secrets
@@ -88,7 +88,7 @@ class WebhookService:
         self._wake = wake
 
     def load(self, tx: Tx) -> None:
-        """At the start, before anything can end: who listens, and what signs."""
+        """Before anything can end: who listens, and what signs. Again, when another node has changed that."""
         self._listeners = _read(tx)
         self._server_secret = self._signing(tx, self.settings)
 
@@ -208,6 +208,7 @@ class WebhookService:
 
     def _send_soon(self, tx: Tx, urls: Iterable[str], now: Instant) -> None:
         origins = {origin(url) for url in urls}
+        tx.announce("deliveries")
         tx.after_commit(lambda: self._wake(origins, now))
 
     # Subscriptions.
@@ -317,6 +318,7 @@ class WebhookService:
     def _listen_anew(self, tx: Tx) -> None:
         """With the commit, and not before: what is rolled back is heard by nobody."""
         listeners = _read(tx)
+        nodes.settings_changed(tx)
         tx.after_commit(lambda: setattr(self, "_listeners", listeners))
 
     # Deliveries.

@@ -1,18 +1,50 @@
-"""Workers: the numbered slots of this node, of which a running job holds one (INV-003).
+"""Workers: the numbered slots of this node, of which a running job holds one (INV-003), and what its machine has.
 
 A cache of what the running jobs' `worker_id` say; the database refuses two running jobs on one worker.
 """
 
+from collections import Counter
+from collections.abc import Mapping, Set
+
+from ..model import Lane
 from ..store.store import Tx
 
 
 class Workers:
-    def __init__(self, node: str) -> None:
-        self._node = node
+    def __init__(self, node: str, most: int = 0, resources: Mapping[str, int] | None = None) -> None:
+        """`most` at once, if it is not 0; and no more than the units that this machine has."""
+        self.node = node
+        self.most = most
+        self.resources = dict(resources or {})
+        # What other nodes have: a resource that one of them counts is nowhere else, and their job types run there.
+        self._counted: Set[str] = self.resources.keys()
+        self._types_elsewhere: Set[str] = frozenset()
         self._taken: set[int] = set()
+        self._used: Counter[str] = Counter()
         self._lowest = 1
 
-    def take(self, tx: Tx) -> str:
+    def know_others(self, resources: Set[str], job_types: Set[str]) -> None:
+        self._counted = self.resources.keys() | resources
+        self._types_elsewhere = job_types
+
+    def runs_elsewhere(self, job_type: str) -> bool:
+        """Whether another node has a handler for it."""
+        return job_type in self._types_elsewhere
+
+    def has_room(self, tx: Tx, lane: Lane) -> bool:
+        """Whether this machine can take one more such job."""
+        if not self.most and not self._counted:
+            return True
+        change = tx.local(self._new_change)
+        if self.most and len((self._taken - change.freed) | change.taken) >= self.most:
+            return False
+        return all(
+            self._used[resource] + change.units[resource] + units <= self.resources.get(resource, 0)
+            for resource, units in lane.resources.items()
+            if resource in self._counted
+        )
+
+    def take(self, tx: Tx, lane: Lane) -> str:
         """The lowest slot that is free in this transaction."""
         change = tx.local(self._new_change)
         slot = min([self._lowest, *change.freed])
@@ -20,15 +52,29 @@ class Workers:
             slot += 1
         change.freed.discard(slot)
         change.taken.add(slot)
-        return f"{self._node}/slot-{slot}"
+        if self._counted:
+            change.units.update(lane.resources)
+        return f"{self.node}/slot-{slot}"
 
-    def free(self, tx: Tx, worker_id: str | None) -> None:
+    def free(self, tx: Tx, worker_id: str | None, lane: Lane) -> None:
         node, _, slot = (worker_id or "").rpartition("/slot-")
-        if node == self._node:
-            change = tx.local(self._new_change)
-            number = int(slot)
+        if node != self.node:
+            return
+        change = tx.local(self._new_change)
+        number = int(slot)
+        if number in change.taken:
             change.taken.discard(number)
+        elif number not in self._taken:
+            return  # Of an earlier life: it was never counted in this one.
+        else:
             change.freed.add(number)
+        if self._counted:
+            change.units.subtract(lane.resources)
+
+    def forget(self) -> None:
+        """A new life of the node: nothing runs."""
+        self._taken, self._lowest = set(), 1
+        self._used.clear()
 
     def _new_change(self, tx: Tx) -> "_Change":
         change = _Change()
@@ -38,6 +84,7 @@ class Workers:
     def _apply(self, change: "_Change") -> None:
         self._taken -= change.freed
         self._taken |= change.taken
+        self._used.update(change.units)
         self._lowest = min([self._lowest, *change.freed])
         while self._lowest in self._taken:
             self._lowest += 1
@@ -47,3 +94,4 @@ class _Change:
     def __init__(self) -> None:
         self.taken: set[int] = set()
         self.freed: set[int] = set()
+        self.units: Counter[str] = Counter()

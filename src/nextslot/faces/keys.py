@@ -6,7 +6,7 @@ from ..arguments import found
 from ..engine.audit import AuditLog
 from ..engine.keys import KeyRing, digest
 from ..model import Json, Key, Page
-from ..store import keys
+from ..store import keys, nodes
 from ..store.store import Tx
 from . import cursors
 from .access import Access, actor
@@ -29,6 +29,7 @@ class Keys:
             created_by = made_by.name if made_by is not None else None
             key, text = self._ring.create(tx, name, scopes, office_id, created_by, self._access.clock.now())
             self._audit.changed(tx, None, _told(key))
+            nodes.settings_changed(tx)
             return key, text
 
         made = await self._access.create(work)
@@ -54,6 +55,11 @@ class Keys:
     async def find(self, text: str) -> Key | None:
         """Whose key this is. The digest is looked up, so there is no comparison whose time could tell anything."""
         return await self._access.read(lambda tx: keys.by_digest(tx, digest(text)))
+
+    def forget(self) -> None:
+        """Another node may have made the first key."""
+        if not self._is_guarded:
+            self._is_guarded = None
 
     async def is_guarded(self) -> bool:
         """Whether there is a key: from the first one on everybody needs one."""

@@ -119,6 +119,10 @@ class Catalog(JobTypes):
             register_research(self, models, clock=self._clock),
         ]
 
+    def renew(self, deadline: float) -> None:
+        """Commands are killed at this instant of CLOCK_BOOTTIME, unless it is put off again."""
+        self._guardians.renew(deadline)
+
     async def close(self) -> None:
         """Ends what the handlers ran with; it is started again when it is needed again."""
         for close in self._closing:

@@ -6,7 +6,8 @@ lets its parent end, becomes the guardian's own child. So "no child is left", wh
 that no process of the tree is left, and killing its own children again and again reaches all of them, in tree order.
 
 To the server, one message a command, with these descriptors: the guardian's socket, the command's input, its output,
-and a file with the request as JSON (argv, env, cwd). On the guardian's socket, in lines, times in CLOCK_BOOTTIME:
+and a file with the request as JSON (argv, env, cwd, lease). On the guardian's socket, in lines, instants of
+CLOCK_BOOTTIME:
 
     from the scheduler:  stop SECONDS     TERM for the tree; KILL when the time is over
                          kill             KILL now
@@ -138,7 +139,8 @@ class Guardian:
         self._command = 0
         self._status = int(signal.SIGKILL)
         self._has_leftovers = False
-        self._deadline = self._lease = float("inf")
+        self._deadline = float("inf")
+        self._lease = self._request["lease"] or float("inf")
         self._pause = SHORTEST_PAUSE
         self._told: set[tuple[int, int]] = set()
         self._words = b""

@@ -68,6 +68,9 @@ class Process:
         """Waits; who is cancelled while waiting may wait again."""
         return await asyncio.shield(self._end)
 
+    def when_ended(self, call: Callable[[], None]) -> None:
+        self._end.add_done_callback(lambda _: call())
+
     def stop(self, grace_seconds: float) -> None:
         """TERM for the whole tree, and KILL for what is left of it after that time."""
         self._say(f"stop {grace_seconds}")
@@ -157,6 +160,16 @@ class Guardians:
 
     def __init__(self) -> None:
         self._server: _Server | None = None
+        self._lease: float | None = None
+        self._processes: set[Process] = set()
+        self._lock = threading.Lock()
+
+    def renew(self, deadline: float) -> None:
+        """Every guardian kills at this instant of CLOCK_BOOTTIME, unless renewed; may be called on any thread."""
+        with self._lock:
+            self._lease = deadline
+            for process in self._processes:
+                process.renew(deadline)
 
     async def start(self, start: Start, on_output: Callable[[bytes], None]) -> Process:
         """Returns when it is on its way; whether it could be started is told by its end."""
@@ -171,12 +184,25 @@ class Guardians:
             os.set_blocking(output, False)
             stdin = _full_of(start.stdin)
             theirs.callback(os.close, stdin)
-            request = {"argv": start.argv, "env": dict(start.env), "cwd": start.cwd}
+            # With it, and not after it: a scheduler that is stopped in between must not leave a command without end.
+            request = {"argv": start.argv, "env": dict(start.env), "cwd": start.cwd, "lease": self._lease}
             file = _file_of(json.dumps(request).encode())
             theirs.callback(os.close, file)
             await self._send([guardians.fileno(), stdin, written, file])
             ours.pop_all()
-        return Process(control, output, on_output)
+        return self._watched(Process(control, output, on_output))
+
+    def _watched(self, process: Process) -> Process:
+        with self._lock:
+            self._processes.add(process)
+            if self._lease is not None:  # It may have been renewed since the request was written.
+                process.renew(self._lease)
+        process.when_ended(lambda: self._forget(process))
+        return process
+
+    def _forget(self, process: Process) -> None:
+        with self._lock:
+            self._processes.discard(process)
 
     def close(self) -> None:
         """No command is started any more; guardians that are there go on to the end of theirs."""

@@ -46,12 +46,16 @@ class TxMemory:
     def __init__(self) -> None:
         self._locals: dict[Callable[[Tx], Any], Any] = {}
         self.committed: list[Call] = []
+        self.topics: set[str] = set()
         # How often a work may have changed what lives with the transaction in memory.
         self.touches = 0
 
     def after_commit(self, call: Call, /) -> None:
         self.touches += 1
         self.committed.append(call)
+
+    def announce(self, topic: str, /) -> None:
+        self.topics.add(topic)
 
     def local(self: Any, kind: Callable[[Tx], Local], /) -> Local:
         self.touches += 1

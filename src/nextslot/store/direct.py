@@ -16,6 +16,7 @@ class Holder(NamedTuple):
     direct_id: str
     office_id: str
     lane_id: int
+    node_id: str
 
 
 class StartedDirect(NamedTuple):
@@ -34,6 +35,7 @@ def insert(tx: Tx, direct: Direct, webhook: Mapping[str, Json] | None) -> None:
     tx.run(
         "direct.insert",
         direct_id=direct.direct_id,
+        node_id=direct.node_id,
         office_id=direct.office_id,
         lane_id=direct.lane_id,
         job_type=direct.job_type,
@@ -100,30 +102,27 @@ def give_up(
     return row[0] if row else None
 
 
-def over(tx: Tx, now: Instant, limit: int) -> list[str]:
-    return [row[0] for row in tx.rows("direct.over", now=now, limit=limit)]
+def over(tx: Tx, node_id: str | None, now: Instant, limit: int) -> list[str]:
+    """Of one node, or of all; as the functions below."""
+    return [row[0] for row in tx.rows("direct.over", node_id=node_id, now=now, limit=limit)]
 
 
-def overdue(tx: Tx, now: Instant, limit: int) -> list[str]:
-    return [row[0] for row in tx.rows("direct.overdue", now=now, limit=limit)]
+def overdue(tx: Tx, node_id: str | None, now: Instant, limit: int) -> list[str]:
+    return [row[0] for row in tx.rows("direct.overdue", node_id=node_id, now=now, limit=limit)]
 
 
-def unfinished(tx: Tx) -> list[Direct]:
-    return [of_row(row) for row in tx.rows("direct.unfinished")]
+def unfinished(tx: Tx, node_id: str | None = None) -> list[Direct]:
+    return [of_row(row) for row in tx.rows("direct.unfinished", node_id=node_id)]
 
 
-def reserve(
-    tx: Tx, reservation_id: str, direct_id: str, office_id: str, reserved_by: str, expires_at: Instant, now: Instant
-) -> None:
-    tx.run(
-        "direct.reserve",
-        reservation_id=reservation_id,
-        direct_id=direct_id,
-        office_id=office_id,
-        reserved_by=reserved_by,
-        expires_at=expires_at,
-        now=now,
-    )
+def request_cancel(tx: Tx, direct_id: str, now: Instant) -> None:
+    """Wherever it runs, it is to stop."""
+    tx.run("direct.request_cancel", direct_id=direct_id, now=now)
+
+
+def reserve(tx: Tx, reservation_id: str, direct_id: str, expires_at: Instant, now: Instant) -> None:
+    """For the node that the caller is on the line of."""
+    tx.run("direct.reserve", reservation_id=reservation_id, direct_id=direct_id, expires_at=expires_at, now=now)
 
 
 def is_reserved(tx: Tx, office_id: str) -> bool:
@@ -140,8 +139,9 @@ def renew(tx: Tx, direct_id: str, expires_at: Instant) -> None:
     tx.run("direct.renew", direct_id=direct_id, expires_at=expires_at)
 
 
-def expiring(tx: Tx, by: Instant) -> list[tuple[str, Instant]]:
-    return [(direct_id, Instant(expires_at)) for direct_id, expires_at in tx.rows("direct.expiring", by=by)]
+def expiring(tx: Tx, node_id: str | None, by: Instant) -> list[tuple[str, Instant]]:
+    rows = tx.rows("direct.expiring", node_id=node_id, by=by)
+    return [(direct_id, Instant(expires_at)) for direct_id, expires_at in rows]
 
 
 def active_reservation(tx: Tx, office_id: str) -> Reservation | None:
@@ -166,19 +166,20 @@ def reservation_of_row(row: Row) -> Reservation:
     )
 
 
-def next_instants(tx: Tx, now: Instant) -> tuple[Instant | None, Instant | None, Instant | None]:
+def next_instants(tx: Tx, node_id: str | None, now: Instant) -> tuple[Instant | None, Instant | None, Instant | None]:
     """When the first caller's patience ends, the first work's time is up, the first reservation expires."""
-    row = tx.row("direct.next_instants", now=now)
+    row = tx.row("direct.next_instants", node_id=node_id, now=now)
     assert row is not None
     return codec.instant(row[0]), codec.instant(row[1]), codec.instant(row[2])
 
 
 def of_row(row: Row) -> Direct:
-    (direct_id, office_id, lane_id, job_type, params, status, is_detached, timeout_seconds, stall_timeout_seconds,
-     created_by, created_at, wait_until, started_at, timeout_at, finished_at, worker_id, exit_code, error, failure_kind,
-     reason, log_path, session_id, result, artifacts) = row  # fmt: skip
+    (direct_id, node_id, office_id, lane_id, job_type, params, status, is_detached, timeout_seconds,
+     stall_timeout_seconds, created_by, created_at, wait_until, started_at, timeout_at, finished_at, worker_id,
+     exit_code, error, failure_kind, reason, log_path, session_id, result, artifacts) = row  # fmt: skip
     return Direct(
         direct_id=direct_id,
+        node_id=node_id,
         office_id=office_id,
         lane_id=lane_id,
         job_type=job_type,

@@ -174,8 +174,11 @@ def close_with_run(tx: Tx, job_id: str, outcome: RunStatus, finished_at: Instant
     )
 
 
-def running(tx: Tx, limit: int = 1_000_000) -> list[Job]:
-    return _jobs(tx.rows("jobs.running", limit=limit))
+def running(tx: Tx, node_id: str | None = None, limit: int = 1_000_000) -> list[Job]:
+    """On one node, or on all."""
+    if node_id is None:
+        return _jobs(tx.rows("jobs.running", limit=limit))
+    return _jobs(tx.rows("jobs.running_on", node_id=node_id, limit=limit))
 
 
 def running_of(tx: Tx, office_id: str) -> list[Job]:
@@ -235,8 +238,9 @@ def expired(tx: Tx, now: Instant, limit: int) -> list[Job]:
     return _jobs(tx.rows("jobs.expired", now=now, limit=limit))
 
 
-def next_instant(tx: Tx, now: Instant) -> Instant | None:
-    row = tx.row("jobs.next_instants", now=now)
+def next_instant(tx: Tx) -> Instant | None:
+    """When the next queued job is due, or expires."""
+    row = tx.row("jobs.next_instants")
     found = [instant for instant in row or () if instant is not None]
     return Instant(min(found)) if found else None
 

@@ -43,7 +43,7 @@ TABLES = (
     "delivery_attempts",
 )
 # What belongs to a database and not to what is stored in it.
-NOT_MOVED = ("schema_migrations", "commit_marks", "never", "maintenance")
+NOT_MOVED = ("schema_migrations", "commit_marks", "never", "maintenance", "nodes", "cluster")
 
 PAGE_ROWS = 2000
 
@@ -106,12 +106,7 @@ def newest_schema() -> int:
 
 def load(reader: Reader, target: Target, progress: Progress) -> Moved:
     """Fills an empty database, and compares it with the file; raises if anything is not as it was."""
-    schema = reader.header.schema
-    if schema > newest_schema():
-        raise SchemaTooNew(
-            f"this export has schema {schema}, this release of nextslot knows up to {newest_schema()}: "
-            f"import it with nextslot {reader.header.release} or newer"
-        )
+    schema = _known_schema(reader.header)
     target.prepare(schema)
     target.tx.run("maintenance.begin", reason="import")
     found = [_load_table(reader, target, table, progress) for table in reader.tables()]
@@ -127,20 +122,40 @@ def load(reader: Reader, target: Target, progress: Progress) -> Moved:
     return Moved({name: one.rows for name, one in sums.items()}, _accepted(target.tx, reader.header, known))
 
 
+def verify(source: Path, progress: Progress) -> Moved:
+    """Reads a file to its end, and compares it with its own digests; raises if it is not whole."""
+    with exports.opened(source) as reader:
+        _known_schema(reader.header)
+        for table in reader.tables():
+            for _ in _counted(reader, table, "verify", progress):
+                pass
+        sums, findings = reader.end()
+    return Moved({name: one.rows for name, one in sums.items()}, tuple(findings))
+
+
+def _known_schema(header: Header) -> int:
+    if header.schema > newest_schema():
+        raise SchemaTooNew(
+            f"this export has schema {header.schema}, this release of nextslot knows up to {newest_schema()}: "
+            f"import it with nextslot {header.release} or newer"
+        )
+    return header.schema
+
+
+def _counted(reader: Reader, table: Table, doing: str, progress: Progress) -> Iterator[list[Any]]:
+    for number, row in enumerate(reader.rows(table), 1):
+        yield row
+        if number % PAGE_ROWS == 0 or number == table.rows:
+            progress(doing, table.name, number, table.rows)
+
+
 def _load_table(reader: Reader, target: Target, table: Table, progress: Progress) -> Table:
     own = _described(target.tx, table.name)
     if own.columns != table.columns:
         raise StoreError(f"the export has a table {table.name} that schema {reader.header.schema} has otherwise")
     if own.rows:
         raise not_empty(table.name)
-
-    def counted() -> Iterator[list[Any]]:
-        for number, row in enumerate(reader.rows(table), 1):
-            yield row
-            if number % PAGE_ROWS == 0 or number == table.rows:
-                progress("import", table.name, number, table.rows)
-
-    target.load(table, counted())
+    target.load(table, _counted(reader, table, "import", progress))
     return table
 
 

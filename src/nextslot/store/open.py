@@ -9,33 +9,42 @@ from urllib.parse import unquote
 from ..errors import StoreError
 from ..meters import Meters
 from . import move_sqlite
+from .chores import Chores, SqliteChores
 from .move import Moved, Progress
 from .sqlite import SqliteStore
-from .store import Closing, Store
+from .store import Closing, Store, Work
 
 _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
 
 
-def open_store(url: str, closing: Closing, *, threaded: bool, synchronous: str, meters: Meters | None = None) -> Store:
+def open_store(
+    url: str,
+    closing: Closing,
+    *,
+    node: str | None = None,
+    refresh: Work[None] = lambda tx: None,
+    threaded: bool,
+    synchronous: str,
+    meters: Meters | None = None,
+) -> Store:
+    """`node` and `refresh` are for a database that several nodes share; without a node it is had for itself alone."""
     if synchronous not in ("FULL", "NORMAL"):
         raise StoreError(
             "synchronous is FULL (durable when acknowledged) or NORMAL (a power cut may lose the last moment)"
         )
     if url.startswith(_POSTGRES):
-        return _open_postgres(url, closing, threaded, synchronous, meters)
+        with _driver():
+            from .postgres import PostgresStore
+        return PostgresStore(
+            url, closing, node=node, refresh=refresh, threaded=threaded, synchronous=synchronous, meters=meters
+        )
     path = _path(url)
     if not path.parent.is_dir():
         raise StoreError(f"the directory of {path} does not exist: make it first")
     if path.is_dir():
         raise StoreError(f"{path} is a directory: name a file in it")
     return SqliteStore(path, closing, threaded=threaded, synchronous=synchronous, meters=meters)
-
-
-def _open_postgres(url: str, closing: Closing, threaded: bool, synchronous: str, meters: Meters | None) -> Store:
-    with _driver():
-        from .postgres import PostgresStore
-    return PostgresStore(url, closing, threaded=threaded, synchronous=synchronous, meters=meters)
 
 
 @contextmanager
@@ -45,6 +54,16 @@ def _driver() -> Iterator[None]:
         yield
     except ImportError as error:
         raise StoreError(f"PostgreSQL needs a driver: pip install nextslot[postgres] ({error})") from error
+
+
+def chores(url: str) -> Chores:
+    """What offline commands do with the database at an address."""
+    path = sqlite_path(url)
+    if path is not None:
+        return SqliteChores(path)
+    with _driver():
+        from .chores_postgres import PostgresChores
+    return PostgresChores(url)
 
 
 def write_export(url: str, target: Path, progress: Progress) -> Moved:
@@ -70,6 +89,11 @@ def load_export(source: Path, url: str, progress: Progress) -> Moved:
 def abandon_store(store: Store) -> None:
     """Drops a store as a crash would: works that wait are never run, and nothing is flushed."""
     store.abandon()
+
+
+def is_shared(url: str) -> bool:
+    """Whether several nodes can have it."""
+    return url.startswith(_POSTGRES)
 
 
 def data_directory(url: str) -> Path:

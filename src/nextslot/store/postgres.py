@@ -12,17 +12,19 @@ import random
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psycopg
 
-from ..errors import CommitUnknown, StoreError, Unavailable
+from ..errors import CommitUnknown, Fenced, StoreError, Unavailable
 from ..meters import Meters, Unmeasured
 from . import text
 from .commits import Answer, Call, GroupCommit, GroupFailed, TxMemory, attempt
+from .membership import Seat
+from .postgres_lease import Lease
 from .postgres_session import Address, Connection, Session, connect, is_lost, may_be_repeated, translated
 from .reading import Readers
 from .store import Closing, Row, Work
@@ -93,24 +95,36 @@ _NOTHING = _Unsettled(0, [], [])
 
 
 class PostgresStore:
-    """One scheduler owns the database. `threaded=False` keeps all on the caller's thread, for simulation."""
+    """One node's way to the database, which others may share; without a node nobody does.
+
+    `threaded=False` keeps all on the caller's thread, for simulation.
+    """
 
     def __init__(
         self,
         url: str,
         closing: Closing,
         *,
+        node: str | None = None,
+        refresh: Work[None] = lambda tx: None,
         threaded: bool = True,
         synchronous: str = "FULL",
         meters: Meters | None = None,
     ) -> None:
+        """`refresh` reads again what the scheduler keeps in memory, when another node has changed it."""
         self._address = Address.of(url)
         self._closing = closing
+        self._refresh = refresh
+        # How often the settings had been changed when they were last read, and whether there were other nodes then.
+        self._settings: int | None = None
+        self._has_company = True
+        self._seat: Seat | None = None
+        self._lease: Lease | None = None
         self._threaded = threaded
         # Of the last transaction that is known to be committed.
         self._mark = random.getrandbits(62)
         try:
-            self._session = Session(self._address, synchronous)
+            self._session = Session(self._address, synchronous, node)
             try:
                 self._session.migrate(self._mark)
             except BaseException:
@@ -141,10 +155,42 @@ class PostgresStore:
         except CommitUnknown:
             self._ask_again()
             raise
+        except Fenced:
+            if self._seat is not None:
+                self._seat.member.fenced()
+            raise
 
     async def read(self, work: Work[T], /) -> T:
         self._commits.refuse_if_closed()
         return await self._readers.read(work)
+
+    @property
+    def is_shared(self) -> bool:
+        """On one thread, in a simulation, there is nobody to renew a lease."""
+        return self._threaded
+
+    def join(self, seat: Seat) -> None:
+        self._session.ask_for(seat.life)
+        self._seat = seat
+        if self._threaded:
+            self._end_lease()
+            self._lease = Lease(self._address, self._session.name, self._session.keys, seat)
+        else:
+            seat.member.leads(True)
+
+    def follow(self, is_following: bool) -> None:
+        if self._lease is not None:
+            self._lease.follow(is_following)
+
+    async def leave(self) -> None:
+        self._seat, self._session.question = None, ""
+        if self._lease is not None:  # Its thread has to end; where there is none, virtual time has nothing to wait for.
+            await asyncio.get_running_loop().run_in_executor(None, self._end_lease)
+
+    def _end_lease(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.close()
 
     async def close(self) -> None:
         """Everything that was handed in before is stored first."""
@@ -159,6 +205,7 @@ class PostgresStore:
     def _let_go(self) -> None:
         if self._asking is not None:
             self._asking.cancel()
+        self._end_lease()
         self._thread.shutdown()
         self._readers.close()
         for connection in self._open_readers:
@@ -195,22 +242,39 @@ class PostgresStore:
     def _transaction(self, works: list[Work[Any]]) -> tuple[list[Answer], list[Call]]:
         connection = self._session.connection
         try:
-            connection.execute(self._session.opening, prepare=False)
+            cursor = connection.execute(self._session.opening, prepare=False)
             tx = PostgresTx(connection)
+            self._look_at_place(cursor, tx)
             answers = [attempt(tx, work) for work in works]
             self._closing(tx)
         except BaseException:
             self._roll_back()
             raise
-        self._commit(_Unsettled(self._mark + 1, answers, tx.committed))
+        topics = sorted(tx.topics) if self._has_company else ()
+        self._commit(_Unsettled(self._mark + 1, answers, tx.committed), topics)
         return answers, tx.committed
 
-    def _commit(self, transaction: _Unsettled) -> None:
+    def _look_at_place(self, cursor: psycopg.Cursor[Row], tx: PostgresTx) -> None:
+        """Once it has joined, a transaction begins with what became of its node, and of the settings."""
+        if self._seat is None:
+            return
+        while cursor.nextset():
+            pass
+        is_ours, settings, self._has_company = cursor.fetchone() or (0, 0, 0)
+        if not is_ours:
+            raise GroupFailed(
+                Fenced(f"node {self._seat.node_id} was taken for lost: what it ran is lost, and it has to join anew")
+            )
+        if settings != self._settings:
+            self._refresh(tx)
+            self._settings = settings
+
+    def _commit(self, transaction: _Unsettled, topics: Collection[str]) -> None:
         """One round trip; from here until the answer nobody knows."""
         connection = self._session.connection
         self._unsettled = transaction
         try:
-            cursor = connection.execute(self._session.closing(transaction.mark), prepare=False)
+            cursor = connection.execute(self._session.closing(transaction.mark, topics), prepare=False)
             while cursor.nextset():
                 pass
             if cursor.statusmessage != "COMMIT":
@@ -250,8 +314,8 @@ class PostgresStore:
                 pause = min(2 * pause, LONGEST_PAUSE)
         raise GroupFailed(
             Unavailable(
-                f"{self._address.place} was used by another scheduler, or went back in time, while this one was cut "
-                "off from it: what is in memory here no longer holds, so start this one again"
+                f"{self._address.place} was used by another process of the same node, or went back in time, while this "
+                "one was cut off from it: what is in memory here no longer holds, so start this one again"
             )
         )
 

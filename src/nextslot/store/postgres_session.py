@@ -3,13 +3,14 @@
 `postgres.py` runs transactions on what is opened here.
 """
 
+import hashlib
 import os
 import re
 import secrets
 import socket
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,8 @@ _SETTINGS = """
 select set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false),
     set_config('plan_cache_mode', 'force_generic_plan', false), set_config('client_min_messages', 'warning', false)
 """
+# Whose mark it is that an offline command leaves: no node can have this name.
+OFFLINE = "-"
 _MARKS = "create table if not exists commit_marks (node text not null primary key, mark bigint not null)"
 _MIGRATIONS = "create table if not exists schema_migrations (version bigint primary key, name text)"
 
@@ -148,24 +151,53 @@ def _promise(connection: Connection, synchronous: str) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The numbers and names that schedulers of one schema know each other by: such locks are of the whole database."""
+
+    channel: str
+    # Held by every node together, or by an offline command alone.
+    everybody: int
+    # Held by whoever writes, to the end of its transaction.
+    writing: int
+    # Held by the leader.
+    leading: int
+    # Held by the one process that is this node.
+    node: int
+
+    @classmethod
+    def of(cls, schema: int, node: str) -> "Keys":
+        key = (0x6E73 << 40) | (schema << 8)
+        named = int.from_bytes(hashlib.sha256(f"{schema} {node}".encode()).digest()[:6])
+        return cls(f"nextslot_{schema}", key | 1, key | 2, key | 3, (0x6E74 << 48) | named)
+
+    @property
+    def lead_sql(self) -> str:
+        return f"select pg_try_advisory_lock({self.leading})"
+
+
 class Session:
-    """The writing connection. Whoever has it is the one scheduler of the database: it holds the lock that says so.
+    """The writing connection. Whoever has it is the one process of its node: it holds the lock that says so. Without
+    a node it is an offline command, which has the database for itself.
 
     A lost connection loses the lock with it. The next one waits for the server to have ended the last: so what that
     one left is either committed or gone. Each transaction leaves its mark, so `stored_mark` tells which; and whether
-    somebody else was the scheduler in between.
+    somebody else was this node in between.
     """
 
-    def __init__(self, address: Address, synchronous: str) -> None:
+    def __init__(self, address: Address, synchronous: str, node: str | None = None) -> None:
         self._address = address
         self._synchronous = synchronous
+        self._node = node
         self.name = _own_name()
+        # What else begins a transaction: a question about the place of its node.
+        self.question = ""
         self.connection = self._open()
 
     def _open(self) -> Connection:
         connection = connect(self._address, self.name, self._synchronous)
         try:
-            self._keys = _lock_keys(connection)
+            self.keys = Keys.of(_schema_number(connection), self._node or "")
             self._take_possession(connection)
         except BaseException:
             connection.close()
@@ -181,14 +213,26 @@ class Session:
     def opening(self) -> str:
         """What begins a writing transaction: one at a time in the whole database, so that counters and the numbers
         of events are exact, whoever else writes."""
-        return f"begin; select pg_advisory_xact_lock({self._keys[1]})"
+        return f"begin; select pg_advisory_xact_lock({self.keys.writing}){self.question}"
 
-    def closing(self, mark: int) -> str:
-        return f"update commit_marks set mark = {mark} where node = 'scheduler'; commit"
+    def closing(self, mark: int, topics: Collection[str] = ()) -> str:
+        told = "".join(f"select pg_notify('{self.keys.channel}_{topic}', {self._name_of_node}); " for topic in topics)
+        return f"update commit_marks set mark = {mark} where node = {self._name_of_node}; {told}commit"
+
+    def ask_for(self, life: int) -> None:
+        """From now on every transaction begins by asking what became of this life of its node, and of the settings."""
+        self.question = (
+            f"; select life = {life} and status = 'live', settings, (select count(*) from nodes where status = 'live') > 1 "
+            f"from nodes, cluster where node_id = {self._name_of_node}"
+        )
+
+    @property
+    def _name_of_node(self) -> str:
+        return "'" + (self._node or OFFLINE).replace("'", "''") + "'"
 
     def stored_mark(self) -> int:
         """The mark of the last transaction that is committed."""
-        mark: int = _asked(self.connection, "select mark from commit_marks where node = 'scheduler'")
+        mark: int = _asked(self.connection, f"select mark from commit_marks where node = {self._name_of_node}")
         return mark
 
     def migrate(self, mark: int) -> None:
@@ -196,6 +240,10 @@ class Session:
         self.connection.execute(self.opening, prepare=False)
         try:
             migrate_tables(self.connection)
+            self.connection.execute(
+                f"insert into commit_marks (node, mark) values ({self._name_of_node}, 0) on conflict (node) do nothing",
+                prepare=False,
+            )
             self.connection.execute(self.closing(mark), prepare=False)
         except BaseException:
             if not self.connection.closed:
@@ -212,18 +260,25 @@ class Session:
         self.connection.close()
 
     def _take_possession(self, connection: Connection) -> None:
+        everybody, own = self.keys.everybody, self.keys.node
+        if self._node is None:
+            self._lock(connection, "pg_try_advisory_lock", everybody, "stop it first, or use another database")
+        else:
+            advice = "it has it for itself; try again when it is done"
+            self._lock(connection, "pg_try_advisory_lock_shared", everybody, advice)
+            advice = f"it is node {self._node!r}; stop it, or give this node another name ([node] name, or --node)"
+            self._lock(connection, "pg_try_advisory_lock", own, advice)
+
+    def _lock(self, connection: Connection, how: str, key: int, advice: str) -> None:
         end = time.monotonic() + LOCK_SECONDS
-        while not _asked(connection, f"select pg_try_advisory_lock({self._keys[0]})"):
-            holder = _holder(connection, self._keys[0])
+        while not _asked(connection, f"select {how}({key})"):
+            holder = _holder(connection, key)
             if holder is not None and holder[1] == self.name:
                 # What is left of our own last connection, whose end the server has not noticed.
                 connection.execute(f"select pg_terminate_backend({holder[0]})", prepare=False)
             elif time.monotonic() > end:
                 who = _spoken(holder[1] if holder else "")
-                raise AlreadyOpen(
-                    f"{self._address.place} is in use by {who}: one scheduler per database. "
-                    "Stop it first, or use another database"
-                )
+                raise AlreadyOpen(f"{self._address.place} is in use by {who}: {advice}")
             time.sleep(0.01)
 
 
@@ -236,13 +291,11 @@ def _spoken(application_name: str) -> str:
     return found[1] if found else "another scheduler"
 
 
-def _lock_keys(connection: Connection) -> tuple[int, int]:
-    """(who is the scheduler, who is writing): such locks are numbers of the whole database; a schema has its own."""
+def _schema_number(connection: Connection) -> int:
     schema = _asked(connection, "select current_schema()::regnamespace::oid::bigint")
     if schema is None:
         raise StoreError("there is no schema to create tables in: the search_path of this user names none that exists")
-    key = (0x6E73 << 40) | (int(schema) << 8)
-    return key | 1, key | 2
+    return int(schema)
 
 
 def _holder(connection: Connection, key: int) -> tuple[int, str] | None:
@@ -277,7 +330,7 @@ def migrate_tables(connection: Connection, last: int | None = None) -> None:
                 connection.execute(statement, prepare=False)
             connection.execute("insert into schema_migrations values (%s, %s)", (number, name))
     connection.execute(
-        "insert into commit_marks (node, mark) values ('scheduler', 0) on conflict (node) do nothing", prepare=False
+        f"insert into commit_marks (node, mark) values ('{OFFLINE}', 0) on conflict (node) do nothing", prepare=False
     )
 
 

@@ -48,6 +48,11 @@ def story_results(tx: Tx, limit: int) -> list[Json]:
     return [codec.loads(row[0]) for row in tx.rows("runs.story_results", limit=limit)]
 
 
+def next_timeout(tx: Tx, now: Instant) -> Instant | None:
+    row = tx.row("runs.next_timeout", now=now)
+    return codec.instant(row[0]) if row else None
+
+
 def overdue(tx: Tx, now: Instant, limit: int) -> list[str]:
     return [row[0] for row in tx.rows("runs.overdue", now=now, limit=limit)]
 

@@ -22,6 +22,7 @@ from ..errors import AffectedDatabase, AlreadyOpen, Refused, SchemaTooNew, Store
 from ..meters import Meters, Unmeasured
 from . import text
 from .commits import GROUP_ROWS, Answer, Call, GroupCommit, TxMemory, attempt
+from .membership import Seat
 from .reading import Readers
 from .store import Closing, Row, Work
 
@@ -119,6 +120,20 @@ class SqliteStore:
     async def read(self, work: Work[T], /) -> T:
         self._commits.refuse_if_closed()
         return await self._readers.read(work)
+
+    @property
+    def is_shared(self) -> bool:
+        return False
+
+    def join(self, seat: Seat) -> None:
+        """Nobody else can write the file: there is no lease to keep, and nobody to lead but this one."""
+        seat.member.leads(True)
+
+    def follow(self, is_following: bool) -> None:
+        """There are no others."""
+
+    async def leave(self) -> None:
+        """There is no lease."""
 
     async def close(self) -> None:
         """Everything that was handed in before is stored first."""

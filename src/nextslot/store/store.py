@@ -12,6 +12,8 @@ A work that raises leaves nothing behind, and its error reaches its caller only.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
+from .membership import Seat
+
 T = TypeVar("T")
 Local = TypeVar("Local")
 
@@ -38,6 +40,9 @@ class Tx(Protocol):
     def after_commit(self, call: Callable[[], None], /) -> None:
         """Runs `call` on the event loop after the commit, in the order given; never after a rollback."""
 
+    def announce(self, topic: str, /) -> None:
+        """After the commit the other nodes, if there are any, look at this again (`membership.TOPICS`)."""
+
     def local(self, kind: Callable[["Tx"], Local], /) -> Local:
         """The transaction's own instance of `kind`, made on first use and dropped with the transaction."""
 
@@ -50,6 +55,19 @@ class Store(Protocol):
         """Runs `work` in a transaction, alone or with others. `rows` is its size, if it is large."""
 
     async def read(self, work: Work[T], /) -> T: ...
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several nodes can have it: then each needs a lease."""
+
+    def join(self, seat: Seat) -> None:
+        """From now on it writes as this life of a node, and keeps its lease."""
+
+    def follow(self, is_following: bool) -> None:
+        """Whether somebody here wants to hear of the events of other nodes."""
+
+    async def leave(self) -> None:
+        """Gives the lease up; it can still be written to until it is closed."""
 
     async def close(self) -> None: ...
 

@@ -257,6 +257,8 @@ create index idempotency_age on idempotency_keys (created_at);
 create table direct_executions (
     direct_id text not null primary key,
     arrival {int} not null unique,
+    -- Where the caller is on the line, and so where the work is done.
+    node_id text not null,
     office_id text not null references offices,
     lane_id {int} not null references lanes,
     job_type text not null,
@@ -272,6 +274,7 @@ create table direct_executions (
     started_at {int},
     timeout_at {int},
     finished_at {int},
+    cancel_requested_at {int},
     worker_id text,
     exit_code {int},
     error text,

@@ -1,12 +1,12 @@
 -- columns: a whole direct execution, in the order that direct.py reads it
-direct_id, office_id, lane_id, job_type, params, status, is_detached, timeout_seconds, stall_timeout_seconds, created_by,
-created_at, wait_until, started_at, timeout_at, finished_at, worker_id, exit_code, error, failure_kind, reason, log_path,
+direct_id, node_id, office_id, lane_id, job_type, params, status, is_detached, timeout_seconds, stall_timeout_seconds,
+created_by, created_at, wait_until, started_at, timeout_at, finished_at, worker_id, exit_code, error, failure_kind, reason, log_path,
 session_id, result, artifacts
 
 -- insert: a caller arrives, behind all others
-insert into direct_executions (direct_id, arrival, office_id, lane_id, job_type, params, status, is_detached,
+insert into direct_executions (direct_id, arrival, node_id, office_id, lane_id, job_type, params, status, is_detached,
     timeout_seconds, stall_timeout_seconds, webhook, created_by, created_at, wait_until)
-select :direct_id, coalesce(max(arrival), 0) + 1, :office_id, :lane_id, :job_type, :params, 'WAITING', :is_detached,
+select :direct_id, coalesce(max(arrival), 0) + 1, :node_id, :office_id, :lane_id, :job_type, :params, 'WAITING', :is_detached,
     :timeout_seconds, :stall_timeout_seconds, :webhook, :created_by, :now, :wait_until
 from direct_executions;
 
@@ -20,7 +20,8 @@ select direct_id from direct_executions where office_id = :office_id and status 
 select direct_id from direct_executions where office_id = :office_id and status = 'WAITING' order by arrival limit 1;
 
 -- holders: callers who hold a reservation and wait, the oldest reservation first
-select reservations.reserved_at, direct_executions.direct_id, direct_executions.office_id, direct_executions.lane_id
+select reservations.reserved_at, direct_executions.direct_id, direct_executions.office_id, direct_executions.lane_id,
+    direct_executions.node_id
 from reservations join direct_executions on direct_executions.direct_id = reservations.direct_id
 where reservations.status = 'ACTIVE' and direct_executions.status = 'WAITING'
 order by reservations.reserved_at, reservations.reservation_id;
@@ -45,19 +46,28 @@ where direct_id = :direct_id and status = 'WAITING'
 returning office_id;
 
 -- over: callers whose patience is at an end
-select direct_id from direct_executions where status = 'WAITING' and wait_until <= :now order by wait_until limit :limit;
+select direct_id from direct_executions where status = 'WAITING' and wait_until <= :now
+    and node_id = coalesce(:node_id, node_id)
+order by wait_until limit :limit;
 
 -- overdue: work whose time is up
-select direct_id from direct_executions where status = 'RUNNING' and timeout_at <= :now order by timeout_at limit :limit;
+select direct_id from direct_executions where status = 'RUNNING' and timeout_at <= :now
+    and node_id = coalesce(:node_id, node_id)
+order by timeout_at limit :limit;
+
+-- request_cancel: its work is to stop, wherever it runs
+update direct_executions set cancel_requested_at = :now
+where direct_id = :direct_id and status = 'RUNNING' and cancel_requested_at is null;
 
 -- unfinished: what waits or runs, for recovery
-select {direct.columns} from direct_executions where status = 'RUNNING'
+select {direct.columns} from direct_executions where status = 'RUNNING' and node_id = coalesce(:node_id, node_id)
 union all
-select {direct.columns} from direct_executions where status = 'WAITING';
+select {direct.columns} from direct_executions where status = 'WAITING' and node_id = coalesce(:node_id, node_id);
 
 -- reserve: the next slot of an office is this caller's
 insert into reservations (reservation_id, direct_id, office_id, reserved_at, reserved_by, expires_at, status)
-values (:reservation_id, :direct_id, :office_id, :now, :reserved_by, :expires_at, 'ACTIVE');
+select :reservation_id, direct_id, office_id, :now, node_id, :expires_at, 'ACTIVE'
+from direct_executions where direct_id = :direct_id;
 
 -- is_reserved: whether an office has an ACTIVE reservation
 select direct_id from reservations where office_id = :office_id and status = 'ACTIVE';
@@ -70,12 +80,15 @@ returning reservation_id, office_id;
 update reservations set expires_at = :expires_at where direct_id = :direct_id and status = 'ACTIVE';
 
 -- expiring: reservations that end soon
-select direct_id, expires_at from reservations where status = 'ACTIVE' and expires_at <= :by order by expires_at;
+select direct_id, expires_at from reservations
+where status = 'ACTIVE' and expires_at <= :by and reserved_by = coalesce(:node_id, reserved_by) order by expires_at;
 
 -- next_instants: the earliest of each thing that a timer must do
-select (select min(wait_until) from direct_executions where status = 'WAITING'),
-    (select min(timeout_at) from direct_executions where status = 'RUNNING' and timeout_at > :now),
-    (select min(expires_at) from reservations where status = 'ACTIVE');
+select (select min(wait_until) from direct_executions where status = 'WAITING' and node_id = coalesce(:node_id, node_id)),
+    (select min(timeout_at) from direct_executions where status = 'RUNNING' and timeout_at > :now
+        and node_id = coalesce(:node_id, node_id)),
+    (select min(expires_at) from reservations
+        where status = 'ACTIVE' and reserved_by = coalesce(:node_id, reserved_by));
 
 -- webhook: where a caller wants to be told
 select webhook from direct_executions where direct_id = :direct_id;

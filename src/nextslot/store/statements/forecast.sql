@@ -83,9 +83,9 @@ select count(*) from (
 select depends_on, chain_id from dependencies where job_id = :job_id and is_met = 0 order by depends_on limit :limit;
 
 -- holders: running jobs as those who hold limits, the oldest first
-select job_id, title, job_type, started_at, lane_id from jobs
+select job_id, title, job_type, started_at, lane_id, worker_id from jobs
 where status = 'RUNNING' and finished_at is null order by started_at, job_id limit :limit;
 
 -- direct_holders: running direct executions as those who hold limits, the oldest first
-select direct_id, job_type, started_at, lane_id from direct_executions
+select direct_id, job_type, started_at, lane_id, node_id from direct_executions
 where status = 'RUNNING' order by started_at, direct_id;

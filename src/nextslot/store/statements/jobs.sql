@@ -86,6 +86,11 @@ where job_id = :job_id and status = 'RUNNING' and finished_at is null;
 select {jobs.columns} from jobs
 where status = 'RUNNING' and finished_at is null order by length(worker_id), worker_id limit :limit;
 
+-- running_on: what one node is running
+select {jobs.columns} from jobs
+where status = 'RUNNING' and finished_at is null and worker_id >= :node_id || '/slot-' and worker_id < :node_id || '/slot.'
+order by length(worker_id), worker_id limit :limit;
+
 -- chain: the whole chain of a root, oldest first (ids are ordered by time)
 select {jobs.columns} from jobs where job_id = :chain_id or (chain_id = :chain_id and retry_of is not null)
 order by created_at, job_id;
@@ -123,8 +128,7 @@ where status = 'QUEUED' and expires_at <= :now order by expires_at limit :limit;
 
 -- next_instants: the earliest of each thing that a timer must do
 select (select min(scheduled_for) from jobs where status = 'QUEUED' and is_due = 0),
-    (select min(expires_at) from jobs where status = 'QUEUED' and expires_at is not null),
-    (select min(timeout_at) from runs where status is null and timeout_at is not null and timeout_at > :now);
+    (select min(expires_at) from jobs where status = 'QUEUED' and expires_at is not null);
 
 -- pass_over: a limit holds it back while others go; since when is kept
 update jobs set passed_over_since = :now where job_id = :job_id and status = 'QUEUED' and passed_over_since is null;

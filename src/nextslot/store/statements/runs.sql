@@ -23,6 +23,9 @@ select {runs.columns} from runs where job_id = :job_id;
 insert into runs (run_id, job_id, template_id, params_snapshot, started_at)
 select :run_id, job_id, template_id, params, started_at from jobs where job_id = :job_id;
 
+-- next_timeout: when the time of the next unfinished run is up
+select min(timeout_at) from runs where status is null and timeout_at is not null and timeout_at > :now;
+
 -- overdue: unfinished runs whose time is up
 select run_id from runs where status is null and timeout_at <= :now order by timeout_at limit :limit;
 

@@ -1,0 +1,102 @@
+"""Nodes over a transaction: a node joins, leaves, is lost or drained; and what one knows of the others."""
+
+from dataclasses import dataclass, replace
+
+from ..errors import Conflict, NotFound
+from ..model import Node
+from ..store import nodes
+from ..store.nodes import Card
+from ..store.store import Tx
+from .kit import Kit
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What the other live nodes have, and whether this one is being drained."""
+
+    resources: frozenset[str]
+    job_types: frozenset[str]
+    is_draining: bool
+
+
+class NodeRegistry:
+    def __init__(self, kit: Kit, card: Card) -> None:
+        self._clock = kit.clock
+        self._events = kit.events
+        self._job_types = kit.job_types
+        self.card = card
+        self.life = 0
+        # Where nobody else can be, nobody wants to hear that this one comes and goes.
+        self._is_shared = False
+
+    @property
+    def node_id(self) -> str:
+        return self.card.node_id
+
+    def join(self, tx: Tx, lease_seconds: float | None) -> int:
+        """A new life of this node begins; its number."""
+        self._is_shared = lease_seconds is not None
+        life = nodes.register(tx, self._card(), lease_seconds, self._clock.now())
+        self._note(tx, "node_joined", self.node_id)
+
+        def lives() -> None:
+            self.life = life
+
+        tx.after_commit(lives)
+        return life
+
+    def leave(self, tx: Tx) -> None:
+        if nodes.leave(tx, self.node_id, self.life, self._clock.now()):
+            self._note(tx, "node_left", self.node_id)
+
+    def lose(self, tx: Tx) -> list[str]:
+        """Takes those for lost whose lease is over."""
+        lost = nodes.lose(tx, self._clock.now())
+        for node_id in lost:
+            self._note(tx, "node_lost", node_id)
+        return lost
+
+    def drain(self, tx: Tx, node_id: str, is_draining: bool) -> tuple[Node, Node]:
+        """Before and after. A node that is drained starts nothing more; what runs there goes on."""
+        before = nodes.get(tx, node_id)
+        if before is None:
+            raise NotFound("node", node_id)
+        if not before.is_live:
+            raise Conflict(f"node {node_id} is {before.status} since {before.ended_at}: there is nothing to drain")
+        if nodes.drain(tx, node_id, is_draining):
+            self._note(tx, "node_drained" if is_draining else "node_resumed", node_id)
+        return before, replace(before, status="draining" if is_draining else "live")
+
+    def offer(self, tx: Tx) -> None:
+        """The job types that this node has now, for others to know."""
+        if nodes.offer(tx, self.node_id, self.life, self._card().job_types):
+            nodes.settings_changed(tx)
+            tx.announce("nodes")
+
+    def everybody(self, tx: Tx) -> list[Node]:
+        """Every node that was ever seen, by name; of this one what it can run now, which may not be stored yet."""
+        own = tuple(sorted(self.job_types))
+        return [replace(node, job_types=own) if node.node_id == self.node_id else node for node in nodes.all_of_them(tx)]
+
+    def others(self, tx: Tx) -> Others:
+        """Resources are counted where they were, also while their node is away."""
+        everybody = nodes.all_of_them(tx)
+        rest = [node for node in everybody if node.node_id != self.node_id]
+        return Others(
+            frozenset(resource for node in rest for resource in node.resources),
+            frozenset(job_type for node in rest if node.is_live for job_type in node.job_types),
+            any(node.node_id == self.node_id and node.status == "draining" for node in everybody),
+        )
+
+    @property
+    def job_types(self) -> list[str]:
+        return self._job_types.names()
+
+    def _card(self) -> Card:
+        return self.card._replace(job_types=sorted(self.job_types))
+
+    def _note(self, tx: Tx, type: str, node_id: str) -> None:
+        nodes.settings_changed(tx)
+        tx.announce("nodes")
+        if self._is_shared:
+            self._events.note(tx, type, self._clock.now(), None, details={"node_id": node_id})

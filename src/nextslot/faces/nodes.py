@@ -1,0 +1,28 @@
+"""Nodes: the machines that share the database, as the HTTP layer and the command line see them."""
+
+from ..engine.audit import AuditLog
+from ..engine.nodes import NodeRegistry
+from ..model import Node
+from ..store.store import Tx
+from .access import Access
+
+
+class Nodes:
+    def __init__(self, access: Access, registry: NodeRegistry, audit: AuditLog) -> None:
+        self._access = access
+        self._registry = registry
+        self._audit = audit
+
+    async def list(self) -> list[Node]:
+        """Every node that was ever seen, by name."""
+        return await self._access.read(self._registry.everybody)
+
+    async def drain(self, node_id: str, undo: bool = False) -> Node:
+        """It starts nothing more, what runs there finishes, and others take the queue; `undo` lets it work again."""
+
+        def work(tx: Tx) -> Node:
+            before, after = self._registry.drain(tx, node_id, not undo)
+            self._audit.changed(tx, {"status": before.status}, {"status": after.status})
+            return after
+
+        return await self._access.write(work)
