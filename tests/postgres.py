@@ -73,6 +73,14 @@ class Server:
             self._process.wait(30)
             self._process = None
 
+    def listen(self, address: str) -> None:
+        """On the network too, to whoever is there."""
+        with (self._data / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all samenet trust\n")
+        self._settings["listen_addresses"] = address
+        self.stop()
+        self.start()
+
     def remove(self) -> None:
         self.stop(signal.SIGQUIT)
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -18,7 +18,7 @@ import psycopg
 from psycopg import sql
 
 from .membership import LOST, TOPICS, Seat
-from .postgres_session import Address, Keys
+from .postgres_session import VIGILANCE, Address, Keys
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -111,6 +111,7 @@ class Lease:
 
     async def _hold(self, connection: Connection) -> None:
         """As long as the connection lasts."""
+        await self._in_time(connection.execute(VIGILANCE))
         is_listening, since = False, time.monotonic()
         for topic in TOPICS:
             if topic != "events":

@@ -41,6 +41,13 @@ select set_config('enable_seqscan', 'off', false), set_config('jit', 'off', fals
 # Whose mark it is that an offline command leaves: no node can have this name.
 OFFLINE = "-"
 _MARKS = "create table if not exists commit_marks (node text not null primary key, mark bigint not null)"
+# A node that the network has swallowed, or that stands still in the middle of a transaction, must not keep its locks:
+# the server notices well before the lease is over, and gives them to others.
+VIGILANCE = """
+select set_config('tcp_keepalives_idle', '5', false), set_config('tcp_keepalives_interval', '2', false),
+    set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', '10000', false),
+    set_config('idle_in_transaction_session_timeout', '30s', false)
+"""
 _MIGRATIONS = "create table if not exists schema_migrations (version bigint primary key, name text)"
 
 _UNAVAILABLE = (
@@ -125,6 +132,7 @@ def connect(address: Address, name: str, synchronous: str = "FULL") -> Connectio
         connection.prepared_max = 1000
         _refuse_unfit(connection, address)
         connection.execute(_SETTINGS, prepare=False)
+        connection.execute(VIGILANCE, prepare=False)
         _promise(connection, synchronous)
     except BaseException:
         connection.close()
