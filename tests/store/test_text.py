@@ -105,7 +105,7 @@ HOT = {
     "legacy.total": "jobs_by_legacy",
     "legacy.all": "jobs_by_legacy",
     "legacy.running": "jobs_worker",
-    "lanes.of_office": "lanes_ready",
+    "lanes.of_office": "lanes_class",
     "lanes.first_open": "lanes_open",
     "lanes.next_open": "lanes_open",
     "offices.roots": "jobs_by_office",
@@ -166,7 +166,7 @@ def test_a_rule_becomes_a_trigger_that_refuses() -> None:
     assert connection.execute("select a from t").fetchall() == [(1,)]
 
 
-def test_a_rule_undoes_its_statement_and_no_more() -> None:
+def test_a_rule_ends_the_transaction() -> None:
     rule = "rule no_two before insert on t refuse 'no' when new.a = 2;"
     connection = schema(f"create table t (a {{int}} not null primary key) {{table}};\n{rule}")
     connection.execute("begin")
@@ -175,8 +175,33 @@ def test_a_rule_undoes_its_statement_and_no_more() -> None:
     with pytest.raises(apsw.ConstraintError):
         connection.execute("insert into t values (3), (2)")
 
-    connection.execute("commit")
-    assert connection.execute("select a from t").fetchall() == [(1,)]
+    assert not connection.in_transaction
+    assert connection.execute("select a from t").fetchall() == []
+
+
+@pytest.mark.parametrize(
+    "refused", ["insert into t values (1)", "insert into t values (-1)", "insert into t values (null)"]
+)
+def test_a_statement_that_a_constraint_refuses_ends_the_transaction_too(refused: str) -> None:
+    connection = schema("create table t (a {int} not null primary key check (a > 0)) {table};")
+    connection.execute("begin")
+    connection.execute("insert into t values (1)")
+
+    with pytest.raises(apsw.ConstraintError):
+        connection.execute(text.sqlite_statement(refused))
+
+    assert not connection.in_transaction
+
+
+def test_a_row_whose_parent_is_missing_is_refused_by_the_commit() -> None:
+    parent = "create table p (a {int} not null primary key) {table};"
+    connection = schema(f"{parent}\ncreate table t (a {{int}} not null primary key, b {{int}} references p) {{table}};")
+    connection.pragma("foreign_keys", True)
+    connection.execute("begin")
+    connection.execute("insert into t values (1, 2)")
+
+    with pytest.raises(apsw.ConstraintError, match="FOREIGN KEY"):
+        connection.execute("commit")
 
 
 @pytest.mark.parametrize("event", ["insert", "delete", "update", "update of a", "update of a, b"])
