@@ -50,12 +50,15 @@ def test_every_statement_is_one_that_SQLite_understands(empty: apsw.Connection, 
 
 
 def test_an_insert_of_many_rows_is_that_of_one_with_its_row_repeated() -> None:
-    many = text.many_rows("insert into t (a, b, c)\nvalues (:b, ':no', :a)", 2)
+    many = text.many_rows("insert into t (a, b, c, d)\nvalues (:b, ':no', :a, :b)", ("b", "a"), 2)
 
-    assert many is not None
-    sql, lined_up = many
-    assert sql == "insert into t (a, b, c)\nvalues (?, ':no', ?), (?, ':no', ?)"
-    assert lined_up({"a": 1, "b": 2}) == (2, 1)
+    assert many == "insert into t (a, b, c, d)\nvalues (?1, ':no', ?2, ?1), (?3, ':no', ?4, ?3)"
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b",), ("b", "a", "c")])
+def test_rows_are_in_the_order_of_the_statement(names: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="are not the parameters, in their order"):
+        text.many_rows("insert into t (a, b) values (:b, :a)", names, 2)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +68,10 @@ def test_an_insert_of_many_rows_is_that_of_one_with_its_row_repeated() -> None:
         "insert into t (a, b) values (:a, coalesce(:b, 1))",
         "insert into t (a, b) select :a, :b",
         "update t set a = :a where b = :b",
-        "insert into t (a, b) values (:a, 1)",
     ],
 )
 def test_what_is_more_than_an_insert_of_parameters_is_left_alone(sql: str) -> None:
-    assert text.many_rows(sql, 2) is None
+    assert text.many_rows(sql, ("a", "b"), 2) is None
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS))

@@ -1,12 +1,12 @@
 """Events: noted while a transaction works, appended in one go before it commits, and followed by whoever listens."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 from ..clock import Instant
 from ..errors import Unavailable
 from ..meters import Meters, Tally, Unmeasured
-from ..model import Event
+from ..model import Event, Job
 from ..store import events
 from ..store.store import Store, Tx
 
@@ -31,7 +31,11 @@ class EventLog:
         run_id: str | None = None,
         details: Mapping[str, object] | None = None,
     ) -> None:
-        tx.local(_Noted).events.append(events.values(type, now, office_id, job_id, run_id, details))
+        tx.local(_Noted).events.append(events.noted(type, now, office_id, job_id, run_id, details))
+
+    def note_jobs(self, tx: Tx, type: str, now: Instant, jobs: Iterable[Job]) -> None:
+        """The same event of many jobs."""
+        tx.local(_Noted).events += [events.Noted(type, job.office_id, job.job_id, None, "{}", now) for job in jobs]
 
     def noted(self, tx: Tx) -> int:
         """How many events this transaction has noted so far."""
@@ -46,7 +50,7 @@ class EventLog:
         noted = tx.local(_Noted).events
         if noted:
             events.append(tx, noted)
-            tally = self._meters.tally(noted)
+            tally = self._meters.tally((event.type, event.office_id) for event in noted)
             tx.after_commit(lambda: self._committed(tally))
 
     async def follow(self, store: Store, after: int) -> AsyncIterator[Event]:
@@ -94,4 +98,4 @@ class EventLog:
 
 class _Noted:
     def __init__(self, tx: Tx) -> None:
-        self.events: list[events.Values] = []
+        self.events: list[events.Noted] = []

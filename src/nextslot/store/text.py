@@ -12,11 +12,9 @@ which becomes a trigger in whatever form the database has for one.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from importlib import resources
-from operator import itemgetter
-from typing import Any
 
 _NAME = re.compile(r"^-- ([a-z_]+): .+$", re.MULTILINE)
 _INCLUDE = re.compile(r"\{([a-z_.]+)\}")
@@ -80,17 +78,23 @@ def postgres_parameters(sql: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def many_rows(sql: str, count: int) -> tuple[str, Callable[[Mapping[str, object]], tuple[Any, ...]]] | None:
-    """An insert of one row as one of many, with parameters by their place, and how to line up a row's values for it.
+def many_rows(sql: str, names: tuple[str, ...], count: int) -> str | None:
+    """An insert of one row as one of many, with parameters by their place; None if it is not a plain insert.
 
-    None if it is something else than a plain insert.
+    The names must be the statement's own, in its order: rows of values are bound by their place.
     """
+    if tuple(dict.fromkeys(token[1] for token in _TOKEN.finditer(sql) if token[1])) != names:
+        raise ValueError(f"{names} are not the parameters, in their order, of: {sql}")
     insert = _INSERT.match(sql)
-    names = [token[1] for token in _TOKEN.finditer(sql) if token[1]]
-    if insert is None or len(names) < 2:
+    if insert is None:
         return None
-    row = _TOKEN.sub(lambda token: "?" if token[1] else token[0], " ".join(insert[2].split()))
-    return f"{insert[1]} {', '.join([f'({row})'] * count)}", itemgetter(*names)
+    values = " ".join(insert[2].split())
+    places = {name: place for place, name in enumerate(names, start=1)}
+
+    def row(before: int) -> str:
+        return _TOKEN.sub(lambda token: f"?{before + places[token[1]]}" if token[1] else token[0], values)
+
+    return f"{insert[1]} {', '.join(f'({row(number * len(names))})' for number in range(count))}"
 
 
 def _common_statements() -> dict[str, str]:
