@@ -1,7 +1,8 @@
 """Events: noted while a transaction works, appended in one go before it commits, and followed by whoever listens."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import aclosing
 
 from ..clock import Instant
 from ..errors import Unavailable
@@ -55,14 +56,21 @@ class EventLog:
 
     async def follow(self, store: Store, after: int) -> AsyncIterator[Event]:
         """Every event from a number on, oldest first, and then each new one as it comes, until the scheduler stops."""
+        async with aclosing(self.follow_pages(store, after)) as pages:
+            async for page in pages:
+                for event in page:
+                    yield event
+
+    async def follow_pages(self, store: Store, after: int) -> AsyncGenerator[list[Event], None]:
+        """The same, as many at a time as are there."""
         follower = self._meters.follow(after)
         try:
             while True:
                 news, is_closing = self._news, self._is_closing
                 page = await self._page(store, follower.at)
-                for event in page or ():
-                    yield event
-                    follower.at = event.seq
+                if page:
+                    yield page
+                    follower.at = page[-1].seq
                 if page is None or (not page and is_closing):
                     return
                 if not page:
