@@ -193,8 +193,10 @@ def connect(path: Path, synchronous: str, vfs: str | None = None) -> apsw.Connec
     connection.pragma("foreign_keys", True)
     # A statement that a rule may refuse keeps what it would have to undo: in memory, not in a file (22 → 16 µs a row).
     connection.pragma("temp_store", 2)
-    # 64 MiB at most: a request of 100,000 jobs would write its pages again and again with the usual 2 (bench/graph.py).
-    connection.pragma("cache_size", -65536)
+    # Pages that were read may take 8 MiB, so that a long queue takes no memory (bench/memory.py); what a transaction
+    # changes may take 64: with less a request of 100,000 jobs writes its pages again and again (bench/graph.py).
+    connection.pragma("cache_size", -8192)
+    connection.pragma("cache_spill", 16384)
     # Else INSERT OR REPLACE deletes rows without asking the triggers.
     connection.pragma("recursive_triggers", True)
     return connection
