@@ -1,6 +1,6 @@
 """How many events a reader can take: stored ones and new ones, in the process and over HTTP as server-sent events.
 
-    uv run python bench/stream.py [--events 30000] [--rounds 3]
+    uv run python -m bench.stream [--events 30000] [--rounds 3]
 
 Stored ones are those of jobs that were queued before the reader came. New ones are read while the jobs are handed in,
 in batches of 1,000, so that their rate is that of writing and reading together. The HTTP server (uvicorn) and its

@@ -51,7 +51,7 @@ def sqlite_statement(sql: str) -> str:
     """What is refused ends the transaction, as it does on PostgreSQL, and not the statement alone.
 
     Whoever opened it gives it up anyway; and a statement that may have to be undone by itself would keep a copy of each
-    page that it changes (`jobs.start`: 46 → 14 µs).
+    page that it changes (the writes of a hand-over: 122 → 106 µs).
     """
     return _WRITE.sub(r"\1 or rollback", sql)
 
