@@ -1,6 +1,6 @@
 """What a job costs when it comes with many others: CPU time through the Python API and through the batch route.
 
-    uv run python bench/bulk.py [--size 10000] [--rounds 10]
+    uv run python -m bench.bulk [--size 10000] [--rounds 10]
 
 CPU time of the whole process (all its threads), so that a busy machine does not show; the queue is paused, every batch
 is durable when it is answered. The route is called in this process, without a socket.

@@ -6,6 +6,7 @@ noted on the event loop, so nothing here is locked; what comes after a commit is
 
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -79,8 +80,8 @@ class Meters(Protocol):
     def read(self, seconds: float, is_failed: bool) -> None:
         """A read, with its wait for a connection."""
 
-    def tally(self, events: Iterable[Mapping[str, object]]) -> Tally:
-        """A transaction's events, counted on the thread that stores them."""
+    def tally(self, events: Iterable[tuple[str, str | None]]) -> Tally:
+        """A transaction's events, by type and office, counted on the thread that stores them."""
 
     def happened(self, tally: Tally) -> None:
         """They are committed."""
@@ -111,7 +112,7 @@ class Unmeasured:
 
     def read(self, seconds: float, is_failed: bool) -> None: ...
 
-    def tally(self, events: Iterable[Mapping[str, object]]) -> Tally:
+    def tally(self, events: Iterable[tuple[str, str | None]]) -> Tally:
         return {}
 
     def happened(self, tally: Tally) -> None: ...
@@ -162,12 +163,8 @@ class ProcessMeters:
         if is_failed:
             self.failures["read"] += 1
 
-    def tally(self, events: Iterable[Mapping[str, object]]) -> Tally:
-        counts: dict[tuple[str, str | None], int] = {}
-        for event in events:
-            key: tuple[str, str | None] = (event["type"], event["office_id"])  # type: ignore[assignment]
-            counts[key] = counts.get(key, 0) + 1
-        return counts
+    def tally(self, events: Iterable[tuple[str, str | None]]) -> Tally:
+        return Counter(events)
 
     def happened(self, tally: Tally) -> None:
         for (event, office_id), count in tally.items():

@@ -655,6 +655,10 @@ class Scheduler:
         """Every event from a number on, oldest first, and then each new one as it comes."""
         return self._events.follow(self._access.store, after)
 
+    def event_pages(self, after: int = 0) -> AsyncIterator[list[Event]]:
+        """The same, as many at a time as are there: for who passes them on."""
+        return self._events.follow_pages(self._access.store, after)
+
     async def wait(self, job_id: str) -> Ended:
         """Waits until the chain of a job has ended, retries included."""
         job = await self.job(job_id)

@@ -118,7 +118,7 @@ async def nothing(scheduler: Scheduler) -> None:
 
 def allows(connection: apsw.Connection, before: DirectStatus, after: DirectStatus) -> bool:
     """Whether plain SQL may make this move."""
-    connection.execute("savepoint attempt")
+    connection.execute("begin")
     try:
         connection.execute(
             "insert into direct_executions (direct_id, arrival, office_id, lane_id, job_type, params, status,"
@@ -134,7 +134,8 @@ def allows(connection: apsw.Connection, before: DirectStatus, after: DirectStatu
     else:
         return True
     finally:
-        connection.execute("rollback to attempt")
+        if connection.in_transaction:  # What is refused has ended it.
+            connection.execute("rollback")
 
 
 def way_to(status: DirectStatus) -> list[DirectStatus]:

@@ -156,7 +156,8 @@ def test_every_field_of_what_comes_back_is_listed(value: Any) -> None:
         listed = listed - {"NewJob", "key", "urgent"} | {field.name for field in fields(NewJob)} - {"key", "urgent"}
     worked_out = {name for name, _ in inspect.getmembers(value, lambda member: isinstance(member, property))}
     nested = {"name", "path", "size"} if value in (Run, Direct) else set()
-    assert listed == {field.name for field in fields(value)} | worked_out | nested
+    own = value._fields if value is Job else [field.name for field in fields(value)]
+    assert listed == {*own} | worked_out | nested
 
 
 def test_every_error_and_its_code_is_listed() -> None:
@@ -174,11 +175,14 @@ def test_every_type_of_event_that_the_code_emits_is_listed() -> None:
     assert listed == set(noted_types()) | set(settled_types())
 
 
+NOTING = ("note", "note_jobs")
+
+
 def noted_types() -> Iterator[str]:
-    """The words that the source gives to EventLog.note."""
+    """The words that the source gives to EventLog."""
     for path in (ROOT / "src/nextslot").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "note" and len(node.args) > 2:
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in NOTING and len(node.args) > 2:
                 word = node.args[1]
                 if isinstance(word, ast.Constant):
                     yield word.value  # type: ignore[misc]

@@ -1,7 +1,6 @@
 """Section 2 of the specification: a job, its run, and what may change of them."""
 
 import asyncio
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -51,8 +50,8 @@ def test_a_job_is_stored_as_it_was_answered(tmp_path: Path) -> None:
         )
 
         assert await scheduler.job(job.job_id) == job
-        assert await scheduler.job(first.job_id) == replace(
-            first, status=JobStatus.RUNNING, started_at=first.created_at, worker_id="local/slot-1"
+        assert await scheduler.job(first.job_id) == first._replace(
+            status=JobStatus.RUNNING, started_at=first.created_at, worker_id="local/slot-1"
         )
 
     with_counts(tmp_path, main)
@@ -311,7 +310,7 @@ def test_params_of_a_queued_job_are_checked_again_and_used(tmp_path: Path) -> No
         changed = await scheduler.change(job.job_id, params={"seconds": 2, "x": 2})
         ended = await scheduler.wait(job.job_id)
 
-        assert changed == replace(job, params={"seconds": 2, "x": 2})
+        assert changed == job._replace(params={"seconds": 2, "x": 2})
         assert ended.run is not None
         assert (ended.run.params_snapshot, ended.result) == ({"seconds": 2, "x": 2}, {"x": 2})
 
@@ -638,7 +637,7 @@ def is_allowed(connection: Any, old: JobStatus, new: JobStatus) -> bool:
         "RUNNING": "started_at = coalesce(started_at, 1), finished_at = null, cancelled_at = null",
         "CANCELLED": "finished_at = 2, cancelled_at = 2",
     }[new]
-    connection.execute("savepoint attempt")
+    connection.execute("begin")
     try:
         if new is JobStatus.RUNNING and old is JobStatus.QUEUED:
             connection.execute(
@@ -654,8 +653,8 @@ def is_allowed(connection: Any, old: JobStatus, new: JobStatus) -> bool:
     else:
         return True
     finally:
-        connection.execute("rollback to attempt")
-        connection.execute("release attempt")
+        if connection.in_transaction:  # What is refused has ended it.
+            connection.execute("rollback")
 
 
 def watch_commits(scheduler: Scheduler, directory: Path, seen: set[tuple[str, str | None]]) -> None:

@@ -1,6 +1,5 @@
 """Many jobs at once: what is worked out or stored for several together is what each of them would get alone."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,7 +67,7 @@ def test_a_row_that_the_database_refuses_takes_those_before_it_along(tmp_path: P
     async def main(scheduler: Scheduler) -> None:
         await scheduler.pause()
         (made,) = await scheduler.submit_many([NewJob(job_type="work")])
-        copies = [replace(made, job_id=f"copy {n}", chain_id=f"copy {n}") for n in range(MANY)]
+        copies = [made._replace(job_id=f"copy {n}", chain_id=f"copy {n}") for n in range(MANY)]
 
         with pytest.raises(Refused, match="exists"):
             await scheduler._access.write(lambda tx: jobs.insert(tx, [*copies[:60], made, *copies[60:]]))
@@ -81,4 +80,4 @@ def test_a_row_that_the_database_refuses_takes_those_before_it_along(tmp_path: P
 
 def _kind(job: Job) -> Job:
     """The job without what makes it this one."""
-    return replace(job, job_id="", chain_id="", position=0)
+    return job._replace(job_id="", chain_id="", position=0)

@@ -228,6 +228,6 @@ def a_job(status: JobStatus, **fields: object) -> Job:
     known = {
         "job_id": "j", "office_id": "default", "lane_id": 1, "job_type": "work", "params": {}, "status": status,
         "priority": 0, "position": 1, "created_at": Instant(1), "queued_at": Instant(1), "chain_id": "j",
-        "retry_policy": RetryPolicy(), "on_dependency_failure": OnDependencyFailure.WAIT,
+        "retry_policy": RetryPolicy(), "on_dependency_failure": OnDependencyFailure.WAIT, "resources": {},
     }  # fmt: skip
     return Job(**{**known, **fields})  # type: ignore[arg-type]

@@ -128,5 +128,6 @@ def a_job(**fields: Any) -> Job:
         "chain_id": "j",
         "retry_policy": RetryPolicy(),
         "on_dependency_failure": OnDependencyFailure.WAIT,
+        "resources": {},
     }
     return Job(**(queued | fields))

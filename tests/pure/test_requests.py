@@ -4,6 +4,7 @@ import enum
 import json
 import typing
 from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any, Literal, NamedTuple
 
 import pytest
@@ -400,3 +401,29 @@ def test_text_is_bounded_and_must_be_storable() -> None:
     assert requests.is_storable("text")
     assert not requests.is_storable("nul\0")
     assert not requests.is_storable("\udc00")
+
+
+# Requests that are alike.
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(NewJob) if field.name != "params"])
+def test_two_requests_that_differ_in_anything_but_parameters_are_not_of_one_form(name: str) -> None:
+    one = NewJob(job_type="work", params={"x": 1})
+    other = replace(one, params={"x": 2})
+
+    assert requests.form(one) == requests.form(other)
+    assert requests.form(one) != requests.form(replace(other, **{name: ["something else"]}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "equal"),
+    [
+        ("priority", 1, True), ("priority", 1, 1.0), ("urgent", False, 0), ("timeout_seconds", 1, True),
+        ("stall_timeout_seconds", 1, True), ("resources", {"disk": 1}, {"disk": True}),
+        ("retry_policy", {"max_attempts": 1}, {"max_attempts": True}), ("depends_on", ["a"], ["a"]),
+    ],
+)  # fmt: skip
+def test_what_is_equal_and_yet_may_be_wrong_is_not_of_one_form(name: str, value: object, equal: object) -> None:
+    right, maybe = (NewJob(job_type="work", **{name: given}) for given in (value, equal))  # type: ignore[arg-type]
+
+    assert requests.form(right) != requests.form(maybe)

@@ -61,11 +61,11 @@ class Noted:
     """Something that lives with a transaction."""
 
     def __init__(self, tx: Tx) -> None:
-        self.values: list[events.Values] = []
+        self.values: list[events.Noted] = []
 
 
-def event(word: str, details: str = "{}") -> events.Values:
-    return {**events.values(word, Instant(1), None), "details": details}
+def event(word: str, details: str = "{}") -> events.Noted:
+    return events.noted(word, Instant(1), None)._replace(details=details)
 
 
 def say(word: str, *, answer: Any = "said", details: str = "{}") -> Callable[[Tx], Any]:

@@ -8,7 +8,7 @@ scheduler wrote a database. An attack is refused with its message, and everythin
 import asyncio
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,20 @@ class Attacked:
         with pytest.raises(databases.REFUSALS, match=there):
             self.run(sql, **values)
 
+        assert contents(self.connection) == before
+
+    def refuses_in_a_transaction(self, begun: Sequence[str], message: str, sql: str, **values: Any) -> None:
+        """As `refuses`, after other statements; what was refused ends the transaction, so nothing of it stays."""
+        before = contents(self.connection)
+        self.run("begin")
+        for statement in begun:
+            self.run(statement)
+
+        with pytest.raises(databases.REFUSALS, match=self.spoken(message)):
+            self.run(sql, **values)
+
+        if self.connection.in_transaction:
+            self.run("rollback")
         assert contents(self.connection) == before
 
     def copy(self, verb: str, table: str, source: str, **changes: str) -> str:
@@ -802,11 +816,12 @@ def test_events_are_only_appended(db: Attacked) -> None:
 
 def test_the_number_of_an_event_is_never_given_again(db: Attacked) -> None:
     [(last,)] = db.run("select max(seq) from events")
+    maintenance = "insert into maintenance values ('retention', 1)"
+
+    db.refuses_in_a_transaction([maintenance], "the newest event is kept", "delete from events")
+
     db.run("begin")
-    db.run("insert into maintenance values ('retention', 1)")
-
-    db.refuses("the newest event is kept", "delete from events")
-
+    db.run(maintenance)
     db.run("delete from events where seq < :last", last=last)
     db.run("insert into events (type, details, timestamp) values ('new', '{}', 1)")
     assert db.run("select seq from events order by seq") == [(last,), (last + 1,)]
@@ -1055,13 +1070,12 @@ def test_maintenance_cannot_be_made_to_last(db: Attacked) -> None:
 
 
 def test_maintenance_allows_no_change_of_what_is_there(db: Attacked) -> None:
-    db.run("begin")
-    db.run("insert into maintenance values ('test', 1)")
+    begun = ["insert into maintenance values ('test', 1)"]
 
-    db.refuses(MOVES, "update jobs set status = 'QUEUED' where job_id = :running")
-    db.refuses(FROZEN, "update jobs set params = '[]' where job_id = :running")
-    db.refuses(RUN_ONCE, "update runs set error = 'other' where job_id = :failed")
-    db.refuses(EVENTS, "update events set type = 'other'")
+    db.refuses_in_a_transaction(begun, MOVES, "update jobs set status = 'QUEUED' where job_id = :running")
+    db.refuses_in_a_transaction(begun, FROZEN, "update jobs set params = '[]' where job_id = :running")
+    db.refuses_in_a_transaction(begun, RUN_ONCE, "update runs set error = 'other' where job_id = :failed")
+    db.refuses_in_a_transaction(begun, EVENTS, "update events set type = 'other'")
 
 
 def test_maintenance_left_on_by_a_plain_connection_ends_when_a_scheduler_opens_the_file(tmp_path: Path) -> None:
@@ -1116,12 +1130,10 @@ def test_a_key_cannot_be_replaced(db: Attacked) -> None:
 
 @pytest.mark.parametrize("scope", ["read", "submit", "operate"])
 def test_the_first_key_is_an_admin_key(db: Attacked, scope: str) -> None:
-    db.run("begin")
-    db.run("insert into maintenance values ('test', 1)")
-    db.run("delete from api_keys")
-    db.run("delete from maintenance")
+    begun = ["insert into maintenance values ('test', 1)", "delete from api_keys", "delete from maintenance"]
 
-    db.refuses(
+    db.refuses_in_a_transaction(
+        begun,
         FIRST_KEY,
         "insert into api_keys (key_id, name, digest, scope, created_at) values ('new', 'new', 'new', :scope, 1)",
         scope=scope,

@@ -51,9 +51,11 @@ def _resumed(request: Request, after: int) -> int:
 
 async def _followed(scheduler: Scheduler, wanted: EventFilter, after: int) -> AsyncGenerator[bytes, None]:
     last = after
-    async for one in scheduler.events(after):
-        last = one.seq
-        if wanted.takes(one):
-            yield event(representation.event(one), event=one.type, id=str(one.seq))
+    # What is there is sent together: a message of its own for each would take ten times as long.
+    async for some in scheduler.event_pages(after):
+        last = some[-1].seq
+        taken = [event(representation.event(one), event=one.type, id=str(one.seq)) for one in some if wanted.takes(one)]
+        if taken:
+            yield b"".join(taken)
     # Only a scheduler that stops ends it: whoever comes back with this number misses nothing.
     yield event({"after": last}, event="end", id=str(last))

@@ -1,13 +1,13 @@
 """Events: noted while a transaction works, appended in one go before it commits, and followed by whoever listens."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 
 from ..clock import Instant
 from ..errors import Unavailable
 from ..meters import Meters, Tally, Unmeasured
-from ..model import Event
+from ..model import Event, Job
 from ..store import events
 from ..store.store import Store, Tx
 
@@ -51,7 +51,11 @@ class EventLog:
         run_id: str | None = None,
         details: Mapping[str, object] | None = None,
     ) -> None:
-        tx.local(_Noted).events.append(events.values(type, now, office_id, job_id, run_id, details))
+        tx.local(_Noted).events.append(events.noted(type, now, office_id, job_id, run_id, details))
+
+    def note_jobs(self, tx: Tx, type: str, now: Instant, jobs: Iterable[Job]) -> None:
+        """The same event of many jobs."""
+        tx.local(_Noted).events += [events.Noted(type, job.office_id, job.job_id, None, "{}", now) for job in jobs]
 
     def noted(self, tx: Tx) -> int:
         """How many events this transaction has noted so far."""
@@ -67,20 +71,27 @@ class EventLog:
         if noted:
             events.append(tx, noted)
             tx.announce("events")
-            tally = self._meters.tally(noted)
+            tally = self._meters.tally((event.type, event.office_id) for event in noted)
             tx.after_commit(lambda: self._committed(tally))
 
     async def follow(self, store: Store, after: int) -> AsyncIterator[Event]:
         """Every event from a number on, oldest first, and then each new one as it comes, until the scheduler stops."""
+        async with aclosing(self.follow_pages(store, after)) as pages:
+            async for page in pages:
+                for event in page:
+                    yield event
+
+    async def follow_pages(self, store: Store, after: int) -> AsyncGenerator[list[Event], None]:
+        """The same, as many at a time as are there."""
         follower = self._meters.follow(after)
         try:
             with self.listening():
                 while True:
                     news, is_closing = self._news, self._is_closing
                     page = await self._page(store, follower.at)
-                    for event in page or ():
-                        yield event
-                        follower.at = event.seq
+                    if page:
+                        yield page
+                        follower.at = page[-1].seq
                     if page is None or (not page and is_closing):
                         return
                     if not page:
@@ -117,4 +128,4 @@ class EventLog:
 
 class _Noted:
     def __init__(self, tx: Tx) -> None:
-        self.events: list[events.Values] = []
+        self.events: list[events.Noted] = []

@@ -1,8 +1,9 @@
 """Intake: what a request becomes: it is checked, completed with defaults, and put into the queue, all or nothing."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from ..clock import Instant
 from ..errors import Invalid, NotFound, Problem, UnknownJobType
@@ -37,8 +38,7 @@ MAX_BATCH = 100_000
 MOST_PROBLEMS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(NamedTuple):
     """A job for a request: made now, or the one that was there already."""
 
     job: Job
@@ -63,6 +63,10 @@ class _Known:
     def __init__(self) -> None:
         self.offices: dict[str, Office] = {}
         self.terms: dict[tuple[object, ...], _Terms] = {}
+        # What the last one said and needed, and the job that follows from it: the next one is often like it.
+        self.form: tuple[object, ...] = ()
+        self.needs: Mapping[str, int] = {}
+        self.prototype: Job | None = None
 
 
 class Intake:
@@ -176,7 +180,7 @@ class Intake:
         added = {name: units for name, units in job.resources.items() if units > own.get(name, 0)}
         resources = self._resources(office, job.role, job.job_type, job_type.needs(params), added)
         lane_id = self._lanes.lane_for(tx, office, job.role, job.job_type, resources)
-        changed = replace(job, params=params, resources=resources, lane_id=lane_id)
+        changed = job._replace(params=params, resources=resources, lane_id=lane_id)
         return self._queue.change_params(tx, job, changed, now)
 
     # From requests to jobs.
@@ -247,13 +251,17 @@ class Intake:
     def check(self, wanted: Sequence[NewJob], now: Instant) -> None:
         """Names everything that is wrong, before anything is looked up by what the requests say."""
         problems: list[Problem] = []
+        right: tuple[object, ...] | None = None
         for index, new in enumerate(wanted):
+            form = requests.form(new)
             try:
-                found = self._problems(new, now)
+                # Of one that is like the one before it, which was right, the parameters alone are looked at.
+                found = self._problems_of_params(new) if form == right else self._problems(new, now)
             except UnknownJobType as error:
                 if len(wanted) == 1:
                     raise
                 found = error.problems
+            right = None if found else form
             problems += [Problem(_at(wanted, index, problem.field), problem.problem) for problem in found]
             if len(problems) >= MOST_PROBLEMS:
                 break
@@ -277,6 +285,10 @@ class Intake:
                 raise
             return problems + error.problems
         return problems + self._params_problems(job_type, new.params, is_complete)
+
+    def _problems_of_params(self, new: NewJob) -> list[Problem]:
+        found = requests.params_problems(new.params)
+        return found or self._params_problems(self._job_types.get(new.job_type or ""), new.params)
 
     def _params_problems(
         self, job_type: JobType, params: Mapping[str, Json], is_complete: bool = True
@@ -376,28 +388,41 @@ class Intake:
         group: Group | None = None,
         index: int | None = None,
     ) -> Job:
-        terms = self._terms(tx, new, known)
-        priority = URGENT if new.urgent else new.priority or 0
+        """The job for a request; all but a few of its fields are those of the one before it, if they are alike."""
+        form, needs = requests.form(new), self._job_types.get(new.job_type or "").needs(new.params)
+        like = known.prototype
+        if like is None or form != known.form or needs != known.needs:
+            like = known.prototype = self._prototype(tx, new, needs, known, now, group)
+            known.form, known.needs = form, needs
+        position = self._queue.back(tx, like.office_id, like.priority)
+        draft = like._replace(job_id=job_id, chain_id=job_id, params=new.params, position=position)
+        if group is None:
+            return draft
+        return draft._replace(sequence=index, is_turn=group.mode is GroupMode.PARALLEL or index == 0)
+
+    def _prototype(
+        self, tx: Tx, new: NewJob, needs: Mapping[str, int], known: _Known, now: Instant, group: Group | None
+    ) -> Job:
+        terms = self._terms(tx, new, needs, known)
         failure = new.on_dependency_failure
         return Job(
-            job_id=job_id,
+            job_id="",
             office_id=new.office_id,
             lane_id=terms.lane_id,
             job_type=new.job_type or "",
-            params=new.params,
+            params={},
             status=JobStatus.QUEUED,
-            priority=priority,
-            position=self._queue.back(tx, new.office_id, priority),
+            priority=URGENT if new.urgent else new.priority or 0,
+            position=0,
             created_at=now,
             queued_at=now,
-            chain_id=job_id,
+            chain_id="",
             retry_policy=requests.retry_policy(new.retry_policy, terms.retry_policy),
             on_dependency_failure=OnDependencyFailure(failure) if failure else terms.on_dependency_failure,
             resources=terms.resources,
             template_id=new.template_id,
             schedule_id=new.schedule_id,
             group_id=None if group is None else group.group_id,
-            sequence=None if group is None else index,
             scheduled_for=new.scheduled_for,
             expires_at=new.expires_at,
             role=new.role,
@@ -409,12 +434,10 @@ class Intake:
             unique_key=new.unique_key,
             created_by=new.created_by,
             is_due=new.scheduled_for is None or new.scheduled_for <= now,
-            is_turn=group is None or group.mode is GroupMode.PARALLEL or index == 0,
         )
 
-    def _terms(self, tx: Tx, new: NewJob, known: _Known) -> _Terms:
-        job_type = self._job_types.get(new.job_type or "")
-        own, added = job_type.needs(new.params), resource_units(new.resources)
+    def _terms(self, tx: Tx, new: NewJob, own: Mapping[str, int], known: _Known) -> _Terms:
+        job_type, added = self._job_types.get(new.job_type or ""), resource_units(new.resources)
         kind = (new.office_id, job_type.name, new.role, tuple(own.items()), tuple(added.items()))
         terms = known.terms.get(kind)
         if terms is None:
@@ -471,7 +494,7 @@ class Intake:
         for edge in edges:
             unmet[edge.job_id] = unmet.get(edge.job_id, 0) + (not edge.is_met)
         for job_id, others in waits.items():
-            drafts[job_id] = replace(drafts[job_id], unmet=unmet[job_id], depends_on=tuple(dict.fromkeys(others)))
+            drafts[job_id] = drafts[job_id]._replace(unmet=unmet[job_id], depends_on=tuple(dict.fromkeys(others)))
         if group is not None:
             groups.insert(tx, group)
         self._queue.enqueue(tx, list(drafts.values()), now)

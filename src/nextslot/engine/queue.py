@@ -3,8 +3,8 @@
 It runs nothing, creates no runs and decides no retries.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ..clock import Instant
 from ..errors import AlreadyDispatched, AlreadyFinished, Conflict, Invalid, NotFound
@@ -42,16 +42,14 @@ class QueueManager:
         """New jobs, each at the place it was given by `back`."""
         jobs.insert(tx, new)
         self._tracer.submitted(new)
+        self._events.note_jobs(tx, "job_queued", now, new)
         slate = self._lanes.slate(tx)
-        for job in new:
-            self._events.note(tx, "job_queued", now, job.office_id, job.job_id)
-            if job.retry_of is None:
-                slate.tally(job.lane_id).chains += 1
-            if job.is_ready:
-                slate.add_ready(job.lane_id)
-            if not job.is_due:
-                self._timer.note(tx, job.scheduled_for)
-            self._timer.note(tx, job.expires_at)
+        for lane_id, chains in Counter(job.lane_id for job in new if job.retry_of is None).items():
+            slate.tally(lane_id).chains += chains
+        for lane_id, ready in Counter(job.lane_id for job in new if job.is_ready).items():
+            slate.add_ready(lane_id, ready)
+        for at in {job.expires_at for job in new} | {job.scheduled_for for job in new if not job.is_due}:
+            self._timer.note(tx, at)
 
     # Changing the order.
 
@@ -110,7 +108,7 @@ class QueueManager:
         problems = list(requests.expiry_problems(job.expires_at, scheduled_for or now))
         if problems:
             raise Invalid(problems)
-        changed = replace(job, scheduled_for=scheduled_for, is_due=scheduled_for is None or scheduled_for <= now)
+        changed = job._replace(scheduled_for=scheduled_for, is_due=scheduled_for is None or scheduled_for <= now)
         jobs.reschedule(tx, job_id, scheduled_for, changed.is_due)
         self._count_change(tx, job, changed, now)
         if not changed.is_due:
@@ -129,7 +127,7 @@ class QueueManager:
         if problems:
             raise Invalid(problems)
         jobs.set_title(tx, job_id, title)
-        return replace(job, title=title)
+        return job._replace(title=title)
 
     def _count_change(self, tx: Tx, before: Job, after: Job, now: Instant) -> None:
         """A queued job that is ready now, is no longer, or is so in another lane."""
@@ -235,7 +233,7 @@ class QueueManager:
         )
         # A job that moves may overtake or be overtaken without a limit being to blame; its office looks again.
         self._lanes.slate(tx).office(job.office_id)
-        return replace(job, priority=priority, position=position)
+        return job._replace(priority=priority, position=position)
 
     def _check_reorder(self, job_ids: Sequence[str], found: dict[str, Job]) -> None:
         if not job_ids:

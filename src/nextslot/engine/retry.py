@@ -1,6 +1,6 @@
 """RetryController: makes the job that follows a failed one (DEC-007). It runs nothing and changes no ended job."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..clock import Instant
 from ..errors import Conflict, NotFound
@@ -89,7 +89,7 @@ class RetryController:
     def _bring_forward(self, tx: Tx, job: Job, priority: int | None, now: Instant) -> Job:
         if not job.is_due:
             jobs.reschedule(tx, job.job_id, now, is_due=True)
-            job = replace(job, scheduled_for=now, is_due=True)
+            job = job._replace(scheduled_for=now, is_due=True)
             if job.is_ready:
                 self._lanes.slate(tx).add_ready(job.lane_id)
                 self._events.note(tx, "job_ready", now, job.office_id, job.job_id)
@@ -97,8 +97,7 @@ class RetryController:
 
     def _follow(self, tx: Tx, job: Job, priority: int, scheduled_for: Instant, now: Instant) -> Job:
         """A copy of every field of intent, with new ids and times, at the back of the queue."""
-        follower = replace(
-            job,
+        follower = job._replace(
             job_id=self._chance.new_id(),
             retry_of=job.job_id,
             status=JobStatus.QUEUED,

@@ -128,7 +128,7 @@ class WebhookService:
         ]
         if any(target.is_own for _, target in wanted):
             deliveries.mark_pending(tx, job_id)
-            job = replace(job, webhook_status="pending")
+            job = job._replace(webhook_status="pending")
         content = _job_content(tx, job) if any(not target.is_legacy for _, target in wanted) else {}
         for event, target in wanted:
             body = _legacy_content(tx, job, event, now) if target.is_legacy else content

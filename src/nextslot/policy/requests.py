@@ -49,8 +49,27 @@ def problems(new: NewJob, now: Instant, allow_private: bool = True) -> list[Prob
         *(resource_problems(new.resources) if new.resources is not None else ()),
         *(_policy_problems(new.retry_policy) if new.retry_policy is not None else ()),
         *(webhooks.problems("webhook", new.webhook, allow_private=allow_private) if new.webhook is not None else ()),
-        *(() if _is_plain_object(new.params) else json_problems("params", new.params)),
+        *params_problems(new.params),
     ]
+
+
+def form(new: NewJob) -> tuple[object, ...]:
+    """All that a request says but its parameters: two of one form have the same problems, and become the same job.
+
+    What could be equal and yet not be the same (1 and True) goes by its type too, or by its identity.
+    """
+    return (
+        new.job_type, new.office_id, new.key, new.priority, type(new.priority), new.urgent, type(new.urgent),
+        new.scheduled_for, new.expires_at, id(new.depends_on), new.on_dependency_failure, new.role, new.task_id,
+        new.title, id(new.resources), new.timeout_seconds, type(new.timeout_seconds), new.stall_timeout_seconds,
+        type(new.stall_timeout_seconds), id(new.retry_policy), id(new.webhook), new.unique_key, new.template_id,
+        new.schedule_id, new.created_by,
+    )  # fmt: skip
+
+
+def params_problems(params: Mapping[str, Json]) -> list[Problem]:
+    """Everything that is wrong with parameters, apart from their schema."""
+    return [] if _is_plain_object(params) else list(json_problems("params", params))
 
 
 def _has_numbers(new: NewJob) -> bool:

@@ -13,7 +13,7 @@ NEWEST = "~"
 
 
 def insert(tx: Tx, made: Sequence[Delivery]) -> None:
-    tx.run_many("deliveries.insert", [_values(one) for one in made])
+    tx.run_many("deliveries.insert", _NAMES, map(_row, made))
 
 
 def get(tx: Tx, delivery_id: str) -> Delivery | None:
@@ -119,22 +119,26 @@ def page(
     return [_delivery(row, attempts(tx, row[0])) for row in found]
 
 
-def _values(one: Delivery) -> dict[str, object]:
-    return {
-        "delivery_id": one.delivery_id,
-        "url": one.url,
-        "origin": origin(one.url),
-        "event": one.event,
-        "seq": one.seq,
-        "office_id": one.office_id,
-        "job_id": one.job_id,
-        "webhook_id": one.webhook_id,
-        "signers": codec.dumps(one.signers),
-        "is_own": int(one.is_own),
-        "body": one.body,
-        "headers": codec.dumps(one.headers) if one.headers else None,
-        "now": one.created_at,
-    }
+_NAMES = ("delivery_id", "url", "origin", "event", "seq", "office_id", "job_id", "webhook_id", "signers", "is_own",
+          "body", "headers", "now")  # fmt: skip
+
+
+def _row(one: Delivery) -> Row:
+    return (
+        one.delivery_id,
+        one.url,
+        origin(one.url),
+        one.event,
+        one.seq,
+        one.office_id,
+        one.job_id,
+        one.webhook_id,
+        codec.dumps(one.signers),
+        int(one.is_own),
+        one.body,
+        codec.dumps(one.headers) if one.headers else None,
+        one.created_at,
+    )
 
 
 def _delivery(row: Row, tried: tuple[Attempt, ...] = ()) -> Delivery:

@@ -18,9 +18,8 @@ class Edge(NamedTuple):
 
 
 def insert(tx: Tx, edges: Sequence[Edge]) -> None:
-    tx.run_many("dependencies.insert", [
-        {"job_id": e.job_id, "depends_on": e.depends_on, "chain_id": e.chain_id, "is_met": int(e.is_met)} for e in edges
-    ])  # fmt: skip
+    rows = [(edge.job_id, edge.depends_on, edge.chain_id, int(edge.is_met)) for edge in edges]
+    tx.run_many("dependencies.insert", ("job_id", "depends_on", "chain_id", "is_met"), rows)
 
 
 def meet(tx: Tx, chain_id: str) -> list[str]:

@@ -1,35 +1,38 @@
 """Events: appended in the transaction of what they tell, read from a number on."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from ..clock import Instant
 from ..model import Event
 from . import codec
 from .store import Row, Tx
 
-Values = Mapping[str, object]
+
+class Noted(NamedTuple):
+    """An event that has no number yet, in the order in which `events.append` takes it."""
+
+    type: str
+    office_id: str | None
+    job_id: str | None
+    run_id: str | None
+    details: str
+    timestamp: Instant
 
 
-def values(
+def noted(
     type: str,
     now: Instant,
     office_id: str | None,
     job_id: str | None = None,
     run_id: str | None = None,
     details: Mapping[str, object] | None = None,
-) -> Values:
-    return {
-        "type": type,
-        "office_id": office_id,
-        "job_id": job_id,
-        "run_id": run_id,
-        "details": codec.dumps(details) if details else "{}",
-        "timestamp": now,
-    }
+) -> Noted:
+    return Noted(type, office_id, job_id, run_id, codec.dumps(details) if details else "{}", now)
 
 
-def append(tx: Tx, events: list[Values]) -> None:
-    tx.run_many("events.append", events)
+def append(tx: Tx, events: list[Noted]) -> None:
+    tx.run_many("events.append", Noted._fields, events)
 
 
 def after(tx: Tx, seq: int, limit: int) -> list[Event]:

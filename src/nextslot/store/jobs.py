@@ -1,6 +1,6 @@
 """Jobs: rows to values and back, one function a statement."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..clock import Instant
@@ -84,10 +84,7 @@ class EndingFacts(NamedTuple):
 
 
 def insert(tx: Tx, jobs: Sequence[Job]) -> None:
-    if len(jobs) == 1:
-        tx.run("jobs.insert", **_values(jobs[0]))
-    elif jobs:
-        tx.run_many("jobs.insert", map(_values, jobs))
+    tx.run_many("jobs.insert", _NAMES, _rows(jobs))
 
 
 def get(tx: Tx, job_id: str) -> Job | None:
@@ -374,42 +371,62 @@ def _freed(row: Row) -> Freed:
     return Freed(job_id, office_id, lane_id, unmet == 0 and is_due == 1 and is_turn == 1)
 
 
-def _values(job: Job) -> Mapping[str, object]:
-    return {
-        "job_id": job.job_id,
-        "office_id": job.office_id,
-        "lane_id": job.lane_id,
-        "job_type": job.job_type,
-        "params": codec.dumps(job.params),
-        "priority": job.priority,
-        "position": job.position,
-        "created_at": job.created_at,
-        "queued_at": job.queued_at,
-        "chain_id": job.chain_id,
-        "retry_policy": codec.policy_text(job.retry_policy),
-        "on_dependency_failure": job.on_dependency_failure,
-        "resources": codec.dumps(job.resources),
-        "depends_on": codec.dumps(job.depends_on) if job.depends_on else None,
-        "template_id": job.template_id,
-        "schedule_id": job.schedule_id,
-        "group_id": job.group_id,
-        "sequence": job.sequence,
-        "retry_of": job.retry_of,
-        "scheduled_for": job.scheduled_for,
-        "expires_at": job.expires_at,
-        "role": job.role,
-        "task_id": job.task_id,
-        "title": job.title,
-        "timeout_seconds": job.timeout_seconds,
-        "stall_timeout_seconds": job.stall_timeout_seconds,
-        "webhook": codec.optional(job.webhook),
-        "webhook_status": job.webhook_status,
-        "unique_key": job.unique_key,
-        "created_by": job.created_by,
-        "unmet": job.unmet,
-        "is_due": int(job.is_due),
-        "is_turn": int(job.is_turn),
-    }
+_NAMES = (
+    "job_id", "office_id", "lane_id", "job_type", "params", "priority", "position", "created_at", "queued_at",
+    "chain_id", "retry_policy", "on_dependency_failure", "resources", "depends_on", "template_id", "schedule_id",
+    "group_id", "sequence", "retry_of", "scheduled_for", "expires_at", "role", "task_id", "title", "timeout_seconds",
+    "stall_timeout_seconds", "webhook", "webhook_status", "unique_key", "created_by", "unmet", "is_due", "is_turn",
+)  # fmt: skip
+
+
+def _rows(jobs: Iterable[Job]) -> Iterator[Row]:
+    """What is stored of new jobs, as `_NAMES` has it. What jobs that came together share is written down once."""
+    policy, policy_text = None, ""
+    resources, resources_text = None, ""
+    for job in jobs:
+        if job.retry_policy is not policy:
+            policy, policy_text = job.retry_policy, codec.policy_text(job.retry_policy)
+        if job.resources is not resources:
+            resources, resources_text = job.resources, codec.dumps(job.resources)
+        yield _row(job, policy_text, resources_text)
+
+
+def _row(job: Job, policy: str, resources: str) -> Row:
+    return (
+        job.job_id,
+        job.office_id,
+        job.lane_id,
+        job.job_type,
+        codec.dumps(job.params),
+        job.priority,
+        job.position,
+        job.created_at,
+        job.queued_at,
+        job.chain_id,
+        policy,
+        job.on_dependency_failure,
+        resources,
+        codec.dumps(job.depends_on) if job.depends_on else None,
+        job.template_id,
+        job.schedule_id,
+        job.group_id,
+        job.sequence,
+        job.retry_of,
+        job.scheduled_for,
+        job.expires_at,
+        job.role,
+        job.task_id,
+        job.title,
+        job.timeout_seconds,
+        job.stall_timeout_seconds,
+        codec.optional(job.webhook),
+        job.webhook_status,
+        job.unique_key,
+        job.created_by,
+        job.unmet,
+        int(job.is_due),
+        int(job.is_turn),
+    )
 
 
 def _jobs(rows: Iterable[Row]) -> list[Job]:

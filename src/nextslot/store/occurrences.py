@@ -1,6 +1,7 @@
 """The ledger of schedules: what became of each occurrence; rows to values and back, one function a statement."""
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 from ..clock import Instant
 from ..model import Occurrence, SkipReason
@@ -9,22 +10,8 @@ from .store import Tx
 
 
 def insert(tx: Tx, occurrences: Iterable[Occurrence]) -> None:
-    tx.run_many(
-        "occurrences.insert",
-        [
-            {
-                "schedule_id": one.schedule_id,
-                "instant": one.instant,
-                "until": one.until,
-                "count": one.count,
-                "outcome": one.outcome,
-                "reason": one.reason,
-                "detail": one.detail,
-                "job_id": one.job_id,
-            }
-            for one in occurrences
-        ],
-    )
+    names = ("schedule_id", "instant", "until", "count", "outcome", "reason", "detail", "job_id")
+    tx.run_many("occurrences.insert", names, map(attrgetter(*names), occurrences))
 
 
 def page(tx: Tx, schedule_id: str, before: Instant, limit: int) -> list[Occurrence]:

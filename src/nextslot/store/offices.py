@@ -1,6 +1,7 @@
 """Offices: rows of settings, to values and back; and their jobs as an office lists them, one function a statement."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..clock import Instant
@@ -130,6 +131,8 @@ def _values(office: Office) -> dict[str, object]:
     }
 
 
+# Every request reads its office, and few offices are ever changed.
+@lru_cache(maxsize=1024)
 def _office(row: Row) -> Office:
     return Office(
         office_id=row[0],

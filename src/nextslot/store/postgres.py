@@ -12,7 +12,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -71,9 +71,9 @@ class PostgresTx(TxMemory):
         self._changes += changed
         return changed
 
-    def run_many(self, statement: str, values: Iterable[Mapping[str, object]], /) -> None:
+    def run_many(self, statement: str, names: tuple[str, ...], rows: Iterable[Sequence[object]], /) -> None:
         self._changes += 1
-        self._cursor.executemany(self._statements[statement], list(values))
+        self._cursor.executemany(self._statements[statement], [dict(zip(names, row, strict=True)) for row in rows])
 
     def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
         return self._cursor.execute(text.postgres_parameters(sql), values).fetchall()

@@ -85,7 +85,7 @@ def skipped(tx: Tx, before: Instant, limit: int) -> list[tuple[str, int]]:
 
 
 def drop_skipped(tx: Tx, entries: Iterable[tuple[str, int]]) -> None:
-    tx.run_many("retention.drop_skipped", [{"schedule_id": one, "instant": at} for one, at in entries])
+    tx.run_many("retention.drop_skipped", ("schedule_id", "instant"), entries)
 
 
 def direct(tx: Tx, before: Instant, limit: int) -> list[str]:

@@ -22,9 +22,8 @@ def finish(tx: Tx, run_id: str, outcome: Outcome, now: Instant) -> bool:
         **codec.outcome_values(outcome),
     )
     if changed and outcome.artifacts:
-        tx.run_many("runs.add_artifact", [
-            {"run_id": run_id, "name": a.name, "path": a.path, "size": a.size} for a in outcome.artifacts
-        ])  # fmt: skip
+        rows = [(run_id, one.name, one.path, one.size) for one in outcome.artifacts]
+        tx.run_many("runs.add_artifact", ("run_id", "name", "path", "size"), rows)
     return changed == 1
 
 

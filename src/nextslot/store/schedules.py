@@ -1,6 +1,7 @@
 """Schedules: rows to values and back, one function a statement."""
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import NamedTuple
 
 from ..clock import Instant
@@ -27,7 +28,8 @@ class Progress(NamedTuple):
 
 
 def advance(tx: Tx, progress: Iterable[Progress]) -> None:
-    tx.run_many("schedules.advance", [one._asdict() for one in progress])
+    names = ("last_triggered_at", "next_trigger_at", "accounted_until", "schedule_id")
+    tx.run_many("schedules.advance", names, map(attrgetter(*names), progress))
 
 
 def get(tx: Tx, schedule_id: str) -> Schedule | None:

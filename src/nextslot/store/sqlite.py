@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from pathlib import Path
@@ -58,16 +58,15 @@ class SqliteTx(TxMemory):
         self._connection.execute(self._statements[statement], values)
         return self._connection.changes()
 
-    def run_many(self, statement: str, values: Iterable[Mapping[str, object]], /) -> None:
-        sql, rows = self._statements[statement], iter(values)
-        many = text.many_rows(sql, ROWS_AT_ONCE)
+    def run_many(self, statement: str, names: tuple[str, ...], rows: Iterable[Sequence[object]], /) -> None:
+        sql, left = self._statements[statement], iter(rows)
+        at_once = text.many_rows(sql, names, ROWS_AT_ONCE)
         # What is left over, or was too few, or is no plain insert, goes one by one.
-        while chunk := list(islice(rows, ROWS_AT_ONCE)):
-            if many is None or len(chunk) < ROWS_AT_ONCE:
+        while chunk := list(islice(left, ROWS_AT_ONCE)):
+            if at_once is None or len(chunk) < ROWS_AT_ONCE:
                 self._connection.executemany(sql, chunk)
             else:
-                at_once, lined_up = many
-                self._connection.execute(at_once, tuple(chain.from_iterable(map(lined_up, chunk))))
+                self._connection.execute(at_once, tuple(chain.from_iterable(chunk)))
 
     def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
         return self._connection.execute(sql, values).fetchall()
@@ -209,8 +208,10 @@ def connect(path: Path, synchronous: str, vfs: str | None = None) -> apsw.Connec
     connection.pragma("foreign_keys", True)
     # A statement that a rule may refuse keeps what it would have to undo: in memory, not in a file (22 → 16 µs a row).
     connection.pragma("temp_store", 2)
-    # 64 MiB at most: a request of 100,000 jobs would write its pages again and again with the usual 2 (bench/graph.py).
-    connection.pragma("cache_size", -65536)
+    # Pages that were read may take 8 MiB, so that a long queue takes no memory (bench/memory.py); what a transaction
+    # changes may take 64: with less a request of 100,000 jobs writes its pages again and again (bench/graph.py).
+    connection.pragma("cache_size", -8192)
+    connection.pragma("cache_spill", 16384)
     # Else INSERT OR REPLACE deletes rows without asking the triggers.
     connection.pragma("recursive_triggers", True)
     return connection

@@ -9,7 +9,7 @@ happen outside is given to `tx.after_commit`, which runs it on the event loop on
 A work that raises leaves nothing behind, and its error reaches its caller only.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from .membership import Seat
@@ -32,7 +32,8 @@ class Tx(Protocol):
     def run(self, statement: str, /, **values: object) -> int:
         """Executes a statement and returns how many rows it changed: zero is an answer."""
 
-    def run_many(self, statement: str, values: Iterable[Mapping[str, object]], /) -> None: ...
+    def run_many(self, statement: str, names: tuple[str, ...], rows: Iterable[Sequence[object]], /) -> None:
+        """Executes a statement for each row of values; `names` are its parameters, in the order it has them."""
 
     def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
         """A question that has no name, because a filter put it together: only for `store/pages.py`."""

@@ -37,11 +37,11 @@ create table lanes (
     skipped {int} not null,
     failed {int} not null,
     cancelled {int} not null,
-    completion_us {int} not null,
-    unique (office_id, class_key, local)
+    completion_us {int} not null
 ) {table};
 
-create index lanes_ready on lanes (office_id) where ready > 0;
+-- Also how an office's lanes are found: they are few. An index of those with ready jobs would change with every job.
+create unique index lanes_class on lanes (office_id, class_key, local);
 create index lanes_open on lanes (class_key, turn, lane_id) where is_open = 1;
 
 create table limits (
