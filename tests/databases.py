@@ -161,12 +161,13 @@ class Plain:
         self._connection.execute(sql)
 
     def _run(self, sql: str, values: Sequence[object] | Mapping[str, object] | None) -> "Rows":
-        spelled = sql
         if isinstance(values, Mapping):
-            spelled = text.postgres_parameters(sql)
-        elif values:
-            spelled = sql.replace("%", "%%").replace("?", "%s")
-        cursor = self._connection.execute(spelled, values or None)
+            placed = text.placed(sql)
+            cursor = psycopg.RawCursor(self._connection)
+            cursor.execute(placed.sql, [values[name] for name in placed.names])
+        else:
+            spelled = sql.replace("%", "%%").replace("?", "%s") if values else sql
+            cursor = self._connection.execute(spelled, values or None)
         return Rows(cursor.fetchall() if cursor.description else ())
 
 
@@ -205,8 +206,8 @@ def watched(store: Any, look: Callable[[], None]) -> None:
         return
     commit = store._commit
 
-    def committing(transaction: Any) -> None:
-        commit(transaction)
+    def committing(*transaction: Any) -> None:
+        commit(*transaction)
         look()
 
     store._commit = committing

@@ -183,7 +183,7 @@ class Session:
         of events are exact, whoever else writes."""
         return f"begin; select pg_advisory_xact_lock({self._keys[1]})"
 
-    def closing(self, mark: int) -> str:
+    def closing(self, mark: int | str) -> str:
         return f"update commit_marks set mark = {mark} where node = 'scheduler'; commit"
 
     def stored_mark(self) -> int:

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from pathlib import Path
@@ -56,6 +56,13 @@ class SqliteTx(TxMemory):
     def run(self, statement: str, /, **values: object) -> int:
         self._connection.execute(self._statements[statement], values)
         return self._connection.changes()
+
+    def put(self, statement: str, /, **values: object) -> None:
+        self._connection.execute(self._statements[statement], values)
+
+    def rows_many(self, statement: str, values: Sequence[Mapping[str, object]], /) -> list[Row]:
+        execute = self._connection.execute
+        return [row for one in values for row in execute(self._statements[statement], one).fetchall()]
 
     def run_many(self, statement: str, values: Iterable[Mapping[str, object]], /) -> None:
         sql, rows = self._statements[statement], iter(values)

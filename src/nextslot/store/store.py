@@ -9,8 +9,9 @@ happen outside is given to `tx.after_commit`, which runs it on the event loop on
 A work that raises leaves nothing behind, and its error reaches its caller only.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 Local = TypeVar("Local")
@@ -30,7 +31,17 @@ class Tx(Protocol):
     def run(self, statement: str, /, **values: object) -> int:
         """Executes a statement and returns how many rows it changed: zero is an answer."""
 
-    def run_many(self, statement: str, values: Iterable[Mapping[str, object]], /) -> None: ...
+    def put(self, statement: str, /, **values: object) -> None:
+        """Executes a statement about one row, whose answer nobody needs: now, or before the next that is executed.
+
+        What is put may be refused as late as that. Puts about different rows may change places.
+        """
+
+    def run_many(self, statement: str, values: Iterable[Mapping[str, object]], /) -> None:
+        """As `put`, for each of the values, in their order."""
+
+    def rows_many(self, statement: str, values: Sequence[Mapping[str, object]], /) -> list[Row]:
+        """Executes a statement for each of the values, all about different rows; what they return, in any order."""
 
     def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
         """A question that has no name, because a filter put it together: only for `store/pages.py`."""
@@ -43,6 +54,24 @@ class Tx(Protocol):
 
 
 Work = Callable[[Tx], T]
+
+
+class Read(NamedTuple):
+    """A question, as a function of the store asks it."""
+
+    statement: str
+    values: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen(Generic[T]):
+    """A work of which it is known what it will ask: where a question costs a round trip, all are asked together."""
+
+    work: Work[T]
+    reads: Sequence[Read]
+
+    def __call__(self, tx: Tx) -> T:
+        return self.work(tx)
 
 
 class Store(Protocol):
