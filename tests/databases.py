@@ -163,7 +163,7 @@ class Plain:
     def _run(self, sql: str, values: Sequence[object] | Mapping[str, object] | None) -> "Rows":
         if isinstance(values, Mapping):
             placed = text.placed(sql)
-            cursor = psycopg.RawCursor(self._connection)
+            cursor: psycopg.Cursor[Any] = psycopg.RawCursor(self._connection)
             cursor.execute(placed.sql, [values[name] for name in placed.names])
         else:
             spelled = sql.replace("%", "%%").replace("?", "%s") if values else sql

@@ -74,7 +74,8 @@ def test_jobs_that_end_together_share_a_transaction_and_a_look_at_the_queue(tmp_
 
         (together,) = seen
         each = 10 if databases.kind() == "sqlite" else 1
-        assert [together.count(name) for name in ("runs.finish", "jobs.succeed", "runs.begin", "jobs.start")] == [each] * 4
+        many = ("runs.finish", "jobs.succeed", "runs.begin", "jobs.start")
+        assert [together.count(statement) for statement in many] == [each] * len(many)
         once = ("lanes.of_office", "lanes.outlook", "limits.get_many", "jobs.heads", "lanes.save", "events.append")
         assert [together.count(statement) for statement in once] == [1] * len(once)
 

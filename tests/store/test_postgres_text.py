@@ -27,14 +27,14 @@ TYPES = {"int8", "int4", "text", "float8", "numeric", "bool"}
 @pytest.mark.parametrize(
     ("sql", "wanted"),
     [
-        ("select :a, :b_2", "select %(a)s, %(b_2)s"),
-        ("select ':a', \":b\", x::text, :a -- :c", "select ':a', \":b\", x::text, %(a)s -- :c"),
-        ("select 'it''s :a', :a", "select 'it''s :a', %(a)s"),
-        ("select '100%', 5 % :a", "select '100%%', 5 %% %(a)s"),
+        ("select :a, :b_2, :a", ("select $1, $2, $1", ("a", "b_2"))),
+        ("select ':a', \":b\", x::text, :a -- :c", ("select ':a', \":b\", x::text, $1 -- :c", ("a",))),
+        ("select 'it''s :a', :b", ("select 'it''s :a', $1", ("b",))),
+        ("select '100%', 5 % :a", ("select '100%', 5 % $1", ("a",))),
     ],
 )
-def test_a_parameter_is_found_where_it_is_one(sql: str, wanted: str) -> None:
-    assert text.postgres_parameters(sql) == wanted
+def test_a_parameter_is_found_where_it_is_one(sql: str, wanted: tuple[str, tuple[str, ...]]) -> None:
+    assert text.placed(sql) == wanted
 
 
 def test_both_databases_have_the_same_statements() -> None:
@@ -56,11 +56,7 @@ def test_an_override_has_the_parameters_of_what_it_overrides_and_says_why() -> N
 def test_every_statement_is_one_that_PostgreSQL_understands(
     empty: "psycopg.Connection[tuple[Any, ...]]", name: str
 ) -> None:
-    sql = STATEMENTS[name].replace("%%", "%")
-    for number, parameter in enumerate(sorted(parameters(text.statements()[name])), 1):
-        sql = sql.replace(f"%({parameter})s", f"${number}")
-
-    prepared = empty.pgconn.prepare(b"", sql.encode())
+    prepared = empty.pgconn.prepare(b"", text.placed(STATEMENTS[name]).sql.encode())
 
     assert prepared.status == pq.ExecStatus.COMMAND_OK, prepared.get_error_message()
     described = empty.pgconn.describe_prepared(b"")
@@ -76,10 +72,7 @@ def test_a_hot_statement_goes_by_its_index_also_in_a_table_that_was_empty(
     settled: "psycopg.Connection[tuple[Any, ...]]", name: str, index: str
 ) -> None:
     """As the store plans it: once, whatever the values, with statistics of empty tables."""
-    sql = STATEMENTS[name].replace("%%", "%")
-    names = sorted(parameters(text.statements()[name]))
-    for number, parameter in enumerate(names, 1):
-        sql = sql.replace(f"%({parameter})s", f"${number}")
+    sql, names = text.placed(STATEMENTS[name])
     settled.execute(f"prepare hot as {sql}")
     values = ", ".join(["null"] * len(names))
 

@@ -283,9 +283,7 @@ class Dispatcher:
         lane = one.lane
         if started.group_id is not None:
             groups.begin(tx, started.group_id, now)
-        self._events.note(
-            tx, "job_started", now, lane.office_id, one.job_id, one.run_id, {"worker_id": one.worker_id}
-        )
+        self._events.note(tx, "job_started", now, lane.office_id, one.job_id, one.run_id, {"worker_id": one.worker_id})
         is_retry = started.retry_of is not None
         claim = Claim(
             run_id=one.run_id,

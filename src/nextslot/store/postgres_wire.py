@@ -8,13 +8,12 @@ which would ask and wait for each statement; values are converted by the driver 
 import itertools
 import select
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import psycopg
 from psycopg import abc, errors
 from psycopg.adapt import PyFormat, Transformer
-from psycopg.pq import ConnStatus, ExecStatus
+from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus
 from psycopg.pq.abc import PGresult
 
 from . import text
@@ -55,6 +54,9 @@ class Reply:
         return (self.result.command_status or b"").decode()
 
 
+_Sent = tuple[Reply, str, Sequence[abc.Buffer | None]]
+
+
 class _Adapting:
     """How the driver converts values, without the connection: whatever holds that would keep it alive."""
 
@@ -70,12 +72,17 @@ class Wire:
         self._transformer: abc.Transformer = Transformer(_Adapting(connection))
         self._prepared: dict[str, bytes] = {}
         self._names = itertools.count()
-        self._waiting: list[tuple[Reply, str, Sequence[object]]] = []
+        self._waiting: list[_Sent] = []
+        self._readable, self._usable = select.poll(), select.poll()
+        self._readable.register(self._libpq.socket, select.POLLIN)
+        self._usable.register(self._libpq.socket, select.POLLIN | select.POLLOUT)
 
     def send(self, statement: text.Placed, values: Mapping[str, object]) -> Reply:
         """With the next exchange."""
         reply = Reply(self._transformer)
-        self._waiting.append((reply, statement.sql, [values[name] for name in statement.names]))
+        names = statement.names
+        dumped = self._transformer.dump_sequence([values[name] for name in names], [PyFormat.TEXT] * len(names))
+        self._waiting.append((reply, statement.sql, dumped))
         return reply
 
     def say(self, sql: str, **values: object) -> Reply:
@@ -91,67 +98,58 @@ class Wire:
         waiting, self._waiting = self._waiting, []
         new: list[str] = []
         try:
-            with self._pipeline():
-                replies = [reply for one in waiting for reply in self._put(*one, new)]
-                self._libpq.pipeline_sync()
-                results = self._received()
-            for reply, result in zip(replies, results, strict=True):
+            replies = self._sent(waiting, new)
+            for reply, result in zip(replies, self._received(), strict=True):
                 if result.status not in _DONE:
                     raise errors.error_from_result(result)
                 reply.result = result
         except BaseException:
             # The server may know them or not: they are told again, by other names.
             for sql in new:
-                self._prepared.pop(sql, None)
+                del self._prepared[sql]
+            if self._libpq.pipeline_status != PipelineStatus.OFF:
+                self._libpq.finish()  # Answers may still come that nobody would read.
             raise
 
-    @contextmanager
-    def _pipeline(self) -> Iterator[None]:
-        self._libpq.enter_pipeline_mode()
-        try:
-            yield
-            self._libpq.exit_pipeline_mode()
-        except BaseException:
-            # Answers may still be on their way that nobody would read.
-            self._libpq.finish()
-            raise
+    def _sent(self, waiting: Sequence[_Sent], new: list[str]) -> list[Reply]:
+        """Who is to be answered, in order: where a statement is new, also whoever asked to have it prepared."""
+        libpq, replies = self._libpq, []
+        libpq.enter_pipeline_mode()
+        for reply, sql, values in waiting:
+            name = self._prepared.get(sql)
+            if name is None:
+                name = self._prepare(sql, new)
+                replies.append(Reply(self._transformer))
+            libpq.send_query_prepared(name, values)
+            replies.append(reply)
+        libpq.pipeline_sync()
+        return replies
 
-    def _put(self, reply: Reply, sql: str, values: Sequence[object], new: list[str]) -> Iterator[Reply]:
-        """What will be answered: that it is prepared, if it is new, and what it says."""
-        name = self._prepared.get(sql)
-        if name is None:
-            is_kept = len(self._prepared) < MOST_PREPARED
-            name = f"nextslot_{next(self._names)}".encode() if is_kept else b""
-            self._libpq.send_prepare(name, sql.encode())
-            if is_kept:
-                self._prepared[sql] = name
-                new.append(sql)
-            yield Reply(self._transformer)
-        dumped = self._transformer.dump_sequence(values, [PyFormat.TEXT] * len(values)) if values else None
-        self._libpq.send_query_prepared(name, dumped)
-        yield reply
+    def _prepare(self, sql: str, new: list[str]) -> bytes:
+        is_kept = len(self._prepared) < MOST_PREPARED
+        name = f"nextslot_{next(self._names)}".encode() if is_kept else b""
+        self._libpq.send_prepare(name, sql.encode())
+        if is_kept:
+            self._prepared[sql] = name
+            new.append(sql)
+        return name
 
     def _received(self) -> list[PGresult]:
         """All results up to the end of the pipeline, while what is left to send is sent."""
         libpq = self._libpq
         results: list[PGresult] = []
-        poll = select.poll()
-        poll.register(libpq.socket, select.POLLIN)
         is_sent = libpq.flush() == 0
         while True:
             while libpq.is_busy():
-                if not is_sent:
-                    poll.modify(libpq.socket, select.POLLIN | select.POLLOUT)
-                poll.poll()
+                self._readable.poll() if is_sent else self._usable.poll()
                 libpq.consume_input()
-                if not is_sent and libpq.flush() == 0:
-                    is_sent = True
-                    poll.modify(libpq.socket, select.POLLIN)
+                is_sent = is_sent or libpq.flush() == 0
             result = libpq.get_result()
             if result is None:
                 if libpq.status != ConnStatus.OK:
                     raise psycopg.OperationalError("the connection is lost")
             elif result.status == ExecStatus.PIPELINE_SYNC:
+                libpq.exit_pipeline_mode()
                 return results
             else:
                 results.append(result)
