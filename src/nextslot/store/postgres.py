@@ -81,12 +81,13 @@ class PostgresTx(TxMemory):
         self.asked: list[Read] = []
 
     def begin(self, opening: str, foreseen: Iterable[Read]) -> Reply:
-        """Sends what opens it, and asks ahead; nothing is waited for. The reply is to the last of the opening."""
+        """Sends what opens it, and what is asked ahead; nothing is waited for. The reply is to the last of the opening."""
         self._opened = reply = self._wire.say(opening)
         for statement, values in foreseen:
             key = statement, tuple(values.values())
             if key not in self._ahead:
                 self._ahead[key] = self._wire.send(text.placed(self._statements[statement]), values)
+        self._wire.push()
         return reply
 
     def row(self, statement: str, /, **values: object) -> Row | None:
@@ -142,6 +143,12 @@ class PostgresTx(TxMemory):
 
     def footprint(self) -> object:
         return self._changes, self.touches
+
+    def hand_in(self) -> None:
+        """What was put is sent now: the server works on it while it is decided what comes next."""
+        if self._put:
+            self._send_put()
+            self._wire.push()
 
     def be_open(self) -> None:
         """That the connection lives is known before anything is committed on it."""
@@ -353,6 +360,7 @@ class PostgresStore:
             tx = PostgresTx(connection)
             tx.begin(self._session.opening, self._foreseen(works))
             answers = [attempt(tx, work) for work in works]
+            tx.hand_in()
             self._closing(tx)
             tx.be_open()
         except BaseException:

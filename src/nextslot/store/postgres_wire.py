@@ -5,6 +5,7 @@ one of it fails, nothing after it is done, and the exchange raises why. This tal
 which would ask and wait for each statement; values are converted by the driver as ever.
 """
 
+import contextlib
 import itertools
 import select
 import weakref
@@ -54,9 +55,6 @@ class Reply:
         return (self.result.command_status or b"").decode()
 
 
-_Sent = tuple[Reply, str, Sequence[abc.Buffer | None]]
-
-
 class _Adapting:
     """How the driver converts values, without the connection: whatever holds that would keep it alive."""
 
@@ -72,7 +70,10 @@ class Wire:
         self._transformer: abc.Transformer = Transformer(_Adapting(connection))
         self._prepared: dict[str, bytes] = {}
         self._names = itertools.count()
-        self._waiting: list[_Sent] = []
+        self._waiting: list[tuple[Reply, str, Sequence[abc.Buffer | None]]] = []
+        # Whoever is to be answered by what has been sent, in order; and the statements that are new in it.
+        self._under_way: list[Reply] = []
+        self._new: list[str] = []
         self._readable, self._usable = select.poll(), select.poll()
         self._readable.register(self._libpq.socket, select.POLLIN)
         self._usable.register(self._libpq.socket, select.POLLIN | select.POLLOUT)
@@ -89,55 +90,60 @@ class Wire:
         """Several statements, told apart by `; `; the reply is to the last."""
         return [self.send(text.placed(one), values) for one in sql.split("; ")][-1]
 
-    def forget(self) -> None:
-        """What has not been exchanged is not sent any more."""
-        self._waiting.clear()
+    def push(self) -> None:
+        """Sends what waits, so that the server can begin with it; it is answered with the next exchange."""
+        libpq, waiting = self._libpq, self._waiting
+        self._waiting = []
+        if libpq.pipeline_status == PipelineStatus.OFF:
+            libpq.enter_pipeline_mode()
+        for reply, sql, values in waiting:
+            name = self._prepared.get(sql)
+            if name is None:
+                name = self._prepare(sql)
+                self._under_way.append(Reply(self._transformer))
+            libpq.send_query_prepared(name, values)
+            self._under_way.append(reply)
+        libpq.flush()
 
     def exchange(self) -> None:
         """One round trip; raises what the server says to the first statement that it refuses."""
-        waiting, self._waiting = self._waiting, []
-        new: list[str] = []
         try:
-            replies = self._sent(waiting, new)
-            for reply, result in zip(replies, self._received(), strict=True):
+            self.push()
+            for reply, result in zip(self._under_way, self._received(), strict=True):
                 if result.status not in _DONE:
                     raise errors.error_from_result(result)
                 reply.result = result
         except BaseException:
             # The server may know them or not: they are told again, by other names.
-            for sql in new:
+            for sql in self._new:
                 del self._prepared[sql]
             if self._libpq.pipeline_status != PipelineStatus.OFF:
                 self._libpq.finish()  # Answers may still come that nobody would read.
             raise
+        finally:
+            self._under_way, self._new = [], []
 
-    def _sent(self, waiting: Sequence[_Sent], new: list[str]) -> list[Reply]:
-        """Who is to be answered, in order: where a statement is new, also whoever asked to have it prepared."""
-        libpq, replies = self._libpq, []
-        libpq.enter_pipeline_mode()
-        for reply, sql, values in waiting:
-            name = self._prepared.get(sql)
-            if name is None:
-                name = self._prepare(sql, new)
-                replies.append(Reply(self._transformer))
-            libpq.send_query_prepared(name, values)
-            replies.append(reply)
-        libpq.pipeline_sync()
-        return replies
+    def forget(self) -> None:
+        """What has not been sent is not sent any more; what has been is done, and whatever is answered is dropped."""
+        self._waiting = []
+        if self._libpq.pipeline_status != PipelineStatus.OFF:
+            with contextlib.suppress(psycopg.Error):
+                self.exchange()
 
-    def _prepare(self, sql: str, new: list[str]) -> bytes:
+    def _prepare(self, sql: str) -> bytes:
         is_kept = len(self._prepared) < MOST_PREPARED
         name = f"nextslot_{next(self._names)}".encode() if is_kept else b""
         self._libpq.send_prepare(name, sql.encode())
         if is_kept:
             self._prepared[sql] = name
-            new.append(sql)
+            self._new.append(sql)
         return name
 
     def _received(self) -> list[PGresult]:
         """All results up to the end of the pipeline, while what is left to send is sent."""
         libpq = self._libpq
         results: list[PGresult] = []
+        libpq.pipeline_sync()
         is_sent = libpq.flush() == 0
         while True:
             while libpq.is_busy():
