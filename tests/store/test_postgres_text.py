@@ -84,6 +84,92 @@ def test_a_hot_statement_goes_by_its_index_also_in_a_table_that_was_empty(
     assert "Seq Scan on runs" not in plan, plan
 
 
+# Many rows at once.
+
+PUT = {
+    "runs.finish": "runs_job_id_key",
+    "runs.begin": "jobs_pkey",
+    "jobs.succeed": "jobs_pkey",
+    "jobs.fail": "jobs_pkey",
+    "jobs.start": "jobs_pkey",
+    "lanes.save": "lanes_pkey",
+    "lanes.tally": "lanes_pkey",
+    "limits.use": "limits_pkey",
+}
+NUMBERS = {"now", "exit_code", "lane_id", "ready", "is_open", "turn", "units", "priority", "position", "timestamp"}
+
+
+@pytest.mark.parametrize(("name", "index"), PUT.items())
+def test_what_is_said_of_many_rows_at_once_goes_by_their_keys(
+    settled: "psycopg.Connection[tuple[Any, ...]]", name: str, index: str
+) -> None:
+    """Whatever differs from row to row, and also with statistics of empty tables: never by way of a join."""
+    key = text.key_of(STATEMENTS[name])
+    assert key is not None
+    others = [one for one in text.placed(STATEMENTS[name]).names if one != key]
+
+    for differing in ([key], [key, *(one for one in others if one in NUMBERS | {"run_id", "worker_id", "outcome"})]):
+        lists = tuple((one, "bigint" if one in NUMBERS else "text") for one in differing)
+        together = text.set_based(STATEMENTS[name], lists)
+        assert together is not None
+        sql, names = text.placed(together)
+        settled.execute(f"prepare hot as {sql}")
+        plan = "\n".join(row[0] for row in settled.execute(f"explain execute hot({', '.join(['null'] * len(names))})"))
+        settled.execute("deallocate hot")
+
+        assert f"Index Scan using {index} " in plan or f"Bitmap Index Scan on {index} " in plan, plan
+        assert "Join" not in plan, plan
+        assert "Nested Loop" not in plan, plan
+
+
+@pytest.mark.parametrize(
+    ("sql", "wanted"),
+    [
+        (
+            "insert into t (a, b, c)\nvalues (:a, ':no', :b)",
+            "insert into t (a, b, c)\nselect given.a, ':no', :b from unnest(cast(:a as bigint[])) as given(a)",
+        ),
+        (
+            "update t set b = :b, c = c + :c where a = :a and d > 0",
+            "update t set b = :b, c = c + :c where a = any(cast(:a as bigint[])) and coalesce((d > 0), false)",
+        ),
+        ("update t set b = :a where b = :c", None),
+        ("delete from t", None),
+        ("insert into t (a) values (:a) on conflict (a) do nothing", None),
+    ],
+)
+def test_a_statement_about_one_row_is_told_of_many_if_it_names_its_row(sql: str, wanted: str | None) -> None:
+    assert text.set_based(sql, (("a", "bigint"),)) == wanted
+
+
+def test_what_differs_is_looked_up_by_the_place_of_its_row() -> None:
+    told = text.set_based("update t set b = :b where a = :a", (("a", "bigint"), ("b", "text")))
+
+    assert told == (
+        "update t set b = (cast(:b as text[]))[array_position(cast(:a as bigint[]), a)] "
+        "where a = any(cast(:a as bigint[]))"
+    )
+
+
+def test_a_statement_tells_which_tables_it_is_about() -> None:
+    assert text.tables("jobs.ending_facts") == text.Tables(frozenset(), frozenset({"jobs", "runs", "dependencies"}))
+    assert text.tables("runs.begin") == text.Tables(frozenset({"runs"}), frozenset({"runs", "jobs"}))
+    assert text.tables("dependencies.meet").changed == {"dependencies"}
+
+
+@pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - PARTS))
+def test_no_table_of_a_statement_is_overlooked(settled: "psycopg.Connection[tuple[Any, ...]]", name: str) -> None:
+    """What is asked ahead is dropped by the tables it is about: all of those that PostgreSQL goes to."""
+    sql, names = text.placed(STATEMENTS[name])
+    settled.execute(f"prepare hot as {sql}")
+    values = ", ".join(["null"] * len(names))
+    plan = settled.execute(f"explain (format json) execute hot{f'({values})' if names else ''}").fetchone()
+    settled.execute("deallocate hot")
+
+    found = set(re.findall(r"'Relation Name': '(\w+)'", str(plan)))
+    assert {table for table in found if not table.startswith("pg_")} <= text.tables(name).read
+
+
 # Numbers.
 
 

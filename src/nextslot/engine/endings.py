@@ -101,7 +101,7 @@ class Endings:
             jobs.failures_before(tx, facts.chain_id, job_id) if has_history else (),
             self._chance.fraction() if outcome.status is RunStatus.FAILED else 0.0,
         )
-        runs.finish(tx, run_id, settlement.outcome, now)
+        runs.finish(tx, run_id, job_id, settlement.outcome, now)
         self._end_job(tx, job_id, settlement, now)
         self._workers.free(tx, facts.worker_id)
         lane = self._lanes.lane(tx, facts.lane_id)
@@ -275,7 +275,7 @@ class Endings:
         run_id = self._chance.new_id()
         runs.begin(tx, run_id, job.job_id, now)
         jobs.start(tx, {job.job_id: None}, now)
-        runs.finish(tx, run_id, Outcome.skipped(reason), now)
+        runs.finish(tx, run_id, job.job_id, Outcome.skipped(reason), now)
         jobs.succeed(tx, job.job_id, RunStatus.SKIPPED, now)
         if job.is_ready:
             self._lanes.slate(tx).add_ready(job.lane_id, -1)

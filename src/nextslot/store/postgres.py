@@ -81,7 +81,7 @@ class PostgresTx(TxMemory):
         self.asked: list[Read] = []
 
     def begin(self, opening: str, foreseen: Iterable[Read]) -> Reply:
-        """Sends what opens it, and what is asked ahead; nothing is waited for. The reply is to the last of the opening."""
+        """Sends what opens it, and what is asked ahead, and waits for nothing. The reply is to the opening's last."""
         self._opened = reply = self._wire.say(opening)
         for statement, values in foreseen:
             key = statement, tuple(values.values())
@@ -212,7 +212,7 @@ def _together(sql: str, rows: Sequence[Mapping[str, object]]) -> tuple[str, dict
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     differing = {name: values for name, values in columns.items() if values.count(values[0]) < len(values)}
     types = tuple((name, _type(values)) for name, values in differing.items())
-    together = text.set_based(sql, types)
+    together = text.set_based(sql, types) if types else None
     if together is None:
         return None
     key = text.key_of(sql)

@@ -13,9 +13,9 @@ def begin(tx: Tx, run_id: str, job_id: str, now: Instant, session_id: str | None
     tx.put("runs.begin", run_id=run_id, job_id=job_id, now=now, session_id=session_id)
 
 
-def finish(tx: Tx, run_id: str, outcome: Outcome, now: Instant) -> None:
+def finish(tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant) -> None:
     """Writes the outcome, once: of a run that has not ended, as `jobs.ending_facts` has found."""
-    tx.put("runs.finish", run_id=run_id, now=now, **codec.outcome_values(outcome))
+    tx.put("runs.finish", run_id=run_id, job_id=job_id, now=now, **codec.outcome_values(outcome))
     if outcome.artifacts:
         tx.run_many("runs.add_artifact", [
             {"run_id": run_id, "name": a.name, "path": a.path, "size": a.size} for a in outcome.artifacts

@@ -34,6 +34,8 @@ _INSERT = re.compile(r"^(insert into \w+ \([^()]+\)\s+values) \(([^()]+)\)$")
 
 # Which row a statement is about, where the parameter is called as its column is.
 _KEY = re.compile(r"\bwhere (\w+) = :\1\b")
+# What else a statement asks of its row, and what it returns.
+_ALSO = re.compile(r"^\s+and (.+?)(\s+returning .+)?$", re.DOTALL)
 # The tables of a statement: those that it changes, and those that it looks at.
 _CHANGED = re.compile(r"\b(?:insert into|update|delete from)\s+(\w+)")
 _READ = re.compile(r"\b(?:from|join)\s+(\w+)")
@@ -121,9 +123,11 @@ def set_based(sql: str, lists: tuple[tuple[str, str], ...]) -> str | None:
         name = token[1]
         return f"(cast(:{name} as {types[name]}[]))[{place}]" if name in types else token[0]
 
-    before, after = sql[: key.start()], sql[key.end() :]
+    # Behind this no index but that of the key is thought of: for several rows others can look as good, while the
+    # statistics are those of an empty table, and would then be walked from end to end.
+    after = _ALSO.sub(r" and coalesce((\1), false)\2", sql[key.end() :])
     found = f"where {key[1]} = any(cast(:{key[1]} as {types[key[1]]}[]))"
-    return _TOKEN.sub(spelled, before) + found + _TOKEN.sub(spelled, after)
+    return _TOKEN.sub(spelled, sql[: key.start()]) + found + _TOKEN.sub(spelled, after)
 
 
 @lru_cache(maxsize=256)
