@@ -86,6 +86,23 @@ def test_what_is_put_and_refused_is_refused_to_its_caller_and_to_no_other(run: R
     run(main)
 
 
+def test_what_is_put_keeps_its_order(run: Run) -> None:
+    """A limit is never below zero, not even for a moment."""
+
+    async def main(bench: Bench) -> None:
+        def work(tx: Tx) -> None:
+            lanes.add_limit(tx, "k", 5)
+            lanes.use(tx, "k", 1)
+            say("used")(tx)
+            lanes.use(tx, "k", -1)
+
+        await bench.store.write(work)
+
+        assert (await bench.store.read(limit), bench.stored()) == (0, ["used"])
+
+    run(main)
+
+
 def test_two_changes_of_one_row_are_both_done(run: Run) -> None:
     async def main(bench: Bench) -> None:
         def work(tx: Tx) -> None:

@@ -72,7 +72,7 @@ class PostgresTx(TxMemory):
         self._statements = text.postgres_statements()
         self._opened: Reply | None = None
         self._changes = 0
-        self._put: dict[str, list[Mapping[str, object]]] = {}
+        self._put: list[tuple[str, list[Mapping[str, object]]]] = []
         self._ahead: dict[_Key, Reply] = {}
         # The tables that have been changed; and those that were by more than the end of something that ran.
         self._changed: set[str] = set()
@@ -130,12 +130,12 @@ class PostgresTx(TxMemory):
     def run_many(self, statement: str, values: Iterable[Mapping[str, object]], /) -> None:
         self._changes += 1
         self._note_change(statement)
-        put = self._put.setdefault(statement, [])
+        put = self._group(statement)
         for one in values:
             put.append(one)
             if len(put) == MOST_PUT:
                 self.settle()
-                put = self._put.setdefault(statement, [])
+                put = self._group(statement)
 
     def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
         self._send_put()
@@ -189,9 +189,19 @@ class PostgresTx(TxMemory):
             if not (is_end and known[0] in _UNTOUCHED) and not text.tables(known[0]).read.isdisjoint(changed):
                 del self._ahead[known]
 
+    def _group(self, statement: str) -> list[Mapping[str, object]]:
+        """What has been put of the same kind just before; the ends of several runs do not mind each other's order."""
+        for known, values in reversed(self._put):
+            if known == statement:
+                return values
+            if known not in _ENDS or statement not in _ENDS:
+                break
+        self._put.append((statement, []))
+        return self._put[-1][1]
+
     def _send_put(self) -> None:
-        put, self._put = self._put, {}
-        for statement, values in put.items():
+        put, self._put = self._put, []
+        for statement, values in put:
             self._send_many(statement, values)
 
     def _send_many(self, statement: str, values: Sequence[Mapping[str, object]]) -> list[Reply]:

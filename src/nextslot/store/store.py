@@ -32,9 +32,9 @@ class Tx(Protocol):
         """Executes a statement and returns how many rows it changed: zero is an answer."""
 
     def put(self, statement: str, /, **values: object) -> None:
-        """Executes a statement about one row, whose answer nobody needs: now, or before the next that is executed.
+        """Executes a statement about one row, whose answer nobody needs: now, or before the next question.
 
-        What is put may be refused as late as that. Puts about different rows may change places.
+        What is put may be refused as late as that.
         """
 
     def run_many(self, statement: str, values: Iterable[Mapping[str, object]], /) -> None:
