@@ -173,19 +173,23 @@ async def ours(url: str, backlog: int, watch: Watch) -> None:
 
 def counted(watch: Watch) -> Callable[[], None]:
     """From now on, until what is returned is called: round trips, and statements in them."""
-    real = postgres_wire.Wire.exchange
+    wire = postgres_wire.Wire
+    exchange, send = wire.exchange, wire.send
     figures = {"round_trips": 0, "statements": 0}
 
-    def exchange(wire: postgres_wire.Wire) -> None:
+    def exchanging(self: postgres_wire.Wire) -> None:
         figures["round_trips"] += 1
-        figures["statements"] += len(wire._waiting)
-        real(wire)
+        exchange(self)
+
+    def sending(self: postgres_wire.Wire, *statement: Any) -> postgres_wire.Reply:
+        figures["statements"] += 1
+        return send(self, *statement)
 
     def stop() -> None:
-        postgres_wire.Wire.exchange = real  # type: ignore[method-assign]
+        wire.exchange, wire.send = exchange, send  # type: ignore[method-assign]
         watch.note(**figures)
 
-    postgres_wire.Wire.exchange = exchange  # type: ignore[method-assign]
+    wire.exchange, wire.send = exchanging, sending  # type: ignore[assignment, method-assign]
     return stop
 
 
