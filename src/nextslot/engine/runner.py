@@ -11,7 +11,7 @@ from ..logs import bound
 from ..meters import Meters, Unmeasured
 from ..model import FailureKind, Outcome, RunStatus
 from ..store import jobs
-from ..store.store import Foreseen, Store, Tx, Work
+from ..store.store import Foreseen, Store, Tx
 from ..tracing import Tracer, Untraced
 from .direct import DirectExecutionHandler
 from .dispatcher import Claim
@@ -117,9 +117,11 @@ class Runner:
     async def _record(self, claim: Claim, outcome: Outcome) -> None:
         """The work is done: its outcome is kept until the store takes it."""
         pause, ended_at = FIRST_PAUSE, self._meters.seconds()
+        asked = () if claim.is_direct else (jobs.asks_at_the_end(claim.run_id, claim.job_id),)
+        ending = Foreseen(lambda tx: self._finish(tx, claim, outcome, ended_at), asked)
         while True:
             try:
-                stored = await self._store.write(self._ending(claim, outcome, ended_at))
+                stored = await self._store.write(ending)
             except Unavailable as error:
                 if self._is_abandoned:
                     self._has_lost = True
@@ -134,10 +136,6 @@ class Runner:
                 if stored is None:
                     log.warning("run %s had been ended by somebody else; its outcome is dropped", claim.run_id)
                 return
-
-    def _ending(self, claim: Claim, outcome: Outcome, ended_at: float) -> Work[object | None]:
-        asked = () if claim.is_direct else (jobs.asks_at_the_end(claim.run_id, claim.job_id),)
-        return Foreseen(lambda tx: self._finish(tx, claim, outcome, ended_at), asked)
 
     def _finish(self, tx: Tx, claim: Claim, outcome: Outcome, ended_at: float) -> object | None:
         now = self._clock.now()
