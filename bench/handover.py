@@ -90,7 +90,7 @@ def raw(directory: Path, jobs: int) -> dict[str, float]:
         if claimed is not None:
             run_id, job_id = claimed
             connection.execute(sql["runs.finish"], {
-                "run_id": run_id, "status": "COMPLETED", "now": now, "exit_code": None, "error": None,
+                "run_id": run_id, "job_id": job_id, "status": "COMPLETED", "now": now, "exit_code": None, "error": None,
                 "failure_kind": None, "reason": None, "log_path": None, "session_id": None, "result": None,
             })  # fmt: skip
             connection.execute(sql["jobs.succeed"], {"job_id": job_id, "now": now, "outcome": "COMPLETED"})

@@ -198,12 +198,13 @@ class Plain:
         self._connection.execute(sql)
 
     def _run(self, sql: str, values: Sequence[object] | Mapping[str, object] | None) -> "Rows":
-        spelled = sql
         if isinstance(values, Mapping):
-            spelled = text.postgres_parameters(sql)
-        elif values:
-            spelled = sql.replace("%", "%%").replace("?", "%s")
-        cursor = self._connection.execute(spelled, values or None)
+            placed = text.placed(sql)
+            cursor: psycopg.Cursor[Any] = psycopg.RawCursor(self._connection)
+            cursor.execute(placed.sql, [values[name] for name in placed.names])
+        else:
+            spelled = sql.replace("%", "%%").replace("?", "%s") if values else sql
+            cursor = self._connection.execute(spelled, values or None)
         return Rows(cursor.fetchall() if cursor.description else ())
 
 

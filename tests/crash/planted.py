@@ -36,17 +36,17 @@ def run_in_a_second_transaction(life: Life) -> None:
         start(lambda claim: tasks.append(asyncio.ensure_future(insert_run(claim, launch))), last_turn)
 
     plant(scheduler._dispatcher, "start", start_late)
-    plant(runs, "begin", lambda *_: True)
+    plant(runs, "begin", lambda *_: None)
 
 
 def handler_before_the_commit(life: Life) -> None:
     """The work begins while the transaction that claims its job is still open."""
     begin = runs.begin
 
-    def begin_both(tx: Any, run_id: str, job_id: str, *more: Any) -> bool:
+    def begin_both(tx: Any, run_id: str, job_id: str, *more: Any) -> None:
         life.witness.began(job_id, run_id)
         time.sleep(WINDOW)
-        return begin(tx, run_id, job_id, *more)
+        begin(tx, run_id, job_id, *more)
 
     plant(runs, "begin", begin_both)
 

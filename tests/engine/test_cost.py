@@ -17,7 +17,6 @@ HAND_OVER = [
     "runs.finish",
     "jobs.succeed",
     "lanes.of_office",
-    "dependencies.meet",
     "lanes.outlook",
     "limits.get_many",
     "jobs.heads",
@@ -38,7 +37,7 @@ ENQUEUE = [
 ]
 
 
-def test_a_hand_over_is_one_transaction_of_twelve_statements(tmp_path: Path) -> None:
+def test_a_hand_over_is_one_transaction_of_eleven_statements(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 1}) for _ in range(10)])
         await asyncio.sleep(3.5)
@@ -46,7 +45,7 @@ def test_a_hand_over_is_one_transaction_of_twelve_statements(tmp_path: Path) -> 
         with transactions() as seen:
             await asyncio.sleep(1)
 
-        assert seen == [HAND_OVER]
+        assert in_order(seen) == in_order([HAND_OVER])
 
     with_scheduler(tmp_path, main)
 
@@ -59,7 +58,7 @@ def test_enqueueing_behind_a_full_limit_is_one_transaction_of_eight_statements(t
         with transactions() as seen:
             await scheduler.submit("work")
 
-        assert seen == [ENQUEUE]
+        assert in_order(seen) == in_order([ENQUEUE])
 
     with_scheduler(tmp_path, main)
 
@@ -67,14 +66,16 @@ def test_enqueueing_behind_a_full_limit_is_one_transaction_of_eight_statements(t
 def test_jobs_that_end_together_share_a_transaction_and_a_look_at_the_queue(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.offices.change("default", max_concurrent_jobs=10)
-        await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 1}) for _ in range(40)])
-        await asyncio.sleep(1.5)
+        await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 1}) for _ in range(60)])
+        await asyncio.sleep(3.5)
 
         with transactions() as seen:
             await asyncio.sleep(1)
 
         (together,) = seen
-        assert together.count("runs.finish") == together.count("runs.begin") == 10
+        each = 10 if databases.kind() == "sqlite" else 1
+        many = ("runs.finish", "jobs.succeed", "runs.begin", "jobs.start")
+        assert [together.count(statement) for statement in many] == [each] * len(many)
         once = ("lanes.of_office", "lanes.outlook", "limits.get_many", "jobs.heads", "lanes.save", "events.append")
         assert [together.count(statement) for statement in once] == [1] * len(once)
 
@@ -92,6 +93,11 @@ def test_an_idle_scheduler_does_nothing_at_all(tmp_path: Path) -> None:
         assert seen == []
 
     with_scheduler(tmp_path, main)
+
+
+def in_order(seen: list[list[str]]) -> list[list[str]]:
+    """As they came; on PostgreSQL some are asked ahead, so there it only matters which they are."""
+    return seen if databases.kind() == "sqlite" else [sorted(names) for names in seen]
 
 
 @contextmanager

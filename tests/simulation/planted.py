@@ -55,31 +55,27 @@ def without_rules(*names: str, opened: Callable[[], None] = lambda: None) -> Pat
 
 def finish_without_fence() -> list[Patch]:
     """A worker's second word on a run counts too."""
-    record, begun = Runner._record, runs.finish
+    record = Runner._record
     fields = jobs.ending_facts
 
     async def twice(self: Runner, claim: Any, outcome: Any) -> None:
         await record(self, claim, outcome)
         await record(self, claim, outcome)
 
-    def facts(tx: Any, job_id: str) -> Any:
-        found = fields(tx, job_id)
+    def facts(tx: Any, run_id: str, job_id: str) -> Any:
+        found = fields(tx, run_id, job_id)
         job = jobs.get(tx, job_id) if found is None else None
         if job is None or job.started_at is None:
             return found
         identity = (job.office_id, job.lane_id, job.chain_id, job.group_id, job.sequence, job.retry_of, job.worker_id)
-        return jobs.EndingFacts(*identity, job.webhook is not None, job.started_at, job.retry_policy, job.cancel_mode)
-
-    def finish(tx: Any, *values: Any) -> bool:
-        begun(tx, *values)
-        return True
+        has_webhook = job.webhook is not None
+        return jobs.EndingFacts(*identity, has_webhook, job.started_at, job.retry_policy, job.cancel_mode, True)
 
     rules = without_rules("run_written_once", "job_ends_once", "job_moves", "job_decided_once")
     return [
         rules,
         patched(Runner, "_record", twice),
         patched(jobs, "ending_facts", facts),
-        patched(runs, "finish", finish),
     ]
 
 
@@ -93,7 +89,7 @@ def run_in_a_second_transaction() -> list[Patch]:
         await execute(self, claim)
 
     rules = without_rules("job_runs_with_run", "run_born_running")
-    return [rules, patched(Runner, "_run_and_record", run), patched(runs, "begin", lambda *_: True)]
+    return [rules, patched(Runner, "_run_and_record", run), patched(runs, "begin", lambda *_: None)]
 
 
 def retry_created_twice() -> list[Patch]:

@@ -79,7 +79,7 @@ def test_a_transaction_that_the_server_gave_up_is_run_again(run: Run, code: str)
             say("a")(tx)
             runs.append(1)
             if len(runs) < 3:
-                tx._cursor.execute(f"do $$ begin raise exception 'given up' using errcode = '{code}'; end $$")
+                tx.select(f"do $$ begin raise exception 'given up' using errcode = '{code}'; end $$", {})
 
         await bench.store.write(work)
 
@@ -91,7 +91,7 @@ def test_a_transaction_that_the_server_gave_up_is_run_again(run: Run, code: str)
 def test_a_transaction_that_is_given_up_every_time_is_told(run: Run) -> None:
     async def main(bench: Bench) -> None:
         def work(tx: Any) -> None:
-            tx._cursor.execute("do $$ begin raise exception 'given up' using errcode = '40001'; end $$")
+            tx.select("do $$ begin raise exception 'given up' using errcode = '40001'; end $$", {})
 
         with pytest.raises(Unavailable, match="given up"):
             await bench.store.write(work)
@@ -306,6 +306,7 @@ def test_writers_of_one_database_take_turns(run: Run) -> None:
                 other.execute("commit")
 
         def work(tx: Tx) -> None:
+            words(tx)
             thread.start()
             wait_until(lambda: is_waiting_for_a_lock(address))
             say("a")(tx)

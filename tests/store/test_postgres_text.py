@@ -27,14 +27,14 @@ TYPES = {"int8", "int4", "text", "float8", "numeric", "bool"}
 @pytest.mark.parametrize(
     ("sql", "wanted"),
     [
-        ("select :a, :b_2", "select %(a)s, %(b_2)s"),
-        ("select ':a', \":b\", x::text, :a -- :c", "select ':a', \":b\", x::text, %(a)s -- :c"),
-        ("select 'it''s :a', :a", "select 'it''s :a', %(a)s"),
-        ("select '100%', 5 % :a", "select '100%%', 5 %% %(a)s"),
+        ("select :a, :b_2, :a", ("select $1, $2, $1", ("a", "b_2"))),
+        ("select ':a', \":b\", x::text, :a -- :c", ("select ':a', \":b\", x::text, $1 -- :c", ("a",))),
+        ("select 'it''s :a', :b", ("select 'it''s :a', $1", ("b",))),
+        ("select '100%', 5 % :a", ("select '100%', 5 % $1", ("a",))),
     ],
 )
-def test_a_parameter_is_found_where_it_is_one(sql: str, wanted: str) -> None:
-    assert text.postgres_parameters(sql) == wanted
+def test_a_parameter_is_found_where_it_is_one(sql: str, wanted: tuple[str, tuple[str, ...]]) -> None:
+    assert text.placed(sql) == wanted
 
 
 def test_both_databases_have_the_same_statements() -> None:
@@ -56,11 +56,7 @@ def test_an_override_has_the_parameters_of_what_it_overrides_and_says_why() -> N
 def test_every_statement_is_one_that_PostgreSQL_understands(
     empty: "psycopg.Connection[tuple[Any, ...]]", name: str
 ) -> None:
-    sql = STATEMENTS[name].replace("%%", "%")
-    for number, parameter in enumerate(sorted(parameters(text.statements()[name])), 1):
-        sql = sql.replace(f"%({parameter})s", f"${number}")
-
-    prepared = empty.pgconn.prepare(b"", sql.encode())
+    prepared = empty.pgconn.prepare(b"", text.placed(STATEMENTS[name]).sql.encode())
 
     assert prepared.status == pq.ExecStatus.COMMAND_OK, prepared.get_error_message()
     described = empty.pgconn.describe_prepared(b"")
@@ -76,10 +72,7 @@ def test_a_hot_statement_goes_by_its_index_also_in_a_table_that_was_empty(
     settled: "psycopg.Connection[tuple[Any, ...]]", name: str, index: str
 ) -> None:
     """As the store plans it: once, whatever the values, with statistics of empty tables."""
-    sql = STATEMENTS[name].replace("%%", "%")
-    names = sorted(parameters(text.statements()[name]))
-    for number, parameter in enumerate(names, 1):
-        sql = sql.replace(f"%({parameter})s", f"${number}")
+    sql, names = text.placed(STATEMENTS[name])
     settled.execute(f"prepare hot as {sql}")
     values = ", ".join(["null"] * len(names))
 
@@ -89,6 +82,92 @@ def test_a_hot_statement_goes_by_its_index_also_in_a_table_that_was_empty(
     assert f" {index} " in plan, plan
     assert "Seq Scan on jobs" not in plan, plan
     assert "Seq Scan on runs" not in plan, plan
+
+
+# Many rows at once.
+
+PUT = {
+    "runs.finish": "runs_job_id_key",
+    "runs.begin": "jobs_pkey",
+    "jobs.succeed": "jobs_pkey",
+    "jobs.fail": "jobs_pkey",
+    "jobs.start": "jobs_pkey",
+    "lanes.save": "lanes_pkey",
+    "lanes.tally": "lanes_pkey",
+    "limits.use": "limits_pkey",
+}
+NUMBERS = {"now", "exit_code", "lane_id", "ready", "is_open", "turn", "units", "priority", "position", "timestamp"}
+
+
+@pytest.mark.parametrize(("name", "index"), PUT.items())
+def test_what_is_said_of_many_rows_at_once_goes_by_their_keys(
+    settled: "psycopg.Connection[tuple[Any, ...]]", name: str, index: str
+) -> None:
+    """Whatever differs from row to row, and also with statistics of empty tables: never by way of a join."""
+    key = text.key_of(STATEMENTS[name])
+    assert key is not None
+    others = [one for one in text.placed(STATEMENTS[name]).names if one != key]
+
+    for differing in ([key], [key, *(one for one in others if one in NUMBERS | {"run_id", "worker_id", "outcome"})]):
+        lists = tuple((one, "bigint" if one in NUMBERS else "text") for one in differing)
+        together = text.set_based(STATEMENTS[name], lists)
+        assert together is not None
+        sql, names = text.placed(together)
+        settled.execute(f"prepare hot as {sql}")
+        plan = "\n".join(row[0] for row in settled.execute(f"explain execute hot({', '.join(['null'] * len(names))})"))
+        settled.execute("deallocate hot")
+
+        assert f"Index Scan using {index} " in plan or f"Bitmap Index Scan on {index} " in plan, plan
+        assert "Join" not in plan, plan
+        assert "Nested Loop" not in plan, plan
+
+
+@pytest.mark.parametrize(
+    ("sql", "wanted"),
+    [
+        (
+            "insert into t (a, b, c)\nvalues (:a, ':no', :b)",
+            "insert into t (a, b, c)\nselect given.a, ':no', :b from unnest(cast(:a as bigint[])) as given(a)",
+        ),
+        (
+            "update t set b = :b, c = c + :c where a = :a and d > 0",
+            "update t set b = :b, c = c + :c where a = any(cast(:a as bigint[])) and coalesce((d > 0), false)",
+        ),
+        ("update t set b = :a where b = :c", None),
+        ("delete from t", None),
+        ("insert into t (a) values (:a) on conflict (a) do nothing", None),
+    ],
+)
+def test_a_statement_about_one_row_is_told_of_many_if_it_names_its_row(sql: str, wanted: str | None) -> None:
+    assert text.set_based(sql, (("a", "bigint"),)) == wanted
+
+
+def test_what_differs_is_looked_up_by_the_place_of_its_row() -> None:
+    told = text.set_based("update t set b = :b where a = :a", (("a", "bigint"), ("b", "text")))
+
+    assert told == (
+        "update t set b = (cast(:b as text[]))[array_position(cast(:a as bigint[]), a)] "
+        "where a = any(cast(:a as bigint[]))"
+    )
+
+
+def test_a_statement_tells_which_tables_it_is_about() -> None:
+    assert text.tables("jobs.ending_facts") == text.Tables(frozenset(), frozenset({"jobs", "runs", "dependencies"}))
+    assert text.tables("runs.begin") == text.Tables(frozenset({"runs"}), frozenset({"runs", "jobs"}))
+    assert text.tables("dependencies.meet").changed == {"dependencies"}
+
+
+@pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - PARTS))
+def test_no_table_of_a_statement_is_overlooked(settled: "psycopg.Connection[tuple[Any, ...]]", name: str) -> None:
+    """What is asked ahead is dropped by the tables it is about: all of those that PostgreSQL goes to."""
+    sql, names = text.placed(STATEMENTS[name])
+    settled.execute(f"prepare hot as {sql}")
+    values = ", ".join(["null"] * len(names))
+    plan = settled.execute(f"explain (format json) execute hot{f'({values})' if names else ''}").fetchone()
+    settled.execute("deallocate hot")
+
+    found = set(re.findall(r"'Relation Name': '(\w+)'", str(plan)))
+    assert {table for table in found if not table.startswith("pg_")} <= text.tables(name).read
 
 
 # Numbers.

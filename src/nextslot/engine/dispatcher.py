@@ -83,10 +83,22 @@ class _Pass:
     held: dict[str, int] = field(default_factory=dict)
     heads: dict[int, list[Head]] = field(default_factory=dict)
     others: list[tuple[int, Lane]] | None = None
+    # What is to start, and has not been written yet.
+    starting: list["_Starting"] = field(default_factory=list)
 
     def keep_back(self, needs: Mapping[str, int]) -> None:
         for key, units in needs.items():
             self.held[key] = self.held.get(key, 0) + units
+
+
+class _Starting(NamedTuple):
+    """A job that was chosen, and all that its start needs."""
+
+    run_id: str
+    job_id: str
+    lane: Lane
+    worker_id: str
+    session_id: str | None
 
 
 class Dispatcher:
@@ -133,6 +145,7 @@ class Dispatcher:
                 self._serve_starving(tx, pass_)
                 while self._start_next(tx, pass_):
                     pass
+            self._write_starts(tx, pass_)
         slate.save()
 
     @property
@@ -251,6 +264,7 @@ class Dispatcher:
     def _head(self, tx: Tx, pass_: _Pass, lane: Lane) -> Head:
         heads = pass_.heads.get(lane.lane_id)
         if not heads:
+            self._write_starts(tx, pass_)  # Else what was chosen would still be found among what waits.
             limit = min(max(pass_.slate.room(lane.needs), 1), MOST_HEADS)
             heads = pass_.heads[lane.lane_id] = jobs.heads(tx, lane.lane_id, limit)[::-1]
         return heads[-1]
@@ -258,9 +272,7 @@ class Dispatcher:
     def _start(self, tx: Tx, pass_: _Pass, lane: Lane, head: Head) -> None:
         run_id, worker_id, now = self._chance.new_id(), self._workers.take(tx, lane), pass_.now
         session_id = self._chance.new_id() if lane.job_type == SESSION else None
-        runs.begin(tx, run_id, head.job_id, now, session_id)
-        started = jobs.start(tx, head.job_id, worker_id, now)
-        assert started is not None
+        pass_.starting.append(_Starting(run_id, head.job_id, lane, worker_id, session_id))
         heads = pass_.heads.get(lane.lane_id)
         if heads:
             heads.pop()
@@ -272,24 +284,39 @@ class Dispatcher:
         pass_.slate.add_ready(lane.lane_id, -1)
         pass_.slate.tally(lane.lane_id).running += 1
         self._note_probe(tx, pass_, lane)
+
+    def _write_starts(self, tx: Tx, pass_: _Pass) -> None:
+        """Those that were chosen start together: their runs, then themselves."""
+        starting, pass_.starting = pass_.starting, []
+        if not starting:
+            return
+        for one in starting:
+            runs.begin(tx, one.run_id, one.job_id, pass_.now, one.session_id)
+        started = jobs.start(tx, {one.job_id: one.worker_id for one in starting}, pass_.now)
+        for one in starting:
+            self._launch_started(tx, one, started[one.job_id], pass_.now)
+
+    def _launch_started(self, tx: Tx, one: _Starting, started: jobs.Started, now: Instant) -> None:
+        lane = one.lane
         if started.group_id is not None:
             groups.begin(tx, started.group_id, now)
-        self._events.note(tx, "job_started", now, lane.office_id, head.job_id, run_id, {"worker_id": worker_id})
+        self._events.note(tx, "job_started", now, lane.office_id, one.job_id, one.run_id, {"worker_id": one.worker_id})
+        is_retry = started.retry_of is not None
         claim = Claim(
-            run_id=run_id,
-            job_id=head.job_id,
+            run_id=one.run_id,
+            job_id=one.job_id,
             office_id=lane.office_id,
             lane_id=lane.lane_id,
             job_type=lane.job_type,
             params=codec.loads(started.params),
-            attempt=1 if started.retry_of is None else 1 + len(jobs.failures_before(tx, started.chain_id, head.job_id)),
-            worker_id=worker_id,
+            attempt=1 + len(jobs.failures_before(tx, started.chain_id, one.job_id)) if is_retry else 1,
+            worker_id=one.worker_id,
             timeout_seconds=started.timeout_seconds,
             stall_timeout_seconds=started.stall_timeout_seconds,
             title=started.title,
             role=started.role,
             task_id=started.task_id,
-            session_id=session_id,
+            session_id=one.session_id,
         )
         tx.local(Started).claims.append(claim)
         if started.timeout_seconds is not None:

@@ -48,6 +48,8 @@ class _Ended(NamedTuple):
     completion_us: int | None = None
     # How it counts in the statistics, where its last job is stored as something else than this end.
     counts_as: ChainEnd | None = None
+    # Whether a job may wait for it.
+    has_dependents: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Endings:
 
     def finish(self, tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant) -> Settlement | None:
         """Stores how a run ended and what follows; None if it had ended already, and then nothing is changed."""
-        facts = jobs.ending_facts(tx, job_id)
+        facts = jobs.ending_facts(tx, run_id, job_id)
         if facts is None:
             return None
         has_history = outcome.status is RunStatus.FAILED and facts.retry_of is not None
@@ -99,8 +101,7 @@ class Endings:
             jobs.failures_before(tx, facts.chain_id, job_id) if has_history else (),
             self._chance.fraction() if outcome.status is RunStatus.FAILED else 0.0,
         )
-        if not runs.finish(tx, run_id, settlement.outcome, now):
-            return None
+        runs.finish(tx, run_id, job_id, settlement.outcome, now)
         self._end_job(tx, job_id, settlement, now)
         lane = self._lanes.lane(tx, facts.lane_id)
         self._workers.free(tx, facts.worker_id, lane)
@@ -120,6 +121,7 @@ class Endings:
             settlement.chain_end or ChainEnd.FAILED,
             by_request=is_cancelled,
             completion_us=self._completion_us(tx, facts, settlement.outcome.status, now),
+            has_dependents=facts.has_dependents,
         )
         self._follow_up(tx, job_id, facts.office_id, facts.has_webhook, settlement, ended, now)
         return settlement
@@ -274,8 +276,8 @@ class Endings:
         """Ends SKIPPED with a run that starts and ends here, on no worker and under no limit."""
         run_id = self._chance.new_id()
         runs.begin(tx, run_id, job.job_id, now)
-        jobs.start(tx, job.job_id, None, now)
-        runs.finish(tx, run_id, Outcome.skipped(reason), now)
+        jobs.start(tx, {job.job_id: None}, now)
+        runs.finish(tx, run_id, job.job_id, Outcome.skipped(reason), now)
         jobs.succeed(tx, job.job_id, RunStatus.SKIPPED, now)
         if job.is_ready:
             self._lanes.slate(tx).add_ready(job.lane_id, -1)
@@ -294,8 +296,9 @@ class Endings:
         while open_:
             chain = open_.popleft()
             _count(self._lanes.slate(tx).tally(chain.lane_id), chain)
-            cancelled = self._dependencies.after_chain(tx, chain.chain_id, chain.end, now)
-            open_ += self._end_all(tx, cancelled, Action.CANCEL_REST, DEPENDENCY_FAILED, now)
+            if chain.has_dependents:
+                cancelled = self._dependencies.after_chain(tx, chain.chain_id, chain.end, now)
+                open_ += self._end_all(tx, cancelled, Action.CANCEL_REST, DEPENDENCY_FAILED, now)
             if chain.group_id is not None and chain.sequence is not None:
                 rest = self._groups.member_ended(tx, chain.group_id, chain.sequence, chain.end, chain.by_request, now)
                 open_ += self._end_all(tx, rest.job_ids, rest.action, PREDECESSOR_FAILED, now)

@@ -10,7 +10,8 @@ from ..errors import Fenced, Unavailable
 from ..logs import bound
 from ..meters import Meters, Unmeasured
 from ..model import FailureKind, Outcome, RunStatus
-from ..store.store import Store, Tx
+from ..store import jobs
+from ..store.store import Foreseen, Store, Tx
 from ..tracing import Tracer, Untraced
 from .direct import DirectExecutionHandler
 from .dispatcher import Claim
@@ -116,9 +117,11 @@ class Runner:
     async def _record(self, claim: Claim, outcome: Outcome) -> None:
         """The work is done: its outcome is kept until the store takes it."""
         pause, ended_at = FIRST_PAUSE, self._meters.seconds()
+        asked = () if claim.is_direct else (jobs.asks_at_the_end(claim.run_id, claim.job_id),)
+        ending = Foreseen(lambda tx: self._finish(tx, claim, outcome, ended_at), asked)
         while True:
             try:
-                stored = await self._store.write(lambda tx: self._finish(tx, claim, outcome, ended_at))
+                stored = await self._store.write(ending)
             except Fenced:
                 log.warning("run %s belongs to a node that was taken for lost; its outcome is dropped", claim.run_id)
                 return

@@ -15,7 +15,7 @@ from ..model import (
     RunStatus,
 )
 from . import codec
-from .store import Row, Tx
+from .store import Read, Row, Tx
 
 
 class Place(NamedTuple):
@@ -54,8 +54,6 @@ class Freed(NamedTuple):
 class Started(NamedTuple):
     """What running a job needs to know of it."""
 
-    office_id: str
-    job_type: str
     params: str
     chain_id: str
     group_id: str | None
@@ -81,6 +79,8 @@ class EndingFacts(NamedTuple):
     started_at: Instant
     retry_policy: RetryPolicy
     cancel_mode: CancelMode | None
+    # Whether a job waits for its chain.
+    has_dependents: bool
 
 
 def insert(tx: Tx, jobs: Sequence[Job]) -> None:
@@ -119,33 +119,40 @@ def heads(tx: Tx, lane_id: int, limit: int) -> list[Head]:
     ]
 
 
-def start(tx: Tx, job_id: str, worker_id: str | None, now: Instant) -> Started | None:
-    row = tx.row("jobs.start", job_id=job_id, worker_id=worker_id, now=now)
-    return None if row is None else Started(*row)
+def start(tx: Tx, workers: Mapping[str, str | None], now: Instant) -> dict[str, Started]:
+    """Queued jobs begin to run, each on its worker; their runs have been inserted just before."""
+    starting = [{"job_id": job_id, "worker_id": worker_id, "now": now} for job_id, worker_id in workers.items()]
+    return {row[0]: Started(*row[1:]) for row in tx.rows_many("jobs.start", starting)}
 
 
-def ending_facts(tx: Tx, job_id: str) -> EndingFacts | None:
-    row = tx.row("jobs.ending_facts", job_id=job_id)
+def ending_facts(tx: Tx, run_id: str, job_id: str) -> EndingFacts | None:
+    """None if the run has ended, or its job."""
+    row = tx.row("jobs.ending_facts", run_id=run_id, job_id=job_id)
     if row is None:
         return None
     (office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, has_webhook,
-     started_at, policy, mode) = row  # fmt: skip
+     started_at, policy, mode, has_dependents) = row  # fmt: skip
     return EndingFacts(
         office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, has_webhook,
-        Instant(started_at), codec.policy(policy), None if mode is None else CancelMode(mode),
+        Instant(started_at), codec.policy(policy), None if mode is None else CancelMode(mode), has_dependents,
     )  # fmt: skip
 
 
-def succeed(tx: Tx, job_id: str, outcome: RunStatus, now: Instant) -> bool:
-    return tx.run("jobs.succeed", job_id=job_id, outcome=outcome, now=now) == 1
+def asks_at_the_end(run_id: str, job_id: str) -> Read:
+    """What `ending_facts` will ask."""
+    return Read("jobs.ending_facts", {"run_id": run_id, "job_id": job_id})
 
 
-def fail(tx: Tx, job_id: str, decision: Decision, now: Instant) -> bool:
-    return tx.run("jobs.fail", job_id=job_id, decision=decision, now=now) == 1
+def succeed(tx: Tx, job_id: str, outcome: RunStatus, now: Instant) -> None:
+    tx.put("jobs.succeed", job_id=job_id, outcome=outcome, now=now)
 
 
-def stop(tx: Tx, job_id: str, now: Instant) -> bool:
-    return tx.run("jobs.stop", job_id=job_id, now=now) == 1
+def fail(tx: Tx, job_id: str, decision: Decision, now: Instant) -> None:
+    tx.put("jobs.fail", job_id=job_id, decision=decision, now=now)
+
+
+def stop(tx: Tx, job_id: str, now: Instant) -> None:
+    tx.put("jobs.stop", job_id=job_id, now=now)
 
 
 def cancel(tx: Tx, job_id: str, reason: str | None, requested_at: Instant | None, now: Instant) -> bool:

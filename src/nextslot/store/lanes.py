@@ -138,11 +138,11 @@ def outlook(tx: Tx) -> Outlook:
 
 def save(tx: Tx, lane_id: int, counts: LaneCounts, tally: Tally | None) -> None:
     added = _NOTHING if tally is None else tally.values()
-    tx.run("lanes.save", lane_id=lane_id, ready=counts.ready, is_open=int(counts.is_open), turn=counts.turn, **added)
+    tx.put("lanes.save", lane_id=lane_id, ready=counts.ready, is_open=int(counts.is_open), turn=counts.turn, **added)
 
 
 def tally(tx: Tx, lane_id: int, tally: Tally) -> None:
-    tx.run("lanes.tally", lane_id=lane_id, **tally.values())
+    tx.put("lanes.tally", lane_id=lane_id, **tally.values())
 
 
 def first_open(tx: Tx, but: Iterable[str]) -> list[tuple[int, int]]:
@@ -170,7 +170,7 @@ def all_limits(tx: Tx) -> list[Limit]:
 
 
 def use(tx: Tx, limit_key: str, units: int) -> None:
-    tx.run("limits.use", limit_key=limit_key, units=units)
+    tx.put("limits.use", limit_key=limit_key, units=units)
 
 
 def resize(tx: Tx, limit_key: str, capacity: int) -> bool:

@@ -9,10 +9,9 @@ import asyncio
 import contextlib
 import logging
 import random
-import re
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -26,8 +25,9 @@ from .commits import Answer, Call, GroupCommit, GroupFailed, TxMemory, attempt
 from .membership import Seat
 from .postgres_lease import Lease
 from .postgres_session import Address, Connection, Session, connect, is_lost, may_be_repeated, translated
+from .postgres_wire import Reply, wire_of
 from .reading import Readers
-from .store import Closing, Row, Work
+from .store import Closing, Foreseen, Read, Row, Work
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -42,44 +42,217 @@ TRIES = 5
 # How often it is asked what became of a commit, while nobody else asks the server for anything.
 ASK_AGAIN_SECONDS = 1.0
 
+# Rows that one statement takes: beyond this nothing is gained.
+ROWS_AT_ONCE = 100
+# Rows that are put before they are sent.
+MOST_PUT = 2000
+# Questions that are asked ahead because the last transactions asked them.
+MOST_FORESEEN = 16
+
 _READ = "begin isolation level repeatable read read only"
-_WRITES = re.compile(r"\s*(?:insert|update|delete)\b")
+# The end of what runs changes nothing of what waits, and nothing of what else runs. An answer is given once: who asks
+# again about the same one gets another.
+_ENDS = frozenset({"runs.finish", "jobs.succeed", "jobs.fail", "jobs.stop"})
+_UNTOUCHED = frozenset({"jobs.ending_facts", "jobs.heads", "lanes.outlook"})
+
+
+# A question and its answer, if it was asked ahead.
+_Key = tuple[str, tuple[object, ...]]
 
 
 class PostgresTx(TxMemory):
-    """A transaction on a connection: statements by name, and what is to happen once it is committed."""
+    """A transaction on a connection: statements by name, and what is to happen once it is committed.
+
+    It waits for the server as seldom as it can. What is `put` goes with the next question, and what is put of the same
+    kind as one statement. Questions that are foreseen are asked with the first, and their answers kept until somebody
+    asks, or until a statement changes a table that they are about.
+    """
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
-        self._cursor = connection.cursor()
+        self._wire = wire_of(connection)
         self._statements = text.postgres_statements()
+        self._opened: Reply | None = None
         self._changes = 0
+        self._put: list[tuple[str, list[Mapping[str, object]]]] = []
+        self._ahead: dict[_Key, Reply] = {}
+        # The tables that have been changed; and those that were by more than the end of something that ran.
+        self._changed: set[str] = set()
+        self._changed_more: set[str] = set()
+        # The questions that could have been asked ahead: nothing before them had changed what they are about.
+        self.asked: list[Read] = []
+
+    def begin(self, opening: str, foreseen: Iterable[Read]) -> Reply:
+        """Sends what opens it, and what is asked ahead, and waits for nothing. The reply is to the opening's last."""
+        self._opened = reply = self._wire.say(opening)
+        for statement, values in foreseen:
+            key = statement, tuple(values.values())
+            if key not in self._ahead:
+                self._ahead[key] = self._wire.send(text.placed(self._statements[statement]), values)
+        self._wire.push()
+        return reply
 
     def row(self, statement: str, /, **values: object) -> Row | None:
         rows = self.rows(statement, **values)
         return rows[0] if rows else None
 
     def rows(self, statement: str, /, **values: object) -> list[Row]:
-        sql = self._statements[statement]
-        rows = self._cursor.execute(sql, values).fetchall()
-        if rows and _WRITES.match(sql):
-            self._changes += len(rows)
+        if self._ahead:
+            known = self._ahead.pop((statement, tuple(values.values())), None)
+            if known is not None:
+                self.asked.append(Read(statement, values))
+                return self._answered(known).rows()
+        tables = text.tables(statement)
+        if not tables.changed:
+            changed = self._changed_more if statement in _UNTOUCHED else self._changed
+            if tables.read.isdisjoint(changed):
+                self.asked.append(Read(statement, values))
+            return self._asked(statement, values).rows()
+        rows = self._asked(statement, values).rows()
+        self._changes += len(rows)
+        return rows
+
+    def rows_many(self, statement: str, values: Sequence[Mapping[str, object]], /) -> list[Row]:
+        self._note_change(statement)
+        self._send_put()
+        replies = self._send_many(statement, values)
+        self._wire.exchange()
+        rows = [row for reply in replies for row in reply.rows()]
+        self._changes += len(rows)
         return rows
 
     def run(self, statement: str, /, **values: object) -> int:
-        changed = self._cursor.execute(self._statements[statement], values).rowcount
+        changed = self._asked(statement, values).changed
         self._changes += changed
         return changed
 
+    def put(self, statement: str, /, **values: object) -> None:
+        self._put_all(statement, [values])
+
     def run_many(self, statement: str, names: tuple[str, ...], rows: Iterable[Sequence[object]], /) -> None:
+        self._put_all(statement, (dict(zip(names, row, strict=True)) for row in rows))
+
+    def _put_all(self, statement: str, values: Iterable[Mapping[str, object]]) -> None:
         self._changes += 1
-        self._cursor.executemany(self._statements[statement], [dict(zip(names, row, strict=True)) for row in rows])
+        self._note_change(statement)
+        put = self._group(statement)
+        for one in values:
+            put.append(one)
+            if len(put) == MOST_PUT:
+                self.settle()
+                put = self._group(statement)
 
     def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
-        return self._cursor.execute(text.postgres_parameters(sql), values).fetchall()
+        self._send_put()
+        return self._answered(self._wire.send(text.placed(sql), values)).rows()
 
     def footprint(self) -> object:
         return self._changes, self.touches
+
+    def hand_in(self) -> None:
+        """What was put is sent now: the server works on it while it is decided what comes next."""
+        if self._put:
+            self._send_put()
+            self._wire.push()
+
+    def be_open(self) -> None:
+        """That the connection lives is known before anything is committed on it."""
+        if self._opened is not None:
+            self._answered(self._opened)
+
+    def settle(self) -> None:
+        """What was put is done."""
+        if self._put:
+            self._send_put()
+            self._wire.exchange()
+
+    def end(self, closing: str, mark: int) -> Reply:
+        """Sends all that is left, and what closes it, and waits for the answer."""
+        self._send_put()
+        return self._answered(self._wire.say(closing, mark=mark))
+
+    def _asked(self, statement: str, values: Mapping[str, object]) -> Reply:
+        self._note_change(statement)
+        self._send_put()
+        return self._answered(self._wire.send(text.placed(self._statements[statement]), values))
+
+    def _answered(self, reply: Reply) -> Reply:
+        if reply.result is None:
+            self._wire.exchange()
+        return reply
+
+    def _note_change(self, statement: str) -> None:
+        """What this may change must be asked again."""
+        changed = text.tables(statement).changed
+        if not changed:
+            return
+        is_end = statement in _ENDS
+        self._changed |= changed
+        if not is_end:
+            self._changed_more |= changed
+        for known in list(self._ahead):
+            if not (is_end and known[0] in _UNTOUCHED) and not text.tables(known[0]).read.isdisjoint(changed):
+                del self._ahead[known]
+
+    def _group(self, statement: str) -> list[Mapping[str, object]]:
+        """What has been put of the same kind just before; the ends of several runs do not mind each other's order."""
+        for known, values in reversed(self._put):
+            if known == statement:
+                return values
+            if known not in _ENDS or statement not in _ENDS:
+                break
+        self._put.append((statement, []))
+        return self._put[-1][1]
+
+    def _send_put(self) -> None:
+        put, self._put = self._put, []
+        for statement, values in put:
+            self._send_many(statement, values)
+
+    def _send_many(self, statement: str, values: Sequence[Mapping[str, object]]) -> list[Reply]:
+        """As few statements as it can be said in."""
+        replies = []
+        for first in range(0, len(values), ROWS_AT_ONCE):
+            chunk, sql = values[first : first + ROWS_AT_ONCE], self._statements[statement]
+            together = _together(sql, chunk) if len(chunk) > 1 else None
+            if together is not None:
+                replies.append(self._wire.send(text.placed(together[0]), together[1]))
+            else:
+                replies += [self._wire.send(text.placed(sql), one) for one in chunk]
+        return replies
+
+
+def _together(sql: str, rows: Sequence[Mapping[str, object]]) -> tuple[str, dict[str, object]] | None:
+    """One statement for many rows, and its values: lists of what differs from row to row. None if there is none."""
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    differing = {name: values for name, values in columns.items() if values.count(values[0]) < len(values)}
+    types = tuple((name, _type(values)) for name, values in differing.items())
+    together = text.set_based(sql, types) if types else None
+    if together is None:
+        return None
+    key = text.key_of(sql)
+    if key is not None and len(set(differing[key])) < len(rows):
+        return None  # Two changes of one row are two statements.
+    return together, {**rows[0], **{name: _list(values) for name, values in differing.items()}}
+
+
+def _type(values: Iterable[object]) -> str:
+    kinds = {type(value) for value in values if value is not None}
+    if any(issubclass(kind, str) for kind in kinds):
+        return "text"
+    return "double precision" if float in kinds else "bigint"
+
+
+def _list(values: Iterable[object]) -> str:
+    return "{" + ",".join(map(_element, values)) + "}"
+
+
+def _element(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return str(int(value)) if isinstance(value, int) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +306,8 @@ class PostgresStore:
         except psycopg.Error as error:
             raise self._not_opened(error) from error
         self._unsettled: _Unsettled | None = None
+        self._last_asked: list[Read] = []
+        self._habits: list[Read] = []
         # What was to follow a commit of which nobody knew: it goes out with the next.
         self._late: list[Call] = []
         self._asking: asyncio.Task[None] | None = None
@@ -242,25 +417,26 @@ class PostgresStore:
     def _transaction(self, works: list[Work[Any]]) -> tuple[list[Answer], list[Call]]:
         connection = self._session.connection
         try:
-            cursor = connection.execute(self._session.opening, prepare=False)
             tx = PostgresTx(connection)
-            self._look_at_place(cursor, tx)
+            place = tx.begin(self._session.opening, self._foreseen(works))
+            self._look_at(place, tx)
             answers = [attempt(tx, work) for work in works]
+            tx.hand_in()
             self._closing(tx)
+            tx.be_open()
         except BaseException:
             self._roll_back()
             raise
-        topics = sorted(tx.topics) if self._has_company else ()
-        self._commit(_Unsettled(self._mark + 1, answers, tx.committed), topics)
+        self._commit(tx, _Unsettled(self._mark + 1, answers, tx.committed))
+        self._learn(tx.asked)
         return answers, tx.committed
 
-    def _look_at_place(self, cursor: psycopg.Cursor[Row], tx: PostgresTx) -> None:
+    def _look_at(self, place: Reply, tx: PostgresTx) -> None:
         """Once it has joined, a transaction begins with what became of its node, and of the settings."""
         if self._seat is None:
             return
-        while cursor.nextset():
-            pass
-        is_ours, settings, self._has_company = cursor.fetchone() or (0, 0, 0)
+        tx.be_open()
+        is_ours, settings, self._has_company = (*place.rows(), (0, 0, 0))[0]
         if not is_ours:
             raise GroupFailed(
                 Fenced(f"node {self._seat.node_id} was taken for lost: what it ran is lost, and it has to join anew")
@@ -269,15 +445,21 @@ class PostgresStore:
             self._refresh(tx)
             self._settings = settings
 
-    def _commit(self, transaction: _Unsettled, topics: Collection[str]) -> None:
+    def _foreseen(self, works: list[Work[Any]]) -> list[Read]:
+        """What these works are known to ask, and what the last two transactions both asked."""
+        return [read for work in works if isinstance(work, Foreseen) for read in work.reads] + self._habits
+
+    def _learn(self, asked: list[Read]) -> None:
+        last, self._last_asked = self._last_asked, asked
+        self._habits = [read for read in asked if read in last][:MOST_FORESEEN]
+
+    def _commit(self, tx: PostgresTx, transaction: _Unsettled) -> None:
         """One round trip; from here until the answer nobody knows."""
         connection = self._session.connection
         self._unsettled = transaction
         try:
-            cursor = connection.execute(self._session.closing(transaction.mark, topics), prepare=False)
-            while cursor.nextset():
-                pass
-            if cursor.statusmessage != "COMMIT":
+            topics = sorted(tx.topics) if self._has_company else ()
+            if tx.end(self._session.closing(":mark", topics), transaction.mark).status != "COMMIT":
                 raise StoreError("the database undid a transaction instead of committing it")
             self._unsettled = None
             self._mark = transaction.mark
@@ -288,6 +470,7 @@ class PostgresStore:
             raise
 
     def _roll_back(self) -> None:
+        wire_of(self._session.connection).forget()
         with contextlib.suppress(psycopg.Error):  # Then the connection is gone, and so is the transaction.
             if not self._session.connection.closed:
                 self._session.connection.execute("rollback", prepare=False)
@@ -369,10 +552,14 @@ class PostgresStore:
             raise self.translated(error) from error
 
     def _read_on(self, connection: Connection, work: Work[T]) -> T:
-        connection.execute(_READ, prepare=False)
+        tx = PostgresTx(connection)
+        tx.begin(_READ, ())
         try:
-            return work(PostgresTx(connection))
+            answer = work(tx)
+            tx.settle()
+            return answer
         finally:
+            wire_of(connection).forget()
             with contextlib.suppress(psycopg.Error):
                 connection.execute("rollback", prepare=False)
 

@@ -223,14 +223,15 @@ class Session:
         of events are exact, whoever else writes."""
         return f"begin; select pg_advisory_xact_lock({self.keys.writing}){self.question}"
 
-    def closing(self, mark: int, topics: Collection[str] = ()) -> str:
+    def closing(self, mark: int | str, topics: Collection[str] = ()) -> str:
         told = "".join(f"select pg_notify('{self.keys.channel}_{topic}', {self._name_of_node}); " for topic in topics)
         return f"update commit_marks set mark = {mark} where node = {self._name_of_node}; {told}commit"
 
     def ask_for(self, life: int) -> None:
         """From now on every transaction begins by asking what became of this life of its node, and of the settings."""
         self.question = (
-            f"; select life = {life} and status = 'live', settings, (select count(*) from nodes where status = 'live') > 1 "
+            f"; select life = {life} and status = 'live', settings, "
+            "(select count(*) from nodes where status = 'live') > 1 "
             f"from nodes, cluster where node_id = {self._name_of_node}"
         )
 

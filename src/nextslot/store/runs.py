@@ -8,23 +8,17 @@ from . import codec
 from .store import Row, Tx
 
 
-def begin(tx: Tx, run_id: str, job_id: str, now: Instant, session_id: str | None = None) -> bool:
-    """The run of a queued job; False if it is not queued any more."""
-    return tx.run("runs.begin", run_id=run_id, job_id=job_id, now=now, session_id=session_id) == 1
+def begin(tx: Tx, run_id: str, job_id: str, now: Instant, session_id: str | None = None) -> None:
+    """The run of a queued job; without it the job cannot start."""
+    tx.put("runs.begin", run_id=run_id, job_id=job_id, now=now, session_id=session_id)
 
 
-def finish(tx: Tx, run_id: str, outcome: Outcome, now: Instant) -> bool:
-    """Writes the outcome, once: False if the run had ended already."""
-    changed = tx.run(
-        "runs.finish",
-        run_id=run_id,
-        now=now,
-        **codec.outcome_values(outcome),
-    )
-    if changed and outcome.artifacts:
+def finish(tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant) -> None:
+    """Writes the outcome, once: of a run that has not ended, as `jobs.ending_facts` has found."""
+    tx.put("runs.finish", run_id=run_id, job_id=job_id, now=now, **codec.outcome_values(outcome))
+    if outcome.artifacts:
         rows = [(run_id, one.name, one.path, one.size) for one in outcome.artifacts]
         tx.run_many("runs.add_artifact", ("run_id", "name", "path", "size"), rows)
-    return changed == 1
 
 
 def get(tx: Tx, run_id: str) -> Run | None:

@@ -10,7 +10,8 @@ A work that raises leaves nothing behind, and its error reaches its caller only.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from .membership import Seat
 
@@ -32,8 +33,17 @@ class Tx(Protocol):
     def run(self, statement: str, /, **values: object) -> int:
         """Executes a statement and returns how many rows it changed: zero is an answer."""
 
+    def put(self, statement: str, /, **values: object) -> None:
+        """Executes a statement about one row, whose answer nobody needs: now, or before the next question.
+
+        What is put may be refused as late as that.
+        """
+
     def run_many(self, statement: str, names: tuple[str, ...], rows: Iterable[Sequence[object]], /) -> None:
-        """Executes a statement for each row of values; `names` are its parameters, in the order it has them."""
+        """As `put`, for each row of values, in their order; `names` are its parameters, in the order it has them."""
+
+    def rows_many(self, statement: str, values: Sequence[Mapping[str, object]], /) -> list[Row]:
+        """Executes a statement for each of the values, all about different rows; what they return, in any order."""
 
     def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
         """A question that has no name, because a filter put it together: only for `store/pages.py`."""
@@ -49,6 +59,24 @@ class Tx(Protocol):
 
 
 Work = Callable[[Tx], T]
+
+
+class Read(NamedTuple):
+    """A question, as a function of the store asks it."""
+
+    statement: str
+    values: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen(Generic[T]):
+    """A work of which it is known what it will ask: where a question costs a round trip, all are asked together."""
+
+    work: Work[T]
+    reads: Sequence[Read]
+
+    def __call__(self, tx: Tx) -> T:
+        return self.work(tx)
 
 
 class Store(Protocol):

@@ -2,7 +2,7 @@
 
 A statement file is a list of blocks, each opened by `-- name: purpose`; `{file.name}` includes another. All of them are
 written for both databases; where one cannot be, `file.postgres.sql` has PostgreSQL's own under the same name, and says
-why. Parameters are `:name`; PostgreSQL's driver is given them in its own style.
+why. Parameters are `:name`; PostgreSQL is given them by their place.
 A schema file is plain SQL in which `{int}`, `{real}`, `{serial}`, `{table}`, `{log}` stand for the dialect's words, and
 in which an invariant is written once, as
 
@@ -13,8 +13,10 @@ which becomes a trigger in whatever form the database has for one.
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
+from typing import NamedTuple
 
 _NAME = re.compile(r"^-- ([a-z_]+): .+$", re.MULTILINE)
 _INCLUDE = re.compile(r"\{([a-z_.]+)\}")
@@ -31,8 +33,16 @@ _INSERT = re.compile(r"^(insert (?:or rollback )?into \w+ \([^()]+\)\s+values) \
 _WRITE = re.compile(r"^(insert|update)\b")
 _REFERENCE = re.compile(r"\breferences \w+(?! deferrable)\b")
 
+# Which row a statement is about, where the parameter is called as its column is.
+_KEY = re.compile(r"\bwhere (\w+) = :\1\b")
+# What else a statement asks of its row, and what it returns.
+_ALSO = re.compile(r"^\s+and (.+?)(\s+returning .+)?$", re.DOTALL)
+# The tables of a statement: those that it changes, and those that it looks at.
+_CHANGED = re.compile(r"\b(?:insert into|update|delete from)\s+(\w+)")
+_READ = re.compile(r"\b(?:from|join)\s+(\w+)")
+
 # What a parameter is not: text, a quoted name, a comment, a cast; and what it is.
-_TOKEN = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::|:([a-z_][a-z_0-9]*)|%", re.IGNORECASE)
+_TOKEN = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::|:([a-z_][a-z_0-9]*)", re.IGNORECASE)
 
 SQLITE_WORDS = {"int": "integer", "real": "real", "serial": "integer primary key", "table": "strict, without rowid",
                 "log": "strict"}  # fmt: skip
@@ -58,23 +68,76 @@ def sqlite_statement(sql: str) -> str:
 
 @cache
 def postgres_statements() -> Mapping[str, str]:
-    """The same for PostgreSQL: its own where it has one, with parameters as its driver wants them."""
+    """The same for PostgreSQL: its own where it has one."""
     found = _common_statements()
     for name, sql in _read(_OVERRIDES):
         if name not in found:
             raise ValueError(f"{name} overrides nothing")
         found[name] = sql
-    return {name: postgres_parameters(sql) for name, sql in _included(found).items()}
+    return _included(found)
 
 
-@lru_cache(maxsize=1024)
-def postgres_parameters(sql: str) -> str:
-    """`:name` as `%(name)s`, except where it is none: in texts, quoted names, comments and casts."""
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Those that a statement changes, and all that its answer depends on."""
+
+    changed: frozenset[str]
+    read: frozenset[str]
+
+
+@cache
+def tables(statement: str) -> Tables:
+    sql = postgres_statements()[statement]
+    changed = frozenset(_CHANGED.findall(sql))
+    return Tables(changed, changed | frozenset(_READ.findall(sql)))
+
+
+class Placed(NamedTuple):
+    """A statement with its parameters by their place, `$1` and so on."""
+
+    sql: str
+    names: tuple[str, ...]
+
+
+@lru_cache(maxsize=4096)
+def placed(sql: str) -> Placed:
+    """`:name` as `$1`, except where it is none: in texts, quoted names, comments and casts."""
+    names: dict[str, int] = {}
 
     def spelled(token: re.Match[str]) -> str:
-        return f"%({token[1]})s" if token[1] else token[0].replace("%", "%%")
+        return f"${names.setdefault(token[1], len(names) + 1)}" if token[1] else token[0]
 
-    return _TOKEN.sub(spelled, sql)
+    by_place = _TOKEN.sub(spelled, sql)
+    return Placed(by_place, tuple(names))
+
+
+@lru_cache(maxsize=512)
+def set_based(sql: str, lists: tuple[tuple[str, str], ...]) -> str | None:
+    """A statement about one row as one about many: the parameters in `lists` are lists then, of the type that is said.
+
+    PostgreSQL looks at every index, check and rule of a table once for each statement, so ten rows cost little more
+    than one. None if it is a statement that cannot be told for many: one that does not name its row by a column and a
+    parameter of the same name, which is among the lists.
+    """
+    types = dict(lists)
+    if inserted := _INSERT.match(sql):
+        given = ", ".join(f"cast(:{name} as {type_}[])" for name, type_ in lists)
+        row = _TOKEN.sub(lambda token: f"given.{token[1]}" if token[1] in types else token[0], inserted[2])
+        return f"{inserted[1].removesuffix('values')}select {row} from unnest({given}) as given({', '.join(types)})"
+    key = _KEY.search(sql)
+    if key is None or key[1] not in types:
+        return None
+    place = f"array_position(cast(:{key[1]} as {types[key[1]]}[]), {key[1]})"
+
+    def spelled(token: re.Match[str]) -> str:
+        name = token[1]
+        return f"(cast(:{name} as {types[name]}[]))[{place}]" if name in types else token[0]
+
+    # Behind this no index but that of the key is thought of: for several rows others can look as good, while the
+    # statistics are those of an empty table, and would then be walked from end to end.
+    after = _ALSO.sub(r" and coalesce((\1), false)\2", sql[key.end() :])
+    found = f"where {key[1]} = any(cast(:{key[1]} as {types[key[1]]}[]))"
+    return _TOKEN.sub(spelled, sql[: key.start()]) + found + _TOKEN.sub(spelled, after)
 
 
 @lru_cache(maxsize=256)
@@ -95,6 +158,12 @@ def many_rows(sql: str, names: tuple[str, ...], count: int) -> str | None:
         return _TOKEN.sub(lambda token: f"?{before + places[token[1]]}" if token[1] else token[0], values)
 
     return f"{insert[1]} {', '.join(f'({row(number * len(names))})' for number in range(count))}"
+
+
+def key_of(sql: str) -> str | None:
+    """The column that says which row a statement is about; None if none does."""
+    found = None if _INSERT.match(sql) else _KEY.search(sql)
+    return found[1] if found else None
 
 
 def _common_statements() -> dict[str, str]:

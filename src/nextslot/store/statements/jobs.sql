@@ -41,14 +41,15 @@ order by priority desc, position, created_at, job_id limit :limit;
 -- start: a queued job begins to run; its run has been inserted just before
 update jobs set status = 'RUNNING', started_at = :now, worker_id = :worker_id
 where job_id = :job_id and status = 'QUEUED'
-returning office_id, job_type, params, chain_id, group_id, retry_of, timeout_seconds, stall_timeout_seconds, title, role,
-    task_id;
+returning job_id, params, chain_id, group_id, retry_of, timeout_seconds, stall_timeout_seconds, title, role, task_id;
 
--- ending_facts: what the decision at a run's end depends on; only of a job that still runs
+-- ending_facts: what the decision at a run's end depends on; only of a job that still runs, with a run that has not ended
 select office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, webhook is not null, started_at,
-    retry_policy, cancel_mode
+    retry_policy, cancel_mode,
+    exists (select 1 from dependencies where dependencies.chain_id = jobs.chain_id and dependencies.is_met = 0)
 from jobs
-where job_id = :job_id and status = 'RUNNING' and finished_at is null;
+where job_id = :job_id and status = 'RUNNING' and finished_at is null
+    and exists (select 1 from runs where runs.run_id = :run_id and runs.status is null);
 
 -- succeed: a running job ends with its run; it sets nothing that an index of waiting or undecided jobs depends on
 update jobs set finished_at = :now, outcome = :outcome

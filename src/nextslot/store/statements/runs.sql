@@ -11,7 +11,7 @@ from jobs where job_id = :job_id and status = 'QUEUED';
 update runs set status = :status, finished_at = :now, exit_code = :exit_code, error = :error,
     failure_kind = :failure_kind, reason = :reason, log_path = coalesce(log_path, :log_path),
     session_id = coalesce(session_id, :session_id), result = :result
-where run_id = :run_id and status is null;
+where run_id = :run_id and (job_id = :job_id) is true and status is null;
 
 -- get: one run
 select {runs.columns} from runs where run_id = :run_id;
