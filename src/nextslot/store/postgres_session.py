@@ -230,7 +230,8 @@ class Session:
     def ask_for(self, life: int) -> None:
         """From now on every transaction begins by asking what became of this life of its node, and of the settings."""
         self.question = (
-            f"; select life = {life} and status = 'live', settings, (select count(*) from nodes where status = 'live') > 1 "
+            f"; select life = {life} and status = 'live', settings, "
+            "(select count(*) from nodes where status = 'live') > 1 "
             f"from nodes, cluster where node_id = {self._name_of_node}"
         )
 
