@@ -2,8 +2,9 @@
 
     uv run python bench/offices.py [--offices 1000] [--jobs 1000] [--backlog 1000000] [--starts 5000] [--rounds 3]
 
-First: so many offices with so many jobs each share one slot; the cost of a hand-over is put beside that of one office,
-and the mean gaps between two starts of each office beside each other. Second: a role's limit of
+First: so many offices with so many jobs each share one slot; the cost of a hand-over is put beside that of one office
+and of two (a hand-over from one office to another writes the counters of both), and the mean gaps between two starts
+of each office beside each other. Second: a role's limit of
 one is taken, and a backlog of its jobs waits; a job of another role is put in and waited for, beside the same in an
 empty office. Compare within one run only.
 """
@@ -83,29 +84,30 @@ def unfairness(started: list[tuple[float, str]]) -> float:
 
 
 def many_offices(offices: int, jobs: int, starts: int, rounds: int) -> None:
-    """Beside one office that has as many jobs, so that only the number of offices differs."""
-    found: dict[str, list[float]] = defaultdict(list)
+    """Beside one office and two that have as many jobs, so that only the number of offices differs."""
+    gaps: dict[int, list[float]] = defaultdict(list)
+    work: dict[int, list[float]] = defaultdict(list)
+    unfair: dict[int, list[float]] = defaultdict(list)
+    counts = (1, 2, offices)
     with tempfile.TemporaryDirectory(prefix="nextslot-bench-") as made:
-        one, many = Path(made, "one"), Path(made, "many")
-        one.mkdir()
-        many.mkdir()
-        asyncio.run(fill(one, 1, offices * jobs))
-        asyncio.run(fill(many, offices, jobs))
+        for count in counts:
+            Path(made, str(count)).mkdir()
+            asyncio.run(fill(Path(made, str(count)), count, offices * jobs // count))
         for _ in range(rounds):
-            for name, directory in (("one", one), ("many", many)):
-                started, worked = asyncio.run(drain(directory, starts))
-                found[name].append(hand_over_ms(started))
-                found[name + " cpu"].append(worked)
-                if name == "many":
-                    found["unfairness"].append(unfairness(started))
-    median = {name: statistics.median(values) for name, values in found.items()}
-    print(
-        f"one office × {offices * jobs:,} jobs: {median['one']:.3f} ms a hand-over ({median['one cpu']:.3f} of work)   "
-        f"{offices:,} offices × {jobs:,}: {median['many']:.3f} ms ({median['many cpu']:.3f})   "
-        f"ratio {median['many'] / median['one']:.2f} (of work {median['many cpu'] / median['one cpu']:.2f})   "
-        f"largest wait ÷ smallest {median['unfairness']:.2f}",
-        flush=True,
-    )
+            for count in counts:
+                started, worked = asyncio.run(drain(Path(made, str(count)), starts))
+                gaps[count].append(hand_over_ms(started))
+                work[count].append(worked)
+                unfair[count].append(unfairness(started))
+    print("offices × jobs        ms a hand-over   of own work   work, by one   by two   largest wait ÷ smallest")
+    for count in counts:
+        gap, own, wait = (statistics.median(found[count]) for found in (gaps, work, unfair))
+        one, two = statistics.median(work[1]), statistics.median(work[2])
+        print(
+            f"{count:>7,} × {offices * jobs // count:>9,} {gap:14.3f} {own:13.3f} {own / one:14.2f} {own / two:8.2f} "
+            f"{wait:12.2f}",
+            flush=True,
+        )
 
 
 async def be_jobs(directory: Path, backlog: int, jobs: int) -> list[float]:

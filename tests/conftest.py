@@ -1,4 +1,4 @@
-"""Every test of the engine runs on both databases, each of which it calls by a directory (`tests/databases.py`)."""
+"""A test of what is stored runs on both databases, each of which it calls by a directory (`tests/databases.py`)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,25 +7,44 @@ import pytest
 
 from tests import databases
 
-# Folders whose tests are about what the engine does, whatever it is stored in.
-BOTH = {"engine", "simulation"}
+# Folders whose tests are about what a scheduler does, whatever it is stored in.
+BOTH = {"api", "cli", "client", "engine", "simulation"}
 # Files elsewhere whose tests hold for any store.
-BOTH_FILES = {"test_store.py"}
+BOTH_FILES = {"test_admin.py", "test_reload.py", "test_store.py"}
+# In the folders of what is around the engine, a test that asks for no directory stores nothing.
+AROUND = {"api", "cli", "client"}
+DIRECTORIES = {"tmp_path", "tmp_path_factory"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "on_database" not in metafunc.fixturenames:
-        return
     file = Path(str(metafunc.module.__file__))
+    if file.parent.name not in BOTH and file.name not in BOTH_FILES:
+        return
     marked = metafunc.definition.get_closest_marker("sqlite_only") is not None
-    if (file.parent.name in BOTH or file.name in BOTH_FILES) and not marked:
-        metafunc.parametrize("on_database", databases.kinds(), indirect=True)
+    stores_nothing = file.parent.name in AROUND and not DIRECTORIES & set(metafunc.fixturenames)
+    if not stores_nothing:
+        kinds = databases.KINDS[:1] if marked else databases.kinds()
+        metafunc.parametrize("database_of_the_module", kinds, indirect=True, scope="module")
 
 
-@pytest.fixture(autouse=True)
-def on_database(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The kind of database that this test uses; what it made there is dropped at its end."""
+@pytest.fixture(scope="module", autouse=True)
+def database_of_the_module(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The kind of database; what a module's own fixtures made there is dropped after its last test on it.
+
+    Such a fixture asks for this one: so it is made again for the other database.
+    """
     kind: str = getattr(request, "param", "sqlite")
     databases.use(kind)
     yield kind
+    databases.use("sqlite")
     databases.forget()
+
+
+@pytest.fixture(autouse=True)
+def on_database(database_of_the_module: str) -> Iterator[str]:
+    """The kind of database that this test uses; what it made there is dropped at its end."""
+    databases.use(database_of_the_module)
+    before = databases.borrowed()
+    yield database_of_the_module
+    databases.use(database_of_the_module)
+    databases.forget(before)

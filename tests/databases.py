@@ -37,6 +37,8 @@ def use(wanted: str) -> None:
     """From now on."""
     global _kind  # One test runs at a time, and all its helpers must agree.
     _kind = wanted
+    if wanted == "postgres":
+        postgres.address()  # Started here, by the main thread: it ends with the thread that started it.
 
 
 def borrowed() -> frozenset[str]:

@@ -14,6 +14,7 @@ import uvicorn
 
 from nextslot import Fail, Scheduler, Skip
 from nextslot.api.app import Options, create_app
+from tests import databases
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ def serving(
     up: Future[Served] = Future()
 
     async def main() -> None:
-        scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", synchronous="NORMAL")
+        scheduler = Scheduler(databases.url(directory), data=directory, synchronous="NORMAL")
         register(scheduler)
         prepare(scheduler)
         app = create_app(scheduler, options)

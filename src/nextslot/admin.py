@@ -1,7 +1,7 @@
-"""The composition for offline commands: a data directory without a scheduler, under the scheduler's own lock.
+"""The composition for offline commands: a database without a scheduler, under the schedulers' own lock.
 
-The command line calls these. Nothing is dispatched. Who needs the file for itself, while a server has it, is told by
-whom, and how the running server does the same.
+The command line calls these. Nothing is dispatched. Who needs the database for itself, while a server has it, is told
+by whom, and how the running server does the same.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -22,9 +22,13 @@ from .handlers.files import RunFiles
 from .handlers.threads import DaemonThreads
 from .model import Actor, default_office
 from .policy.webhooks import secret_of
-from .store import offices, offline, webhooks
+from .store import chores, offices, webhooks
+from .store import keys as stored_keys
+from .store.chores import Chores
 from .store.doctor import Finding
 from .store.move import Moved, Progress
+from .store.offline import Absent
+from .store.open import chores as chores_of
 from .store.open import load_export, open_store, sqlite_path, write_export
 from .store.store import Tx
 
@@ -36,6 +40,7 @@ __all__ = [
     "doctor",
     "export_to",
     "import_from",
+    "is_guarded",
     "keys",
     "migrate",
     "opened",
@@ -77,11 +82,25 @@ async def opened(configuration: Configuration, online: str | None = None) -> Asy
 
 
 @asynccontextmanager
-async def keys(configuration: Configuration) -> AsyncIterator[Keys]:
-    """The keys of a data directory: `nextslot key add` before any server runs."""
+async def keys(configuration: Configuration, *, creates: bool = True) -> AsyncIterator[Keys]:
+    """The keys of a database: `nextslot key add` before any server runs. Unless it `creates`, it must be there."""
     online = "while it runs, use: nextslot key … --url URL, with an admin key in NEXTSLOT_API_KEY"
+    if not creates:
+        _chores(configuration).pending()
     async with opened(configuration, online) as access:
         yield Keys(access, KeyRing(SystemChance()), AuditLog(SystemChance()))
+
+
+async def is_guarded(configuration: Configuration) -> bool:
+    """Whether there is an admin's key, also while other nodes run. A database that is not there has none."""
+    database = _chores(configuration)
+    try:
+        if not database.pending():
+            return database.ask(stored_keys.has_admin)
+    except Absent:
+        return False
+    async with keys(configuration) as found:  # Opened as by a start, which brings it up to date.
+        return await found.is_guarded()
 
 
 async def webhook_secret(configuration: Configuration) -> str:
@@ -103,29 +122,31 @@ async def webhook_secret(configuration: Configuration) -> str:
 
 def pending(configuration: Configuration) -> list[str]:
     """The migrations that a start would apply."""
-    return offline.pending(_file(configuration))
+    return _chores(configuration).pending()
 
 
 def migrate(configuration: Configuration) -> list[str]:
     """Applies them, and says which."""
     with _hint(None):
-        return offline.apply_migrations(_file(configuration))
+        return _chores(configuration).migrate()
 
 
 def doctor(configuration: Configuration, repair: bool = False) -> Examined:
     """Whether what is stored is in order: it reads, also beside a running server, unless it is to repair counters."""
-    path = _file(configuration)
+    database = _chores(configuration)
     if not repair:
-        return Examined(tuple(offline.examine(path)))
+        return Examined(tuple(database.examine()))
     with _hint("while it runs, use: nextslot doctor, without --repair"):
-        repaired = offline.repair(path)
-    return Examined(tuple(offline.examine(path)), repaired)
+        repaired = database.repair()
+    return Examined(tuple(database.examine()), repaired)
 
 
-def backup(configuration: Configuration, target: Path | str, force: bool = False) -> Path:
+def backup(
+    configuration: Configuration, target: Path | str, force: bool = False, progress: Progress | None = None
+) -> Path:
     """A sound copy of the database, also while a server runs; checked before it gets its name."""
     target = _new_file(configuration, target, force)
-    offline.copy(_file(configuration), target)
+    _chores(configuration).backup(target, progress or _silently)
     return target
 
 
@@ -149,23 +170,29 @@ def _is_ours(configuration: Configuration, file: Path) -> bool:
     }
 
 
-def restore(configuration: Configuration, source: Path | str, force: bool = False, verify: bool = False) -> Path | None:
+def restore(
+    configuration: Configuration,
+    source: Path | str,
+    force: bool = False,
+    verify: bool = False,
+    progress: Progress | None = None,
+) -> Path | None:
     """Puts a backup in place, verified first; `verify` does no more than that.
 
-    What was there is kept under the name that is returned. Jobs that ran when the backup was made are recovered, as
-    after a crash, by the next start.
+    A file that was there is kept under the name that is returned; a PostgreSQL database must be empty. Jobs that ran
+    when the backup was made are recovered, as after a crash, by the next start.
     """
-    path, source = _file(configuration), Path(source)
-    found = offline.examine(source)
-    if [one for one in found if one.check != "schema"]:
-        raise StoreError(f"{source} is not a sound backup: {found[0].problem}")
+    source = Path(source)
+    chores.verify(source, progress or _silently)
     if verify:
         return None
-    there = [one for one in (path, configuration.data / "logs", configuration.data / "artifacts") if one.exists()]
+    path = sqlite_path(configuration.store_url)
+    places = [path, configuration.data / "logs", configuration.data / "artifacts"]
+    there = [place for place in places if place is not None and place.exists()]
     if there and not force:
         raise Conflict(f"{there[0]} exists already: use another data directory, or say --force")
     with _hint(None):
-        return offline.put_in_place(source, path)
+        return _chores(configuration).restore(source, progress or _silently)
 
 
 def export_to(
@@ -192,16 +219,14 @@ async def purge(configuration: Configuration, dry_run: bool = False) -> Purged:
     retention = Retention(SystemClock(), RunFiles(configuration.data), DaemonThreads())
     retention.use(Keep(**configuration.settings.retention.model_dump()))
     if dry_run:
-        return offline.ask(_file(configuration), retention.count)
+        return _chores(configuration).ask(retention.count)
+    _chores(configuration).pending()  # What is not there is not made, to find nothing in it.
     async with opened(configuration, "a server that runs purges once a day by itself") as access:
         return await retention.purge(access.store)
 
 
-def _file(configuration: Configuration) -> Path:
-    path = sqlite_path(configuration.store_url)
-    if path is None:
-        raise StoreError("this command is for SQLite files; PostgreSQL has its own tools (pg_dump, pg_restore)")
-    return path
+def _chores(configuration: Configuration) -> Chores:
+    return chores_of(configuration.store_url)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from .faces.tuning import Tuned
 from .handlers.registry import JobType
 from .meters import ProcessMeters
 from .policy.limits import Limits
-from .scheduler import Scheduler
+from .scheduler import Scheduler, default_node
 
 # What a running process cannot change about itself; all else is taken over by `reload`.
 RESTART = (
@@ -84,11 +84,14 @@ class Configured:
 def compose(configuration: Configuration, clock: Clock | None = None, **options: Any) -> Scheduler:
     """A scheduler as configured, not started yet. Further options are those of `Scheduler`, for tests."""
     settings = configuration.settings
-    watched = {"meters": ProcessMeters(), "tracer": _tracer(settings)}
+    node = settings.node.name or default_node(configuration.store_url)
+    watched = {"meters": ProcessMeters(), "tracer": _tracer(settings, node)}
     scheduler = Scheduler(
         configuration.store_url,
         **{"data": configuration.data, "clock": clock, **watched, **options},
-        node=settings.node.name,
+        node=node,
+        node_running=settings.node.running,
+        node_resources=settings.node.resources,
         shutdown_grace_seconds=settings.server.shutdown_grace_seconds,
         synchronous=settings.store.synchronous,
         webhooks=_webhooks(settings),
@@ -195,8 +198,8 @@ def _use(scheduler: Scheduler, configuration: Configuration, types: Mapping[str,
     return scheduler.job_types.configure(types)
 
 
-def _tracer(settings: Settings) -> tracing.Tracer:
-    return tracing.tracer(settings.telemetry.otel_endpoint, os.environ, settings.node.name, version("nextslot"))
+def _tracer(settings: Settings, node: str) -> tracing.Tracer:
+    return tracing.tracer(settings.telemetry.otel_endpoint, os.environ, node, version("nextslot"))
 
 
 def _use_language_models(scheduler: Scheduler, settings: Settings) -> None:

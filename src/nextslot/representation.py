@@ -21,6 +21,7 @@ from .model import (
     Job,
     Json,
     Key,
+    Node,
     Occurrence,
     Office,
     Reservation,
@@ -382,6 +383,26 @@ def paused(scopes: Sequence[tuple[str, str]], offices: Sequence[str]) -> dict[st
         "offices": list(offices),
         "job_types": [name for scope, name in scopes if scope == "type"],
         "resources": [name for scope, name in scopes if scope == "resource"],
+    }
+
+
+def node(value: Node) -> dict[str, Json]:
+    return {
+        "node_id": value.node_id,
+        "status": value.status,
+        "is_leader": value.is_leader,
+        "running": value.running,
+        "max_running": value.max_running,
+        "resources": dict(value.resources),
+        "job_types": list(value.job_types),
+        "host": value.host,
+        "pid": value.pid,
+        "version": value.version,
+        "life": value.life,
+        "joined_at": time(value.joined_at),
+        "last_seen_at": time(value.renewed_at),
+        "lease_until": time(value.lease_until),
+        "ended_at": time(value.ended_at),
     }
 
 

@@ -227,7 +227,7 @@ class Scheduler:
         tunable = Tunable(self._offices, self._dispatcher, self._intake, self._direct, self._webhooks, self._deliveries)
         self.tuning = Tuning(self._access, self._audit, tunable)
         self._cluster = self._new_cluster(kit, lease or LeaseTimes())
-        self.nodes = Nodes(self._access, self._cluster.registry, self._audit)
+        self.nodes = Nodes(self._access, self._cluster, self._audit)
         self._store: Store | None = None
         self._durations = Durations()
         self.forecast = Forecasts(

@@ -14,6 +14,7 @@ from nextslot import Scheduler
 from nextslot.api.app import Options, create_app
 from nextslot.api.serve import Process
 from nextslot.handlers.run import Fail, RunContext
+from tests import databases
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ class Gate:
 
 @asynccontextmanager
 async def serving(tmp_path: Path, options: Options | None = None, **settings: Any) -> AsyncIterator["Server"]:
-    scheduler = Scheduler(f"sqlite:///{tmp_path / 'nextslot.db'}", **settings)
+    scheduler = Scheduler(databases.url(tmp_path), **{"data": tmp_path, **settings})
     server = Server(scheduler, options or Options())
     task = asyncio.create_task(server.process.run(server.is_ready.set_result))
     try:

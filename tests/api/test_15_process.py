@@ -1,6 +1,7 @@
 """Section 15 and 18 on a real process: how `nextslot serve` starts, drains, stops, reloads, and refuses to start."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import httpx2
 from nextslot import Scheduler
 from nextslot.api.app import create_app
 from nextslot.api.serve import Process
+from tests import databases
 
 NEXTSLOT = Path(sys.executable).with_name("nextslot")
 CONFIGURATION = """
@@ -119,14 +121,14 @@ def test_sighup_and_the_route_read_the_configuration_again_and_a_bad_one_changes
 
 def test_until_it_has_recovered_it_lives_and_is_not_ready(tmp_path: Path) -> None:
     async def main() -> None:
-        scheduler = Scheduler(f"sqlite:///{tmp_path / 'nextslot.db'}")
+        scheduler = Scheduler(databases.url(tmp_path), data=tmp_path)
         recover, go_on = scheduler._recovery.run, asyncio.Event()
 
-        async def slowly(store: Any) -> Any:
+        async def slowly(*given: Any) -> Any:
             await go_on.wait()
-            return await recover(store)
+            return await recover(*given)
 
-        scheduler._recovery.run = slowly  # type: ignore[method-assign]
+        scheduler._recovery.run = slowly  # type: ignore[assignment, method-assign]
         process = Process(scheduler, create_app(scheduler), "127.0.0.1", 0)
         task = asyncio.create_task(process.run())
         async with httpx2.AsyncClient(base_url=await process.listening) as client:
@@ -221,6 +223,7 @@ def started(data: Path, *options: str) -> Iterator[Running]:
         stderr=subprocess.DEVNULL,
         text=True,
         cwd=data,
+        env={**os.environ, **databases.variables(data)},
     )
     try:
         assert process.stdout is not None
@@ -235,4 +238,5 @@ def started(data: Path, *options: str) -> Iterator[Running]:
 
 def run(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(NEXTSLOT), *arguments, "--data", str(data)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=data)
+    environment = {**os.environ, **databases.variables(data)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=data, env=environment)

@@ -14,6 +14,8 @@ from nextslot.api.guard import Admission, host_name, is_loopback
 from ..browser import open_browser
 from .support import ServerThread
 
+pytestmark = pytest.mark.sqlite_only("who is let in is decided before anything is looked up")
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:

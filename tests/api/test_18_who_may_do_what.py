@@ -45,7 +45,7 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory, database_of_the_module: str) -> Iterator[World]:
     with ServerThread(tmp_path_factory.mktemp("world")) as server:
         yield server.run(_furnish(server))
 
@@ -131,6 +131,23 @@ def test_a_key_is_shown_once_and_never_again(world: World) -> None:
     assert again.json()["key_id"] == first.json()["key_id"]
     assert "key" not in again.json()
     assert first.json()["key"] not in listed.text + audited.text
+
+
+def test_a_key_of_one_office_lists_the_deliveries_of_its_own_webhooks_and_jobs_only(world: World) -> None:
+    def listed(office_id: str, query: str) -> tuple[int, list[str]]:
+        headers = {"X-API-Key": world.keys[Scope.READ, office_id]}
+        answer = httpx2.get(f"{world.url}/api/webhook-deliveries{query}", headers=headers)
+        return answer.status_code, [one["delivery_id"] for one in answer.json().get("items", [])]
+
+    webhook, job = f"?webhook_id={world.ids['webhook']}", f"?job_id={world.ids['failed']}"
+
+    status, mine = listed("a", webhook)
+
+    assert status == 200
+    assert world.ids["delivery"] in mine
+    assert listed("a", job)[0] == 200
+    assert [listed("b", query)[0] for query in (webhook, job)] == [403, 403]
+    assert listed("a", "")[0] == 403
 
 
 def name(route: Route) -> str:
@@ -256,7 +273,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "DELETE /api/webhooks/{webhook_id}": ("/api/webhooks/{webhook}", None),
     "POST /api/webhooks/{webhook_id}/test": ("/api/webhooks/{webhook}/test", None),
     "POST /api/webhooks/{webhook_id}/rotate-secret": ("/api/webhooks/{webhook}/rotate-secret", None),
-    "GET /api/webhook-deliveries": ("/api/webhook-deliveries", None),
+    "GET /api/webhook-deliveries": ("/api/webhook-deliveries?webhook_id={webhook}", None),
     "GET /api/webhook-deliveries/{delivery_id}": ("/api/webhook-deliveries/{delivery}", None),
     "POST /api/webhook-deliveries/{delivery_id}/redeliver": ("/api/webhook-deliveries/{delivery}/redeliver", None),
     "POST /api/offices": ("/api/offices", {}),
@@ -286,6 +303,8 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "GET /api/keys": ("/api/keys", None),
     "DELETE /api/keys/{key_id}": ("/api/keys/none", None),
     "GET /api/audit": ("/api/audit", None),
+    "GET /api/nodes": ("/api/nodes", None),
+    "POST /api/nodes/{node_id}/drain": ("/api/nodes/none/drain", {}),
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory, database_of_the_module: str) -> Path:
     return tmp_path_factory.mktemp("attacks")
 
 

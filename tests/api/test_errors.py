@@ -16,7 +16,7 @@ from .support import Server, ServerThread, with_server
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
+def client(tmp_path_factory: pytest.TempPathFactory, database_of_the_module: str) -> Iterator[httpx2.Client]:
     options = Options(admission=Admission(max_body_bytes=10_000))
     tmp_path = tmp_path_factory.mktemp("errors")
     with ServerThread(tmp_path, options) as server, httpx2.Client(base_url=server.url, timeout=30) as made:
@@ -74,6 +74,14 @@ def test_a_name_that_a_query_gives_twice_is_422(client: httpx2.Client) -> None:
 
     assert problem(answer) == (422, "invalid")
     assert "comma" in answer.json()["detail"]
+
+
+def test_a_type_of_event_that_there_is_not_is_422_and_names_those_there_are(client: httpx2.Client) -> None:
+    for accept in ("application/json", "text/event-stream"):
+        answer = client.get("/api/events?type=job_failed,job_faild", headers={"accept": accept})
+
+        assert problem(answer) == (422, "invalid")
+        assert "'job_faild' is none of job_queued, " in answer.json()["detail"]
 
 
 def test_parameters_that_do_not_fit_the_type_are_422_with_their_place(client: httpx2.Client) -> None:

@@ -14,6 +14,7 @@ from pytest_httpserver import HTTPServer
 from nextslot.handlers.run import Fail, RunContext
 from nextslot.meters import Histogram, Names, ProcessMeters
 from nextslot.model import Event
+from tests import databases
 from tests.support import eventually
 
 from .support import Server, with_server
@@ -166,19 +167,19 @@ def test_the_store_tells_its_writes_reads_and_what_it_could_not_do(tmp_path: Pat
         before = await scrape(server)
         await _submit(server, "gate")
         stored = await scrape(server)
-        writer: Any = server.scheduler._store._writer  # type: ignore[union-attr]
-        writer.pragma("max_page_count", writer.pragma("page_count"))
         body = {"job_type": "echo", "params": {"text": "x" * 100_000}}
-        refused = await server.client.post("/api/jobs", json=body)
-        writer.pragma("max_page_count", 1_000_000)
+        with databases.taking_nothing(server.scheduler._store):
+            refused = await server.client.post("/api/jobs", json=body)
         after = await scrape(server)
 
         assert refused.status_code == 503
-        assert _more(before, stored, "nextslot_store_write_seconds_count") == 1
-        assert _more(before, stored, "nextslot_store_group_size_sum") == 1
+        # Where nodes share the database, one of them may tell meanwhile that it lives.
+        most = 1 if databases.kind() == "sqlite" else 3
+        assert 1 <= _more(before, stored, "nextslot_store_write_seconds_count") <= most
+        assert 1 <= _more(before, stored, "nextslot_store_group_size_sum") <= most
         assert _more(before, stored, "nextslot_store_read_seconds_count") >= 1
         assert value(stored, "nextslot_store_failures_total", operation="write") == 0
-        assert value(after, "nextslot_store_failures_total", operation="write") == 1
+        assert 1 <= value(after, "nextslot_store_failures_total", operation="write") <= most
 
     _with_measured(tmp_path, main)
 

@@ -14,6 +14,7 @@ import pytest
 from nextslot.api.app import Options
 from nextslot.api.requests import HEADER
 from nextslot.logs import LogOutput
+from tests import databases
 
 from .support import Server, with_server
 
@@ -129,6 +130,25 @@ def test_probes_are_quiet_and_what_broke_is_loud(tmp_path: Path, lines: Lines, m
         "/api/jobs": "info",
         "/api/status": "error",
     }
+
+
+def test_what_is_only_busy_now_is_no_error_and_a_database_that_takes_nothing_is_one(
+    tmp_path: Path, lines: Lines
+) -> None:
+    async def main(server: Server) -> None:
+        await server.client.patch("/api/offices/default", json={"max_concurrent_jobs": 1})
+        held = await server.client.post("/api/jobs", json={"job_type": "gate"})
+        hurried = {"wait_timeout_seconds": 0.05}
+        busy = await server.client.post("/api/direct/echo", json=hurried, headers={HEADER: "busy"})
+        body = {"job_type": "echo", "params": {"text": "x" * 100_000}}
+        with databases.taking_nothing(server.scheduler._store):
+            refused = await server.client.post("/api/jobs", json=body, headers={HEADER: "refused"})
+        assert (held.status_code, busy.status_code, refused.status_code) == (201, 503, 503)
+
+    with_server(tmp_path, main)
+
+    assert [line["level"] for line in lines.of("busy")] == ["warning"]
+    assert [line["level"] for line in lines.of("refused")] == ["error", "warning"]
 
 
 def test_every_line_of_a_request_has_its_id_and_those_of_others_have_theirs(

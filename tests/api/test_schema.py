@@ -28,6 +28,7 @@ CONFIG = SchemathesisConfig.from_dict(
         }
     }
 )
+pytestmark = pytest.mark.sqlite_only("thousands of requests, which take minutes; the tests beside ask both databases")
 schema = schemathesis.openapi.from_dict(describe(Scheduler("sqlite:///never-opened.db")), config=CONFIG)
 
 

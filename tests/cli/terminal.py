@@ -3,12 +3,16 @@
 import contextlib
 import io
 import json
+import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from nextslot.cli.main import main
+from tests import databases
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,17 @@ class Terminal:
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
             mock.patch.object(sys, "stdin", io.StringIO(typed)),
+            mock.patch.dict(os.environ, database_of(words)),
         ):
             try:
                 main(words)
             except SystemExit as left:
                 code = left.code
         return Said(code or 0, out.getvalue(), err.getvalue())
+
+
+def database_of(words: Sequence[str]) -> dict[str, str]:
+    """A command on a data directory is on the database that the test calls by it, unless it names another."""
+    if "--data" not in words or "--database" in words:
+        return {}
+    return databases.variables(Path(words[words.index("--data") + 1]))

@@ -29,6 +29,25 @@ def test_a_key_is_made_before_any_server_runs(alone: Terminal, tmp_path: Path) -
         assert alone("ls", "--url", server.url, "--key", key).code == 0
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["key", "ls"], ["key", "rm", "boss"], ["doctor"], ["doctor", "--repair"], ["migrate"], ["purge"], ["backup", "x"]],
+    ids=" ".join,
+)
+@pytest.mark.sqlite_only("a file; test_postgres.py has its counterpart")
+def test_a_directory_that_is_mistyped_is_told_and_not_made(
+    alone: Terminal, tmp_path: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+
+    said = [alone(*command, "--data", name) for name in ("typo", "empty")]
+
+    assert [one.code for one in said] == [1, 1]
+    assert all("there is no database" in one.err for one in said)
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
 def test_a_key_is_deleted_and_the_last_admin_stays(alone: Terminal, tmp_path: Path) -> None:
     for name, scope in (("boss", "admin"), ("guest", "read")):
         alone("key", "add", name, "--scope", scope, "--data", str(tmp_path))
@@ -73,6 +92,7 @@ def test_doctor_and_migrate_say_that_all_is_well(alone: Terminal, tmp_path: Path
     assert alone("migrate", "--dry-run", "--data", str(tmp_path), "--json").json["migrations"] == []
 
 
+@pytest.mark.sqlite_only("a file")
 def test_doctor_ends_with_1_when_it_finds_something(alone: Terminal, tmp_path: Path) -> None:
     (tmp_path / "nextslot.db").write_bytes(b"not a database" * 1000)
 

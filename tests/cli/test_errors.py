@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import Said, Terminal
-from tests.serving import serving
+from tests.serving import Served, serving
 
 
 def refused(said: Said, code: int, *words: str) -> None:
@@ -113,3 +113,17 @@ def test_keys_missing_wrong_and_too_weak(nextslot: Terminal, own_server: None) -
     assert [row[1:3] for row in nextslot("key", "ls", "--key", admin).rows] == [["guest", "read"], ["boss", "admin"]]
     assert nextslot("key", "rm", "guest", "--key", admin).code == 0
     refused(nextslot("key", "rm", "boss", "--key", admin), 1, "admin")
+
+
+def test_where_the_server_is_may_be_said_before_the_command(
+    served: Served, nextslot: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEXTSLOT_URL", "http://127.0.0.1:9")
+
+    before = nextslot("--url", served.url, "--key", "nobody", "types")
+    after = nextslot("--url", "http://127.0.0.1:9", "types", "--url", served.url)
+    nowhere = nextslot("types")
+    local = nextslot("--url", served.url, "version")
+
+    assert (before.code, after.code, nowhere.code, local.code) == (0, 0, 1, 2)
+    assert "asks no server" in local.err

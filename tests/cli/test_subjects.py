@@ -132,6 +132,22 @@ def test_the_service_is_shown_in_one_look(nextslot: Terminal) -> None:
     assert "POST" in nextslot("audit").out
 
 
+def test_nodes_are_listed_and_one_is_drained_and_let_work_again(nextslot: Terminal) -> None:
+    [node] = nextslot("node", "ls", "--json").json["items"]
+    name = node["node_id"]
+
+    drained = nextslot("node", "drain", name)
+    listed = nextslot("node", "ls")
+    back = nextslot("node", "drain", name, "--undo")
+
+    assert drained.word == f"{name}: nothing runs there"
+    assert listed.rows[0][:2] == [name, "draining"]
+    assert back.word == f"{name} works again"
+    assert nextslot("node", "drain", "nobody").code == 1
+    assert "there is no node 'nobody'" in nextslot("node", "drain", "nobody").err
+    assert nextslot("submit", "echo", "--wait").code == 0
+
+
 def test_top_shows_what_runs_and_waits_in_order(nextslot: Terminal) -> None:
     first = nextslot("submit", "gated", "gate=top").word
     second = nextslot("submit", "echo", "--title", "the next one").word

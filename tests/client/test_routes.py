@@ -42,8 +42,8 @@ def _arguments(make: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def operations(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
-    document = describe(Scheduler(f"sqlite:///{tmp_path_factory.mktemp('described')}/x.db"))
+def operations() -> dict[tuple[str, str], Any]:
+    document = describe(Scheduler("sqlite:///never-opened.db"))
     return {
         (method.upper(), path): operation
         for path, methods in document["paths"].items()

@@ -1,4 +1,4 @@
-"""Offline commands on a data directory: keys, migrations, the doctor, backups (design: under the scheduler's lock)."""
+"""Offline commands on a database: keys, migrations, the doctor, backups (design: under the scheduler's lock)."""
 
 import asyncio
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import orjson
 import pytest
 
 from nextslot import Scheduler, admin, testing
@@ -18,6 +19,7 @@ from nextslot.errors import AlreadyOpen, Conflict, SchemaTooNew, StoreError
 from nextslot.handlers.threads import InlineThreads
 from nextslot.model import Scope
 from nextslot.store import text
+from tests import databases
 from tests.support import register_handlers
 
 Main = Callable[[Scheduler], Awaitable[None]]
@@ -25,7 +27,7 @@ Main = Callable[[Scheduler], Awaitable[None]]
 
 def configuration(directory: Path) -> Configuration:
     directory.mkdir(exist_ok=True)
-    return load(directory, environment={}, overrides={"llm.enabled": False})
+    return load(directory, environment=databases.variables(directory), overrides={"llm.enabled": False})
 
 
 def with_server(directory: Path, main: Main, *, crash: bool = False) -> None:
@@ -52,18 +54,16 @@ async def busy(scheduler: Scheduler) -> None:
     await testing.settled()
 
 
-def plain(directory: Path) -> apsw.Connection:
-    return apsw.Connection(str(directory / "nextslot.db"))
+def plain(directory: Path) -> Any:
+    return databases.plain(directory)
 
 
 def tampered(directory: Path, *statements: str) -> None:
     """What our own commits cannot do: the rules are gone, checks and references are not looked at."""
-    connection = plain(directory)
-    for name in [name for (name,) in connection.execute("select name from sqlite_master where type = 'trigger'")]:
-        connection.execute(f"drop trigger {name}")
-    connection.pragma("ignore_check_constraints", True)
+    connection = databases.without_rules(directory)
     for statement in statements:
-        connection.execute(statement)
+        for part in statement.split("; "):
+            connection.execute(part)
     connection.close()
 
 
@@ -71,9 +71,17 @@ def found(directory: Path) -> list[str]:
     return [finding.check for finding in admin.doctor(configuration(directory)).findings]
 
 
-def jobs_in(path: Path) -> int:
-    count: int = apsw.Connection(str(path)).execute("select count(*) from jobs").get
+def jobs_in(directory: Path) -> int:
+    count: int = plain(directory).execute("select count(*) from jobs").get
     return count
+
+
+def jobs_in_backup(file: Path) -> int:
+    if databases.kind() == "sqlite":
+        count: int = apsw.Connection(str(file)).execute("select count(*) from jobs").get
+        return count
+    tables = [orjson.loads(line) for line in file.read_bytes().splitlines() if line.startswith(b'{"table":"jobs"')]
+    return int(tables[0]["rows"])
 
 
 # Keys, and the lock.
@@ -136,8 +144,9 @@ async def _keys(given: Configuration) -> None:
         admin.migrate,
         lambda given: admin.doctor(given, repair=True),
         lambda given: admin.restore(given, given.data / "good.db", force=True),
+        lambda given: asyncio.run(admin.purge(given)),
     ],
-    ids=["keys", "migrate", "repair", "restore"],
+    ids=["keys", "migrate", "repair", "restore", "purge"],
 )
 def test_what_writes_is_refused_while_a_server_runs_and_told_by_whom(
     tmp_path: Path, command: Callable[[Configuration], object]
@@ -171,7 +180,7 @@ def test_the_lock_is_free_again_after_each_command(tmp_path: Path) -> None:
     admin.migrate(given)
     admin.doctor(given, repair=True)
     admin.backup(given, tmp_path / "good.db")
-    admin.restore(given, tmp_path / "good.db", force=True)
+    asyncio.run(admin.purge(given))
 
     with_server(tmp_path, busy)
 
@@ -194,30 +203,26 @@ def test_opening_the_store_offline_starts_no_job(tmp_path: Path) -> None:
 # Migrations.
 
 
-def old_database(path: Path) -> None:
-    """As the first release would have left it."""
-    connection = apsw.Connection(str(path))
-    connection.execute("create table schema_migrations (version integer primary key, name text) strict")
-    number, name, schema = text.migrations()[0]
-    for statement in text.for_sqlite(schema):
-        connection.execute(statement)
-    connection.execute("insert into schema_migrations values (?, ?)", (number, name))
-    connection.close()
-
-
-def test_pending_migrations_are_shown_and_then_applied(tmp_path: Path) -> None:
+def test_pending_migrations_are_shown_and_then_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = configuration(tmp_path)
-    old_database(tmp_path / "nextslot.db")
-    wanted = [f"{number:04d}_{name}" for number, name, _ in text.migrations()[1:]]
+    with_server(tmp_path, busy)
+    databases.spoil(tmp_path)
+    newer = [(1000 + number, f"later{number}", f"create table later{number} (a {{int}} not null)") for number in (1, 2)]
+    known = text.migrations()
+    monkeypatch.setattr(text, "migrations", lambda: [*known, *newer])
+    wanted = ["1001_later1", "1002_later2"]
 
     assert admin.pending(given) == wanted
     assert found(tmp_path) == ["schema"]
+    with pytest.raises(StoreError, match=r"older than this release|the copy is not sound: the schema is older"):
+        admin.backup(given, tmp_path / "no.db")
     assert admin.migrate(given) == wanted
     assert admin.pending(given) == admin.migrate(given) == found(tmp_path) == []
 
 
 def test_a_database_of_a_newer_release_is_refused(tmp_path: Path) -> None:
     with_server(tmp_path, busy)
+    databases.spoil(tmp_path)
     plain(tmp_path).execute("insert into schema_migrations values (9999, 'future')")
 
     for command in (admin.pending, admin.migrate, admin.doctor):
@@ -225,19 +230,13 @@ def test_a_database_of_a_newer_release_is_refused(tmp_path: Path) -> None:
             command(configuration(tmp_path))
 
 
+@pytest.mark.sqlite_only("a file; tests/cli/test_postgres.py has its counterpart")
 @pytest.mark.parametrize("command", [admin.pending, admin.doctor])
 def test_a_directory_without_a_database_is_told(tmp_path: Path, command: Callable[[Configuration], object]) -> None:
     with pytest.raises(StoreError, match="there is no database"):
         command(configuration(tmp_path))
 
     assert not (tmp_path / "nextslot.db").exists()
-
-
-def test_PostgreSQL_has_tools_of_its_own(tmp_path: Path) -> None:
-    given = load(tmp_path, environment={}, overrides={"store.url": "postgresql://db/nextslot"})
-
-    with pytest.raises(StoreError, match="pg_dump"):
-        admin.backup(given, tmp_path / "x.db")
 
 
 # The doctor.
@@ -284,8 +283,7 @@ def test_the_doctor_finds_nothing_in_a_busy_database_also_while_the_server_runs(
             " cancelled, created_at) values ('g', 'default', 'parallel', 'stop', 'QUEUED', 5, 0, 0, 0, 1)",
             "miscounted_groups",
         ),
-        ("pragma foreign_keys = off; insert into maintenance values ('test', 1)", "references|suspended"),
-        ("pragma foreign_keys = off; insert into artifacts values ('nobody', 'a', 'a', 1)", "references"),
+        ("insert into maintenance values ('test', 1)", "references|suspended"),
     ],
 )
 def test_the_doctor_finds_what_should_not_be(tmp_path: Path, statement: str, check: str) -> None:
@@ -296,6 +294,14 @@ def test_the_doctor_finds_what_should_not_be(tmp_path: Path, statement: str, che
     findings = admin.doctor(configuration(tmp_path)).findings
     assert set(check.split("|")) & {finding.check for finding in findings}
     assert all(finding.problem and finding.suggestion for finding in findings)
+
+
+@pytest.mark.sqlite_only("PostgreSQL itself keeps references")
+def test_a_reference_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    with_server(tmp_path, busy)
+    plain(tmp_path).execute("insert into artifacts values ('nobody', 'a', 'a', 1)")
+
+    assert "references" in found(tmp_path)
 
 
 def test_a_reservation_of_somebody_who_has_left_is_found(tmp_path: Path) -> None:
@@ -321,6 +327,7 @@ def test_counters_are_repaired_when_asked_and_only_then(tmp_path: Path) -> None:
     assert admin.doctor(configuration(tmp_path), repair=True).repaired == 0
 
 
+@pytest.mark.sqlite_only("a file")
 def test_a_damaged_file_is_told_and_not_looked_into(tmp_path: Path) -> None:
     with_server(tmp_path, busy)
     damage(tmp_path / "nextslot.db")
@@ -359,16 +366,15 @@ def test_a_backup_of_a_running_server_is_restored_and_goes_on(tmp_path: Path) ->
         await asyncio.sleep(5000)
         assert await scheduler.queue() == []
 
-    assert (
-        jobs_in(tmp_path / "b/nextslot.db") == jobs_in(tmp_path / "good.db") == jobs_in(tmp_path / "a/nextslot.db") - 2
-    )
+    assert jobs_in(tmp_path / "b") == jobs_in_backup(tmp_path / "good.db") == jobs_in(tmp_path / "a") - 2
     with_server(tmp_path / "b", go_on)
     assert found(tmp_path / "b") == []
 
 
 def test_a_backup_is_made_while_another_process_writes(tmp_path: Path) -> None:
     given = configuration(tmp_path)
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    words = [sys.executable, "-c", WRITER, databases.url(tmp_path), str(tmp_path)]
+    writer = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
     try:
         assert writer.stdout.readline() == "going\n"
@@ -386,7 +392,7 @@ import asyncio, sys
 from nextslot import Scheduler
 
 async def main():
-    async with Scheduler(f"sqlite:///{sys.argv[1]}/nextslot.db") as scheduler:
+    async with Scheduler(sys.argv[1], data=sys.argv[2]) as scheduler:
         @scheduler.job_type("quick")
         async def quick(run): ...
         await scheduler.submit("quick")
@@ -421,27 +427,29 @@ def test_no_backup_is_left_of_what_is_not_sound(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="the copy is not sound: the limit"):
         admin.backup(configuration(tmp_path), tmp_path / "bad.db")
 
-    assert not list(tmp_path.glob("bad.db*"))
+    assert not list(tmp_path.glob("*bad.db*"))
 
 
+@pytest.mark.sqlite_only("a file; tests/cli/test_postgres.py has its counterpart")
 def test_restore_overwrites_nothing_unless_it_is_told_to_and_keeps_what_was_there(tmp_path: Path) -> None:
     given = configuration(tmp_path)
     with_server(tmp_path, busy)
     admin.backup(given, tmp_path / "good.db")
     with_server(tmp_path, busy, crash=True)  # What it did last is still in the log beside the file.
-    before = jobs_in(tmp_path / "nextslot.db")
+    before = jobs_in(tmp_path)
 
     with pytest.raises(Conflict, match=r"nextslot\.db exists already"):
         admin.restore(given, tmp_path / "good.db")
-    assert jobs_in(tmp_path / "nextslot.db") == before
+    assert jobs_in(tmp_path) == before
     kept = admin.restore(given, tmp_path / "good.db", force=True)
 
     assert kept is not None
-    assert jobs_in(kept) == before
-    assert jobs_in(tmp_path / "nextslot.db") == jobs_in(tmp_path / "good.db") < before
+    assert jobs_in_backup(kept) == before
+    assert jobs_in(tmp_path) == jobs_in_backup(tmp_path / "good.db") < before
     assert found(tmp_path) == []
 
 
+@pytest.mark.sqlite_only("a file")
 def test_restore_replaces_a_damaged_database(tmp_path: Path) -> None:
     given = configuration(tmp_path)
     with_server(tmp_path, busy)
@@ -455,6 +463,7 @@ def test_restore_replaces_a_damaged_database(tmp_path: Path) -> None:
     assert found(tmp_path) == []
 
 
+@pytest.mark.sqlite_only("a file; tests/cli/test_postgres.py has its counterpart")
 def test_a_backup_that_is_not_sound_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
     given = configuration(tmp_path)
     with_server(tmp_path, busy)

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from nextslot import Scheduler, admin, testing
@@ -17,6 +16,7 @@ from nextslot.faces.access import actor
 from nextslot.handlers.threads import InlineThreads
 from nextslot.model import Actor
 from nextslot.policy.limits import Limits
+from tests import databases
 from tests.support import register_handlers, states
 
 Main = Callable[["Server"], Awaitable[None]]
@@ -40,7 +40,7 @@ class Server:
 
     def written(self, text: str) -> Configuration:
         (self.directory / "nextslot.toml").write_text("[llm]\nenabled = false\n" + text)
-        return load(self.directory, environment={})
+        return load(self.directory, environment=databases.variables(self.directory))
 
     async def reload(self, text: str) -> Reloaded:
         """What SIGHUP does."""
@@ -55,7 +55,7 @@ def with_server(directory: Path, text: str, main: Main, **options: Any) -> None:
             await main(server)
 
     testing.run(body())
-    assert admin.doctor(load(directory, os.devnull, environment={})).findings == ()
+    assert admin.doctor(load(directory, os.devnull, environment=databases.variables(directory))).findings == ()
 
 
 async def running(scheduler: Scheduler, office_id: str = "default") -> int:
@@ -101,6 +101,7 @@ def test_a_scheduler_is_made_as_its_configuration_says(tmp_path: Path) -> None:
     with_server(tmp_path, text.replace("[offices.web]", "[offices.web]\nrole_limits = {}"), main)
 
 
+@pytest.mark.sqlite_only("a file")
 def test_the_database_and_the_runs_files_are_in_the_data_directory(tmp_path: Path) -> None:
     async def main(server: Server) -> None:
         assert (tmp_path / "nextslot.db").exists()
@@ -266,6 +267,7 @@ def test_a_bad_file_changes_nothing(tmp_path: Path) -> None:
     with_server(tmp_path, "", main)
 
 
+@pytest.mark.sqlite_only("names another file")
 def test_what_cannot_change_while_running_is_told_and_does_not_stop_the_rest(tmp_path: Path) -> None:
     async def main(server: Server) -> None:
         await submit(server.scheduler, 3)
@@ -514,7 +516,7 @@ def test_the_audit_log_has_before_and_after_without_secrets(tmp_path: Path) -> N
             actor.reset(token)
 
     with_server(tmp_path, "", main)
-    [(details,)] = apsw.Connection(str(tmp_path / "nextslot.db")).execute("select details from audit")
+    [(details,)] = databases.plain(tmp_path).execute("select details from audit")
     assert isinstance(details, str)
     assert '"limits.running":0' in details
     assert '"limits.running":3' in details
@@ -532,12 +534,12 @@ def test_a_changed_command_is_used_by_the_next_job(tmp_path: Path) -> None:
     """In real time, because commands are real processes."""
 
     async def body() -> None:
-        configuration = load(tmp_path, environment={}, overrides={"llm.enabled": False})
+        configuration = load(tmp_path, environment=databases.variables(tmp_path), overrides={"llm.enabled": False})
         scheduler = compose(configuration)
         async with scheduler:
             for word in ("one", "two"):
                 (tmp_path / "nextslot.toml").write_text(f"[job_types.say]\ncommand = ['echo', '{word}']")
-                new = load(tmp_path, environment={}, overrides={"llm.enabled": False})
+                new = load(tmp_path, environment=databases.variables(tmp_path), overrides={"llm.enabled": False})
                 await reload(scheduler, configuration, new)
                 configuration = new
                 ended = await scheduler.wait((await scheduler.submit("say")).job_id)

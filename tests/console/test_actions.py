@@ -514,6 +514,15 @@ def test_the_whole_scheduler_is_paused_and_what_happens_is_told(console: Console
     expect(console.section("Audit")).to_contain_text("POST /api/queue/pause")
 
 
+def test_the_nodes_are_shown_and_one_that_is_alone_is_not_offered_to_be_drained(console: Console) -> None:
+    console.open("system")
+
+    nodes = console.section("1 node")
+    expect(nodes).to_contain_text("leads")
+    expect(nodes).to_contain_text("live")
+    expect(nodes.get_by_role("button")).to_have_count(0)
+
+
 def test_a_template_is_saved_from_the_form_and_used(console: Console, server: ServerThread) -> None:
     console.open("submit?type=echo")
 

@@ -121,9 +121,9 @@ def allows(connection: apsw.Connection, before: DirectStatus, after: DirectStatu
     connection.execute("begin")
     try:
         connection.execute(
-            "insert into direct_executions (direct_id, arrival, office_id, lane_id, job_type, params, status,"
+            "insert into direct_executions (direct_id, arrival, node_id, office_id, lane_id, job_type, params, status,"
             " is_detached, timeout_seconds, created_at, wait_until)"
-            " values ('x', 1, 'default', 1, 'work', '{}', 'WAITING', 0, 1, 1, 1)"
+            " values ('x', 1, 'local', 'default', 1, 'work', '{}', 'WAITING', 0, 1, 1, 1)"
         )
         for status in way_to(before):
             move(connection, status)

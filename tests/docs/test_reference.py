@@ -29,6 +29,7 @@ from nextslot.model import (
     Why,
     default_office,
 )
+from nextslot.policy.filters import EventType
 from tests.support import with_scheduler
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +46,7 @@ def test_every_method_of_the_scheduler_is_listed_with_its_parameters() -> None:
 def test_every_way_to_add_a_job_type_is_listed_with_its_parameters() -> None:
     listed = listed_methods("Ways to add a job type")
 
-    used_by_others = {"register", "get", "names", "add_language_models", "close"}
+    used_by_others = {"register", "get", "names", "add_language_models", "close", "renew"}
     used_by_others |= {"add_table", "prepared", "configure", "replace", "of_claim"}  # By the configuration of a server.
     assert listed == {
         name: parameters for name, parameters in methods_of(Catalog).items() if name not in used_by_others
@@ -175,7 +176,11 @@ def test_every_type_of_event_that_the_code_emits_is_listed() -> None:
     assert listed == set(noted_types()) | set(settled_types())
 
 
-NOTING = ("note", "note_jobs")
+def test_whoever_filters_events_can_ask_for_every_type_and_for_no_other() -> None:
+    assert set(EventType) == set(noted_types()) | set(settled_types())
+
+
+NOTING = ("note", "_note", "note_jobs")
 
 
 def noted_types() -> Iterator[str]:
@@ -184,7 +189,9 @@ def noted_types() -> Iterator[str]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in NOTING and len(node.args) > 2:
                 word = node.args[1]
-                if isinstance(word, ast.Constant):
+                if isinstance(word, ast.IfExp):
+                    yield from (one.value for one in (word.body, word.orelse))  # type: ignore[attr-defined]
+                elif isinstance(word, ast.Constant):
                     yield word.value  # type: ignore[misc]
                 elif isinstance(word, ast.JoinedStr):  # A reservation's event is named after how it ended.
                     assert ast.unparse(word) == "f'reservation_{status.lower()}'", path

@@ -24,6 +24,7 @@ from .jobs import jobs
 from .keys import keys
 from .legacy import Deprecated, legacy
 from .metrics import Exposition, metrics
+from .nodes import nodes
 from .offices import offices
 from .pages import pages
 from .queue import queue
@@ -47,8 +48,8 @@ A durable job scheduler. Jobs wait in a queue with a strict order until every li
 """
 
 ROUTERS: list[APIRouter] = [
-    jobs, queue, runs, templates, schedules, groups, direct, generate, offices, webhooks, events, keys, service,
-    metrics, pages, console,
+    jobs, queue, runs, templates, schedules, groups, direct, generate, offices, webhooks, events, keys, nodes,
+    service, metrics, pages, console,
 ]  # fmt: skip
 
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}

@@ -84,6 +84,16 @@ async def of_delivery(scheduler: Scheduler, request: Request) -> str | None:
     return (await scheduler.webhooks.delivery(request.path_params["delivery_id"])).office_id
 
 
+async def of_deliveries(scheduler: Scheduler, request: Request) -> str | None:
+    """Of the job or the webhook that is named; a list that names neither is of the whole scheduler."""
+    asked = request.query_params
+    if "job_id" in asked:
+        return (await scheduler.job(asked["job_id"])).office_id
+    if "webhook_id" in asked:
+        return (await scheduler.webhooks.get(asked["webhook_id"])).office_id
+    return None
+
+
 async def admit(request: Request, scope: Scope, office: OfficeOf | None) -> None:
     """Refuses who may not; else the route finds its caller, and the audit log whom a change was made for."""
     caller = await identify(request)

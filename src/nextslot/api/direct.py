@@ -52,7 +52,9 @@ class ReservationQuery(PageQuery):
 
 
 class DirectDetail(schemas.Direct):
-    log: str = Field(description="The first 64 KiB of its log; the whole is at `/api/direct/{direct_id}/log`")
+    log: str | None = Field(
+        description="The first 64 KiB of its log; the whole is at `/api/direct/{direct_id}/log`. null: on another node"
+    )
 
 
 @direct.post(
@@ -98,8 +100,8 @@ async def get_direct(name: Named, request: Request) -> Response:
     """Also the way to fetch the result of one that was detached."""
     scheduler: Scheduler = request.app.state.scheduler
     found = await scheduler.direct(name)
-    log = await scheduler.files.log(name, limit=LOG_BYTES)
-    return answer({**representation.direct(found), "log": log.decode(errors="replace")})
+    log = await scheduler.files.log(name, limit=LOG_BYTES) if await _is_here(scheduler, found) else None
+    return answer({**representation.direct(found), "log": None if log is None else log.decode(errors="replace")})
 
 
 @direct.get("/api/direct/{direct_id}/log", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
@@ -107,9 +109,11 @@ async def get_direct(name: Named, request: Request) -> Response:
 async def get_direct_log(
     direct_id: str, request: Request, offset: Annotated[int, Query(ge=0, le=2**53)] = 0
 ) -> Response:
-    """At most 1 MiB at once, from a byte on."""
+    """At most 1 MiB at once, from a byte on. Of several nodes the one that was called has it."""
     scheduler: Scheduler = request.app.state.scheduler
-    await scheduler.direct(direct_id)
+    found = await scheduler.direct(direct_id)
+    if not await _is_here(scheduler, found):
+        scheduler.files.check_node("log", direct_id, found.worker_id)
     text = await scheduler.files.log(direct_id, offset)
     headers = {"X-Log-Size": str(await scheduler.files.log_size(direct_id)), "X-Content-Type-Options": "nosniff"}
     return Response(text, headers=headers, media_type="text/plain; charset=utf-8")
@@ -162,6 +166,12 @@ async def told(
             else:
                 ahead = update.data.get("ahead", ahead)
                 yield event(update.data, event=update.kind)
+
+
+async def _is_here(scheduler: Scheduler, found: Direct) -> bool:
+    """Whether its log is on this disk, or on none: work that wrote nothing has none."""
+    has_none = found.log_path is None and found.finished_at is not None
+    return found.node_id == scheduler.node or has_none or await scheduler.files.has_log(found.direct_id)
 
 
 async def _shown(ended: Direct) -> bytes:

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from ..errors import StoreError, Unavailable
 from ..meters import Histogram, HttpMeters, Names, ProcessMeters
-from ..model import Limit, OfficeStatus, SchedulerStatus, Scope
+from ..model import Limit, Node, OfficeStatus, SchedulerStatus, Scope
 from ..scheduler import Scheduler
 from .auth import whole
 from .routing import needs, router
@@ -63,9 +63,10 @@ class Exposition:
         is_ready = await self._scheduler.readiness() is None
         try:
             status = await self._scheduler.lists.status()
+            nodes = _nodes(await self._scheduler.nodes.list(), self._scheduler.node)
         except (Unavailable, StoreError):
-            status = None
-        return _Scraped([*self._collect(is_ready, status), *self._registry.collect()])
+            status, nodes = None, iter(())
+        return _Scraped([*self._collect(is_ready, status), *nodes, *self._registry.collect()])
 
     def _collect(self, is_ready: bool, status: SchedulerStatus | None) -> Iterator[Metric]:
         about = {"version": product_version(), "node": self._scheduler.node, "python": platform.python_version()}
@@ -120,6 +121,16 @@ def _queues(status: SchedulerStatus, names: Names) -> Iterator[Metric]:
     yield _gauge("nextslot_jobs", "Jobs that have not ended, by office and state.", by_state, jobs)
     yield _gauge("nextslot_oldest_queued_seconds", "Age of the oldest job that is free to go.", ("office",), oldest)
     yield _gauge("nextslot_direct_callers", "Direct callers on the line.", by_state, callers)
+
+
+def _nodes(nodes: Iterable[Node], own: str) -> Iterator[Metric]:
+    counts: dict[Labels, float] = dict.fromkeys([("live",), ("draining",), ("left",), ("lost",)], 0)
+    leads = 0
+    for one in nodes:
+        counts[one.status,] += 1
+        leads |= one.is_leader and one.node_id == own
+    yield _gauge("nextslot_nodes", "Nodes that share the database, by status.", ("status",), counts)
+    yield GaugeMetricFamily("nextslot_leader", "1 where this node does for all what one must do.", int(leads))
 
 
 def _age(office: OfficeStatus, status: SchedulerStatus) -> float:

@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from ..errors import Conflict, Invalid, NextslotError, NotFound, Problem, StoreError, Unavailable
+from ..errors import Conflict, Draining, Invalid, NextslotError, NotFound, Problem, SlotBusy, StoreError, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +103,9 @@ def install(app: FastAPI) -> None:
 def of_error(error: NextslotError) -> Response:
     if isinstance(error, StoreError):
         log.error("the store: %s", error)
+    elif isinstance(error, Unavailable) and not isinstance(error, (Draining, SlotBusy)):
+        # With a cause the database did not take it; without, we are starting, or it is away and that has been told.
+        log.log(logging.ERROR if error.__cause__ else logging.WARNING, "not available: %s", error)
     elif _status(error) == 500:
         log.error("not foreseen: %s", error, exc_info=error)
     content = problem_of(error)

@@ -129,4 +129,7 @@ def _level(route: str, status: int) -> int:
     # That it is not ready is what `/ready` is asked for.
     if route in PROBES and status != 500:
         return logging.DEBUG
+    # To be busy, starting or stopping is no failure of ours; what else is behind a 503 has been told by who met it.
+    if status == 503:
+        return logging.WARNING
     return logging.ERROR if status >= 500 else logging.INFO

@@ -101,9 +101,12 @@ async def get_log(
     tail: Annotated[int | None, Query(ge=0, le=100_000, description="The last so many lines")] = None,
     offset: Annotated[int, Query(ge=0, le=2**53, description="From this byte on")] = 0,
 ) -> Response:
-    """The log as text, at most 1 MiB at once; `X-Log-Size` is its size now. An event stream follows it to its end."""
+    """The log as text, at most 1 MiB at once; `X-Log-Size` is its size now. An event stream follows it to its end.
+
+    Of several nodes the one that ran the work has it: another answers 404, and says which.
+    """
     scheduler: Scheduler = request.app.state.scheduler
-    await scheduler.run_by_id(run_id)
+    await _find_log(scheduler, run_id)
     if wants_stream(request):
         start = (
             offset
@@ -125,13 +128,17 @@ async def get_log(
 )
 @needs(Scope.READ, of_run)
 async def get_artifact(run_id: str, name: str, request: Request) -> Response:
-    """A file that the run made, for saving."""
+    """A file that the run made, for saving. Of several nodes the one that ran the work has it."""
     scheduler: Scheduler = request.app.state.scheduler
     run = await scheduler.run_by_id(run_id)
     found = next((one for one in run.artifacts if one.name == name), None)
     if found is None:
         raise NotFound("artifact", name)
-    path = await asyncio.to_thread(scheduler.files.artifact, run_id, found)
+    try:
+        path = await asyncio.to_thread(scheduler.files.artifact, run_id, found)
+    except NotFound:
+        scheduler.files.check_node("artifact", name, (await scheduler.job(run.job_id)).worker_id)
+        raise
     kind = mimetypes.guess_type(found.name)[0] or "application/octet-stream"
     headers = {
         "X-Content-Type-Options": "nosniff",
@@ -139,6 +146,14 @@ async def get_artifact(run_id: str, name: str, request: Request) -> Response:
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(path.name)}",
     }
     return FileResponse(path, headers=headers, media_type=kind)
+
+
+async def _find_log(scheduler: Scheduler, run_id: str) -> None:
+    """There need not be one: work that wrote nothing has none, on any node."""
+    run = await scheduler.run_by_id(run_id)
+    may_be = run.status is None or run.log_path is not None
+    if may_be and not await scheduler.files.has_log(run_id):
+        scheduler.files.check_node("log", run_id, (await scheduler.job(run.job_id)).worker_id)
 
 
 async def _followed(scheduler: Scheduler, run_id: str, offset: int) -> AsyncGenerator[bytes, None]:

@@ -84,7 +84,8 @@ class Reloaded(schemas.Answer):
 
 class Status(schemas.Answer):
     version: str
-    node: str
+    node: str = Field(description="The one that answers")
+    live_nodes: int = Field(description="How many share the database now")
     ready: bool
     now: schemas.Time
     paused: Paused
@@ -128,7 +129,9 @@ async def show_status(request: Request) -> Response:
     scheduler: Scheduler = request.app.state.scheduler
     found = representation.status(await scheduler.lists.status())
     is_ready = await scheduler.readiness() is None
-    return answer({"version": product_version(), "node": scheduler.node, "ready": is_ready, **found})
+    live = sum(one.is_live for one in await scheduler.nodes.list())
+    known = {"version": product_version(), "node": scheduler.node, "live_nodes": live, "ready": is_ready}
+    return answer({**known, **found})
 
 
 @service.post("/api/config/reload", response_model=Reloaded)

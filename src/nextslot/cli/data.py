@@ -1,4 +1,4 @@
-"""Commands on a data directory: backups, checks, settings; most of them need no server, some that none runs."""
+"""Commands on a database, by its directory or its address: backups, checks, settings; most of them need no server."""
 
 import asyncio
 from dataclasses import asdict
@@ -9,16 +9,13 @@ import typer
 
 from . import output
 from .progress import Rows
-from .service import Data, File, configuration
+from .service import Data, Database, File, configuration
 from .session import Session, command, group, local
 
 if TYPE_CHECKING:
     from ..admin import Moved
 
 Force = Annotated[bool, typer.Option("--force", help="Over what is there.")]
-Database = Annotated[
-    str | None, typer.Option(metavar="URL", help="sqlite:///… or postgresql://…; default: as configured.")
-]
 HERE = Path()
 
 
@@ -37,12 +34,17 @@ def backup(
     file: Annotated[Path, typer.Argument(help="Where to.", show_default=False)],
     data: Data = HERE,
     config: File = None,
+    database: Database = None,
     force: Force = False,
 ) -> None:
-    """Copy the database, also while a server runs."""
+    """Copy the database, also while a server runs.
+
+    Of PostgreSQL it is an export, compressed if FILE ends with .gz.
+    """
     from .. import admin
 
-    made = admin.backup(configuration(data, config), file, force)
+    with Rows() as rows:
+        made = admin.backup(configuration(data, config, store__url=database), file, force, rows.note)
     _show(is_json, {"backup": str(made)}, f"{made}")
 
 
@@ -51,14 +53,20 @@ def restore(
     file: Annotated[Path, typer.Argument(help="The backup.", show_default=False)],
     data: Data = HERE,
     config: File = None,
+    database: Database = None,
     force: Force = False,
     verify: Annotated[bool, typer.Option("--verify", help="Only look whether it is sound.")] = False,
 ) -> None:
-    """Put a backup in place; what was there is kept."""
+    """Put a backup in place; what was there is kept.
+
+    On PostgreSQL it needs an empty database.
+    """
     from .. import admin
 
-    data.mkdir(parents=True, exist_ok=True)
-    kept = admin.restore(configuration(data, config), file, force, verify)
+    if not verify:
+        data.mkdir(parents=True, exist_ok=True)
+    with Rows() as rows:
+        kept = admin.restore(configuration(data, config, store__url=database), file, force, verify, rows.note)
     what = "the backup is sound" if verify else "restored" + (f"; what was there is {kept}" if kept else "")
     _show(is_json, {"restored": not verify, "kept": str(kept) if kept else None}, what)
 
@@ -106,12 +114,13 @@ def doctor(
     is_json: bool,
     data: Data = HERE,
     config: File = None,
+    database: Database = None,
     repair: Annotated[bool, typer.Option("--repair", help="Set counters right; no server may run.")] = False,
 ) -> None:
     """Check whether what is stored is in order; exit code 1 if not."""
     from .. import admin
 
-    found = admin.doctor(configuration(data, config), repair)
+    found = admin.doctor(configuration(data, config, store__url=database), repair)
     findings = [{"check": one.check, "problem": one.problem} for one in found.findings]
     lines = [f"{one['check']}: {one['problem']}" for one in findings] or ["everything is in order"]
     if found.repaired:
@@ -125,12 +134,13 @@ def migrate(
     is_json: bool,
     data: Data = HERE,
     config: File = None,
+    database: Database = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which.")] = False,
 ) -> None:
     """Bring the database up to this release; a start does the same."""
     from .. import admin
 
-    wanted = configuration(data, config)
+    wanted = configuration(data, config, store__url=database)
     names = admin.pending(wanted) if dry_run else admin.migrate(wanted)
     _show(is_json, {"migrations": names, "applied": not dry_run}, "\n".join(names) or "nothing to do")
 
@@ -139,12 +149,13 @@ def purge(
     is_json: bool,
     data: Data = HERE,
     config: File = None,
+    database: Database = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much.")] = False,
 ) -> None:
     """Take away history that is older than [retention] says; a running server does so once a day."""
     from .. import admin
 
-    done = asdict(asyncio.run(admin.purge(configuration(data, config), dry_run)))
+    done = asdict(asyncio.run(admin.purge(configuration(data, config, store__url=database), dry_run)))
     text = ", ".join(f"{count} {kind}" for kind, count in done.items() if count) or "nothing"
     _show(is_json, {"purged": not dry_run, **done}, f"{'would go' if dry_run else 'gone'}: {text}")
 

@@ -1,4 +1,4 @@
-"""Commands about API keys: on the data directory, before any server runs; or, with --url, on a server."""
+"""Commands about API keys: on a database, before any server runs; or, with --url, on a server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from . import ids, output
-from .service import configuration
+from .service import Database, configuration
 from .session import Session, command, group
 
 if TYPE_CHECKING:
+    from ..config import Configuration
     from ..faces.keys import Keys
 
 T = TypeVar("T")
@@ -34,23 +35,28 @@ def add(
     office: Annotated[str | None, typer.Option("--office", help="For this office only.")] = None,
     data: Data = None,
     config: File = None,
+    database: Database = None,
 ) -> None:
     """Make a key; it is shown this once."""
-    if _is_online(session, data):
+    if _is_online(session, data, database):
         made = session.client.keys.create(name, [scope], office)
         json, text = dict(made.json), made.key
     else:
-        key, text = _offline(data, config, lambda keys: keys.create(name, [scope], office))
+        directory = data or Path()
+        directory.mkdir(parents=True, exist_ok=True)
+        wanted = configuration(directory, config, store__url=database)
+        key, text = _offline(wanted, lambda keys: keys.create(name, [scope], office), creates=True)
         json = {**_json(key), "key": text}
     session.show(json, lambda: output.say(text or ""))
 
 
-def ls(session: Session, data: Data = None, config: File = None) -> None:
+def ls(session: Session, data: Data = None, config: File = None, database: Database = None) -> None:
     """List keys; what their holders send is not stored."""
-    if _is_online(session, data):
+    if _is_online(session, data, database):
         json: Any = session.client.keys.page(500).json
     else:
-        page = _offline(data, config, lambda keys: keys.list(None, 500))
+        wanted = configuration(data or Path(), config, store__url=database)
+        page = _offline(wanted, lambda keys: keys.list(None, 500))
         json = {"items": [_json(one) for one in page.items], "next_cursor": page.next_cursor}
     rows = [
         [output.short(one["key_id"]), one["name"], one["scopes"][-1], one["office_id"] or "all", one["created_at"]]
@@ -65,14 +71,16 @@ def rm(
     which: Annotated[str, typer.Argument(metavar="KEY", help="Its name, or its id.", show_default=False)],
     data: Data = None,
     config: File = None,
+    database: Database = None,
 ) -> None:
     """Delete a key: from now on it opens nothing."""
-    if _is_online(session, data):
+    if _is_online(session, data, database):
         everything = session.client.keys.list()
         key_id = ids.named(everything, which, "key", lambda one: one.key_id, lambda one: one.name).key_id
         session.client.keys.delete(key_id)
     else:
-        key_id = _offline(data, config, lambda keys: _deleted(keys, which))
+        wanted = configuration(data or Path(), config, store__url=database)
+        key_id = _offline(wanted, lambda keys: _deleted(keys, which))
     session.show({"key_id": key_id}, lambda: output.say(f"{key_id} deleted"))
 
 
@@ -83,19 +91,17 @@ async def _deleted(keys: "Keys", text: str) -> str:
     return key_id
 
 
-def _is_online(session: Session, data: Path | None) -> bool:
-    """A directory that is named wins; else a server that is named; else the directory here."""
-    return data is None and session.url is not None
+def _is_online(session: Session, data: Path | None, database: str | None) -> bool:
+    """A directory or database that is named wins; else a server that is named; else the directory here."""
+    return data is None and database is None and session.url is not None
 
 
-def _offline(data: Path | None, config: Path | None, work: "Callable[[Keys], Awaitable[T]]") -> T:
+def _offline(wanted: "Configuration", work: "Callable[[Keys], Awaitable[T]]", *, creates: bool = False) -> T:
+    """Only a key that is made makes a database for itself."""
     from .. import admin
 
-    directory = data or Path()
-    directory.mkdir(parents=True, exist_ok=True)
-
     async def do() -> T:
-        async with admin.keys(configuration(directory, config)) as keys:
+        async with admin.keys(wanted, creates=creates) as keys:
             return await work(keys)
 
     return asyncio.run(do())

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import typer
 
 from ..errors import NextslotError, NotFound
-from . import data, groups, jobs, keys, offices, queue, schedules, service, templates, top, webhooks
+from . import data, groups, jobs, keys, nodes, offices, queue, schedules, service, templates, top, webhooks
+from .session import before_the_command
 
 app = typer.Typer(
     name="nextslot",
@@ -16,12 +17,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for part in (service, jobs, top, queue, schedules, templates, groups, offices, webhooks, keys, data):
+app.callback()(before_the_command)
+for part in (service, jobs, top, queue, schedules, templates, groups, offices, webhooks, keys, nodes, data):
     part.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Exit codes: 0 it worked, 1 it did not, 2 it was not understood."""
+    """Exit codes: 0 it worked, 1 it did not, 2 it was not understood, 130 it was interrupted."""
     _have_streams()
     try:
         app(arguments, prog_name="nextslot")

@@ -38,6 +38,10 @@ COLOURS = {
     "done": "green",
     "failed": "bold red",
     "cancelled": "bright_black",
+    "live": "green",
+    "draining": "yellow",
+    "left": "bright_black",
+    "lost": "bold red",
 }
 # Wide enough that nothing is cut where no person looks.
 NO_TERMINAL_WIDTH = 1000

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Data = Annotated[Path, typer.Option(metavar="DIR", help="The data directory: database, logs, artifacts.")]
 File = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Default: nextslot.toml in there.")]
+Database = Annotated[
+    str | None, typer.Option(metavar="URL", help="sqlite:///… or postgresql://…; default: as configured.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -41,14 +44,15 @@ def serve(
     data: Data = Path(),
     host: Annotated[str | None, typer.Option(help="The address to listen on.", show_default="127.0.0.1")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="0 is a free one.", show_default="8000")] = None,
-    database: Annotated[str | None, typer.Option(metavar="URL", help="sqlite:///… or postgresql://…")] = None,
+    database: Database = None,
+    node: Annotated[str | None, typer.Option(metavar="NAME", help="This node's name, where several share it.")] = None,
 ) -> None:
     """Start a server.
 
     Ctrl-C stops it when running work has finished; once more interrupts that work.
     """
     data.mkdir(parents=True, exist_ok=True)
-    wanted = configuration(data, config, server__host=host, server__port=port, store__url=database)
+    wanted = configuration(data, config, server__host=host, server__port=port, store__url=database, node__name=node)
     from . import serving
 
     def ready(address: str) -> None:
@@ -118,7 +122,9 @@ def status(session: Session) -> None:
     found = session.client.status()
 
     def tables() -> None:
-        output.say(f"nextslot {found.version}, node {found.node}, {'ready' if found.ready else 'not ready'}")
+        of_many = f" of {found.live_nodes} live ones" if (found.live_nodes or 1) > 1 else ""
+        ready = "ready" if found.ready else "not ready"
+        output.say(f"nextslot {found.version}, node {found.node}{of_many}, {ready}")
         rows = [
             [
                 one.office_id,

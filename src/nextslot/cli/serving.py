@@ -11,6 +11,7 @@ from ..api.serve import Process
 from ..api.service import Reload
 from ..composition import Configured, is_loopback
 from ..config import Configuration
+from ..config.loading import without_password
 from ..errors import Invalid, NextslotError
 
 log = logging.getLogger(__name__)
@@ -60,14 +61,15 @@ def options_of(configuration: Configuration, reload: Reload | None = None) -> Op
 async def _check_keys(configuration: Configuration) -> None:
     """A server that others can reach needs a key before it listens."""
     host = configuration.settings.server.host
-    if is_loopback(host):
+    if is_loopback(host) or await admin.is_guarded(configuration):
         return
-    async with admin.keys(configuration) as keys:
-        if not await keys.is_guarded():
-            raise Invalid(
-                f"listening on {host} needs an API key first: "
-                f"nextslot key add NAME --scope admin --data {configuration.data}"
-            )
+    # The same database: what only this command line has named, the other one must name too.
+    said = configuration.overrides.get("store.url")
+    database = f" --database {without_password(said)}" if said else ""
+    raise Invalid(
+        f"listening on {host} needs an API key first: "
+        f"nextslot key add NAME --scope admin --data {configuration.data}{database}"
+    )
 
 
 async def _reload(configured: Configured) -> None:

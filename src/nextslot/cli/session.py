@@ -20,6 +20,7 @@ Url = Annotated[
     typer.Option("--url", envvar="NEXTSLOT_URL", help="Where the server is.", show_default="http://127.0.0.1:8000"),
 ]
 Key = Annotated[str | None, typer.Option("--key", envvar="NEXTSLOT_API_KEY", help="The API key.", show_envvar=True)]
+_CONTEXT = (typer.Context, inspect.Parameter.empty)
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 
 
@@ -58,18 +59,33 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[...
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
-        def run(*, url: str | None, key: str | None, json: bool, **arguments: Any) -> None:
-            session = Session(url, key, json)
+        def run(*, context: typer.Context, url: str | None, key: str | None, json: bool, **arguments: Any) -> None:
+            session = Session(_said(context, "url", url), _said(context, "key", key), json)
             try:
                 function(session, **arguments)
             finally:
                 session.close()
 
-        _sign(run, function, {"url": (Url, None), "key": (Key, None), "json": (AsJson, False)})
+        _sign(run, function, {"context": _CONTEXT, "url": (Url, None), "key": (Key, None), "json": (AsJson, False)})
         app.command(name)(run)
         return function
 
     return register
+
+
+def before_the_command(
+    url: Annotated[str | None, typer.Option("--url", help="As after the command.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="As after the command.")] = None,
+) -> None:
+    """Where the server is may be said before the command too, as in an alias."""
+
+
+def _said(context: typer.Context, name: str, value: str | None) -> str | None:
+    """After the command wins, then before it, then the environment."""
+    before: str | None = context.find_root().params.get(name)
+    source = context.get_parameter_source(name)
+    is_after = source is not None and source.name == "COMMANDLINE"
+    return value if is_after or before is None else before
 
 
 def local(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -77,10 +93,12 @@ def local(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., 
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
-        def run(*, json: bool, **arguments: Any) -> None:
+        def run(*, context: typer.Context, json: bool, **arguments: Any) -> None:
+            if any(context.find_root().params.get(name) is not None for name in ("url", "key")):
+                raise typer.BadParameter("this command asks no server: it takes neither --url nor --key")
             function(json, **arguments)
 
-        _sign(run, function, {"json": (AsJson, False)})
+        _sign(run, function, {"context": _CONTEXT, "json": (AsJson, False)})
         app.command(name)(run)
         return function
 

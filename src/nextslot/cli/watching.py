@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ..client import Client, Direct, Ended, JobDetail, Update
 
 SUCCESS = ("COMPLETED", "SKIPPED")
+# As a shell calls the end of whatever Ctrl-C ends.
+INTERRUPTED = 130
 
 
 class Line:
@@ -57,7 +59,7 @@ def wait(session: Session, job_id: str, *, follow: bool) -> None:
         last = _followed(session, job_id) if follow else _awaited(session, job_id)
     except KeyboardInterrupt:
         output.remark(f"\nthe job goes on: `nextslot log {job_id} -f` follows it, `nextslot cancel {job_id}` ends it")
-        raise typer.Exit(1) from None
+        raise typer.Exit(INTERRUPTED) from None
     assert last is not None
     ended = Ended(last)
     session.show(last.json, lambda: _say_end(ended))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import ids, output
-from .service import Data, File, configuration
+from .service import Data, Database, File, configuration
 from .session import Session, command, group, local
 
 if TYPE_CHECKING:
@@ -132,14 +132,14 @@ def redeliver(
     session.show(sent.json, lambda: output.say(f"{sent.delivery_id} {sent.status}"))
 
 
-def secret(is_json: bool, data: Data = Path(), config: File = None) -> None:
+def secret(is_json: bool, data: Data = Path(), config: File = None, database: Database = None) -> None:
     """Print what signs the webhooks of jobs and offices.
 
     Of a data directory that no server uses, or as its configuration says.
     """
     from .. import admin
 
-    found = asyncio.run(admin.webhook_secret(configuration(data, config)))
+    found = asyncio.run(admin.webhook_secret(configuration(data, config, store__url=database)))
     if is_json:
         output.print_json({"secret": found})
     else:

@@ -1,4 +1,4 @@
-"""The verbs by subject: templates, schedules, webhooks, offices, keys. `verbs.py` has the rest."""
+"""The verbs by subject: templates, schedules, webhooks, offices, keys, nodes. `verbs.py` has the rest."""
 
 from collections.abc import Sequence
 from typing import Unpack
@@ -24,6 +24,7 @@ from .values import (
     Job,
     Json,
     Key,
+    Node,
     Occurrence,
     Office,
     OfficeConfig,
@@ -362,6 +363,20 @@ class Keys(Subject[Way]):
     def delete(self, key_id: str) -> Plan[None]:
         """From now on it opens nothing."""
         return self._do(Request(method="DELETE", path=f"/api/keys/{part(key_id)}"))
+
+
+class Nodes(Subject[Way]):
+    """The machines that share the database; on SQLite it is one."""
+
+    @verb
+    def list(self) -> Plan[tuple[Node, ...]]:
+        """Every node that was ever seen, by name."""
+        return self._ask(get("/api/nodes"), lambda json: tuple(Node.read(one) for one in json["items"]))
+
+    @verb
+    def drain(self, node_id: str, undo: bool = False) -> Plan[Node]:
+        """It starts nothing more, and what runs there finishes; `undo` lets it work again."""
+        return self._ask(post(f"/api/nodes/{part(node_id)}/drain", {"undo": undo}), Node.read)
 
 
 def _job(office_id: str, job_id: str) -> str:

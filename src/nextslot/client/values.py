@@ -460,6 +460,27 @@ class Key(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Node(Answer):
+    """A machine that shares the database: `live`, `draining`, `left` in good order, or `lost`."""
+
+    node_id: str
+    status: str
+    is_leader: bool
+    running: int
+    max_running: int
+    resources: Json
+    job_types: tuple[str, ...]
+    host: str
+    pid: int
+    version: str
+    life: int
+    joined_at: datetime
+    last_seen_at: datetime
+    lease_until: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Me(Answer):
     """Who asks, as the server sees it. `last_event` is where to begin for who wants only what comes."""
 
@@ -610,6 +631,7 @@ class Status(Answer):
 
     version: str
     node: str
+    live_nodes: int
     ready: bool
     now: datetime
     paused: Paused

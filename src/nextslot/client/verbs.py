@@ -10,7 +10,7 @@ from .jobs import JobVerbs
 from .options import DirectOptions, EventFilter, NewJob, RunFilter, Values
 from .plans import Manners, Plan, Request, StreamPlan, asked, create, get, given, paged, part, post
 from .streams import End, Message
-from .subjects import Keys, Offices, Schedules, Templates, Webhooks
+from .subjects import Keys, Nodes, Offices, Schedules, Templates, Webhooks
 from .values import (
     AuditEntry,
     Direct,
@@ -41,6 +41,7 @@ class Verbs(JobVerbs[Way]):
         self.webhooks: Webhooks[Way] = Webhooks(way, manners)
         self.offices: Offices[Way] = Offices(way, manners)
         self.keys: Keys[Way] = Keys(way, manners)
+        self.nodes: Nodes[Way] = Nodes(way, manners)
 
     # Runs.
 

@@ -117,13 +117,16 @@ class LimitsTable(Section):
 
 
 class Node(Section):
-    name: str = Field(
-        default="local",
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$",
-        description="This machine's name, in `worker_id`.",
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")] | None = Field(
+        default=None,
+        description="This node's name, in `worker_id`; none: `local` on SQLite, the machine's name on PostgreSQL.",
+    )
+    running: Limit = Field(
+        default=0, description="How many jobs and direct executions this machine runs at once; 0: no limit of its own."
     )
     resources: dict[str, Limit] = Field(
-        default={}, description="Units that this machine has, where there are several nodes."
+        default={},
+        description="Units that this machine has; a resource that one node names runs only on nodes that name it.",
     )
 
 

@@ -32,6 +32,10 @@ const LIKE = {
   RELEASED: "COMPLETED",
   EXPIRED: "FAILED",
   ACTIVE: "RUNNING",
+  live: "COMPLETED",
+  draining: "WAITING",
+  left: "CANCELLED",
+  lost: "FAILED",
 };
 
 export function shapeOf(state) {

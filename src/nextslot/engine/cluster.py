@@ -71,7 +71,7 @@ class Cluster:
         self._runner: Runner | None = None
         self._offered: list[str] = []
         self._is_leading = self._is_to_lead = False
-        self._has_joined = False
+        self._has_joined = self._was_held = False
         self._heard: set[str] = set()
         self._serving: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
@@ -214,12 +214,20 @@ class Cluster:
                 log.warning("node %s: the store did not answer: %s", self._registry.node_id, error)
                 return  # The next time that the lease is renewed, all is looked at again.
 
+    async def look(self) -> None:
+        """What this node itself has stored about nodes holds for it at once: nobody else tells it."""
+        if self._store is not None:
+            await self._look_at_nodes(self._store)
+
     async def _look_at_nodes(self, store: Store) -> None:
         offered = sorted(self._registry.job_types)
         if self._registry.life and offered != self._offered:
             await store.write(self._registry.offer)
         self._offered = offered
         await store.read(self.refresh)
+        was_held, self._was_held = self._was_held, self._local.dispatcher.is_held
+        if was_held and not self._was_held:
+            self.heard(frozenset({"work"}))
 
     def refresh(self, tx: Tx) -> None:
         """What this node has to know of the others before it starts anything."""

@@ -36,6 +36,8 @@ class NodeRegistry:
     def join(self, tx: Tx, lease_seconds: float | None) -> int:
         """A new life of this node begins; its number."""
         self._is_shared = lease_seconds is not None
+        if not self._is_shared:
+            nodes.replace(tx, self.node_id, self._clock.now())
         life = nodes.register(tx, self._card(), lease_seconds, self._clock.now())
         self._note(tx, "node_joined", self.node_id)
 
@@ -58,9 +60,10 @@ class NodeRegistry:
 
     def drain(self, tx: Tx, node_id: str, is_draining: bool) -> tuple[Node, Node]:
         """Before and after. A node that is drained starts nothing more; what runs there goes on."""
-        before = nodes.get(tx, node_id)
-        if before is None:
+        found = nodes.get(tx, node_id)
+        if found is None:
             raise NotFound("node", node_id)
+        before = self._as_it_is(found) if node_id == self.node_id else found
         if not before.is_live:
             raise Conflict(f"node {node_id} is {before.status} since {before.ended_at}: there is nothing to drain")
         if nodes.drain(tx, node_id, is_draining):
@@ -74,9 +77,15 @@ class NodeRegistry:
             tx.announce("nodes")
 
     def everybody(self, tx: Tx) -> list[Node]:
-        """Every node that was ever seen, by name; of this one what it can run now, which may not be stored yet."""
-        own = tuple(sorted(self.job_types))
-        return [replace(node, job_types=own) if node.node_id == self.node_id else node for node in nodes.all_of_them(tx)]
+        """Every node that was ever seen, by name; of this one what may not be stored."""
+        return [self._as_it_is(node) if node.node_id == self.node_id else node for node in nodes.all_of_them(tx)]
+
+    def _as_it_is(self, node: Node) -> Node:
+        """What it can run now; and where it is alone it leads, and has no lease to be seen by."""
+        node = replace(node, job_types=tuple(sorted(self.job_types)))
+        if self._is_shared or not node.is_live:
+            return node
+        return replace(node, is_leader=True, renewed_at=self._clock.now())
 
     def others(self, tx: Tx) -> Others:
         """Resources are counted where they were, also while their node is away."""

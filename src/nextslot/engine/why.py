@@ -16,6 +16,8 @@ from ..store.forecast import Holding
 from ..store.store import Tx
 from .dispatcher import Dispatcher, Keeper, Look
 from .kit import Kit
+from .nodes import NodeRegistry
+from .where import Usage, has_handler, no_node
 
 # Counting further would cost more than it tells.
 MOST_AHEAD = 10_000
@@ -39,11 +41,15 @@ class Explained:
 BLOCKING = {"stopping", "paused", "no_handler", "resource_held", "never_fits"}
 
 
+def _is_blocking(reason: Reason) -> bool:
+    return reason.code in BLOCKING or (reason.code == "no_node" and not reason.data["is_possible"])
+
+
 class Explainer:
-    def __init__(self, kit: Kit, dispatcher: Dispatcher) -> None:
+    def __init__(self, kit: Kit, dispatcher: Dispatcher, registry: NodeRegistry) -> None:
         self._lanes = kit.lanes
-        self._job_types = kit.job_types
         self._dispatcher = dispatcher
+        self._registry = registry
 
     def explain(self, tx: Tx, job_id: str, is_stopping: bool = False) -> Explained:
         job = jobs.get(tx, job_id)
@@ -57,7 +63,7 @@ class Explainer:
             reasons.append(_ahead(ahead))
         if not reasons:
             reasons.append(Reason(code="next", text="Nothing holds it back: it is about to start."))
-        return Explained(job, tuple(reasons), ahead, any(reason.code in BLOCKING for reason in reasons))
+        return Explained(job, tuple(reasons), ahead, any(map(_is_blocking, reasons)))
 
     def _reasons(self, tx: Tx, job: Job) -> Iterator[Reason]:
         look, lane = self._dispatcher.look(tx), self._lanes.lane(tx, job.lane_id)
@@ -81,8 +87,8 @@ class Explainer:
         for resource in lane.resources:
             if ("resource", resource) in look.paused:
                 yield _paused("resource", resource)
-        if lane.job_type not in self._job_types:
-            text = f"There is no handler for the job type {lane.job_type!r} here."
+        if not has_handler(self._registry.everybody(tx), lane.job_type):
+            text = f"There is no handler for the job type {lane.job_type!r} on any live node."
             yield Reason(code="no_handler", text=text, data={"job_type": lane.job_type})
         held = [resource for resource in lane.resources if look.unavailable.get(resource) is False]
         if held:
@@ -91,12 +97,19 @@ class Explainer:
     def _no_room(self, tx: Tx, job: Job, lane: Lane, look: Look) -> Iterator[Reason]:
         """Limits that are full, and units that are kept back for somebody else."""
         holders = forecast.holders(tx, MOST_HOLDERS)
+        is_full = False
         for key, limit in lanes.limits(tx, lane.needs).items():
             units = lane.needs[key]
             if not look.slate.could_ever_fit({key: units}):
+                is_full = True
                 yield _never_fits(limit, units)
             elif look.slate.room({key: units}) < 1:
+                is_full = True
                 yield _full(limit, units, [one for one in holders if key in self._lanes.lane(tx, one.lane_id).needs])
+        nowhere = self._nowhere(tx, lane, holders)
+        # Where a limit is full, work that ends makes room in both.
+        if nowhere is not None and not (is_full and nowhere.data["is_possible"]):
+            yield nowhere
         waiting = direct.waiting_ids(tx, job.office_id)
         if waiting:
             yield _callers_wait(waiting)
@@ -104,6 +117,10 @@ class Explainer:
             kept = self._kept(job, lane, look, keeper)
             if kept and keeper.id not in waiting:
                 yield _kept_back(tx, keeper, kept)
+
+    def _nowhere(self, tx: Tx, lane: Lane, holders: list[Holding]) -> Reason | None:
+        running = ((one.node_id, self._lanes.lane(tx, one.lane_id).resources) for one in holders)
+        return no_node(self._registry.everybody(tx), lane, Usage(running))
 
     def _kept(self, job: Job, lane: Lane, look: Look, keeper: Keeper) -> list[str]:
         """The limits that have room for the job, but not besides what this one keeps back of them."""

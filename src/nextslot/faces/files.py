@@ -1,4 +1,7 @@
-"""Files: the logs and artifacts of runs and direct executions; a name never leads out of their directory."""
+"""Files: the logs and artifacts of runs and direct executions; a name never leads out of their directory.
+
+They are on the disk of the node that ran the work: who asks another is told which.
+"""
 
 import asyncio
 import os
@@ -16,8 +19,19 @@ _MISSING = (FileNotFoundError, NotADirectoryError)
 
 
 class Files:
-    def __init__(self, files: RunFiles) -> None:
+    def __init__(self, files: RunFiles, node: str) -> None:
         self._files = files
+        self._node = node
+
+    async def has_log(self, run_id: str) -> bool:
+        return await asyncio.to_thread(self._files.log_file(run_id).exists)
+
+    def check_node(self, kind: str, name: str, worker_id: str | None) -> None:
+        """Raises if what is not on this disk is on another: that of the node whose worker ran the work."""
+        node = (worker_id or "").rpartition("/slot-")[0]
+        if node not in ("", self._node):
+            where = f"it is on the disk of node {node!r}, where the work ran, and this is node {self._node!r}"
+            raise NotFound(kind, name, where)
 
     async def log(self, run_id: str, offset: int = 0, limit: int = PIECE) -> bytes:
         """A piece of a log from a byte on; nothing if there is none (yet)."""

@@ -1,16 +1,17 @@
 """Nodes: the machines that share the database, as the HTTP layer and the command line see them."""
 
 from ..engine.audit import AuditLog
-from ..engine.nodes import NodeRegistry
+from ..engine.cluster import Cluster
 from ..model import Node
 from ..store.store import Tx
 from .access import Access
 
 
 class Nodes:
-    def __init__(self, access: Access, registry: NodeRegistry, audit: AuditLog) -> None:
+    def __init__(self, access: Access, cluster: Cluster, audit: AuditLog) -> None:
         self._access = access
-        self._registry = registry
+        self._cluster = cluster
+        self._registry = cluster.registry
         self._audit = audit
 
     async def list(self) -> list[Node]:
@@ -25,4 +26,6 @@ class Nodes:
             self._audit.changed(tx, {"status": before.status}, {"status": after.status})
             return after
 
-        return await self._access.write(work)
+        drained = await self._access.write(work)
+        await self._cluster.look()
+        return drained

@@ -135,6 +135,39 @@ class DirectFilter:
         _complete(self, {"status": DirectStatus}, ("office_id", "job_type"), ())
 
 
+class EventType(StrEnum):
+    """Everything that events tell; whoever asks for another one would wait for ever."""
+
+    JOB_QUEUED = "job_queued"
+    JOB_READY = "job_ready"
+    JOB_MOVED = "job_moved"
+    JOB_STARTED = "job_started"
+    JOB_COMPLETED = "job_completed"
+    JOB_SKIPPED = "job_skipped"
+    JOB_FAILED = "job_failed"
+    JOB_TIMEOUT = "job_timeout"
+    JOB_RETRYING = "job_retrying"
+    JOB_FAILED_PERMANENTLY = "job_failed_permanently"
+    JOB_CANCEL_REQUESTED = "job_cancel_requested"
+    JOB_CANCELLED = "job_cancelled"
+    GROUP_FINISHED = "group_finished"
+    QUEUE_PAUSED = "queue_paused"
+    QUEUE_RESUMED = "queue_resumed"
+    RESOURCE_HELD = "resource_held"
+    RESOURCE_RELEASED = "resource_released"
+    RESERVATION_MADE = "reservation_made"
+    RESERVATION_RELEASED = "reservation_released"
+    RESERVATION_EXPIRED = "reservation_expired"
+    SCHEDULE_FIRED = "schedule_fired"
+    SCHEDULE_SKIPPED = "schedule_skipped"
+    RECOVERED = "recovered"
+    NODE_JOINED = "node_joined"
+    NODE_LEFT = "node_left"
+    NODE_LOST = "node_lost"
+    NODE_DRAINED = "node_drained"
+    NODE_RESUMED = "node_resumed"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
     type: Texts = ()
@@ -142,7 +175,7 @@ class EventFilter:
     job_id: Texts = ()
 
     def __post_init__(self) -> None:
-        _complete(self, {}, ("type", "office_id", "job_id"), ())
+        _complete(self, {"type": EventType}, ("office_id", "job_id"), ())
 
     def takes(self, event: Event) -> bool:
         return (

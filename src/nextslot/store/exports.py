@@ -32,6 +32,7 @@ VERSION = 1
 COMPRESSION = 1
 
 _GZIP = b"\x1f\x8b"
+_BEGIN = b'{"format":"nextslot-export"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +229,15 @@ class Reader:
 
     def _damaged(self, why: str) -> StoreError:
         return StoreError(f"{self._path} is damaged: {why}; export again, or copy it again")
+
+
+def is_export(path: Path) -> bool:
+    """By its first bytes; what is no file, or another kind of one, is told by whoever reads it."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        begin = file.read(len(_BEGIN))
+    return begin == _BEGIN or begin.startswith(_GZIP)
 
 
 @contextmanager

@@ -39,6 +39,7 @@ class Holding(NamedTuple):
     job_type: str
     since: Instant
     lane_id: int
+    node_id: str
     is_direct: bool
 
 
@@ -130,12 +131,12 @@ def unmet(tx: Tx, job_id: str, limit: int) -> list[tuple[str, str]]:
 def holders(tx: Tx, limit: int) -> list[Holding]:
     """Who runs now, jobs and direct executions, the longest first."""
     found = [
-        Holding(job_id, title, job_type, Instant(since), lane_id, False)
-        for job_id, title, job_type, since, lane_id in tx.rows("forecast.holders", limit=limit)
+        Holding(job_id, title, job_type, Instant(since), lane_id, worker_id.rpartition("/slot-")[0], False)
+        for job_id, title, job_type, since, lane_id, worker_id in tx.rows("forecast.holders", limit=limit)
     ]
     found += [
-        Holding(direct_id, None, job_type, Instant(since), lane_id, True)
-        for direct_id, job_type, since, lane_id in tx.rows("forecast.direct_holders")
+        Holding(direct_id, None, job_type, Instant(since), lane_id, node_id, True)
+        for direct_id, job_type, since, lane_id, node_id in tx.rows("forecast.direct_holders")
     ]
     return sorted(found, key=lambda one: (one.since, one.id))
 

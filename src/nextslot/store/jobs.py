@@ -1,6 +1,6 @@
 """Jobs: rows to values and back, one function a statement."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..clock import Instant

@@ -3,43 +3,37 @@
 Called by `admin`; what is moved is in `move.py`.
 """
 
-import contextlib
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from ..errors import CommitUnknown, SchemaTooNew, StoreError, Unavailable
+from ..errors import StoreError
 from . import exports, move
+from . import offline_postgres as offline
 from .exports import Table
 from .move import Moved, Progress
 from .postgres import PostgresTx
-from .postgres_session import Address, Connection, Session, is_lost, migrate_tables, translated
+from .postgres_session import Address, Connection, migrate_tables
 from .store import Tx
-
-# The questions here are about all rows, not about one of them; and they are asked once.
-_PLANS = "set local enable_seqscan = on; set local plan_cache_mode = auto; set local work_mem = '64MB'"
-# A limit that the server has for short statements is not meant for these.
-_PATIENCE = "set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
-_READ = "begin isolation level repeatable read read only"
 
 
 def write(url: str, target: Path, progress: Progress) -> Moved:
     """Exports a database; the lock keeps schedulers out."""
-    with _session(url) as (address, session):
-        session.connection.execute(f"{_READ}; {_PATIENCE}; {_PLANS}", prepare=False)
-        _refuse_unless_current(session.connection, address)
+    offline.pending(url)  # A database that was never used gets no lock, and a sentence.
+    with offline.alone(url) as (address, session):
+        offline.read_one_moment(session.connection)
+        offline.refuse_unless_current(session.connection, address)
         return move.write(PostgresTx(session.connection), target, progress)
 
 
 def load(source: Path, url: str, progress: Progress) -> Moved:
     """Imports into an empty database, in one transaction, tables and all."""
-    with exports.opened(source) as reader, _session(url) as (address, session):
-        session.connection.execute(f"{session.opening}; {_PATIENCE}", prepare=False)
+    with exports.opened(source) as reader, offline.alone(url) as (address, session):
+        session.connection.execute(f"{session.opening}; {offline.PATIENCE}", prepare=False)
         moved = move.load(reader, _Target(session.connection, address), progress)
-        _commit(session)
+        offline.commit(session, "the import", "import again, which is refused if it is there")
     return moved
 
 
@@ -50,7 +44,7 @@ class _Target:
         self.tx: Tx = PostgresTx(connection)
 
     def prepare(self, schema: int) -> None:
-        stored = _schema(self._connection)
+        stored = offline.schema_of(self._connection)
         migrate_tables(self._connection, schema)
         if stored > schema:
             raise StoreError(
@@ -72,7 +66,7 @@ class _Target:
         self._connection.execute("set constraints all immediate", prepare=False)
         self._connection.execute(f"analyze {', '.join(move.TABLES)}", prepare=False)
         # Not before: the rules are planned while the tables are empty, and would look at every row for ever.
-        self._connection.execute(_PLANS, prepare=False)
+        self._connection.execute(offline.PLANS, prepare=False)
 
     def upgrade(self) -> None:
         migrate_tables(self._connection)
@@ -80,53 +74,3 @@ class _Target:
 
 def _said(error: Exception) -> str:
     return str(error).partition("\n")[0]
-
-
-def _commit(session: Session) -> None:
-    try:
-        cursor = session.connection.execute(session.closing(random.getrandbits(62)), prepare=False)
-        while cursor.nextset():
-            pass
-        if cursor.statusmessage != "COMMIT":
-            raise StoreError("the database undid the import instead of committing it")
-    except psycopg.Error as error:
-        if is_lost(session.connection, error):
-            raise CommitUnknown(
-                "the connection to the database broke while the import was being committed: it is there as a whole or "
-                "not at all; import again, which is refused if it is there"
-            ) from error
-        raise
-
-
-@contextlib.contextmanager
-def _session(url: str) -> Iterator[tuple[Address, Session]]:
-    """What is not committed in it is undone with it."""
-    address = Address.of(url)
-    try:
-        session = Session(address, "FULL")
-        try:
-            yield address, session
-        finally:
-            session.close()
-    except psycopg.Error as error:
-        ours = translated(error, address)
-        raise StoreError(f"{address.place}: {ours}") if isinstance(ours, Unavailable) else ours from error
-
-
-def _refuse_unless_current(connection: Connection, address: Address) -> None:
-    stored, newest = _schema(connection), move.newest_schema()
-    if stored == 0:
-        raise StoreError(f"{address.place} is none of nextslot, or was never used")
-    if stored > newest:
-        raise SchemaTooNew(f"{address.place} has schema {stored}, this release knows up to {newest}")
-    if stored < newest:
-        raise StoreError(f"{address.place} has schema {stored}, this release {newest}: start its server once, stop it")
-
-
-def _schema(connection: Connection) -> int:
-    """0 is none."""
-    [(is_there,)] = connection.execute("select to_regclass('schema_migrations') is not null", prepare=False)
-    if not is_there:
-        return 0
-    [(done,)] = connection.execute("select coalesce(max(version), 0) from schema_migrations", prepare=False)
-    return int(done)

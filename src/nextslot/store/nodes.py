@@ -39,6 +39,11 @@ def register(tx: Tx, card: Card, lease_seconds: float | None, now: Instant) -> i
     return life
 
 
+def replace(tx: Tx, node_id: str, now: Instant) -> None:
+    """Where there can be one only, all others are gone, and what they had with them."""
+    tx.run("nodes.replace", node_id=node_id, now=now)
+
+
 def leave(tx: Tx, node_id: str, life: int, now: Instant) -> bool:
     return tx.run("nodes.leave", node_id=node_id, life=life, now=now) == 1
 

@@ -23,6 +23,10 @@ T = TypeVar("T")
 COMPANIONS = ("-wal", "-shm")
 
 
+class Absent(StoreError):
+    """There is no database where one was named."""
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Nobody else has the file meanwhile."""
@@ -37,7 +41,7 @@ def locked(path: Path) -> Iterator[None]:
 @contextmanager
 def _opened(path: Path, *, is_writing: bool = False) -> Iterator[apsw.Connection]:
     if not path.is_file():
-        raise StoreError(f"there is no database {path}")
+        raise Absent(f"there is no database {path}")
     try:
         connection = connect(path, "FULL") if is_writing else connect_reader(path)
         try:
@@ -69,6 +73,7 @@ def _pending(connection: apsw.Connection) -> list[str]:
 
 def apply_migrations(path: Path) -> list[str]:
     """Brings the schema up to date, under the lock, and says which steps that took."""
+    pending(path)  # What is not there is told before a lock is made for it.
     with locked(path), _opened(path, is_writing=True) as connection:
         wanted = _pending(connection)
         migrate(connection)
@@ -105,6 +110,7 @@ def ask(path: Path, work: Work[T]) -> T:
 
 def repair(path: Path) -> int:
     """Counts again, under the lock; how many counters were wrong."""
+    pending(path)
     with locked(path), _opened(path, is_writing=True) as connection:
         connection.execute("begin immediate")
         repaired = doctor.repair(SqliteTx(connection))

@@ -1,5 +1,5 @@
 // A run's log, followed as it grows. Text goes into text nodes in blocks that the browser lays out only when seen.
-import { attempt, Section } from "../parts.js";
+import { attempt, Empty, Section, sentence } from "../parts.js";
 import { Problem, send, stream } from "../api.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { size } from "../words.js";
@@ -38,7 +38,8 @@ export function Log({ runId, hasEnded }) {
       ${!isWhole && html`<button onClick=${() => setWhole(true)}>From the start</button>`}
       <button aria-pressed=${String(follows)} onClick=${() => follow(!follows)}>Follow</button>
       <button onClick=${save}>Save</button>`}>
-    <pre class="log" ref=${place} tabindex="0" aria-label="Log" data-ended=${String(hasEnded)} onScroll=${scrolled}>
+    ${told.refusal && html`<${Empty}>${told.refusal}<//>`}
+    <pre class="log" ref=${place} hidden=${Boolean(told.refusal)} tabindex="0" aria-label="Log" data-ended=${String(hasEnded)} onScroll=${scrolled}>
       </pre>
   <//>`;
 }
@@ -126,8 +127,12 @@ async function read(runId, isWhole, page, tell, signal) {
         tell({ bytes, state: "so far", isCut: page.isCut });
       }
     } catch (error) {
-      if (error.name === "AbortError" || (error instanceof Problem && error.status >= 400 && error.status < 500))
+      if (error.name === "AbortError") return;
+      if (error instanceof Problem && error.status >= 400 && error.status < 500) {
+        // Such as one that is on the disk of another node.
+        tell({ bytes, state: "", isCut: page.isCut, refusal: sentence(error) });
         return;
+      }
       tell({ bytes, state: "so far; the line is lost, trying again", isCut: page.isCut });
     }
     await new Promise((resolve) => setTimeout(resolve, pause));

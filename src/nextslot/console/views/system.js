@@ -24,9 +24,9 @@ export default function System() {
       shown &&
       html`<${Numbers} status=${shown} /><div class="columns"><div>
         <${Section} title="Limits and their use"><${Limits} limits=${shown.limits} /><//>
-        <${Held} held=${shown.held} /></div><div><${Metrics} /></div></div>`
+        <${Held} held=${shown.held} /></div><div><${Metrics} /></div></div><${Nodes} />`
     }
-    ${canWhole("admin") && html`<${Keys} /><${Nodes} /><${Audit} />`}
+    ${canWhole("admin") && html`<${Keys} /><${Audit} />`}
     <${Happening} />`;
 }
 
@@ -212,23 +212,54 @@ function Keys() {
     }<//>`;
 }
 
-// Of several servers on one PostgreSQL; one with SQLite has no such list.
+// The machines that share the database; with SQLite it is one, and it leads.
 function Nodes() {
-  const list = useLoad(
-    (signal) => get("api/nodes", {}, signal).catch((error) => (error.status === 404 ? null : Promise.reject(error))),
-    [],
-  );
-  if (!list.data?.items?.length) return null;
-  const columns = Object.keys(list.data.items[0]);
-  return html`<${Section} title=${plural(list.data.items.length, "node")}><${Scroll} label="Nodes"><table><thead>
-    <tr>${columns.map((one) => html`<th key=${one}>${one}</th>`)}</tr></thead>
-    <tbody>${list.data.items.map(
-      (one, index) =>
-        html`<tr key=${index}>${columns.map(
-          (name) => html`<td key=${name}>${String(one[name] ?? "–")}
-      </td>`,
-        )}</tr>`,
+  const list = useLoad((signal) => get("api/nodes", {}, signal), [], {
+    concerns: (one) => one.type.startsWith("node_"),
+    every: 5000,
+  });
+  const items = list.data?.items || [];
+  const isAlone = items.filter((one) => !one.ended_at).length < 2;
+  if (!items.length) return html`<${Trouble} error=${list.error} />`;
+  return html`<${Section} title=${plural(items.length, "node")}><${Scroll} label="Nodes"><table><thead><tr><th>Node</th>
+    <th>Status</th><th class="number">Running</th><th class="wide">Resources</th><th class="wide">Seen</th>
+    <th class="wide">Machine</th>
+    <th><span class="unseen">Actions</span></th></tr></thead>
+    <tbody>${items.map(
+      (one) => html`<tr key=${one.node_id}><td class="tight">${one.node_id}${one.is_leader && html` <b>leads</b>`}</td>
+      <td><${State} state=${one.status} /></td>
+      <td class="number">${count(one.running)}${one.max_running > 0 && ` of ${count(one.max_running)}`}</td>
+      <td class="wide">${unitsOf(one.resources) || "–"}</td>
+      <td class="tight wide"><${When} at=${one.ended_at || one.last_seen_at} /></td>
+      <td class="wide">${one.host}, ${one.version}</td>
+      <td class="tight"><${Drain} node=${one} isAlone=${isAlone} again=${list.again} /></td></tr>`,
     )}</tbody></table><//><//>`;
+}
+
+const unitsOf = (resources) =>
+  Object.entries(resources)
+    .map(([name, units]) => `${name} ${count(units)}`)
+    .join(", ");
+
+// Where nobody else takes the work, a pause is what is meant.
+function Drain({ node, isAlone, again }) {
+  const isDraining = node.status === "draining";
+  if (node.ended_at || !canWhole("operate") || (isAlone && !isDraining)) return null;
+  const act = async () => {
+    if (
+      !isDraining &&
+      !(await ask({
+        title: `Drain the node ${node.node_id}?`,
+        text: "It starts nothing more and takes no direct requests; what runs there finishes.",
+        action: "Drain it",
+      }))
+    )
+      return;
+    const path = `api/nodes/${encodeURIComponent(node.node_id)}/drain`;
+    await attempt(() => post(path, { undo: isDraining }), isDraining ? "It works again." : "It starts nothing more.");
+    again();
+  };
+  return html`<button onClick=${act}>${isDraining ? "Let it work" : "Drain…"}</button>`;
 }
 
 function Audit() {

@@ -20,6 +20,10 @@ returning life;
 -- now: by the clock that leases go by
 :now
 
+-- replace: where there can be one only, earlier ones of other names are gone, and what they had with them
+update nodes set status = case when status = 'live' then 'lost' else status end, ended_at = coalesce(ended_at, :now),
+    lease_until = null, resources = '{}' where node_id <> :node_id;
+
 -- leave: a node has ended in good order
 update nodes set status = 'left', ended_at = :now, lease_until = null where node_id = :node_id and life = :life
     and status = 'live';
