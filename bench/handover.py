@@ -75,7 +75,13 @@ def raw(directory: Path, jobs: int) -> dict[str, float]:
     sql = text.statements()
     connection = apsw.Connection(str(directory / "nextslot.db"), statementcachesize=512)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    pragmas = {"journal_mode": "wal", "synchronous": "full", "foreign_keys": 1, "recursive_triggers": 1}
+    pragmas = {
+        "journal_mode": "wal",
+        "synchronous": "full",
+        "foreign_keys": 1,
+        "recursive_triggers": 1,
+        "temp_store": 2,
+    }
     for pragma, value in pragmas.items():
         connection.pragma(pragma, value)
     lane: tuple[Any, ...] = connection.execute("select lane_id, ready from lanes").fetchall()[0]
