@@ -53,8 +53,8 @@ def test_recovery_counts_the_callers_of_the_last_life_out_in_its_own_transaction
         found: list[Any] = []
         recover = second._direct.recover
 
-        def recover_and_look(tx: Any) -> int:
-            done = recover(tx)
+        def recover_and_look(tx: Any, node_id: str | None = None) -> int:
+            done = recover(tx, node_id)
             second._lanes.slate(tx).save()
             found.extend(doctor.examine(tx))
             return done
