@@ -232,6 +232,7 @@ def test_a_lost_node_loses_its_jobs_to_others_and_comes_back_with_a_new_life(dat
 
             await eventually(back)
             chain = await b.chain(job.job_id)
+            await b.cancel(chain[-1].job_id, interrupt=True)
             first_run = await b.run_of(job.job_id)
 
         assert first_run is not None

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from nextslot import NewJob, Scheduler
+from nextslot.clock import Instant
 from nextslot.errors import Refused, StoreError
 from nextslot.store import codec, events, lanes, text
 from nextslot.store.postgres_session import Address, connect

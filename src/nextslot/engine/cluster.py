@@ -97,9 +97,11 @@ class Cluster:
         if node_id is not None:
             await self._wait_for_last_life(store, node_id)
         recovered = await self._duties.recovery.run(store, node_id)
+        self._duties.timeouts.is_leading = self._duties.retention.is_leading = not store.is_shared
         await self._duties.timeouts.start(store)
         await self._join(store)
         await self._change_lead(store)
+        self._duties.retention.start(store)
         self._has_joined = True
         self._serve_soon()
         return recovered
@@ -129,6 +131,7 @@ class Cluster:
                 task.cancel()
                 await asyncio.wait([task])
         await self._end_duties()
+        await self._duties.retention.close()
         await self._duties.timeouts.close()
         await store.leave()
         if has_stored_all and self._registry.life:
@@ -269,16 +272,14 @@ class Cluster:
             log.info("node %s leads", self._registry.node_id)
             await store.write(lambda tx: nodes.lead(tx, self._registry.node_id))
             await duties.recovery.lead(store)
-        duties.timeouts.is_leading = True
-        await duties.timeouts.tick()
+            duties.timeouts.is_leading = duties.retention.is_leading = True
+            await duties.timeouts.tick()
         await duties.deliveries.start(store)
-        duties.retention.start(store)
         self._is_leading = True
 
     async def _end_duties(self) -> None:
         self._is_leading = False
-        self._duties.timeouts.is_leading = False
-        await self._duties.retention.close()
+        self._duties.timeouts.is_leading = self._duties.retention.is_leading = False
         await self._duties.deliveries.close()
 
     async def _look_at_timers(self, store: Store) -> None:

@@ -158,7 +158,7 @@ class Dispatcher:
         keepers = [Keeper(holder.direct_id, lane.needs, True) for holder, lane in self._callers(tx, pass_)]
         if ("scheduler", "") not in pass_.paused:
             for lane, head in self._starving(tx, pass_):
-                if pass_.slate.could_ever_fit(lane.needs):
+                if self._could_ever_fit(pass_, lane):
                     keepers.append(Keeper(head.job_id, lane.needs, False))
         return Look(pass_.slate, pass_.paused, pass_.unavailable, keepers)
 
@@ -244,6 +244,10 @@ class Dispatcher:
     def _fits_elsewhere(self, tx: Tx, pass_: _Pass, lane: Lane) -> bool:
         """An open lane's office has room: that is what open means."""
         return pass_.slate.room(lane.shared, pass_.held) > 0 and self._is_for_us(tx, lane)
+
+    def _could_ever_fit(self, pass_: _Pass, lane: Lane) -> bool:
+        """Whether such a job could start if nothing else ran: else nothing is kept back for it."""
+        return pass_.slate.could_ever_fit(lane.needs) and self._workers.could_ever_fit(lane)
 
     def _is_for_us(self, tx: Tx, lane: Lane) -> bool:
         """Whether this node can run what the limits allow; if not, another may, and is told."""
@@ -383,7 +387,7 @@ class Dispatcher:
         for lane, head in self._starving(tx, pass_):
             if self._fits(tx, pass_, lane):
                 self._start(tx, pass_, lane, head)
-            elif pass_.slate.could_ever_fit(lane.needs):
+            elif self._could_ever_fit(pass_, lane):
                 pass_.keep_back(lane.needs)
 
     def _starving(self, tx: Tx, pass_: _Pass) -> list[tuple[Lane, Head]]:

@@ -1,5 +1,6 @@
 """Nodes over a transaction: a node joins, leaves, is lost or drained; and what one knows of the others."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..errors import Conflict, NotFound
@@ -12,9 +13,9 @@ from .kit import Kit
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """What the other live nodes have, and whether this one is being drained."""
+    """The most that another node has of each resource, what they can run, and whether this one is being drained."""
 
-    resources: frozenset[str]
+    resources: Mapping[str, int]
     job_types: frozenset[str]
     is_draining: bool
 
@@ -92,7 +93,10 @@ class NodeRegistry:
         everybody = nodes.all_of_them(tx)
         rest = [node for node in everybody if node.node_id != self.node_id]
         return Others(
-            frozenset(resource for node in rest for resource in node.resources),
+            {
+                resource: max(node.resources.get(resource, 0) if node.is_live else 0 for node in rest)
+                for resource in {resource for node in rest for resource in node.resources}
+            },
             frozenset(job_type for node in rest if node.is_live for job_type in node.job_types),
             any(node.node_id == self.node_id and node.status == "draining" for node in everybody),
         )

@@ -81,6 +81,8 @@ class Retention:
         self._files = files
         self._threads = threads
         self.keep = Keep()
+        # The database is cleared by one node for all; files by each on its own disk.
+        self.is_leading = True
         self._store: Store | None = None
         self._daily: asyncio.Task[None] | None = None
 
@@ -109,7 +111,8 @@ class Retention:
         await self._clock.sleep(FIRST_AFTER_SECONDS)
         while True:
             try:
-                log.info("history purged: %s", await self.purge(store))
+                purged = await self.purge(store) if self.is_leading else Purged(files=await self._purge_files(store))
+                log.info("history purged: %s", purged)
             except Unavailable as error:
                 log.error("history could not be purged: %s; the next look is tomorrow", error)
             await self._clock.sleep(DAY)

@@ -18,18 +18,28 @@ class Workers:
         self.resources = dict(resources or {})
         # What other nodes have: a resource that one of them counts is nowhere else, and their job types run there.
         self._counted: Set[str] = self.resources.keys()
+        self._elsewhere: Mapping[str, int] = {}
         self._types_elsewhere: Set[str] = frozenset()
         self._taken: set[int] = set()
         self._used: Counter[str] = Counter()
         self._lowest = 1
 
-    def know_others(self, resources: Set[str], job_types: Set[str]) -> None:
-        self._counted = self.resources.keys() | resources
-        self._types_elsewhere = job_types
+    def know_others(self, resources: Mapping[str, int], job_types: Set[str]) -> None:
+        """Of each resource that another node counts, the most units that a live one has; and what they can run."""
+        self._counted = self.resources.keys() | resources.keys()
+        self._elsewhere, self._types_elsewhere = resources, job_types
 
     def runs_elsewhere(self, job_type: str) -> bool:
         """Whether another node has a handler for it."""
         return job_type in self._types_elsewhere
+
+    def could_ever_fit(self, lane: Lane) -> bool:
+        """Whether some machine could take such a job if nothing else ran."""
+        return all(
+            units <= max(self.resources.get(resource, 0), self._elsewhere.get(resource, 0))
+            for resource, units in lane.resources.items()
+            if resource in self._counted
+        )
 
     def has_room(self, tx: Tx, lane: Lane) -> bool:
         """Whether this machine can take one more such job."""
