@@ -30,7 +30,7 @@ def test_every_law_holds_whatever_clients_disk_and_clock_do(first: int) -> None:
 
 
 def test_the_same_seed_gives_the_same_history_to_the_byte() -> None:
-    first, second = (world.simulate(7) for _ in range(2))
+    first, second = (world.simulate(7, dumps=True) for _ in range(2))
 
     assert first.lines == second.lines
     assert first.dump == second.dump
@@ -39,7 +39,7 @@ def test_the_same_seed_gives_the_same_history_to_the_byte() -> None:
 
 def test_also_in_another_process_with_other_hashes() -> None:
     """Nothing depends on the order of a set."""
-    program = "import hashlib; from nextslot.simulation import world; h = world.simulate(13); " + (
+    program = "import hashlib; from nextslot.simulation import world; h = world.simulate(13, dumps=True); " + (
         "print(hashlib.sha256('\\n'.join([*h.lines, h.dump]).encode()).hexdigest())"
     )
     answers = {
@@ -60,6 +60,13 @@ def test_a_fifth_of_the_histories_has_no_faults_and_the_others_have_all_kinds() 
     assert set().union(*kinds.values()) == faults | set(plan._CLIENTS) | {"wait", "purge"}
 
 
+def test_short_histories_have_faults_too() -> None:
+    faults = [sum(action.kind in plan._FAULTS for action in plan.make(seed, 6)) for seed in range(1000)]
+
+    assert sum(faults) > 1000
+    assert sum(count > 0 for count in faults) > 600
+
+
 def test_a_failure_is_shown_with_its_seed_the_command_to_repeat_it_and_a_short_history() -> None:
     with planted("position_collision"):
         (failure,) = main.run([1], tries=40).failures
@@ -69,6 +76,13 @@ def test_a_failure_is_shown_with_its_seed_the_command_to_repeat_it_and_a_short_h
     assert len(failure.actions) < len(plan.make(1)) / 2
     assert "nextslot-sim --from 1 --seeds 1" in str(failure)
     assert [plan.Action.parse(str(action)) for action in failure.actions] == list(failure.actions)
+
+
+def test_a_short_history_that_fails_says_how_short_it_was() -> None:
+    with planted("no_limit"):
+        failure = next(one for seed in range(1, 40) for one in main.run([seed], length=12, tries=5).failures)
+
+    assert f"--from {failure.seed} --seeds 1 --length 12" in str(failure)
 
 
 def test_the_command_says_what_it_did(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

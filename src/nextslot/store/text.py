@@ -12,7 +12,7 @@ which becomes a trigger in whatever form the database has for one.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib import resources
 from operator import itemgetter
@@ -104,7 +104,8 @@ def _blocks(text: str) -> Iterator[tuple[str, str]]:
         yield head[1], text[head.end() : end].strip().removesuffix(";")
 
 
-def migrations() -> list[tuple[int, str, str]]:
+@cache
+def migrations() -> Sequence[tuple[int, str, str]]:
     """(number, name, text) of each schema file, in order."""
     found = []
     for file in resources.files(__package__).joinpath("migrations").iterdir():
