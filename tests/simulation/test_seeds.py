@@ -13,20 +13,33 @@ import pytest
 from nextslot.simulation import main, plan, world
 from tests.simulation.planted import planted
 
-SEEDS = int(os.environ.get("NEXTSLOT_SEEDS", "500"))
+SEEDS = int(os.environ.get("NEXTSLOT_SEEDS", "1000"))
 CHUNK = 10
+# One chunk in five has histories of the full length, the others are short: they cost a fifth, and meet other moments.
+CHUNKS = [
+    (range(first, min(first + CHUNK, SEEDS)), plan.LENGTH if first % (5 * CHUNK) == 0 else 12)
+    for first in range(0, SEEDS, CHUNK)
+]
 
 pytestmark = pytest.mark.sqlite_only("simulates SQLite's disk")
 
 
 # Measuring coverage would make it three times as long, and other tests cover the same lines.
 @pytest.mark.no_cover
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
-def test_every_law_holds_whatever_clients_disk_and_clock_do(first: int) -> None:
-    figures = main.run(range(first, min(first + CHUNK, SEEDS)))
+@pytest.mark.parametrize(("seeds", "length"), CHUNKS, ids=lambda part: str(getattr(part, "start", part)))
+def test_every_law_holds_whatever_clients_disk_and_clock_do(seeds: range, length: int) -> None:
+    figures = main.run(seeds, length)
 
     assert not figures.failures, "\n\n".join(str(failure) for failure in figures.failures)
+    assert figures.seeds == len(seeds)
     assert figures.commits > 20 * figures.seeds
+
+
+def test_at_least_500_seeds_are_looked_at_each_time_none_twice() -> None:
+    looked_at = [seed for seeds, _ in CHUNKS for seed in seeds]
+
+    assert len(set(looked_at)) == len(looked_at) == SEEDS
+    assert SEEDS >= 500 or "NEXTSLOT_SEEDS" in os.environ
 
 
 def test_the_same_seed_gives_the_same_history_to_the_byte() -> None:
