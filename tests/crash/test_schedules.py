@@ -1,5 +1,6 @@
 """Section 10 with a real process that is killed again and again while it fires: no occurrence twice, none lost."""
 
+import logging
 import os
 import random
 import subprocess
@@ -11,6 +12,8 @@ from typing import Any
 import apsw
 
 from tests.crash.schedule_worker import minute
+
+log = logging.getLogger(__name__)
 
 ROOT = Path(__file__).parents[2]
 # NEXTSLOT_EXAMPLES=6000 is the whole of it: so many schedules, each firing once a minute of its clock.
@@ -34,6 +37,7 @@ def test_no_occurrence_is_fired_twice_or_lost_by_kills_while_all_fire_each_minut
     ).fetchall()
     [(fired, minutes)] = counts
     connection.close()
+    log.warning("%d schedules, %d kills: %d occurrences fired at %d instants", SCHEDULES, KILLS, fired, minutes)
     # Enough has happened for this to mean something.
     assert minutes >= KILLS
     assert fired >= SCHEDULES * KILLS
