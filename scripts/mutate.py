@@ -5,14 +5,14 @@
     uv run python scripts/mutate.py run engine --sample 300      # of so many, drawn by --seed
 
 A mutant is run by tests that reach its line, quick and particular ones first, until one fails. What survives is shown.
-Nothing is written into the source tree: the changed module is compiled in memory, in a fork of a process that has
-imported everything but nextslot already.
+Nothing is written into the source tree, and nothing is imported twice: all tests are collected once, and each mutant is
+a fork of that process in which one function has got other code. So only what is inside of functions is changed.
 """
 
 import argparse
-import contextlib
-import importlib
-import importlib.machinery
+import ast
+import functools
+import gc
 import json
 import os
 import random
@@ -28,18 +28,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from mutants import Mutant, mutants
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "nextslot"
-TESTS = ("tests/pure", "tests/engine", "tests/api")
+TESTS = ("tests/pure", "tests/engine", "tests/api/test_legacy.py", "tests/api/test_14_offices.py")
 WORK = Path(os.environ.get("NEXTSLOT_MUTATE", "/tmp/nextslot-mutate"))
 # How many tests, and how many seconds of them, a mutant has to survive.
 MOST_TESTS, MOST_SECONDS = 80, 20.0
 # What a mutant may take more than its tests do, before it is taken for one that never ends.
 PATIENCE_SECONDS = 10.0
-# pytest's own: all have passed. Everything else has noticed something.
-PASSED = 0
+SURVIVED, KILLED = 0, 1
 
 Reach = Mapping[str, Mapping[int, Sequence[str]]]
 
@@ -69,7 +69,10 @@ def main() -> int:
     os.environ["NEXTSLOT_TEST_DATABASE"] = "sqlite"
     if options.command == "map":
         return make_map()
-    return run_all(list(cases(options.parts, options.sample, options.seed, options.only)))
+    found = list(cases(options.parts, options.sample, options.seed, options.only))
+    tests = sorted({test.partition("::")[0] for case in found for test in case.tests})
+    quietly = ["-o", "addopts=--import-mode=importlib", "-p", "no:terminal", "-p", "no:cacheprovider"]
+    return int(pytest.main([*quietly, *tests], plugins=[Judge(found)]))
 
 
 # Which tests reach a line.
@@ -112,7 +115,7 @@ def cases(parts: Sequence[str], sample: int | None, seed: int, only: str | None)
     for part in parts:
         path = PACKAGE / part
         for file in [path] if path.is_file() else sorted(path.glob("*.py")):
-            found += [(file, mutant) for mutant in mutants(file.read_text())]
+            found += [(file, mutant) for mutant in mutants(file.read_text()) if _changed(file, mutant.tree)]
     if only is not None:
         found = [one for one in found if only == f"{one[0].relative_to(PACKAGE)}:{one[1].line}"]
     chosen = found if sample is None else random.Random(seed).sample(found, min(sample, len(found)))
@@ -122,9 +125,10 @@ def cases(parts: Sequence[str], sample: int | None, seed: int, only: str | None)
 
 
 def _first(tests: Sequence[str], seconds: Mapping[str, float], breadth: Mapping[str, int]) -> list[str]:
-    """Pure ones, then those that reach little else, as far as there is time."""
+    """Pure and quick ones, then those that reach little else, as far as there is time."""
     first, left = [], MOST_SECONDS
-    for test in sorted(tests, key=lambda test: (not test.startswith("tests/pure"), breadth[test])):
+    is_pure = {test: test.startswith("tests/pure") for test in tests}
+    for test in sorted(tests, key=lambda test: (not is_pure[test], seconds.get(test, 0.1) > 0.3, breadth[test])):
         if len(first) < MOST_TESTS and seconds.get(test, 0.1) <= left:
             first.append(test)
             left -= seconds.get(test, 0.1)
@@ -134,73 +138,132 @@ def _first(tests: Sequence[str], seconds: Mapping[str, float], breadth: Mapping[
 # Running them.
 
 
-def run_all(found: Sequence[Case]) -> int:
-    import_the_rest()
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for number, case in enumerate(found, start=1):
-        end = judge(case) if case.tests else "not reached"
-        counts[str(case.file.relative_to(PACKAGE))][end] += 1
-        if end not in ("killed", "endless"):
-            print(f"{end}: {case}", flush=True)
-        if number % 100 == 0:
-            print(f"({number} of {len(found)})", flush=True)
+class Judge:
+    """A plugin of pytest that runs mutants where it would have run its tests."""
+
+    def __init__(self, found: Sequence[Case]) -> None:
+        self._cases = found
+        self._is_child = False
+        self._items: dict[str, pytest.Item] = {}
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self._items = {item.nodeid: item for item in session.items}
+        self._code = Code()
+        gc.freeze()  # Else each fork would look through all of it, and copy it.
+        self._refuse_what_fails_anyway()
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for number, case in enumerate(self._cases, start=1):
+            end = self._judge(case) if case.tests else "not reached"
+            counts[str(case.file.relative_to(PACKAGE))][end] += 1
+            if end not in ("killed", "endless"):
+                print(f"{end}: {case}", flush=True)
+            if number % 100 == 0:
+                print(f"({number} of {len(self._cases)})", flush=True)
+        session.testsfailed = _tell(counts)
+        return True
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self._is_child and report.failed:
+            os._exit(KILLED)
+
+    def _refuse_what_fails_anyway(self) -> None:
+        """Else every mutant would be taken for noticed."""
+        for file in sorted({case.file for case in self._cases}):
+            tests = sorted({test for case in self._cases if case.file == file for test in case.tests})
+            unchanged = Mutant(0, "nothing", ast.parse(file.read_text()))
+            some = random.Random(0).sample(tests, min(len(tests), 20))
+            if self._judge(Case(file, unchanged, some)) != "SURVIVED":
+                pytest.exit(f"{file}: its tests fail without any mutant", returncode=3)
+
+    def _judge(self, case: Case) -> str:
+        child = os.fork()
+        if child == 0:
+            self._be(case)
+        end = time.monotonic() + 10 * (MOST_SECONDS + PATIENCE_SECONDS)
+        while time.monotonic() < end:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                if os.WIFSIGNALED(status):
+                    return "endless"
+                return "SURVIVED" if os.WEXITSTATUS(status) == SURVIVED else "killed"
+            time.sleep(0.005)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return "endless"
+
+    def _be(self, case: Case) -> None:
+        self._is_child = True
+        limit = int(MOST_SECONDS + PATIENCE_SECONDS)
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+        silence = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(silence, stream)
+        try:
+            self._code.change(case.file, case.mutant.tree)
+            items = [self._items[test] for test in case.tests if test in self._items]
+            for item, following in zip(items, [*items[1:], None], strict=True):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            os._exit(SURVIVED)
+        finally:
+            os._exit(KILLED)
+
+
+def _tell(counts: Mapping[str, Counter[str]]) -> int:
+    """How many nobody has noticed."""
     for file, ends in sorted(counts.items()):
-        print(f"{file}: {sum(ends.values())} mutants, {json.dumps(ends)}")
+        print(f"{file}: {ends.total()} mutants, {json.dumps(ends)}")
     total = sum(map(Counter.total, counts.values()))
     noticed = sum(ends["killed"] + ends["endless"] for ends in counts.values())
     print(f"{noticed} of {total} noticed")
-    return 0 if noticed == total else 1
+    return total - noticed
 
 
-def import_the_rest() -> None:
-    """What tests need and is not ours, once for all of the forks."""
-    program = (
-        "import sys, pytest; pytest.main(['--collect-only', '-q', *sys.argv[1:]]);"
-        "print('\\n' + ' '.join(name for name in sys.modules if not name.startswith(('nextslot', 'tests', '_pytest'))))"
-    )
-    listed = subprocess.run([sys.executable, "-c", program, *TESTS], capture_output=True, text=True, check=True)
-    for name in listed.stdout.splitlines()[-1].split():
-        with contextlib.suppress(Exception):
-            importlib.import_module(name)
+# Other code for a function.
 
 
-def judge(case: Case) -> str:
-    child = os.fork()
-    if child == 0:
-        _be(case)
-    end = time.monotonic() + 6 * (MOST_SECONDS + PATIENCE_SECONDS)
-    while time.monotonic() < end:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            if os.WIFSIGNALED(status):
-                return "endless" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "killed"
-            return "SURVIVED" if os.WEXITSTATUS(status) == PASSED else "killed"
-        time.sleep(0.01)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "endless"
+class Code:
+    """The functions of ours that are there, found once, and what they have remembered."""
+
+    def __init__(self) -> None:
+        self._functions: dict[tuple[str, str, int], list[types.FunctionType]] = defaultdict(list)
+        self._memories = []
+        for thing in gc.get_objects():
+            if isinstance(thing, types.FunctionType) and thing.__code__.co_filename.startswith(str(PACKAGE)):
+                code = thing.__code__
+                self._functions[code.co_filename, code.co_qualname, code.co_firstlineno].append(thing)
+            elif isinstance(thing, functools._lru_cache_wrapper):
+                self._memories.append(thing)
+
+    def change(self, file: Path, tree: ast.Module) -> None:
+        """Wherever it is referred to from: the function is the same, and does something else."""
+        for (name, line), code in _changed(file, tree).items():
+            for function in self._functions[str(file), name, line]:
+                function.__code__ = code
+        for memory in self._memories:
+            memory.cache_clear()
 
 
-def _be(case: Case) -> None:
-    """In a process of its own: nextslot is imported with this change, and tested."""
-    import pytest
+def _changed(file: Path, tree: ast.Module) -> dict[tuple[str, int], types.CodeType]:
+    """The functions whose code is another than it was, by name and line."""
+    before = dict(_functions(_original(file)))
+    after = dict(_functions(compile(tree, str(file), "exec")))
+    return {name: code for name, code in after.items() if code != before.get(name)}
 
-    name = ".".join(["nextslot", *case.file.relative_to(PACKAGE).with_suffix("").parts])
-    original = importlib.machinery.SourceFileLoader.get_code
 
-    def get_code(loader: importlib.machinery.SourceFileLoader, module: str) -> types.CodeType | None:
-        return compile(case.mutant.tree, str(case.file), "exec") if module == name else original(loader, module)
+@functools.cache
+def _original(file: Path) -> types.CodeType:
+    return compile(file.read_text(), str(file), "exec")
 
-    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[assignment, method-assign]
-    limit = int(MOST_SECONDS + PATIENCE_SECONDS)
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
-    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-    silence = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(silence, stream)
-    with contextlib.suppress(SystemExit):
-        os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *case.tests])))
-    os._exit(3)
+
+def _functions(code: types.CodeType) -> Iterator[tuple[tuple[str, int], types.CodeType]]:
+    """Of a module or a class; what is inside of a function belongs to it."""
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            if inner.co_flags & 0x2:  # It has locals of its own: it is a function, and not the body of a class.
+                yield (inner.co_qualname, inner.co_firstlineno), inner
+            else:
+                yield from _functions(inner)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ max_concurrent_jobs = {LIMIT}
 [llm]
 enabled = false
 """
-PATIENCE = 60.0
+# A bound for what hangs; a machine that is busy with other things takes its time.
+PATIENCE = 300.0
 
 
 class Server:
@@ -113,7 +114,7 @@ class Load:
             time.sleep(0.001)
 
     def _submit(self, url: str, client: int, over: threading.Event) -> None:
-        with httpx2.Client(base_url=url, timeout=5) as http:
+        with httpx2.Client(base_url=url, timeout=60) as http:
             while not over.is_set():
                 key = f"{client}-{self._numbers[client]}"
                 try:
