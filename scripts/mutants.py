@@ -4,9 +4,9 @@ Only what can matter to a caller is changed: not documentation, annotations, log
 """
 
 import ast
-import copy
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -37,29 +37,44 @@ _WORD = re.compile(r"[a-z][a-z_.]*")
 
 
 class Mutant(NamedTuple):
+    """Which node of its module, in the order of `ast.walk`, becomes what in which of its ways."""
+
     line: int
     change: str
-    tree: ast.Module
+    node: int
+    way: int
+
+
+NOTHING = Mutant(0, "nothing", -1, 0)
 
 
 def mutants(source: str) -> Iterator[Mutant]:
-    """Every one of this module, in the order of its lines."""
+    """Every one inside of a function of this module, in the order of its lines."""
     tree = ast.parse(source)
     ignored = {id(node) for part in _ignored(tree) for node in ast.walk(part)}
-    nodes = list(ast.walk(tree))
+    inside = {id(node) for part in _bodies(tree) for node in ast.walk(part)}
     found = [
-        (node.lineno, number, way)
-        for number, node in enumerate(nodes)
-        if isinstance(node, (ast.stmt, ast.expr)) and id(node) not in ignored
-        for way in range(len(_ways(node)))
+        Mutant(node.lineno, f"{_shown(node)} → {_shown(other)}", number, way)
+        for number, node in enumerate(ast.walk(tree))
+        if isinstance(node, (ast.stmt, ast.expr)) and id(node) in inside and id(node) not in ignored
+        for way, other in enumerate(_ways(node))
     ]
-    for line, number, way in sorted(found):
-        changed = copy.deepcopy(tree)
-        before = list(ast.walk(changed))[number]
-        after = _ways(before)[way]
-        change = f"{_shown(before)} → {_shown(after)}"
-        _replace(changed, before, after)
-        yield Mutant(line, change, ast.fix_missing_locations(changed))
+    yield from sorted(found)
+
+
+def changed(source: str, mutant: Mutant) -> ast.Module:
+    """The module as this mutant has it."""
+    tree = ast.parse(source)
+    if mutant is not NOTHING:
+        before = next(islice(ast.walk(tree), mutant.node, None))
+        _replace(tree, before, _ways(before)[mutant.way])
+    return ast.fix_missing_locations(tree)
+
+
+def _bodies(tree: ast.Module) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from node.body
 
 
 def _ignored(tree: ast.Module) -> Iterator[ast.AST]:

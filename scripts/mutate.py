@@ -10,7 +10,6 @@ a fork of that process in which one function has got other code. So only what is
 """
 
 import argparse
-import ast
 import functools
 import gc
 import json
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from mutants import Mutant, mutants
+from mutants import NOTHING, Mutant, changed, mutants
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "nextslot"
@@ -115,7 +114,7 @@ def cases(parts: Sequence[str], sample: int | None, seed: int, only: str | None)
     for part in parts:
         path = PACKAGE / part
         for file in [path] if path.is_file() else sorted(path.glob("*.py")):
-            found += [(file, mutant) for mutant in mutants(file.read_text()) if _changed(file, mutant.tree)]
+            found += [(file, mutant) for mutant in mutants(file.read_text())]
     if only is not None:
         found = [one for one in found if only == f"{one[0].relative_to(PACKAGE)}:{one[1].line}"]
     chosen = found if sample is None else random.Random(seed).sample(found, min(sample, len(found)))
@@ -171,9 +170,8 @@ class Judge:
         """Else every mutant would be taken for noticed."""
         for file in sorted({case.file for case in self._cases}):
             tests = sorted({test for case in self._cases if case.file == file for test in case.tests})
-            unchanged = Mutant(0, "nothing", ast.parse(file.read_text()))
             some = random.Random(0).sample(tests, min(len(tests), 20))
-            if self._judge(Case(file, unchanged, some)) != "SURVIVED":
+            if self._judge(Case(file, NOTHING, some)) != "SURVIVED":
                 pytest.exit(f"{file}: its tests fail without any mutant", returncode=3)
 
     def _judge(self, case: Case) -> str:
@@ -200,7 +198,7 @@ class Judge:
         for stream in (0, 1, 2):
             os.dup2(silence, stream)
         try:
-            self._code.change(case.file, case.mutant.tree)
+            self._code.change(case.file, case.mutant)
             items = [self._items[test] for test in case.tests if test in self._items]
             for item, following in zip(items, [*items[1:], None], strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -235,25 +233,17 @@ class Code:
             elif isinstance(thing, functools._lru_cache_wrapper):
                 self._memories.append(thing)
 
-    def change(self, file: Path, tree: ast.Module) -> None:
+    def change(self, file: Path, mutant: Mutant) -> None:
         """Wherever it is referred to from: the function is the same, and does something else."""
-        for (name, line), code in _changed(file, tree).items():
-            for function in self._functions[str(file), name, line]:
-                function.__code__ = code
+        source = file.read_text()
+        before = dict(_functions(compile(source, str(file), "exec")))
+        after = dict(_functions(compile(changed(source, mutant), str(file), "exec")))
+        for (name, line), code in after.items():
+            if code != before[name, line]:
+                for function in self._functions[str(file), name, line]:
+                    function.__code__ = code
         for memory in self._memories:
             memory.cache_clear()
-
-
-def _changed(file: Path, tree: ast.Module) -> dict[tuple[str, int], types.CodeType]:
-    """The functions whose code is another than it was, by name and line."""
-    before = dict(_functions(_original(file)))
-    after = dict(_functions(compile(tree, str(file), "exec")))
-    return {name: code for name, code in after.items() if code != before.get(name)}
-
-
-@functools.cache
-def _original(file: Path) -> types.CodeType:
-    return compile(file.read_text(), str(file), "exec")
 
 
 def _functions(code: types.CodeType) -> Iterator[tuple[tuple[str, int], types.CodeType]]:
