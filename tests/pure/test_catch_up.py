@@ -1,6 +1,7 @@
 """Section 10, what becomes of occurrences that have come: against a plain account of every minute."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -59,6 +60,8 @@ def spelled_out(skipped: Sequence[Skipped]) -> list[tuple[int, SkipReason]]:
 @example(0, 103, 1, CatchUp.ALL, 86400.0)
 @example(0, 9, 0, CatchUp.ALL, 120.0)
 @example(0, 9, 1, CatchUp.ALL, 120.0)
+@example(0, 60, 0, CatchUp.ALL, 3600.0)
+@example(-1, 60, 1, CatchUp.ALL, 3600.0)
 def test_every_occurrence_is_fired_or_skipped_once_for_the_right_reason(
     before: int, later: int, after: int, catch_up: CatchUp, window: float
 ) -> None:
@@ -91,6 +94,12 @@ def test_two_that_have_come_on_time_are_both_fired_at_once() -> None:
 
     assert found.to_fire == [BEGIN + MINUTE, BEGIN + 2 * MINUTE]
     assert found.upcoming == BEGIN + 3 * MINUTE
+
+
+def test_it_does_not_depend_on_the_next_instant_that_was_stored() -> None:
+    found = account(replace(schedule(BEGIN), next_trigger_at=None), EACH_MINUTE, Instant(BEGIN + MINUTE))
+
+    assert (list(found.to_fire), list(found.skipped)) == ([BEGIN + MINUTE], [])
 
 
 def test_a_clock_that_was_set_back_fires_nothing_again() -> None:
