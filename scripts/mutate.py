@@ -35,7 +35,7 @@ PACKAGE = ROOT / "src" / "nextslot"
 TESTS = ("tests/pure", "tests/engine", "tests/api/test_legacy.py", "tests/api/test_14_offices.py")
 WORK = Path(os.environ.get("NEXTSLOT_MUTATE", "/tmp/nextslot-mutate"))
 # How many tests, and how many seconds of them, a mutant has to survive.
-MOST_TESTS, MOST_SECONDS = 80, 20.0
+MOST_TESTS, MOST_SECONDS = 200, 30.0
 # What a mutant may take more than its tests do, before it is taken for one that never ends.
 PATIENCE_SECONDS = 10.0
 SURVIVED, KILLED = 0, 1
@@ -124,10 +124,13 @@ def cases(parts: Sequence[str], sample: int | None, seed: int, only: str | None)
 
 
 def _first(tests: Sequence[str], seconds: Mapping[str, float], breadth: Mapping[str, int]) -> list[str]:
-    """Pure and quick ones, then those that reach little else, as far as there is time."""
-    first, left = [], MOST_SECONDS
+    """Pure and quick ones, and some that reach little else; then any others, as far as there is time."""
     is_pure = {test: test.startswith("tests/pure") for test in tests}
-    for test in sorted(tests, key=lambda test: (not is_pure[test], seconds.get(test, 0.1) > 0.3, breadth[test])):
+    ordered = sorted(tests, key=lambda test: (not is_pure[test], seconds.get(test, 0.1) > 0.3, breadth[test]))
+    others = ordered[MOST_TESTS // 2 :]
+    random.Random(len(others)).shuffle(others)
+    first, left = [], MOST_SECONDS
+    for test in [*ordered[: MOST_TESTS // 2], *others]:
         if len(first) < MOST_TESTS and seconds.get(test, 0.1) <= left:
             first.append(test)
             left -= seconds.get(test, 0.1)
