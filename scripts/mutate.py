@@ -62,7 +62,7 @@ def main() -> int:
     run.add_argument("parts", nargs="+", help="files or folders of src/nextslot")
     run.add_argument("--sample", type=int, help="how many of all (all)")
     run.add_argument("--seed", type=int, default=1)
-    run.add_argument("--only", help="a line, as FILE:LINE")
+    run.add_argument("--only", nargs="+", help="lines, as FILE:LINE")
     options = parser.parse_args()
     os.chdir(ROOT)
     os.environ["NEXTSLOT_TEST_DATABASE"] = "sqlite"
@@ -107,7 +107,7 @@ def read_map() -> tuple[Reach, Mapping[str, float]]:
     return reach, seconds
 
 
-def cases(parts: Sequence[str], sample: int | None, seed: int, only: str | None) -> Iterator[Case]:
+def cases(parts: Sequence[str], sample: int | None, seed: int, only: Sequence[str] | None) -> Iterator[Case]:
     reach, seconds = read_map()
     breadth = Counter(test for lines in reach.values() for tests in lines.values() for test in tests)
     found = []
@@ -116,7 +116,7 @@ def cases(parts: Sequence[str], sample: int | None, seed: int, only: str | None)
         for file in [path] if path.is_file() else sorted(path.glob("*.py")):
             found += [(file, mutant) for mutant in mutants(file.read_text())]
     if only is not None:
-        found = [one for one in found if only == f"{one[0].relative_to(PACKAGE)}:{one[1].line}"]
+        found = [one for one in found if f"{one[0].relative_to(PACKAGE)}:{one[1].line}" in only]
     chosen = found if sample is None else random.Random(seed).sample(found, min(sample, len(found)))
     for file, mutant in chosen:
         tests = reach.get(str(file), {}).get(mutant.line, [])
