@@ -79,7 +79,7 @@ def main() -> int:
 
 def make_map() -> int:
     WORK.mkdir(parents=True, exist_ok=True)
-    settings = WORK / "coverage.ini"
+    settings = WORK / "settings.ini"
     settings.write_text(
         f"[run]\nsource_pkgs = nextslot.lifecycle, nextslot.policy, nextslot.engine\ndata_file = {WORK / 'coverage'}\n"
     )
