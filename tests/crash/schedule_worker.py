@@ -17,33 +17,44 @@ from typing import Any
 from nextslot import RunContext, Scheduler
 from nextslot.clock import Alarm, Instant, LoopAlarm, SystemClock
 
-# A minute of this clock takes a second.
-SPEED = 60.0
+
+def minute(count: int) -> float:
+    """How many real seconds a minute of this clock takes: one, but never less than so many schedules need to fire.
+
+    Else there would be more to catch up with in each life, for ever.
+    """
+    return max(1.0, count / 1500)
 
 
 class FastClock(SystemClock):
     """Runs from the same beginning in every life, so that the time between two lives has passed too."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, speed: float) -> None:
+        self._speed = speed
         origin = directory / "origin"
         if not origin.exists():
             origin.write_text(str(time.time()))
         self._origin = float(origin.read_text())
 
     def now(self) -> Instant:
-        return Instant(round((self._origin + (time.time() - self._origin) * SPEED) * 1_000_000))
+        return Instant(round((self._origin + (time.time() - self._origin) * self._speed) * 1_000_000))
 
     def alarm(self, ring: Callable[[], None]) -> Alarm:
-        return _FastAlarm(self, ring)
+        return _FastAlarm(self, ring, self._speed)
 
 
 class _FastAlarm(LoopAlarm):
+    def __init__(self, clock: SystemClock, ring: Callable[[], None], speed: float) -> None:
+        super().__init__(clock, ring)
+        self._speed = speed
+
     def _wait(self, seconds: float) -> None:
-        super()._wait(seconds / SPEED)
+        super()._wait(seconds / self._speed)
 
 
 async def main(directory: Path, count: int) -> None:
-    scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", clock=FastClock(directory), synchronous="NORMAL")
+    clock = FastClock(directory, speed=60 / minute(count))
+    scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", clock=clock, synchronous="NORMAL")
 
     @scheduler.job_type("nothing")
     async def nothing(run: RunContext) -> None: ...

@@ -1,8 +1,10 @@
 """Sections 15 and 19 on the real thing: `nextslot serve` under load over HTTP, killed with -9 again and again.
 
-`NEXTSLOT_KILLS=200` and `NEXTSLOT_BACKUPS=20` do so as often as is claimed in docs/reliability.md.
+`NEXTSLOT_KILLS=200` and `NEXTSLOT_BACKUPS=20` do so as often as is claimed in docs/reliability.md. The figures are in
+the log (`--log-cli-level=WARNING`).
 """
 
+import logging
 import os
 import random
 import time
@@ -15,6 +17,8 @@ from nextslot.config.loading import load
 from tests.crash import laws
 from tests.crash.laws import Judge
 from tests.crash.server import LIMIT, Load, living, prepare, run
+
+log = logging.getLogger(__name__)
 
 KILLS = int(os.environ.get("NEXTSLOT_KILLS", "5"))
 BACKUPS = int(os.environ.get("NEXTSLOT_BACKUPS", "2"))
@@ -37,6 +41,8 @@ def test_DEC_008_a_server_that_is_killed_under_load_loses_and_doubles_nothing(tm
     assert judge.interrupted, "no kill has found work to interrupt: this proves nothing"
     finish(data)
     found = laws.find(data)
+    made, lost = len(set(found.acknowledged)), len(judge.interrupted)
+    log.warning("%d kills, %d acknowledged jobs, %d runs interrupted: 0 violations", KILLS, made, lost)
     assert list(laws.unfinished(found, len([job for job in found.jobs.values() if job.retry_of is None])))[:3] == []
 
 
@@ -57,6 +63,7 @@ def test_DEC_002_a_backup_under_load_is_sound_and_has_all_that_was_acknowledged_
         assert admin.doctor(load(other)).findings == ()
         assert set(before) <= laws.find(other).jobs.keys()
         assert run(other, "doctor").returncode == 0
+        log.warning("backup %d: sound, with %d of %d acknowledged jobs", number + 1, len(before), len(before))
     finish(other)
     assert all(job.finished_at is not None for job in laws.find(other).jobs.values())
 

@@ -238,6 +238,22 @@ def test_the_reservation_is_renewed_while_its_owner_lives(tmp_path: Path) -> Non
     with_scheduler(tmp_path, main)
 
 
+def test_a_reservation_of_a_living_owner_is_never_over_also_when_nothing_else_is_due(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        # Neither its wait nor its time ends before the reservation would: only the renewal itself is due.
+        caller = asyncio.ensure_future(
+            scheduler.run_direct("work", {"seconds": 3000}, wait_timeout_seconds=5000, timeout_seconds=5000)
+        )
+        for _ in range(25):
+            await asyncio.sleep(100)
+            [reservation] = (await scheduler.lists.reservations()).items
+            assert reservation.expires_at > scheduler._clock.now()
+
+        assert (await caller).status is DirectStatus.COMPLETED
+
+    with_scheduler(tmp_path, main)
+
+
 def test_a_reservation_without_an_owner_expires_after_its_work_was_ended_and_the_queue_goes_on(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         left = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 3000}, direct_id="orphan"))

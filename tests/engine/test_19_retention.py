@@ -168,6 +168,26 @@ def test_a_dry_run_counts_the_same_and_takes_nothing(tmp_path: Path) -> None:
     with_counts(tmp_path, main)
 
 
+def test_a_job_younger_than_a_day_stays_however_little_is_to_be_kept_because_keys_are_answered_with_it(
+    tmp_path: Path,
+) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        keep = Keep(jobs_days=0.1)
+        await scheduler.wait((await scheduler.submit("work", {"seconds": 1})).job_id)
+        await asyncio.sleep(0.9 * DAY)
+        scheduler.retention.keep = keep
+        counted = await scheduler.retention.purge(dry_run=True)
+        young = await purge(scheduler, keep)
+        await asyncio.sleep(0.2 * DAY)
+        scheduler.retention.keep = keep
+        counted_later = await scheduler.retention.purge(dry_run=True)
+
+        assert (counted.jobs, young.jobs) == (0, 0)
+        assert (counted_later.jobs, (await purge(scheduler, keep)).jobs) == (1, 1)
+
+    with_scheduler(tmp_path, main)
+
+
 def test_it_happens_daily_without_being_asked(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         scheduler.retention.keep = ALL

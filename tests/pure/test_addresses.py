@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextslot.policy.addresses import address_problem, origin, url_problem
+from nextslot.policy.addresses import MAX_URL, address_problem, origin, url_problem
 
 NEVER = [
     *("0.0.0.0", "0.1.2.3", "169.254.169.254", "169.254.0.1", "224.0.0.1", "239.255.255.255", "240.0.0.1"),
@@ -158,3 +158,20 @@ def test_any_text_is_judged_without_breaking(url: str) -> None:
 )
 def test_an_origin_is_scheme_host_and_port(url: str, expected: str) -> None:
     assert origin(url) == expected
+
+
+def test_a_url_and_a_name_may_be_as_long_as_they_may_be() -> None:
+    url = "http://example.com/"
+    name = ".".join(["a" * 63] * 3 + ["b" * 61])
+
+    assert url_problem(url.ljust(MAX_URL, "x"), allow_private=False) is None
+    assert "at most" in (url_problem(url.ljust(MAX_URL + 1, "x"), allow_private=False) or "")
+    assert len(name) == 253
+    assert url_problem(f"http://{name}/", allow_private=False) is None
+    assert "not a name" in (url_problem(f"http://{name}b/", allow_private=False) or "")
+
+
+def test_an_address_means_the_same_in_any_zone() -> None:
+    address = ipaddress.ip_address("fd00:ec2::254%eth0")
+
+    assert "never allowed" in (address_problem(address, allow_private=True) or "")

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from nextslot.clock import Instant
 from nextslot.model import Office, default_office
+from nextslot.policy import limits
 from nextslot.policy.limits import UNLIMITED, Limits, is_local
 
 OFFICE = Office(office_id="o", name="O", created_at=Instant(0))
@@ -74,3 +75,10 @@ def test_room_is_what_is_not_used_and_below_nothing_when_a_limit_was_lowered(cap
 @given(used=st.integers(0, 10**6))
 def test_0_means_no_limit(used: int) -> None:
     assert Limits().room("k", 0, used) == UNLIMITED
+
+
+def test_a_local_limit_says_whose_it_is() -> None:
+    assert limits.office_of(limits.office_key("a")) == "a"
+    assert limits.office_of(limits.role_key("a", "FE")) == "a"
+    assert limits.is_local(limits.role_key("a", "FE"))
+    assert not limits.is_local(limits.resource_key("a"))

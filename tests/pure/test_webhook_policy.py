@@ -1,5 +1,6 @@
 """Webhooks as decisions: who is told, what follows an attempt, how it is signed."""
 
+import base64
 from typing import Any
 
 import pytest
@@ -190,9 +191,33 @@ def test_the_id_and_the_time_are_signed_too(header: str) -> None:
         ("whsec_c2hvcnQ=", False),
         ("whsec_" + "A" * 200, False),
         ("whsec_not base64 at all, but long enough", False),
+        ("whsec_" + "AAAA " * 10, False),
         ("ключ" * 20, False),
         (5, False),
     ],
 )
 def test_a_secret_is_24_to_64_bytes_in_base64(secret: object, is_fine: bool) -> None:
     assert (webhooks.secret_problem(secret) is None) == is_fine
+
+
+@pytest.mark.parametrize(
+    ("events", "is_fine"), [(["a"], True), (["b", "a"], True), (["a", "x"], False), (["a", 1], False)]
+)
+def test_one_event_that_there_is_not_is_one_too_many(events: list[Any], is_fine: bool) -> None:
+    assert (list(webhooks.event_problems("events", events, ("a", "b"))) == []) == is_fine
+
+
+@pytest.mark.parametrize(("length", "is_fine"), [(23, False), (24, True), (64, True), (65, False)])
+def test_a_secret_has_24_to_64_bytes(length: int, is_fine: bool) -> None:
+    secret = "whsec_" + base64.b64encode(bytes(length)).decode()
+
+    assert (webhooks.secret_problem(secret) is None) == is_fine
+
+
+def test_the_old_batchs_message_is_signed_by_the_server_and_is_no_jobs_own() -> None:
+    first = {"url": "http://example.com/hook", "format": webhooks.LEGACY_BATCH_FORMAT, "events": ["failed"]}
+
+    assert webhooks.batch_target("partial", first) == Target(
+        "http://example.com/hook", (webhooks.SERVER,), False, is_legacy=True
+    )
+    assert webhooks.batch_target("completed", first) is None

@@ -1,6 +1,6 @@
 """`nextslot-sim`: many histories, on all cores; a failing one is shown as short as it can be made.
 
-nextslot-sim --seeds 100000            # the seeds 0 to 99,999
+nextslot-sim --seeds 100000 --length 6 # short histories of the seeds 0 to 99,999
 nextslot-sim --from 4711 --seeds 1     # one of them again
 nextslot-sim --actions 'submit:1:0 crash:2:5'    # a history that was shown
 """
@@ -15,11 +15,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from .plan import Action, make, shrink
+from .plan import LENGTH, Action, make, shrink
 from .world import History, simulate
 
 # How many seeds one task of a process has.
 CHUNK = 10
+# Where nobody looks on, the figures are said once in so many seeds.
+SAID_EVERY = 5000
 
 
 @dataclass(frozen=True)
@@ -27,16 +29,18 @@ class Failure:
     """A history that broke a law, and the shortest of its kind that was found."""
 
     seed: int
+    length: int
     law: str
     actions: Sequence[Action]
     lines: Sequence[str]
 
     def __str__(self) -> str:
         plan = " ".join(str(action) for action in self.actions)
+        length = "" if self.length == LENGTH else f" --length {self.length}"
         return "\n".join(
             [
                 f"seed {self.seed}: {self.law}",
-                f"again:    nextslot-sim --from {self.seed} --seeds 1",
+                f"again:    nextslot-sim --from {self.seed} --seeds 1{length}",
                 f"shortest: nextslot-sim --from {self.seed} --actions '{plan}'",
                 *(f"    {line}" for line in self.lines),
             ]
@@ -75,29 +79,28 @@ class Figures:
         )
 
 
-def run(seeds: Iterable[int], length: int = 60, tries: int = 150) -> Figures:
+def run(seeds: Iterable[int], length: int = LENGTH, tries: int = 150) -> Figures:
     """Each seed's history, in this process; failures are made as short as `tries` allow."""
     figures = Figures()
     for seed in seeds:
-        actions = make(seed, length)
-        history = simulate(seed, actions)
+        history = simulate(seed, make(seed, length))
         figures.add(history)
         if history.broken:
-            figures.failures.append(explain(seed, actions, history, tries))
+            figures.failures.append(explain(seed, length, history, tries))
     return figures
 
 
-def explain(seed: int, actions: Sequence[Action], history: History, tries: int) -> Failure:
+def explain(seed: int, length: int, history: History, tries: int) -> Failure:
     """The shortest history that breaks the same law."""
     law = history.broken[0].law
 
     def fails(candidate: list[Action]) -> bool:
         return any(one.law == law for one in simulate(seed, candidate).broken)
 
-    shortest = shrink(actions, fails, tries)
+    shortest = shrink(make(seed, length), fails, tries)
     again = simulate(seed, shortest)
     shown = again if again.broken else history
-    return Failure(seed, str(shown.broken[0]), shortest, shown.lines)
+    return Failure(seed, length, str(shown.broken[0]), shortest, shown.lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,16 +116,18 @@ def _main(options: argparse.Namespace) -> int:
     if options.actions is not None:
         return _replay(options.first, [Action.parse(text) for text in options.actions.split()])
     began = time.monotonic()
-    figures = Figures()
+    figures, line = Figures(), "\r" if sys.stdout.isatty() else ""
     seeds = range(options.first, options.first + options.seeds)
     for done in _spread(seeds, options.processes, options.length):
         figures.merge(done)
         for failure in done.failures:
-            _say(f"\r{failure}")
-        if sys.stdout.isatty():
-            sys.stdout.write(f"\r{figures}")
+            _say(f"{line}{failure}")
+        if line:
+            sys.stdout.write(f"{line}{figures}")
             sys.stdout.flush()
-    _say(f"\r{figures}, in {time.monotonic() - began:,.0f} s")
+        elif figures.seeds % SAID_EVERY == 0:
+            _say(f"{figures} so far, in {time.monotonic() - began:,.0f} s")
+    _say(f"{line}{figures}, in {time.monotonic() - began:,.0f} s")
     return 1 if figures.failures else 0
 
 
@@ -150,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seeds", type=int, default=100, help="how many histories (100)")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed (0)")
-    parser.add_argument("--length", type=int, default=60, help="how many actions each has (60)")
+    parser.add_argument("--length", type=int, default=LENGTH, help=f"how many actions each has ({LENGTH})")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many at once (the cores)")
     parser.add_argument("--actions", help="this history instead, as it was shown")
     return parser
@@ -158,6 +163,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+# How many actions a history has.
+LENGTH = 60
 # How often clients do what, against each other.
 _CLIENTS = {
     "submit": 30,
@@ -51,7 +53,8 @@ _FAULTS = {
     "clock_back": 2,
     "restart": 2,
 }
-_MORE_FAULTS = 0.12
+# How much of a history: as much as this, but in a short one so many on average, else most would have none.
+_MORE_FAULTS, _FEWEST_FAULTS = 0.12, 1.5
 
 
 class Action(NamedTuple):
@@ -70,13 +73,14 @@ class Action(NamedTuple):
         return cls(kind, int(seed), float(pause))
 
 
-def make(seed: int, length: int = 60) -> list[Action]:
+def make(seed: int, length: int = LENGTH) -> list[Action]:
     """The same for the same seed, on every machine."""
     chance = random.Random(seed)
     has_faults = seed % 5 != 0  # A fifth of all histories has none: what goes wrong then is not the disk's doing.
+    faults = max(_MORE_FAULTS, _FEWEST_FAULTS / length)
     made = []
     for _ in range(length):
-        kinds = _FAULTS if has_faults and chance.random() < _MORE_FAULTS else _CLIENTS
+        kinds = _FAULTS if has_faults and chance.random() < faults else _CLIENTS
         kind = chance.choices(list(kinds), list(kinds.values()))[0]
         made.append(Action(kind, chance.getrandbits(32), _pause(chance)))
     if seed % _PURGE_EVERY == 3:

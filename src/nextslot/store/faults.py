@@ -6,14 +6,16 @@ what it does in life. Called by `nextslot.simulation`.
 
 import asyncio
 import shutil
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import apsw
 
 from .commits import Answer, Call
-from .sqlite import SqliteStore, SqliteTx
+from .sqlite import SqliteStore, SqliteTx, connect, migrate
 from .store import Closing, Tx, Work
 
 _ERRORS: dict[str, type[apsw.Error]] = {"full": apsw.FullError, "io": apsw.IOError, "busy": apsw.BusyError}
@@ -120,6 +122,11 @@ class FaultyStore(SqliteStore):
         """Reads what is stored, for a checker, whatever has become of the store."""
         return work(SqliteTx(self._writer))
 
+    @property
+    def changes(self) -> int:
+        """How many rows this life has changed: as long as it stays the same, so does all that is stored."""
+        return self._writer.total_changes()
+
     def _let_go(self) -> None:
         # A checkpoint would meet the faults too, and SQLite does not tell of them when it closes.
         self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -136,6 +143,22 @@ class FaultyStore(SqliteStore):
     def _die(self) -> None:
         self._disk.die()
         raise PowerCut
+
+
+def lay_out(path: Path) -> None:
+    """A database with its tables and nothing in them, for a first life: to make them costs as much as ten commits."""
+    path.parent.mkdir(parents=True)
+    path.write_bytes(_empty())
+
+
+@cache
+def _empty() -> bytes:
+    with tempfile.TemporaryDirectory(prefix="nextslot-empty-") as place:
+        path = Path(place) / "nextslot.db"
+        connection = connect(path, "OFF")
+        migrate(connection)
+        connection.close()  # Which brings its log into the file.
+        return path.read_bytes()
 
 
 def salvage(path: Path, target: Path) -> None:

@@ -12,7 +12,7 @@ which becomes a trigger in whatever form the database has for one.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
@@ -188,7 +188,8 @@ def _blocks(text: str) -> Iterator[tuple[str, str]]:
         yield head[1], text[head.end() : end].strip().removesuffix(";")
 
 
-def migrations() -> list[tuple[int, str, str]]:
+@cache
+def migrations() -> Sequence[tuple[int, str, str]]:
     """(number, name, text) of each schema file, in order."""
     found = []
     for file in resources.files(__package__).joinpath("migrations").iterdir():
