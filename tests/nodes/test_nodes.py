@@ -243,6 +243,20 @@ def test_a_lost_node_loses_its_jobs_to_others_and_comes_back_with_a_new_life(dat
     asyncio.run(main())
 
 
+def test_clearing_up_after_a_node_that_is_back_takes_nothing_of_its_new_life(database: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        a, b = node(database, "a", tmp_path), node(database, "b", tmp_path)
+        async with running(a, b):
+            job = await a.submit("work", {"seconds": 2})
+
+            await b._recovery.clear_up(b._store, "a")  # type: ignore[arg-type]
+
+            assert (await a.job(job.job_id)).state == "RUNNING"
+            assert (await asyncio.wait_for(a.wait(job.job_id), 20)).state == "COMPLETED"
+
+    asyncio.run(main())
+
+
 def test_a_drained_node_starts_nothing_and_others_take_its_queue(database: str, tmp_path: Path) -> None:
     async def main() -> None:
         a, b = node(database, "a", tmp_path), node(database, "b", tmp_path)

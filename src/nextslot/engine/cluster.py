@@ -118,7 +118,7 @@ class Cluster:
         """On another machine it may still be at work; on this one its processes are found and ended."""
         found = await store.read(lambda tx: nodes.patience(tx, node_id, self._clock.now()))
         if found is not None and found[0] != self._registry.card.host and found[1] > 0:
-            log.warning("node %s was alive on %s %g s ago at most: waiting for the end of its lease", node_id, *found)
+            log.warning("node %s may still be at work on %s: waiting %g s for the end of its lease", node_id, *found)
             await self._clock.sleep(found[1])
 
     async def leave(self, has_stored_all: bool) -> None:
@@ -298,7 +298,7 @@ class Cluster:
             lost = await store.write(self._registry.lose)
             log.error("taken for lost: %s", ", ".join(lost))
         for node_id in await store.read(nodes.homeless):
-            await self._duties.recovery.run(store, node_id)
+            await self._duties.recovery.clear_up(store, node_id)
 
 
 def _is_something_open(tx: Tx) -> bool:

@@ -4,11 +4,12 @@ Each step is a transaction of its own kind and safe to repeat; the whole can be 
 Queued jobs are never touched. Its cost is that of what was running, never of what is queued or past.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..handlers.survivors import end_survivors
 from ..lifecycle import lose
-from ..store import direct, jobs, runs
+from ..store import direct, jobs, nodes, runs
 from ..store.store import Store, Tx
 from .direct import DirectExecutionHandler
 from .endings import Endings
@@ -56,23 +57,34 @@ class Recovery:
         await self._tell_of(store, recovered, node_id)
         return recovered
 
+    async def clear_up(self, store: Store, node_id: str) -> None:
+        """After another node that is gone. It may come back at any moment, with a new life that is its own business:
+        so each step asks first whether it is still away."""
+        await self._tell_of(store, await self._recover_work(store, node_id, _is_away), node_id)
+
     async def lead(self, store: Store) -> None:
         """What a new leader looks after: occurrences that came while there was none, and probes that nobody makes."""
         await store.write(self._outages.recover)
         await self._tell_of(store, Recovered(occurrences=await self._schedules.recover(store)), None)
 
-    async def _recover_work(self, store: Store, node_id: str | None) -> Recovered:
+    async def _recover_work(
+        self, store: Store, node_id: str | None, is_ours: Callable[[Tx, str | None], bool] = lambda tx, node_id: True
+    ) -> Recovered:
         # First of all, and while nothing else goes on there: no retry may run beside what it replaces.
-        end_survivors(await store.read(lambda tx: _running_run_ids(tx, node_id)))
+        end_survivors(await store.read(lambda tx: _running_run_ids(tx, node_id) if is_ours(tx, node_id) else []))
         lost = closed = decided = 0
         while True:
-            found = await store.write(lambda tx: self._lose_running(tx, node_id), rows=BATCH)
+            found = await store.write(
+                lambda tx: self._lose_running(tx, node_id) if is_ours(tx, node_id) else (0, 0), rows=BATCH
+            )
             lost, closed = lost + found[0], closed + found[1]
             if sum(found) == 0:
                 break
         while batch := await store.write(self._decide, rows=BATCH):
             decided += batch
-        callers = await store.write(lambda tx: self._direct.recover(tx, node_id), rows=BATCH)
+        callers = await store.write(
+            lambda tx: self._direct.recover(tx, node_id) if is_ours(tx, node_id) else 0, rows=BATCH
+        )
         return Recovered(lost, closed, decided, callers)
 
     async def _tell_of(self, store: Store, recovered: Recovered, node_id: str | None) -> None:
@@ -117,6 +129,11 @@ class Recovery:
         if node_id is not None:
             details["node_id"] = node_id
         self._events.note(tx, "recovered", self._clock.now(), None, details=details)
+
+
+def _is_away(tx: Tx, node_id: str | None) -> bool:
+    node = None if node_id is None else nodes.get(tx, node_id)
+    return node is None or not node.is_live
 
 
 def _running_run_ids(tx: Tx, node_id: str | None) -> list[str]:
