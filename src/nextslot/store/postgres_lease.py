@@ -112,6 +112,9 @@ class Lease:
     async def _hold(self, connection: Connection) -> None:
         """As long as the connection lasts."""
         await self._in_time(connection.execute(VIGILANCE))
+        # A node that stands still with the leader's lock loses it with its lease: the server ends this session then.
+        silent = round(self._seat.times.lease_seconds * 1000)
+        await self._in_time(connection.execute(f"set idle_session_timeout = {silent}"))
         is_listening, since = False, time.monotonic()
         for topic in TOPICS:
             if topic != "events":

@@ -1,0 +1,105 @@
+"""Several nodes on one PostgreSQL: how many jobs a second they start together.
+
+    uv run python bench/nodes.py [--url postgresql://…] [--nodes 1,2,4] [--jobs 4000] [--slots 12]
+
+Each node is a process with the same limits; the queue is filled while it is paused, and drained with so many slots in
+all. Without --url a server of its own is started, as in bench/postgres.py. Nodes, server and this program share the
+machine's processors: on two of them more nodes cannot be faster, and what is seen is what sharing a database costs.
+"""
+
+import argparse
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from nextslot import Limits, NewJob, Scheduler
+from tests.postgres import Server
+
+
+def scheduler_of(url: str, name: str, directory: str, slots: int) -> Scheduler:
+    scheduler = Scheduler(url, node=name, data=f"{directory}/{name}", limits=Limits(running=slots))
+
+    @scheduler.job_type("noop")
+    async def noop(run: Any) -> None: ...
+
+    return scheduler
+
+
+async def work(url: str, name: str, directory: str, slots: int) -> None:
+    async with scheduler_of(url, name, directory, slots):
+        print("ready", flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+
+
+async def fill(url: str, directory: str, jobs: int, slots: int) -> None:
+    async with scheduler_of(url, "filler", directory, slots) as scheduler:
+        await scheduler.pause()
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
+        await scheduler.submit_many([NewJob(job_type="noop")] * jobs)
+
+
+def drained(url: str, nodes: int, jobs: int, slots: int) -> tuple[float, list[int]]:
+    """Jobs a second, and how many each node has run."""
+    with tempfile.TemporaryDirectory() as directory, psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("drop schema public cascade; create schema public")
+        asyncio.run(fill(url, directory, jobs, slots))
+        processes = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--work", url, f"n{number}", directory, str(slots)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            for number in range(nodes)
+        ]
+        for process in processes:
+            process.stdout.readline()  # type: ignore[union-attr]
+        asyncio.run(resumed(url, directory, slots))
+        left = "select count(*) from jobs where finished_at is null"
+        while connection.execute(left).fetchone() != (0,):
+            time.sleep(0.1)
+        [(first, last)] = connection.execute("select min(started_at), max(finished_at) from runs")
+        shares = connection.execute("select count(*) from jobs group by split_part(worker_id, '/', 1) order by 1 desc")
+        found = jobs / ((last - first) / 1_000_000), [count for (count,) in shares]
+        for process in processes:
+            process.communicate(b"\n")
+    return found
+
+
+async def resumed(url: str, directory: str, slots: int) -> None:
+    scheduler = Scheduler(url, node="starter", data=f"{directory}/starter", limits=Limits(running=slots))
+    async with scheduler:
+        await scheduler.resume()
+        await asyncio.sleep(0.5)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--work"]:
+        asyncio.run(work(*sys.argv[2:5], int(sys.argv[5])))
+        return
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--url")
+    parser.add_argument("--nodes", default="1,2,4")
+    parser.add_argument("--jobs", type=int, default=4000)
+    parser.add_argument("--slots", type=int, default=12)
+    chosen = parser.parse_args()
+    server = None if chosen.url else Server(shared_buffers="128MB")
+    try:
+        for nodes in map(int, chosen.nodes.split(",")):
+            url = chosen.url or server.url()  # type: ignore[union-attr]
+            rate, shares = drained(url, nodes, chosen.jobs, chosen.slots)
+            print(f"{nodes} nodes: {rate:,.0f} jobs/s   run by each: {shares}", flush=True)
+    finally:
+        if server is not None:
+            server.remove()
+
+
+if __name__ == "__main__":
+    main()
