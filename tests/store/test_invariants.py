@@ -73,8 +73,13 @@ RESERVE = (
     "values (:id, :office, 1, 'caller', 2, 'ACTIVE')"
 )
 WAIT = (
-    "insert into direct_executions (direct_id, arrival, office_id, lane_id, job_type, params, status, is_detached, "
-    "timeout_seconds, created_at, wait_until) values (:id, :arrival, 'default', 1, 'work', '{}', :status, 0, 1.0, 1, 2)"
+    "insert into direct_executions (direct_id, arrival, node_id, office_id, lane_id, job_type, params, status, "
+    "is_detached, timeout_seconds, created_at, wait_until) "
+    "values (:id, :arrival, 'local', 'default', 1, 'work', '{}', :status, 0, 1.0, 1, 2)"
+)
+JOIN = (
+    "insert into nodes (node_id, life, status, is_draining, host, pid, version, max_running, resources, job_types, "
+    "joined_at, renewed_at) values ('n', :life, 'live', 0, 'h', 1, '1', 0, '{}', '[]', 1, 1)"
 )
 BEGIN_RUN = "insert into runs (run_id, job_id, params_snapshot, started_at) values ('new', :queued, '{}', 1)"
 
@@ -677,7 +682,7 @@ def test_DEC_004_a_direct_execution_has_no_other_status(db: Attacked) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    ["direct_id = 'other'", "arrival = 2", "office_id = 'elsewhere'", "job_type = 'x'", "params = '[]'",
+    ["direct_id = 'other'", "node_id = 'other'", "arrival = 2", "office_id = 'elsewhere'", "job_type = 'x'", "params = '[]'",
      "created_at = 7"],
 )  # fmt: skip
 def test_DEC_004_what_a_direct_execution_is_never_changes(db: Attacked, change: str) -> None:
@@ -1176,6 +1181,21 @@ def test_the_audit_log_is_only_appended_to(db: Attacked) -> None:
         db.refuses(AUDIT, db.copy(verb, "audit", "audit_id = :entry", actor="'nobody'"))
 
 
+@pytest.mark.parametrize("gone", ["left", "lost"])
+def test_a_node_that_is_gone_comes_back_only_with_a_new_life(db: Attacked, gone: str) -> None:
+    db.run(JOIN, life=2)
+    db.run("update nodes set status = :gone, ended_at = 5 where node_id = 'n'", gone=gone)
+
+    for verb in ("update", "update or replace"):
+        for life in (1, 2):
+            db.refuses(
+                "comes back with a new life",
+                f"{verb} nodes set status = 'live', ended_at = null, life = {life} where node_id = 'n'",
+            )
+    db.refuses(CHECK, "update nodes set status = 'live', life = 3 where node_id = 'n'")
+    db.run("update nodes set status = 'live', ended_at = null, life = 3 where node_id = 'n'")
+
+
 def test_every_rule_of_the_schema_is_attacked_here_or_in_a_file_of_its_own(db: Attacked) -> None:
     """A new rule wants a new attack: take one away and at least one attack must get through."""
     stored = "select tgname from pg_trigger where not tgisinternal"
@@ -1190,6 +1210,7 @@ def test_every_rule_of_the_schema_is_attacked_here_or_in_a_file_of_its_own(db: A
         "job_ends_once", "job_ends_with_run",
         "job_follows", "job_frozen", "job_identity", "job_inserted_once", "job_kept", "job_moves", "job_runs_with_run",
         "job_takes_free_worker", "key_first_is_admin", "key_fixed", "key_last_admin",
+        "node_comes_back_anew",
         "occurrence_fixed", "occurrence_inserted_once", "occurrence_kept",
         "schedule_identity", "schedule_inserted_once", "schedule_kept", "template_identity",
         "template_inserted_once", "template_kept", "template_renamed",

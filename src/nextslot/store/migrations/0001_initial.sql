@@ -525,7 +525,8 @@ rule direct_moves before update of status on direct_executions
 
 rule direct_written_once before update on direct_executions
     refuse 'what a direct execution is never changes, and how it ended is written once'
-    when new.direct_id <> old.direct_id or new.office_id <> old.office_id or new.job_type <> old.job_type
+    when new.direct_id <> old.direct_id or new.node_id <> old.node_id or new.office_id <> old.office_id
+        or new.job_type <> old.job_type
         or new.params <> old.params or new.created_at <> old.created_at or new.arrival <> old.arrival
         or old.finished_at is not null;
 
