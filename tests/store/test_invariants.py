@@ -682,8 +682,8 @@ def test_DEC_004_a_direct_execution_has_no_other_status(db: Attacked) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    ["direct_id = 'other'", "node_id = 'other'", "arrival = 2", "office_id = 'elsewhere'", "job_type = 'x'", "params = '[]'",
-     "created_at = 7"],
+    ["direct_id = 'other'", "node_id = 'other'", "arrival = 2", "office_id = 'elsewhere'", "job_type = 'x'",
+     "params = '[]'", "created_at = 7"],
 )  # fmt: skip
 def test_DEC_004_what_a_direct_execution_is_never_changes(db: Attacked, change: str) -> None:
     db.run(WAIT, id="first", arrival=1, status="WAITING")
