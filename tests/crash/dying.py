@@ -41,7 +41,7 @@ POINTS: dict[str, Point | Write] = {
     "before processes of the last life are ended": Point("nextslot.engine.recovery:end_survivors"),
     "while recovery stores what was lost": Point("nextslot.engine.recovery:Recovery._lose_running", is_after=True),
     "between two steps of recovery": Point("nextslot.engine.recovery:Recovery._decide"),
-    "while recovery lets go of callers": Point("nextslot.engine.recovery:Recovery._recover_direct", is_after=True),
+    "while recovery lets go of callers": Point("nextslot.engine.direct:DirectExecutionHandler.recover", is_after=True),
     "after recovery, before the first dispatch": Point("nextslot.engine.dispatcher:Dispatcher.start"),
     # Work.
     "before a commit": Point("nextslot.scheduler:Scheduler._close_transaction", is_after=True),

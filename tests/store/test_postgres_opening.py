@@ -21,7 +21,7 @@ from nextslot.store import postgres_session, text
 from nextslot.store.open import data_directory, open_store
 from nextslot.store.postgres import PostgresStore
 from tests import databases, postgres
-from tests.store.bench import say, words
+from tests.store.bench import say, say_and_raise, words
 
 HOLDER = """
 import sys
@@ -46,6 +46,30 @@ def test_a_second_process_is_refused_and_told_who_was_first(url: str) -> None:
         first.send_signal(signal.SIGKILL)
         first.wait()
         opened(url).abandon()
+
+
+def test_what_is_rolled_back_in_the_process_that_made_the_tables_costs_it_nothing(tmp_path: Path) -> None:
+    """The driver forgets what is prepared when it sees a rollback, if it has prepared anything itself."""
+    name = f"nextslot_new_{os.getpid()}"
+    address = postgres.create(name, "template0")
+
+    async def main() -> None:
+        store = PostgresStore(address, lambda tx: None, threaded=False)
+        try:
+            await store.write(say("before"))
+            with pytest.raises(RuntimeError):
+                await store.write(say_and_raise("undone", RuntimeError("as asked")))
+            await store.write(say("after"))
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+    with psycopg.connect(address) as connection:
+        assert [word for (word,) in connection.execute("select type from events order by seq")] == [
+            "before",
+            "after",
+        ]
+    postgres.drop(name)
 
 
 def test_a_second_one_in_the_same_process_is_refused_and_leaves_the_first_in_possession(url: str) -> None:

@@ -41,9 +41,9 @@ def test_both_databases_have_the_same_statements() -> None:
     assert STATEMENTS.keys() == text.statements().keys()
 
 
-def test_an_override_has_the_parameters_of_what_it_overrides_and_says_why() -> None:
+def test_an_override_needs_no_parameter_that_what_it_overrides_has_not_and_says_why() -> None:
     for name, sql in text._read(".postgres.sql"):
-        assert parameters(sql) == parameters(text._common_statements()[name]), name
+        assert parameters(sql) <= parameters(text._common_statements()[name]), name
     for file in (resources.files("nextslot.store") / "statements").iterdir():
         if file.name.endswith(".postgres.sql"):
             assert file.read_text().startswith("-- Differs because "), file.name

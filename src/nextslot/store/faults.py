@@ -171,11 +171,13 @@ def salvage(path: Path, target: Path) -> None:
 
 
 def dump(path: Path) -> str:
-    """Everything that is stored, as text: two databases are the same if these are."""
+    """Everything that is stored, as text: two databases are the same if these are. But not which process wrote it."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         tables = [
-            name for (name,) in connection.execute("select name from sqlite_master where type = 'table' order by 1")
+            name
+            for (name,) in connection.execute("select name from sqlite_master where type = 'table' order by 1")
+            if name != "nodes"
         ]
         return "\n".join(
             f"{table} {row!r}"

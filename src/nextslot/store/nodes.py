@@ -41,7 +41,7 @@ def register(tx: Tx, card: Card, lease_seconds: float | None, now: Instant) -> i
 
 def replace(tx: Tx, node_id: str, now: Instant) -> None:
     """Where there can be one only, all others are gone, and what they had with them."""
-    tx.run("nodes.replace", node_id=node_id, now=now)
+    tx.run("nodes.replace", node_id=node_id, nothing=codec.canonical({}), now=now)
 
 
 def leave(tx: Tx, node_id: str, life: int, now: Instant) -> bool:

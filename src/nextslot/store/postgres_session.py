@@ -120,7 +120,8 @@ def connect(address: Address, name: str, synchronous: str = "FULL") -> Connectio
     connection: Connection = psycopg.connect(
         **{**_NETWORK, **address.parameters, "application_name": name, "client_encoding": "utf8"},
         autocommit=True,
-        prepare_threshold=0,
+        # What is prepared is `postgres_wire`'s business: the driver would forget all of it with a rollback.
+        prepare_threshold=None,
     )
     _living.add(connection)
     try:
@@ -129,7 +130,6 @@ def connect(address: Address, name: str, synchronous: str = "FULL") -> Connectio
         connection.adapters.register_dumper(bool, _Flag)
         connection.adapters.register_loader("bool", _Truth)
         connection.adapters.register_loader("numeric", _Number)
-        connection.prepared_max = 1000
         _refuse_unfit(connection, address)
         connection.execute(_SETTINGS, prepare=False)
         connection.execute(VIGILANCE, prepare=False)

@@ -22,7 +22,7 @@ returning life;
 
 -- replace: where there can be one only, earlier ones of other names are gone, and what they had with them
 update nodes set status = case when status = 'live' then 'lost' else status end, ended_at = coalesce(ended_at, :now),
-    lease_until = null, resources = '{}' where node_id <> :node_id;
+    lease_until = null, resources = :nothing where node_id <> :node_id;
 
 -- leave: a node has ended in good order
 update nodes set status = 'left', ended_at = :now, lease_until = null where node_id = :node_id and life = :life
