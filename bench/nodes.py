@@ -82,7 +82,8 @@ async def resumed(url: str, directory: str, slots: int) -> None:
 
 def main() -> None:
     if sys.argv[1:2] == ["--work"]:
-        asyncio.run(work(*sys.argv[2:5], int(sys.argv[5])))
+        url, name, directory, slots = sys.argv[2:]
+        asyncio.run(work(url, name, directory, int(slots)))
         return
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--url")

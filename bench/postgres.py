@@ -194,11 +194,11 @@ def counted(watch: Watch) -> Callable[[], None]:
 
 
 async def procrastinate(url: str, backlog: int, watch: Watch) -> None:
-    from procrastinate import App, PsycopgConnector
+    from procrastinate import App, PsycopgConnector  # type: ignore[import-not-found, unused-ignore]
 
     app = App(connector=PsycopgConnector(conninfo=url))
 
-    @app.task(name="noop")  # type: ignore[untyped-decorator]
+    @app.task(name="noop")  # type: ignore[untyped-decorator, unused-ignore]
     async def noop(i: int) -> None:
         watch.job()
 

@@ -117,7 +117,7 @@ def _ways(node: ast.AST) -> list[ast.AST]:
         case ast.AugAssign(target, operator, value) if type(operator) in _OPERATORS:
             return [ast.AugAssign(target, _OPERATORS[type(operator)](), value), ast.Pass()]
         case ast.Constant(value):
-            return [ast.Constant(other) for other in _other_values(value)]
+            return [ast.Constant(other) for other in _other_values(value)]  # type: ignore[arg-type, unused-ignore]
         case ast.Call(ast.Name(name), arguments, keywords) if name in _CALLS:
             return [ast.Call(ast.Name(_CALLS[name], ast.Load()), arguments, keywords)]
         case ast.IfExp(test, body, orelse):

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from mutants import NOTHING, Mutant, changed, mutants
+from mutants import NOTHING, Mutant, changed, mutants  # type: ignore[import-not-found, unused-ignore]
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "nextslot"
@@ -129,7 +129,8 @@ def _first(tests: Sequence[str], seconds: Mapping[str, float], breadth: Mapping[
     ordered = sorted(tests, key=lambda test: (not is_pure[test], seconds.get(test, 0.1) > 0.3, breadth[test]))
     others = ordered[MOST_TESTS // 2 :]
     random.Random(len(others)).shuffle(others)
-    first, left = [], MOST_SECONDS
+    first: list[str] = []
+    left = MOST_SECONDS
     for test in [*ordered[: MOST_TESTS // 2], *others]:
         if len(first) < MOST_TESTS and seconds.get(test, 0.1) <= left:
             first.append(test)
