@@ -2,9 +2,9 @@
 
     uv run python bench/nodes.py [--url postgresql://…] [--nodes 1,2,4] [--jobs 4000] [--slots 12]
 
-Each node is a process with the same limits; the queue is filled while it is paused, and drained with so many slots in
-all. Without --url a server of its own is started, as in bench/postgres.py. Nodes, server and this program share the
-machine's processors: on two of them more nodes cannot be faster, and what is seen is what sharing a database costs.
+Each node is a process with its share of the slots; the queue is filled while it is paused, and drained. Without --url
+a server of its own is started, as in bench/postgres.py. Nodes, server and this program share the machine's processors:
+on two of them more nodes cannot be faster, and what is seen is what sharing a database costs.
 """
 
 import argparse
@@ -25,7 +25,8 @@ from tests.postgres import Server
 
 
 def scheduler_of(url: str, name: str, directory: str, slots: int) -> Scheduler:
-    scheduler = Scheduler(url, node=name, data=f"{directory}/{name}", limits=Limits(running=slots))
+    """Each takes its share and no more: else the first would take all, and go on with what follows."""
+    scheduler = Scheduler(url, node=name, data=f"{directory}/{name}", limits=Limits(), node_running=slots)
 
     @scheduler.job_type("noop")
     async def noop(run: Any) -> None: ...
@@ -53,7 +54,7 @@ def drained(url: str, nodes: int, jobs: int, slots: int) -> tuple[float, list[in
         asyncio.run(fill(url, directory, jobs, slots))
         processes = [
             subprocess.Popen(
-                [sys.executable, __file__, "--work", url, f"n{number}", directory, str(slots)],
+                [sys.executable, __file__, "--work", url, f"n{number}", directory, str(slots // nodes)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
@@ -61,7 +62,7 @@ def drained(url: str, nodes: int, jobs: int, slots: int) -> tuple[float, list[in
         ]
         for process in processes:
             process.stdout.readline()  # type: ignore[union-attr]
-        asyncio.run(resumed(url, directory, slots))
+        asyncio.run(resumed(url, directory))
         left = "select count(*) from jobs where finished_at is null"
         while connection.execute(left).fetchone() != (0,):
             time.sleep(0.1)
@@ -73,8 +74,8 @@ def drained(url: str, nodes: int, jobs: int, slots: int) -> tuple[float, list[in
     return found
 
 
-async def resumed(url: str, directory: str, slots: int) -> None:
-    scheduler = Scheduler(url, node="starter", data=f"{directory}/starter", limits=Limits(running=slots))
+async def resumed(url: str, directory: str) -> None:
+    scheduler = Scheduler(url, node="starter", data=f"{directory}/starter", limits=Limits())
     async with scheduler:
         await scheduler.resume()
         await asyncio.sleep(0.5)
