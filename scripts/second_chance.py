@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-REAL = tuple(f"tests/{folder}/" for folder in ("api", "cli", "client", "console", "crash", "docs", "handlers"))
+REAL = tuple(f"tests/{folder}/" for folder in ("api", "cli", "client", "console", "crash", "docs", "handlers", "nodes"))
 # More than these at once are no accident.
 MOST = 10
 
