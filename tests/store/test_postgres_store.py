@@ -17,7 +17,7 @@ from nextslot.store.postgres import PostgresStore
 from nextslot.store.store import Tx
 from tests import databases
 from tests.postgres import QUICK, Server
-from tests.store.bench import Bench, Main, Run, needs_the_event_loop, run_with_a_store, say, together, words
+from tests.store.bench import Bench, Run, needs_the_event_loop, run_with_a_store, say, together, words
 
 KILL = "select pg_terminate_backend(pg_backend_pid())"
 
@@ -326,16 +326,6 @@ def test_writers_of_one_database_take_turns(run: Run) -> None:
 @pytest.fixture(autouse=True)
 def _on_postgres(on_database: str) -> None:
     databases.use("postgres")
-
-
-@pytest.fixture(params=[True, False], ids=["threaded", "one thread"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    is_threaded: bool = request.param
-
-    def run(main: Main) -> None:
-        run_with_a_store(tmp_path, main, threaded=is_threaded)
-
-    return run
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from nextslot.store.postgres_session import Address, connect
 from nextslot.store.postgres_wire import Wire, wire_of
 from nextslot.store.store import Foreseen, Read, Tx
 from tests import databases
-from tests.store.bench import Bench, Main, Run, event, run_with_a_store, say, together, words
+from tests.store.bench import Bench, Run, event, say, together, words
 from tests.support import with_scheduler
 
 ODD = ["", "null", "NULL", '"', "\\", '\\"', "a,b", "{}", "{a}", "'", " x ", "ü–🙂", "a\nb\tc", "$1", ":now", "%s"]
@@ -322,16 +322,6 @@ def round_trips() -> Iterator[list[None]]:
 @pytest.fixture(autouse=True)
 def _on_postgres(on_database: str) -> None:
     databases.use("postgres")
-
-
-@pytest.fixture(params=[True, False], ids=["threaded", "one thread"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    is_threaded: bool = request.param
-
-    def run(main: Main) -> None:
-        run_with_a_store(tmp_path, main, threaded=is_threaded)
-
-    return run
 
 
 @pytest.fixture

@@ -218,16 +218,6 @@ def disk() -> Any:
     disk.unregister()
 
 
-@pytest.fixture(params=[True, False], ids=["threaded", "one thread"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    is_threaded: bool = request.param
-
-    def run(main: Main) -> None:
-        run_with_a_store(tmp_path, main, threaded=is_threaded)
-
-    return run
-
-
 def run_threaded(directory: Path, main: Main) -> None:
     run_with_a_store(directory, main, threaded=True)
 

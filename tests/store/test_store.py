@@ -14,7 +14,6 @@ from nextslot.store.store import Tx
 from tests import databases
 from tests.store.bench import (
     Bench,
-    Main,
     Noted,
     Run,
     event,
@@ -482,16 +481,6 @@ def test_no_error_of_the_driver_reaches_a_caller(run: Run) -> None:
 
 
 # Arrangement.
-
-
-@pytest.fixture(params=[True, False], ids=["threaded", "one thread"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    is_threaded: bool = request.param
-
-    def run(main: Main) -> None:
-        run_with_a_store(tmp_path, main, threaded=is_threaded)
-
-    return run
 
 
 @pytest.fixture

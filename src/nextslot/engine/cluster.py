@@ -126,10 +126,7 @@ class Cluster:
         store, self._store, self._has_joined = self._store, None, False
         if store is None:
             return
-        for task in (self._rejoining, self._serving):
-            if task is not None and not task.done():
-                task.cancel()
-                await asyncio.wait([task])
+        await self._end_tasks()
         await self._end_duties()
         await self._duties.retention.close()
         await self._duties.timeouts.close()
@@ -143,13 +140,16 @@ class Cluster:
     async def abandon(self) -> None:
         """As in a crash."""
         self._store, self._has_joined = None, False
+        await self._end_tasks()
+        self._is_leading = False
+        await self._duties.retention.close()
+        await self._duties.deliveries.abandon()
+
+    async def _end_tasks(self) -> None:
         for task in (self._rejoining, self._serving):
             if task is not None and not task.done():
                 task.cancel()
                 await asyncio.wait([task])
-        self._is_leading = False
-        await self._duties.retention.close()
-        await self._duties.deliveries.abandon()
 
     # What the lease tells.
 
