@@ -75,6 +75,11 @@ class Console:
     def has_queue(self, *titles: str) -> None:
         expect(self.page.locator(".queue li .what a")).to_have_text(list(titles))
 
+    def has_stored_queue(self, *titles: str) -> None:
+        """It is shown as it will be; the server has it so when the console says that it is done."""
+        self.has_queue(*titles)
+        self.page.locator(".queue[aria-busy=false]").wait_for()
+
 
 @contextmanager
 def opened(browser: Browser, url: str, refusals: tuple[str, ...] = (), **options: Any) -> Iterator[Console]:

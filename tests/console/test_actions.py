@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from nextslot import NewJob
 from nextslot.handlers.run import RunContext
@@ -51,7 +51,7 @@ def test_a_job_is_dragged_to_another_place(console: Console, server: ServerThrea
     rows = console.find(".queue li")
     rows.nth(3).drag_to(rows.nth(1), target_position={"x": 300, "y": 3})
 
-    console.has_queue("a", "d", "b", "c")
+    console.has_stored_queue("a", "d", "b", "c")
     console.page.reload()
     console.has_queue("a", "d", "b", "c")
     assert queue_order(server) == ["a", "d", "b", "c"]
@@ -67,11 +67,27 @@ def test_a_job_is_moved_by_keys_and_keeps_the_focus(console: Console, server: Se
     console.has_queue("c", "a", "b", "d")
     console.page.keyboard.press("Alt+End")
 
-    console.has_queue("a", "b", "d", "c")
+    console.has_stored_queue("a", "b", "d", "c")
     expect(console.page.get_by_role("button", name="Move c, place 4")).to_be_focused()
     console.page.reload()
     console.has_queue("a", "b", "d", "c")
     assert queue_order(server) == ["a", "b", "d", "c"]
+
+
+def test_leaving_with_a_move_that_is_not_stored_yet_is_asked_about(console: Console, server: ServerThread) -> None:
+    paused_queue(server, "a", "b")
+    console.open("now").has_queue("a", "b")
+    held: list[Route] = []
+    console.page.route("**/move", lambda route: held.append(route))
+
+    console.button("Move b to the front").click()
+    console.has_queue("b", "a")
+    console.page.wait_for_function("!dispatchEvent(new Event('beforeunload', { cancelable: true }))")
+    held[0].continue_()
+
+    console.has_stored_queue("b", "a")
+    assert console.page.evaluate("dispatchEvent(new Event('beforeunload', { cancelable: true }))")
+    assert queue_order(server) == ["b", "a"]
 
 
 def test_a_job_goes_to_the_front_and_another_is_cancelled(console: Console, server: ServerThread) -> None:

@@ -17,6 +17,12 @@ export function Queue({ officeId, items, hasMore, more, again }) {
   useEffect(() => {
     if (moves.current === 0) setOrder(null);
   }, [items]);
+  useEffect(() => {
+    // Who leaves with a move that the server has not got yet is asked first.
+    const leaving = (event) => moves.current > 0 && event.preventDefault();
+    addEventListener("beforeunload", leaving);
+    return () => removeEventListener("beforeunload", leaving);
+  }, []);
   useLayoutEffect(() => {
     // A row that was moved in the document has lost the focus.
     if (!focused.current) return;
@@ -124,7 +130,7 @@ export function Queue({ officeId, items, hasMore, more, again }) {
       }>
     ${
       jobs.length
-        ? html`<ol class="queue" data-office=${officeId}>${jobs.map(row)}
+        ? html`<ol class="queue" data-office=${officeId} aria-busy=${order !== null}>${jobs.map(row)}
       </ol>`
         : html`<${Empty}>Nothing waits.<//>`
     }
