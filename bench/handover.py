@@ -105,7 +105,7 @@ def raw(directory: Path, jobs: int) -> dict[str, float]:
         job_id = head[0]
         claimed = (str(uuid_utils.uuid7()), job_id)
         connection.execute(sql["runs.begin"], {"run_id": claimed[0], "job_id": job_id, "now": now, "session_id": None})
-        connection.execute(sql["jobs.start"], {"job_id": job_id, "worker_id": "local/slot-1", "now": now}).fetchall()
+        connection.execute(sql["jobs.start"], {"job_id": job_id, "worker_id": "local/slot-1", "now": now})
         events.append(event("job_started", job_id, claimed[0], now))
         ready -= 1
         connection.execute(sql["lanes.save"], {

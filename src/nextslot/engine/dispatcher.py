@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..clock import Instant
 from ..model import SESSION, Json, Lane
 from ..store import codec, direct, groups, jobs, lanes, runs
-from ..store.jobs import Head
+from ..store.jobs import Brief, Head
 from ..store.lanes import Outlook
 from ..store.store import Tx
 from .direct import DirectExecutionHandler
@@ -96,6 +96,7 @@ class _Starting(NamedTuple):
 
     run_id: str
     job_id: str
+    brief: Brief
     lane: Lane
     worker_id: str
     session_id: str | None
@@ -276,7 +277,7 @@ class Dispatcher:
     def _start(self, tx: Tx, pass_: _Pass, lane: Lane, head: Head) -> None:
         run_id, worker_id, now = self._chance.new_id(), self._workers.take(tx, lane), pass_.now
         session_id = self._chance.new_id() if lane.job_type == SESSION else None
-        pass_.starting.append(_Starting(run_id, head.job_id, lane, worker_id, session_id))
+        pass_.starting.append(_Starting(run_id, head.job_id, head.brief, lane, worker_id, session_id))
         heads = pass_.heads.get(lane.lane_id)
         if heads:
             heads.pop()
@@ -296,35 +297,36 @@ class Dispatcher:
             return
         for one in starting:
             runs.begin(tx, one.run_id, one.job_id, pass_.now, one.session_id)
-        started = jobs.start(tx, {one.job_id: one.worker_id for one in starting}, pass_.now)
         for one in starting:
-            self._launch_started(tx, one, started[one.job_id], pass_.now)
+            jobs.start(tx, one.job_id, one.worker_id, pass_.now)
+        for one in starting:
+            self._launch_started(tx, one, pass_.now)
 
-    def _launch_started(self, tx: Tx, one: _Starting, started: jobs.Started, now: Instant) -> None:
-        lane = one.lane
-        if started.group_id is not None:
-            groups.begin(tx, started.group_id, now)
+    def _launch_started(self, tx: Tx, one: _Starting, now: Instant) -> None:
+        lane, brief = one.lane, one.brief
+        if brief.group_id is not None:
+            groups.begin(tx, brief.group_id, now)
         self._events.note(tx, "job_started", now, lane.office_id, one.job_id, one.run_id, {"worker_id": one.worker_id})
-        is_retry = started.retry_of is not None
+        is_retry = brief.retry_of is not None
         claim = Claim(
             run_id=one.run_id,
             job_id=one.job_id,
             office_id=lane.office_id,
             lane_id=lane.lane_id,
             job_type=lane.job_type,
-            params=codec.loads(started.params),
-            attempt=1 + len(jobs.failures_before(tx, started.chain_id, one.job_id)) if is_retry else 1,
+            params=codec.loads(brief.params),
+            attempt=1 + len(jobs.failures_before(tx, brief.chain_id, one.job_id)) if is_retry else 1,
             worker_id=one.worker_id,
-            timeout_seconds=started.timeout_seconds,
-            stall_timeout_seconds=started.stall_timeout_seconds,
-            title=started.title,
-            role=started.role,
-            task_id=started.task_id,
+            timeout_seconds=brief.timeout_seconds,
+            stall_timeout_seconds=brief.stall_timeout_seconds,
+            title=brief.title,
+            role=brief.role,
+            task_id=brief.task_id,
             session_id=one.session_id,
         )
         tx.local(Started).claims.append(claim)
-        if started.timeout_seconds is not None:
-            self._timer.note_here(tx, now.after(started.timeout_seconds))
+        if brief.timeout_seconds is not None:
+            self._timer.note_here(tx, now.after(brief.timeout_seconds))
         self._launch_after(tx, claim)
 
     def _launch_after(self, tx: Tx, claim: Claim) -> None:
@@ -426,4 +428,4 @@ class Dispatcher:
 
     def _pass_over(self, tx: Tx, pass_: _Pass, lane: Lane, head: Head) -> None:
         jobs.pass_over(tx, head.job_id, pass_.now)
-        pass_.heads[lane.lane_id][-1] = Head(head.place, pass_.now)
+        pass_.heads[lane.lane_id][-1] = head._replace(passed_over_since=pass_.now)

@@ -276,7 +276,7 @@ class Endings:
         """Ends SKIPPED with a run that starts and ends here, on no worker and under no limit."""
         run_id = self._chance.new_id()
         runs.begin(tx, run_id, job.job_id, now)
-        jobs.start(tx, {job.job_id: None}, now)
+        jobs.start(tx, job.job_id, None, now)
         runs.finish(tx, run_id, job.job_id, Outcome.skipped(reason), now)
         jobs.succeed(tx, job.job_id, RunStatus.SKIPPED, now)
         if job.is_ready:

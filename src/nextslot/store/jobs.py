@@ -1,7 +1,7 @@
 """Jobs: rows to values and back, one function a statement."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from ..clock import Instant
 from ..model import (
@@ -31,11 +31,26 @@ class Place(NamedTuple):
         return -self.minus_priority
 
 
+class Brief(NamedTuple):
+    """What running a job needs to know of it."""
+
+    params: str
+    chain_id: str
+    group_id: str | None
+    retry_of: str | None
+    timeout_seconds: float | None
+    stall_timeout_seconds: float | None
+    title: str | None
+    role: str | None
+    task_id: str | None
+
+
 class Head(NamedTuple):
     """A ready job at the front of its lane."""
 
     place: Place
     passed_over_since: int | None
+    brief: Brief
 
     @property
     def job_id(self) -> str:
@@ -49,20 +64,6 @@ class Freed(NamedTuple):
     office_id: str
     lane_id: int
     is_ready: bool
-
-
-class Started(NamedTuple):
-    """What running a job needs to know of it."""
-
-    params: str
-    chain_id: str
-    group_id: str | None
-    retry_of: str | None
-    timeout_seconds: float | None
-    stall_timeout_seconds: float | None
-    title: str | None
-    role: str | None
-    task_id: str | None
 
 
 class EndingFacts(NamedTuple):
@@ -112,17 +113,12 @@ def last_position(tx: Tx, office_id: str, priority: int) -> int | None:
 
 
 def heads(tx: Tx, lane_id: int, limit: int) -> list[Head]:
-    rows = tx.rows("jobs.heads", lane_id=lane_id, limit=limit)
-    return [
-        Head(Place(-priority, position, created_at, job_id), since)
-        for job_id, priority, position, created_at, since in rows
-    ]
+    return [_head(*row) for row in tx.rows("jobs.heads", lane_id=lane_id, limit=limit)]
 
 
-def start(tx: Tx, workers: Mapping[str, str | None], now: Instant) -> dict[str, Started]:
-    """Queued jobs begin to run, each on its worker; their runs have been inserted just before."""
-    starting = [{"job_id": job_id, "worker_id": worker_id, "now": now} for job_id, worker_id in workers.items()]
-    return {row[0]: Started(*row[1:]) for row in tx.rows_many("jobs.start", starting)}
+def start(tx: Tx, job_id: str, worker_id: str | None, now: Instant) -> None:
+    """A queued job begins to run; its run has been inserted just before."""
+    tx.put("jobs.start", job_id=job_id, worker_id=worker_id, now=now)
 
 
 def ending_facts(tx: Tx, run_id: str, job_id: str) -> EndingFacts | None:
@@ -255,12 +251,8 @@ def pass_over(tx: Tx, job_id: str, now: Instant) -> None:
 
 def starving(tx: Tx, since: Instant, limit: int) -> list[tuple[str, int, Head]]:
     """(office, lane, job) of ready jobs passed over since then, the longest first."""
-    return [
-        (office_id, lane_id, Head(Place(-priority, position, created_at, job_id), passed))
-        for job_id, office_id, lane_id, priority, position, created_at, passed in tx.rows(
-            "jobs.starving", since=since, limit=limit
-        )
-    ]
+    rows = tx.rows("jobs.starving", since=since, limit=limit)
+    return [(office_id, lane_id, _head(*head)) for office_id, lane_id, *head in rows]
 
 
 def set_place(tx: Tx, job_id: str, priority: int, position: int) -> bool:
@@ -371,6 +363,10 @@ def place_of(job: Job) -> Place:
 
 def _place(row: Row | None) -> Place | None:
     return None if row is None else Place(-row[1], row[2], row[3], row[0])
+
+
+def _head(job_id: str, priority: int, position: int, created_at: int, since: int | None, *brief: Any) -> Head:
+    return Head(Place(-priority, position, created_at, job_id), since, Brief(*brief))
 
 
 def _freed(row: Row) -> Freed:

@@ -112,15 +112,6 @@ class PostgresTx(TxMemory):
         self._changes += len(rows)
         return rows
 
-    def rows_many(self, statement: str, values: Sequence[Mapping[str, object]], /) -> list[Row]:
-        self._note_change(statement)
-        self._send_put()
-        replies = self._send_many(statement, values)
-        self._wire.exchange()
-        rows = [row for reply in replies for row in reply.rows()]
-        self._changes += len(rows)
-        return rows
-
     def run(self, statement: str, /, **values: object) -> int:
         changed = self._asked(statement, values).changed
         self._changes += changed
@@ -209,17 +200,16 @@ class PostgresTx(TxMemory):
         for statement, values in put:
             self._send_many(statement, values)
 
-    def _send_many(self, statement: str, values: Sequence[Mapping[str, object]]) -> list[Reply]:
+    def _send_many(self, statement: str, values: Sequence[Mapping[str, object]]) -> None:
         """As few statements as it can be said in."""
-        replies = []
         for first in range(0, len(values), ROWS_AT_ONCE):
             chunk, sql = values[first : first + ROWS_AT_ONCE], self._statements[statement]
             together = _together(sql, chunk) if len(chunk) > 1 else None
             if together is not None:
-                replies.append(self._wire.send(text.placed(together[0]), together[1]))
+                self._wire.send(text.placed(together[0]), together[1])
             else:
-                replies += [self._wire.send(text.placed(sql), one) for one in chunk]
-        return replies
+                for one in chunk:
+                    self._wire.send(text.placed(sql), one)
 
 
 def _together(sql: str, rows: Sequence[Mapping[str, object]]) -> tuple[str, dict[str, object]] | None:

@@ -61,10 +61,6 @@ class SqliteTx(TxMemory):
     def put(self, statement: str, /, **values: object) -> None:
         self._connection.execute(self._statements[statement], values)
 
-    def rows_many(self, statement: str, values: Sequence[Mapping[str, object]], /) -> list[Row]:
-        execute = self._connection.execute
-        return [row for one in values for row in execute(self._statements[statement], one).fetchall()]
-
     def run_many(self, statement: str, names: tuple[str, ...], rows: Iterable[Sequence[object]], /) -> None:
         sql, left = self._statements[statement], iter(rows)
         at_once = text.many_rows(sql, names, ROWS_AT_ONCE)

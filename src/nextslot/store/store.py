@@ -42,9 +42,6 @@ class Tx(Protocol):
     def run_many(self, statement: str, names: tuple[str, ...], rows: Iterable[Sequence[object]], /) -> None:
         """As `put`, for each row of values, in their order; `names` are its parameters, in the order it has them."""
 
-    def rows_many(self, statement: str, values: Sequence[Mapping[str, object]], /) -> list[Row]:
-        """Executes a statement for each of the values, all about different rows; what they return, in any order."""
-
     def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
         """A question that has no name, because a filter put it together: only for `store/pages.py`."""
 

@@ -33,15 +33,17 @@ select {jobs.columns} from jobs where office_id = :office_id and unique_key = :u
 -- last_position: where the queue of a priority ends
 select max(position) from jobs where office_id = :office_id and priority = :priority and status = 'QUEUED';
 
+-- brief: what running a job needs to know of it
+params, chain_id, group_id, retry_of, timeout_seconds, stall_timeout_seconds, title, role, task_id
+
 -- heads: the first ready jobs of a lane, in order (INV-004)
-select job_id, priority, position, created_at, passed_over_since from jobs
+select job_id, priority, position, created_at, passed_over_since, {jobs.brief} from jobs
 where lane_id = :lane_id and status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1
 order by priority desc, position, created_at, job_id limit :limit;
 
 -- start: a queued job begins to run; its run has been inserted just before
 update jobs set status = 'RUNNING', started_at = :now, worker_id = :worker_id
-where job_id = :job_id and status = 'QUEUED'
-returning job_id, params, chain_id, group_id, retry_of, timeout_seconds, stall_timeout_seconds, title, role, task_id;
+where job_id = :job_id and status = 'QUEUED';
 
 -- ending_facts: what the decision at a run's end depends on; only of a job that still runs, with a run that has not ended
 select office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, webhook is not null, started_at,
@@ -135,7 +137,7 @@ select (select min(scheduled_for) from jobs where status = 'QUEUED' and is_due =
 update jobs set passed_over_since = :now where job_id = :job_id and status = 'QUEUED' and passed_over_since is null;
 
 -- starving: ready jobs that have been passed over for too long, the longest first
-select job_id, office_id, lane_id, priority, position, created_at, passed_over_since from jobs
+select office_id, lane_id, job_id, priority, position, created_at, passed_over_since, {jobs.brief} from jobs
 where status = 'QUEUED' and passed_over_since <= :since and unmet = 0 and is_due = 1 and is_turn = 1
 order by passed_over_since, job_id limit :limit;
 
