@@ -7,9 +7,9 @@ import pytest
 
 from tests import databases
 
-# Folders whose tests are about what a scheduler does, whatever it is stored in. On the second database they run the same
-# lines: their coverage is measured on the first only, which saves a sixth of all tests' time. What differs is in `store`,
-# whose own tests are measured on both.
+# Folders whose tests are about what a scheduler does, whatever it is stored in. On the second database they run the
+# same lines, whose coverage is measured on the first only: that is costly. What differs is in `store`, whose own tests
+# are measured on both.
 BOTH = {"api", "cli", "client", "engine", "simulation"}
 # Files elsewhere whose tests hold for any store.
 BOTH_FILES = {"test_admin.py", "test_reload.py", "test_store.py"}

@@ -305,6 +305,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "GET /api/audit": ("/api/audit", None),
     "GET /api/nodes": ("/api/nodes", None),
     "POST /api/nodes/{node_id}/drain": ("/api/nodes/none/drain", {}),
+    "DELETE /api/nodes/{node_id}": ("/api/nodes/none", None),
 }  # fmt: skip
 
 

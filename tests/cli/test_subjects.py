@@ -148,6 +148,16 @@ def test_nodes_are_listed_and_one_is_drained_and_let_work_again(nextslot: Termin
     assert nextslot("submit", "echo", "--wait").code == 0
 
 
+def test_a_node_that_lives_is_not_forgotten(nextslot: Terminal) -> None:
+    [node] = nextslot("node", "ls", "--json").json["items"]
+
+    refused = nextslot("node", "rm", node["node_id"])
+
+    assert (refused.code, refused.out) == (1, "")
+    assert "is live: stop it first" in refused.err
+    assert "there is no node 'nobody'" in nextslot("node", "rm", "nobody").err
+
+
 def test_top_shows_what_runs_and_waits_in_order(nextslot: Terminal) -> None:
     first = nextslot("submit", "gated", "gate=top").word
     second = nextslot("submit", "echo", "--title", "the next one").word

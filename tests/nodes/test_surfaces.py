@@ -81,6 +81,33 @@ def test_a_node_that_is_not_known_is_404_and_one_that_is_gone_409(database: str,
     asyncio.run(main())
 
 
+def test_a_node_that_is_gone_for_good_is_forgotten_with_all_that_it_had(database: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        a = node(database, "a", tmp_path, node_resources={"gpu": 2})
+        b = node(database, "b", tmp_path)
+        async with running(b), asking(b) as client:
+            async with running(a):
+                refused = await client.delete("/api/nodes/a")
+            waiting = await b.submit("work", resources={"gpu": 1})
+            waits = await reasons(b, waiting)
+            forgotten = await client.delete("/api/nodes/a")
+            again = await client.delete("/api/nodes/a")
+            # Nobody counts it now: it is only a limit of all.
+            ended = await b.wait(waiting.job_id)
+            listed = [one.node_id for one in await b.nodes.list()]
+            async with running(node(database, "a", tmp_path)):
+                lives = {one.node_id: one.life for one in await b.nodes.list()}
+
+        assert refused.status_code == 409
+        assert refused.json()["detail"] == "node a is live: stop it first, and what runs there finishes"
+        assert set(waits) == {"no_node"}
+        assert (forgotten.status_code, again.status_code, listed) == (204, 404, ["b"])
+        assert ended.state == "COMPLETED"
+        assert lives == {"a": 2, "b": 1}, "an earlier life of it is still known to be over"
+
+    asyncio.run(main())
+
+
 # Why, and when.
 
 

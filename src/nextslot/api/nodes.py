@@ -46,7 +46,7 @@ class Nodes(schemas.Answer):
 @nodes.get("/api/nodes", response_model=Nodes)
 @needs(Scope.READ, whole)
 async def list_nodes(request: Request) -> Response:
-    """Every node that was ever seen, by name. On SQLite it is one, and it leads."""
+    """Every node that was seen and not forgotten, by name. On SQLite it is one, and it leads."""
     scheduler: Scheduler = request.app.state.scheduler
     return answer({"items": [representation.node(one) for one in await scheduler.nodes.list()]})
 
@@ -58,3 +58,12 @@ async def drain_node(node_id: str, request: Request, body: DrainBody | None = No
     scheduler: Scheduler = request.app.state.scheduler
     asked = body or DrainBody()
     return answer(representation.node(await scheduler.nodes.drain(node_id, asked.undo)))
+
+
+@nodes.delete("/api/nodes/{node_id}", status_code=204, response_class=Response)
+@needs(Scope.OPERATE, whole, conflicts=True)
+async def forget_node(node_id: str, request: Request) -> Response:
+    """One that has left or was lost for good: it is not listed any more, and its resources are not counted."""
+    scheduler: Scheduler = request.app.state.scheduler
+    await scheduler.nodes.forget(node_id)
+    return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""Commands about nodes: the machines that share a database, and taking one out of work."""
+"""Commands about nodes: the machines that share a database, and taking one out of work, or out of mind."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ HEADINGS = ("NODE", "STATUS", "LEADER", "RUNNING", "RESOURCES", "SEEN", "HOST")
 
 def register(app: typer.Typer) -> None:
     nodes = group("node", "Nodes: the machines that share the database.")
-    for function in (ls, drain):
+    for function in (ls, drain, rm):
         command(nodes)(function)
     app.add_typer(nodes)
 
@@ -27,9 +27,12 @@ def ls(session: Session) -> None:
     session.show(everything, lambda: output.table(HEADINGS, map(_row, found), "no nodes yet"))
 
 
+Name = Annotated[str, typer.Argument(metavar="NODE", help="Its name.", show_default=False)]
+
+
 def drain(
     session: Session,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Its name.", show_default=False)],
+    node: Name,
     undo: Annotated[bool, typer.Option("--undo", help="Let it work again.")] = False,
 ) -> None:
     """Let a node start nothing more; what runs there finishes.
@@ -39,6 +42,12 @@ def drain(
     done = session.client.nodes.drain(node, undo)
     left = "nothing runs there" if done.running == 0 else f"{done.running} still running there"
     session.show(done.json, lambda: output.say(f"{done.node_id} works again" if undo else f"{done.node_id}: {left}"))
+
+
+def rm(session: Session, node: Name) -> None:
+    """Forget a node that is gone for good, and the resources that it had."""
+    session.client.nodes.forget(node)
+    session.show({"node_id": node}, lambda: output.say(f"{node} is forgotten"))
 
 
 def _row(node: "Node") -> list[Any]:

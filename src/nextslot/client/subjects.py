@@ -370,13 +370,18 @@ class Nodes(Subject[Way]):
 
     @verb
     def list(self) -> Plan[tuple[Node, ...]]:
-        """Every node that was ever seen, by name."""
+        """Every node that was seen and not forgotten, by name."""
         return self._ask(get("/api/nodes"), lambda json: tuple(Node.read(one) for one in json["items"]))
 
     @verb
     def drain(self, node_id: str, undo: bool = False) -> Plan[Node]:
         """It starts nothing more, and what runs there finishes; `undo` lets it work again."""
         return self._ask(post(f"/api/nodes/{part(node_id)}/drain", {"undo": undo}), Node.read)
+
+    @verb
+    def forget(self, node_id: str) -> Plan[None]:
+        """One that is gone for good is not listed any more, and its resources are not counted."""
+        return self._do(Request(method="DELETE", path=f"/api/nodes/{part(node_id)}"))
 
 
 def _job(office_id: str, job_id: str) -> str:

@@ -82,6 +82,7 @@ export const EVENTS = {
   node_lost: "A node was lost",
   node_drained: "A node is being drained",
   node_resumed: "A node works again",
+  node_forgotten: "A node was forgotten",
   reservation_made: "A direct caller holds the next slot",
   reservation_released: "A direct caller is done",
   reservation_expired: "A direct caller's hold ran out",

@@ -21,7 +21,7 @@ from .dispatcher import Dispatcher
 from .events import EventLog
 from .executor import Executor
 from .kit import Kit
-from .nodes import NodeRegistry
+from .nodes import NodeRegistry, Others
 from .recovery import Recovered, Recovery
 from .retention import Retention
 from .runner import Runner
@@ -71,7 +71,8 @@ class Cluster:
         self._runner: Runner | None = None
         self._offered: list[str] = []
         self._is_leading = self._is_to_lead = False
-        self._has_joined = self._was_held = False
+        self._has_joined = False
+        self._others: Others | None = None
         self._heard: set[str] = set()
         self._serving: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
@@ -227,14 +228,14 @@ class Cluster:
         if self._registry.life and offered != self._offered:
             await store.write(self._registry.offer)
         self._offered = offered
+        before = self._others
         await store.read(self.refresh)
-        was_held, self._was_held = self._was_held, self._local.dispatcher.is_held
-        if was_held and not self._was_held:
+        if self._others != before:  # What did not fit, or was not for this node, may be now.
             self.heard(frozenset({"work"}))
 
     def refresh(self, tx: Tx) -> None:
         """What this node has to know of the others before it starts anything."""
-        others = self._registry.others(tx)
+        others = self._others = self._registry.others(tx)
         self._workers.know_others(others.resources, others.job_types)
         self._local.dispatcher.is_held = others.is_draining
 

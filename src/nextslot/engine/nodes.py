@@ -1,4 +1,4 @@
-"""Nodes over a transaction: a node joins, leaves, is lost or drained; and what one knows of the others."""
+"""Nodes over a transaction: a node joins, leaves, is lost, drained or forgotten; and what one knows of the others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -71,6 +71,18 @@ class NodeRegistry:
             self._note(tx, "node_drained" if is_draining else "node_resumed", node_id)
         return before, replace(before, status="draining" if is_draining else "live")
 
+    def forget(self, tx: Tx, node_id: str) -> Node:
+        """One that is gone for good, as it was: it is not listed any more, and what it had is not counted. If it comes
+        back all the same, it is a node like any other."""
+        gone = nodes.get(tx, node_id)
+        if gone is None:
+            raise NotFound("node", node_id)
+        if gone.is_live:
+            raise Conflict(f"node {node_id} is {gone.status}: stop it first, and what runs there finishes")
+        nodes.forget(tx, node_id)
+        self._note(tx, "node_forgotten", node_id)
+        return gone
+
     def offer(self, tx: Tx) -> None:
         """The job types that this node has now, for others to know."""
         if nodes.offer(tx, self.node_id, self.life, self._card().job_types):
@@ -78,7 +90,7 @@ class NodeRegistry:
             tx.announce("nodes")
 
     def everybody(self, tx: Tx) -> list[Node]:
-        """Every node that was ever seen, by name; of this one what may not be stored."""
+        """Every node that was seen and not forgotten, by name; of this one what may not be stored."""
         return [self._as_it_is(node) if node.node_id == self.node_id else node for node in nodes.all_of_them(tx)]
 
     def _as_it_is(self, node: Node) -> Node:
@@ -89,7 +101,7 @@ class NodeRegistry:
         return replace(node, is_leader=True, renewed_at=self._clock.now())
 
     def others(self, tx: Tx) -> Others:
-        """Resources are counted where they were, also while their node is away."""
+        """Resources are counted where they were, also while their node is away, until it is forgotten."""
         everybody = nodes.all_of_them(tx)
         rest = [node for node in everybody if node.node_id != self.node_id]
         return Others(

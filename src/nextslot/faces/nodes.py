@@ -15,7 +15,7 @@ class Nodes:
         self._audit = audit
 
     async def list(self) -> list[Node]:
-        """Every node that was ever seen, by name."""
+        """Every node that was seen and not forgotten, by name."""
         return await self._access.read(self._registry.everybody)
 
     async def drain(self, node_id: str, undo: bool = False) -> Node:
@@ -29,3 +29,13 @@ class Nodes:
         drained = await self._access.write(work)
         await self._cluster.look()
         return drained
+
+    async def forget(self, node_id: str) -> None:
+        """One that is gone for good is not listed any more, and the resources that it had are not counted."""
+
+        def work(tx: Tx) -> None:
+            before = self._registry.forget(tx, node_id)
+            self._audit.changed(tx, {"status": before.status, "resources": dict(before.resources)}, {})
+
+        await self._access.write(work)
+        await self._cluster.look()

@@ -166,6 +166,7 @@ class EventType(StrEnum):
     NODE_LOST = "node_lost"
     NODE_DRAINED = "node_drained"
     NODE_RESUMED = "node_resumed"
+    NODE_FORGOTTEN = "node_forgotten"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,11 @@ def patience(tx: Tx, node_id: str, now: Instant) -> tuple[str, float] | None:
     return None if row is None else (row[0], (row[1] or 0) / 1_000_000)
 
 
+def forget(tx: Tx, node_id: str) -> None:
+    """What a node that is gone had is nowhere any more."""
+    tx.run("nodes.forget", node_id=node_id, nothing=codec.canonical({}))
+
+
 def all_of_them(tx: Tx) -> list[Node]:
     return [_of_row(row) for row in tx.rows("nodes.all")]
 

@@ -232,7 +232,11 @@ function Nodes() {
       <td class="wide">${unitsOf(one.resources) || "–"}</td>
       <td class="tight wide"><${When} at=${one.ended_at || one.last_seen_at} /></td>
       <td class="wide">${one.host}, ${one.version}</td>
-      <td class="tight"><${Drain} node=${one} isAlone=${isAlone} again=${list.again} /></td></tr>`,
+      <td class="tight">${
+        one.ended_at
+          ? html`<${Forget} node=${one} again=${list.again} />`
+          : html`<${Drain} node=${one} isAlone=${isAlone} again=${list.again} />`
+      }</td></tr>`,
     )}</tbody></table><//><//>`;
 }
 
@@ -241,10 +245,26 @@ const unitsOf = (resources) =>
     .map(([name, units]) => `${name} ${count(units)}`)
     .join(", ");
 
+// One that is gone for good: what it had is counted until then.
+function Forget({ node, again }) {
+  if (!canWhole("operate")) return null;
+  const act = async () => {
+    const isSure = await ask({
+      title: `Forget the node ${node.node_id}?`,
+      text: "It is not listed any more, and the resources that it had are not counted. If it comes back, it is known again.",
+      action: "Forget it",
+    });
+    if (!isSure) return;
+    await attempt(() => remove(`api/nodes/${encodeURIComponent(node.node_id)}`), "It is forgotten.");
+    again();
+  };
+  return html`<button onClick=${act}>Forget…</button>`;
+}
+
 // Where nobody else takes the work, a pause is what is meant.
 function Drain({ node, isAlone, again }) {
   const isDraining = node.status === "draining";
-  if (node.ended_at || !canWhole("operate") || (isAlone && !isDraining)) return null;
+  if (!canWhole("operate") || (isAlone && !isDraining)) return null;
   const act = async () => {
     if (
       !isDraining &&

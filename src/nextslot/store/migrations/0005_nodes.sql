@@ -1,11 +1,11 @@
 -- The machines that share a database, and what they must agree on. On SQLite there is one, and it leads.
 
 -- A node has one life after the other; each is a new number, so that what an earlier one still holds for its own is
--- known to be over. Without a lease it cannot be lost: it is alone, or its database is one file.
+-- known to be over: so the row of one that was forgotten stays. Without a lease it cannot be lost: it is alone, or its database is one file.
 create table nodes (
     node_id text not null primary key,
     life {int} not null check (life > 0),
-    status text not null check (status in ('live', 'left', 'lost')),
+    status text not null check (status in ('live', 'left', 'lost', 'forgotten')),
     is_draining {int} not null check (is_draining in (0, 1)),
     host text not null,
     pid {int} not null,

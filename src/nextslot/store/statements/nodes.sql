@@ -38,11 +38,14 @@ select node_id from nodes where status = 'live' and lease_until < {nodes.now};
 -- patience: how long the last life of a node may go on working elsewhere, in microseconds
 select host, lease_until - {nodes.now} from nodes where node_id = :node_id and status = 'live';
 
--- all: every node that was ever seen
-select {nodes.columns} from nodes order by node_id;
+-- forget: one that is gone will not come back, and what it had is nowhere any more
+update nodes set status = 'forgotten', resources = :nothing where node_id = :node_id and status in ('left', 'lost');
+
+-- all: every node that was seen and not forgotten
+select {nodes.columns} from nodes where status <> 'forgotten' order by node_id;
 
 -- get: one node
-select {nodes.columns} from nodes where node_id = :node_id;
+select {nodes.columns} from nodes where node_id = :node_id and status <> 'forgotten';
 
 -- drain: a node starts nothing any more, or again
 update nodes set is_draining = :is_draining where node_id = :node_id and status = 'live' and is_draining <> :is_draining;
