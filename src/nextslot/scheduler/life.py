@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import signal
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ..engine.cluster import Cluster
 from ..engine.recovery import Recovered
@@ -13,8 +12,8 @@ from ..errors import NextslotError
 from ..faces.access import Access
 from ..model import FailureKind, default_office
 from ..store import lanes
-from ..store.open import abandon_store, open_store
-from ..store.store import Store, Tx
+from ..store.open import abandon_store
+from ..store.store import Closing, Store, Tx, Work
 from .machinery import Machinery
 from .waiting import Waiters
 
@@ -24,25 +23,22 @@ log = logging.getLogger(__name__)
 STOP_GRACE_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Database:
-    """Where it is, and how it is opened."""
+class OpenStore(Protocol):
+    """Opens the database, given what happens at the end of each transaction, and at the beginning of some."""
 
-    url: str
-    synchronous: str
-    is_threaded: bool
+    def __call__(self, closing: Closing, *, refresh: Work[None]) -> Store: ...
 
 
 class Life:
     def __init__(
-        self, database: Database, machinery: Machinery, access: Access, cluster: Cluster, waiters: Waiters
+        self, open_store: OpenStore, machinery: Machinery, access: Access, cluster: Cluster, waiters: Waiters
     ) -> None:
-        self._database = database
+        self.open_store = open_store
         self._machinery = machinery
         self._access = access
         self._cluster = cluster
         self._waiters = waiters
-        self._store: Store | None = None
+        self.store: Store | None = None
         self._runner: Runner | None = None
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         self.recovered = Recovered()
@@ -51,10 +47,10 @@ class Life:
 
     async def start(self) -> Recovered:
         """First what the last life left is repaired (section 15), then work is dispatched, then callers come in."""
-        if self._store is not None:
+        if self.store is not None:
             raise NextslotError("this scheduler has been started already")
         machinery = self._machinery
-        store = self._store = self._open_store()
+        store = self.store = self.open_store(machinery.close_transaction, refresh=self._refresh)
         self._access.is_draining = False
         machinery.events.open()
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
@@ -69,21 +65,10 @@ class Life:
             await self.process()
         except BaseException:
             # Else the database would stay locked, with nobody to stop.
-            if self._store is store:
+            if self.store is store:
                 await self.stop(grace_seconds=0)
             raise
         return self.recovered
-
-    def _open_store(self) -> Store:
-        return open_store(
-            self._database.url,
-            self._machinery.close_transaction,
-            node=self._machinery.workers.node,
-            refresh=self._refresh,
-            threaded=self._database.is_threaded,
-            synchronous=self._database.synchronous,
-            meters=self._machinery.meters,
-        )
 
     def _refresh(self, tx: Tx) -> None:
         """The beginning of a transaction that finds that another node has changed what is kept in memory here."""
@@ -124,7 +109,7 @@ class Life:
         """Whether everything that ran has been stored. Whoever calls again hurries the first, and waits with it."""
         if self._access.is_draining:
             self._hurry.set()
-        store, runner, machinery = self._store, self._runner, self._machinery
+        store, runner, machinery = self.store, self._runner, self._machinery
         if store is None or runner is None:
             return True
         if self._access.is_draining:
@@ -141,7 +126,7 @@ class Life:
         machinery.events.close()
         await store.close()
         self._access.close()
-        self._store = self._runner = None
+        self.store = self._runner = None
         self._waiters.release()
         self._stopped.set()
         return runner.has_stored_all
@@ -188,9 +173,9 @@ class Life:
         """For `testing.crash`: what is in memory is gone, and the file is free for another scheduler."""
         self._machinery.dispatcher.stop()
         self._machinery.timer.stop()
-        if self._store is not None and self._runner is not None:
-            abandon_store(self._store)
+        if self.store is not None and self._runner is not None:
+            abandon_store(self.store)
             await self._runner.abandon()
             await self._cluster.abandon()
         self._access.close()
-        self._store = self._runner = None
+        self.store = self._runner = None

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -44,11 +45,11 @@ from ..policy.limits import ConcurrencyPolicy, Limits
 from ..store import direct, groups, jobs, runs
 from ..store.jobs import Place
 from ..store.membership import LeaseTimes
-from ..store.open import data_directory, is_shared
+from ..store.open import data_directory, is_shared, open_store
 from ..tracing import Tracer, Untraced
 from .changes import JobChanges, checked
 from .language_models import use_language_models
-from .life import Database, Life
+from .life import Life
 from .machinery import Given, Machinery, default_node
 from .waiting import Ended, Waiters
 
@@ -127,7 +128,10 @@ class Scheduler:
         self._waiters = Waiters(access, machinery.events)
         machinery.endings.connect(stop=machinery.executor.stop, chain_ended=self._waiters.chain_ended)
         cluster = machinery.new_cluster(lease or LeaseTimes(), self.keys.forget, self._waiters.look)
-        self._life = Life(Database(url, synchronous, is_threaded), machinery, access, cluster, self._waiters)
+        opening = partial(
+            open_store, url, node=self.node, threaded=is_threaded, synchronous=synchronous, meters=self.meters
+        )
+        self._life = Life(opening, machinery, access, cluster, self._waiters)
         self.nodes = Nodes(access, cluster, audit)
         self.forecast = Forecasts(
             access,
