@@ -122,13 +122,13 @@ def test_sighup_and_the_route_read_the_configuration_again_and_a_bad_one_changes
 def test_until_it_has_recovered_it_lives_and_is_not_ready(tmp_path: Path) -> None:
     async def main() -> None:
         scheduler = Scheduler(databases.url(tmp_path), data=tmp_path)
-        recover, go_on = scheduler._recovery.run, asyncio.Event()
+        recover, go_on = scheduler._machinery.recovery.run, asyncio.Event()
 
         async def slowly(*given: Any) -> Any:
             await go_on.wait()
             return await recover(*given)
 
-        scheduler._recovery.run = slowly  # type: ignore[assignment, method-assign]
+        scheduler._machinery.recovery.run = slowly  # type: ignore[assignment, method-assign]
         process = Process(scheduler, create_app(scheduler), "127.0.0.1", 0)
         task = asyncio.create_task(process.run())
         async with httpx2.AsyncClient(base_url=await process.listening) as client:

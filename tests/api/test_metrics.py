@@ -168,7 +168,7 @@ def test_the_store_tells_its_writes_reads_and_what_it_could_not_do(tmp_path: Pat
         await _submit(server, "gate")
         stored = await scrape(server)
         body = {"job_type": "echo", "params": {"text": "x" * 100_000}}
-        with databases.taking_nothing(server.scheduler._store):
+        with databases.taking_nothing(server.scheduler._access.store):
             refused = await server.client.post("/api/jobs", json=body)
         after = await scrape(server)
 

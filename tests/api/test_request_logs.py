@@ -141,7 +141,7 @@ def test_what_is_only_busy_now_is_no_error_and_a_database_that_takes_nothing_is_
         hurried = {"wait_timeout_seconds": 0.05}
         busy = await server.client.post("/api/direct/echo", json=hurried, headers={HEADER: "busy"})
         body = {"job_type": "echo", "params": {"text": "x" * 100_000}}
-        with databases.taking_nothing(server.scheduler._store):
+        with databases.taking_nothing(server.scheduler._access.store):
             refused = await server.client.post("/api/jobs", json=body, headers={HEADER: "refused"})
         assert (held.status_code, busy.status_code, refused.status_code) == (201, 503, 503)
 

@@ -249,7 +249,7 @@ def test_a_type_that_Python_registered_is_not_taken_over_by_the_file(tmp_path: P
         with pytest.raises(Invalid, match=r"job_types\.work: there is a job type of this name already"):
             await server.reload("[job_types.work]\ncommand = ['true']\n[limits]\nrunning = 7")
 
-        assert server.scheduler._lanes.policy == Limits()
+        assert server.scheduler._machinery.lanes.policy == Limits()
 
     with_server(tmp_path, "", main)
 
@@ -345,7 +345,7 @@ def test_two_who_ask_at_once_are_served_one_after_the_other(tmp_path: Path) -> N
 
         assert [change.after for change in first.changes] in ([5], [])
         assert server.configured.configuration.settings.limits.running == 0
-        assert server.scheduler._lanes.policy == Limits()
+        assert server.scheduler._machinery.lanes.policy == Limits()
         assert len(first.changes) == len(second.changes)
 
     with_server(tmp_path, "", main)

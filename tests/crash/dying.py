@@ -44,7 +44,7 @@ POINTS: dict[str, Point | Write] = {
     "while recovery lets go of callers": Point("nextslot.engine.direct:DirectExecutionHandler.recover", is_after=True),
     "after recovery, before the first dispatch": Point("nextslot.engine.dispatcher:Dispatcher.start"),
     # Work.
-    "before a commit": Point("nextslot.scheduler:Scheduler._close_transaction", is_after=True),
+    "before a commit": Point("nextslot.scheduler.machinery:Machinery.close_transaction", is_after=True),
     "between a commit and its acknowledgement": Point("nextslot.store.sqlite:SqliteStore.transaction", is_after=True),
     "between a claim and its handler": Point("nextslot.engine.runner:Runner.launch"),
     "when a handler has ended and nothing is stored": Point("nextslot.engine.runner:Runner._record"),
@@ -65,7 +65,7 @@ POINTS: dict[str, Point | Write] = {
     ),
     "while the end of a delivery is stored": Point("nextslot.engine.deliveries:DeliveryWorker._record", is_after=True),
     # Stopping.
-    "in the middle of a drain": Point("nextslot.scheduler:Scheduler._wait_for_the_end"),
+    "in the middle of a drain": Point("nextslot.scheduler.life:Life._wait_for_the_end"),
     "after a drain, before the file is closed": Point("nextslot.store.sqlite:SqliteStore.close"),
     # Copies.
     "while a backup is copied": Point("nextslot.store.offline:_copy", is_after=True),

@@ -475,7 +475,8 @@ def test_what_was_sent_while_the_store_was_being_read_is_not_sent_again(tmp_path
             return found
 
     async def main(scheduler: Scheduler) -> None:
-        scheduler._deliveries._store = SlowReads(scheduler._deliveries._store)  # type: ignore[assignment]
+        deliveries = scheduler._machinery.deliveries
+        deliveries._store = SlowReads(deliveries._store)  # type: ignore[assignment]
         box.seconds[HOOK] = 0.5
         await tell(scheduler, box, count=100)
         await asyncio.sleep(60)
@@ -497,6 +498,6 @@ def test_an_idle_scheduler_with_subscriptions_does_nothing(tmp_path: Path, box: 
 
         assert len(box.messages) == 1
         assert len(loop._scheduled) <= timers  # type: ignore[attr-defined]
-        assert scheduler._deliveries._endpoints == {}
+        assert scheduler._machinery.deliveries._endpoints == {}
 
     with_scheduler(tmp_path, main, sender=box)

@@ -166,7 +166,8 @@ def test_a_skipped_occurrence_is_told(tmp_path: Path, box: Mailbox) -> None:
         await scheduler.webhooks.create(HOOK, ["schedule.skipped"])
         now = scheduler._clock.now()
         shown: tuple[dict[str, str], dict[str, str]] = ({"schedule_id": "s"}, {"reason": "missed"})
-        await scheduler._access.write(lambda tx: scheduler._webhooks.schedule_skipped(tx, "default", *shown, now))
+        service = scheduler._machinery.webhooks
+        await scheduler._access.write(lambda tx: service.schedule_skipped(tx, "default", *shown, now))
         await testing.settled()
 
         (message,) = box.messages

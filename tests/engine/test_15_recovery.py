@@ -434,7 +434,7 @@ def break_at(scheduler: Scheduler, number: int) -> None:
 
         return broken
 
-    repair = scheduler._recovery
+    repair = scheduler._machinery.recovery
     repair._lose_running = breaking(repair._lose_running)  # type: ignore[method-assign]
     repair._decide = breaking(repair._decide)  # type: ignore[method-assign]
 

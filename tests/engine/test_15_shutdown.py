@@ -327,10 +327,11 @@ async def submit_after(scheduler: Scheduler, steps: int) -> Job:
 PROGRAM = """
     import logging, os, sys, time
     from pathlib import Path
-    from nextslot import Scheduler, scheduler
+    from nextslot import Scheduler
+    from nextslot.scheduler import life
 
     logging.basicConfig(level="INFO")
-    scheduler.STOP_GRACE_SECONDS = float(os.environ.get("STOP_GRACE", "10"))
+    life.STOP_GRACE_SECONDS = float(os.environ.get("STOP_GRACE", "10"))
     here = Path(sys.argv[1])
     app = Scheduler(sys.argv[2], data=here)
 

@@ -210,7 +210,8 @@ def test_logs_and_artifacts_go_with_their_job_or_before_it(tmp_path: Path) -> No
 
         ended = await scheduler.wait((await scheduler.submit("writes")).job_id)
         assert ended.run is not None
-        log, kept = scheduler._files.log_file(ended.run.run_id), scheduler._files.artifacts_root(ended.run.run_id)
+        files = scheduler._machinery.files
+        log, kept = files.log_file(ended.run.run_id), files.artifacts_root(ended.run.run_id)
         were_there = log.exists() and kept.exists()
         now = scheduler._clock.now() / 1_000_000
         os.utime(log, (now, now))

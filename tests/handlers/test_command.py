@@ -250,7 +250,7 @@ def test_what_ignores_its_signal_is_killed_after_its_grace_time(tmp_path: Path) 
 def test_a_shutdown_that_cannot_wait_any_longer_kills_and_still_records_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nextslot.scheduler.STOP_GRACE_SECONDS", 0.3)
+    monkeypatch.setattr("nextslot.scheduler.life.STOP_GRACE_SECONDS", 0.3)
 
     async def main(scheduler: Scheduler) -> None:
         await scheduler.submit("tested")

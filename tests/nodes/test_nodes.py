@@ -254,7 +254,7 @@ def test_clearing_up_after_a_node_that_is_back_takes_nothing_of_its_new_life(dat
         async with running(a, b):
             job = await a.submit("work", {"seconds": 2})
 
-            await b._recovery.clear_up(b._store, "a")  # type: ignore[arg-type]
+            await b._machinery.recovery.clear_up(b._access.store, "a")
 
             assert (await a.job(job.job_id)).state == "RUNNING"
             assert (await asyncio.wait_for(a.wait(job.job_id), 20)).state == "COMPLETED"
@@ -323,7 +323,7 @@ def test_when_the_leader_goes_another_fires_what_is_due(database: str, tmp_path:
 def stand_still(scheduler: Scheduler) -> asyncio.Event:
     """Its lease is not renewed any more, as if its machine slept, until the event is set."""
     awake = asyncio.Event()
-    lease = scheduler._store._lease  # type: ignore[union-attr]
+    lease = scheduler._access.store._lease  # type: ignore[attr-defined]
     loop = asyncio.get_running_loop()
     renew = lease._renew
 

@@ -19,7 +19,7 @@ from ..policy.limits import Limits
 from ..scheduler import Scheduler
 from ..store import inspection
 from ..store.faults import FaultyDisk, FaultyStore, PowerCut, dump, lay_out, salvage
-from ..store.store import Store, Tx
+from ..store.store import Closing, Store, Tx, Work
 from . import oracles
 from .clients import Clients, patiently
 from .oracles import Broken, Watch
@@ -66,10 +66,11 @@ class SimulatedScheduler(Scheduler):
         self._path = path
         self._disk = disk
         self._committed = committed
+        self._life.open_store = self._open_store
         self.prepare: Callable[[FaultyStore], None] = lambda store: None
 
-    def _open_store(self) -> Store:
-        store = FaultyStore(self._path, self._close_transaction, self._disk, self._committed)
+    def _open_store(self, closing: Closing, *, refresh: Work[None]) -> Store:
+        store = FaultyStore(self._path, closing, self._disk, self._committed)
         self.prepare(store)
         return store
 
@@ -79,7 +80,8 @@ class SimulatedScheduler(Scheduler):
 
     @property
     def faulty_store(self) -> FaultyStore | None:
-        return self._store if isinstance(self._store, FaultyStore) else None
+        store = self._life.store
+        return store if isinstance(store, FaultyStore) else None
 
 
 class World:

@@ -1,0 +1,56 @@
+"""Why a run failed, and what follows: again, after how long, or never."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FailureKind(StrEnum):
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    SESSION_ERROR = "session_error"
+    UNAVAILABLE = "unavailable"
+    CRASH = "crash"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+    GIT_CONFLICT = "git_conflict"
+    PERMISSION = "permission"
+    DEPENDENCY = "dependency"
+    INVALID = "invalid"
+
+
+RETRYABLE = frozenset(
+    {
+        FailureKind.ERROR,
+        FailureKind.TIMEOUT,
+        FailureKind.SESSION_ERROR,
+        FailureKind.UNAVAILABLE,
+        FailureKind.CRASH,
+        FailureKind.INTERRUPTED,
+    }
+)
+
+
+class Decision(StrEnum):
+    """What follows a failed run. UNDECIDED is what recovery looks for."""
+
+    UNDECIDED = "undecided"
+    RETRY = "retry"
+    PERMANENT = "permanent"
+    CANCELLED = "cancelled"
+
+
+class Backoff(StrEnum):
+    EXPONENTIAL = "exponential"
+    LINEAR = "linear"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """DEC-007. `max_attempts` counts automatic retries: 3 means at most four jobs in a chain."""
+
+    max_attempts: int = 3
+    backoff: Backoff = Backoff.EXPONENTIAL
+    base_delay_seconds: float = 10
+    max_delay_seconds: float | None = None
+    jitter: float = 0
+    retry_on: tuple[FailureKind, ...] | None = None

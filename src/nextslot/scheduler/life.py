@@ -1,0 +1,181 @@
+"""Life: a scheduler from its start, which repairs what the last life left, to a stop that loses nothing that ran."""
+
+import asyncio
+import logging
+import signal
+from typing import Any, Protocol
+
+from ..engine.cluster import Cluster
+from ..engine.recovery import Recovered
+from ..engine.runner import Runner
+from ..errors import NextslotError
+from ..faces.access import Access
+from ..model import FailureKind, default_office
+from ..store import lanes
+from ..store.open import abandon_store
+from ..store.store import Closing, Store, Tx, Work
+from .machinery import Machinery
+from .waiting import Waiters
+
+log = logging.getLogger(__name__)
+
+# How long work that was told to stop at shutdown has, before it is left behind.
+STOP_GRACE_SECONDS = 10.0
+
+
+class OpenStore(Protocol):
+    """Opens the database, given what happens at the end of each transaction, and at the beginning of some."""
+
+    def __call__(self, closing: Closing, *, refresh: Work[None]) -> Store: ...
+
+
+class Life:
+    def __init__(
+        self, open_store: OpenStore, machinery: Machinery, access: Access, cluster: Cluster, waiters: Waiters
+    ) -> None:
+        self.open_store = open_store
+        self._machinery = machinery
+        self._access = access
+        self._cluster = cluster
+        self._waiters = waiters
+        self.store: Store | None = None
+        self._runner: Runner | None = None
+        self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
+        self.recovered = Recovered()
+
+    # It starts.
+
+    async def start(self) -> Recovered:
+        """First what the last life left is repaired (section 15), then work is dispatched, then callers come in."""
+        if self.store is not None:
+            raise NextslotError("this scheduler has been started already")
+        machinery = self._machinery
+        store = self.store = self.open_store(machinery.close_transaction, refresh=self._refresh)
+        self._access.is_draining = False
+        machinery.events.open()
+        self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
+        runner = self._runner = self._new_runner(store)
+        try:
+            await store.write(lambda tx: machinery.offices.install(tx, default_office(machinery.clock.now())))
+            await store.write(machinery.webhooks.load)
+            self.recovered = await self._cluster.start(store, runner)
+            machinery.dispatcher.start(runner.launch, await store.read(lanes.last_turn))
+            # Callers from here on: until now they hear that it is starting.
+            self._access.open(store)
+            await self.process()
+        except BaseException:
+            # Else the database would stay locked, with nobody to stop.
+            if self.store is store:
+                await self.stop(grace_seconds=0)
+            raise
+        return self.recovered
+
+    def _refresh(self, tx: Tx) -> None:
+        """The beginning of a transaction that finds that another node has changed what is kept in memory here."""
+        self._machinery.webhooks.load(tx)
+        self._cluster.refresh(tx)
+
+    def _new_runner(self, store: Store) -> Runner:
+        return Runner(
+            self._machinery.clock,
+            store,
+            self._machinery.executor,
+            self._machinery.endings,
+            self._machinery.direct,
+            self._machinery.durations.note,
+            self._machinery.meters,
+            self._machinery.tracer,
+        )
+
+    async def process(self) -> None:
+        """Looks at every office's queue and starts what may start."""
+        await self._access.write(lambda tx: self._machinery.lanes.slate(tx).look_everywhere())
+
+    async def readiness(self) -> str | None:
+        """What keeps it from taking and running jobs, if anything does."""
+        if self._access.is_draining:
+            return "the scheduler is stopping: running work finishes, and no new jobs are taken"
+        if not self._access.is_open:
+            return "the scheduler is starting: it repairs what the last life left"
+        try:
+            await self._access.read(lambda tx: None)
+        except NextslotError as error:
+            return f"the store does not answer: {error}"
+        return None
+
+    # It stops.
+
+    async def stop(self, grace_seconds: float | None) -> bool:
+        """Whether everything that ran has been stored. Whoever calls again hurries the first, and waits with it."""
+        if self._access.is_draining:
+            self._hurry.set()
+        store, runner, machinery = self.store, self._runner, self._machinery
+        if store is None or runner is None:
+            return True
+        if self._access.is_draining:
+            await self._stopped.wait()
+            return runner.has_stored_all
+        self._access.is_draining = True
+        machinery.dispatcher.stop()
+        await machinery.direct.drain(store)
+        log.info("stopping: %d jobs are running", len(runner.running))
+        await self._wait_for_the_end(runner, grace_seconds)
+        await self._cluster.leave(runner.has_stored_all)
+        await machinery.direct.close()
+        await machinery.job_types.close()
+        machinery.events.close()
+        await store.close()
+        self._access.close()
+        self.store = self._runner = None
+        self._waiters.release()
+        self._stopped.set()
+        return runner.has_stored_all
+
+    def hurry(self) -> None:
+        """One that is stopping waits no longer: what still runs is interrupted."""
+        self._hurry.set()
+
+    async def _wait_for_the_end(self, runner: Runner, grace_seconds: float | None) -> None:
+        """Running work finishes; once it is told to stop, it has a while; then it is left to the next recovery."""
+        executor = self._machinery.executor
+        if not await self._within(grace_seconds, runner.idle(), self._hurry.wait()) or runner.running:
+            executor.stop_all(FailureKind.INTERRUPTED)
+            patience = STOP_GRACE_SECONDS + executor.longest_grace()
+            if not await self._within(patience, runner.idle()):
+                left = ", ".join(claim.job_id for claim in runner.running)
+                log.error("these jobs ignore the signal to stop and are left to the next start: %s", left)
+                await runner.abandon()
+
+    async def _within(self, seconds: float | None, *ends: Any) -> bool:
+        """Whether one of these came within that time."""
+        tasks = [asyncio.ensure_future(end) for end in ends]
+        clock = asyncio.ensure_future(self._machinery.clock.sleep(seconds)) if seconds is not None else None
+        await asyncio.wait([*tasks, clock] if clock else tasks, return_when=asyncio.FIRST_COMPLETED)
+        came = any(task.done() for task in tasks)
+        for task in [*tasks, clock] if clock else tasks:
+            task.cancel()
+        return came
+
+    def listen_for_signals(self) -> asyncio.Event:
+        """Set by the first SIGTERM or SIGINT; the second hurries."""
+        loop, signalled = asyncio.get_running_loop(), asyncio.Event()
+
+        def told() -> None:
+            if signalled.is_set():
+                self._hurry.set()
+            signalled.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, told)
+        return signalled
+
+    async def crash(self) -> None:
+        """For `testing.crash`: what is in memory is gone, and the file is free for another scheduler."""
+        self._machinery.dispatcher.stop()
+        self._machinery.timer.stop()
+        if self.store is not None and self._runner is not None:
+            abandon_store(self.store)
+            await self._runner.abandon()
+            await self._cluster.abandon()
+        self._access.close()
+        self.store = self._runner = None

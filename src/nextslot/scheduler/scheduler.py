@@ -1,0 +1,437 @@
+"""`Scheduler`: the Python API. It makes the machinery, stands on the faces, and hands works to the store."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from .. import arguments
+from ..chance import Chance, SystemChance
+from ..clock import Clock, SharedClock, SystemClock
+from ..engine.deliveries import Sender
+from ..engine.direct import Update
+from ..engine.dispatcher import STARVATION_AFTER_SECONDS
+from ..engine.endings import Cancelled
+from ..engine.intake import Accepted
+from ..engine.keys import KeyRing
+from ..engine.outages import Probe
+from ..engine.recovery import Recovered
+from ..engine.retry import Retried
+from ..engine.webhooks import WebhookSettings
+from ..engine.why import Explainer
+from ..engine.workers import Workers
+from ..errors import Draining
+from ..faces.access import Access
+from ..faces.bulk import Bulk
+from ..faces.files import Files
+from ..faces.forecast import Forecasts
+from ..faces.keys import Keys
+from ..faces.legacy import Legacy
+from ..faces.lists import Lists
+from ..faces.nodes import Nodes
+from ..faces.offices import Offices
+from ..faces.retention import Purges
+from ..faces.schedules import Schedules
+from ..faces.templates import Templates
+from ..faces.tuning import Tuning
+from ..faces.webhooks import Webhooks
+from ..handlers.threads import DaemonThreads, Threads
+from ..meters import Meters, Unmeasured
+from ..model import Direct, Event, Group, GroupMode, Job, Json, NewJob, OnFailure, Run
+from ..policy.limits import ConcurrencyPolicy, Limits
+from ..store import direct, groups, jobs, runs
+from ..store.jobs import Place
+from ..store.membership import LeaseTimes
+from ..store.open import data_directory, is_shared, open_store
+from ..tracing import Tracer, Untraced
+from .changes import JobChanges, checked
+from .language_models import use_language_models
+from .life import Life
+from .machinery import Given, Machinery, default_node
+from .waiting import Ended, Waiters
+
+if TYPE_CHECKING:
+    from ..handlers.llm import LanguageModels
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Scheduler:
+    """A durable job scheduler in this process, on one database.
+
+    `async with scheduler:` recovers what the last life left, then runs; leaving it stops gracefully.
+    """
+
+    def __init__(
+        self,
+        url: str = "sqlite:///nextslot.db",
+        *,
+        data: Path | str | None = None,
+        limits: ConcurrencyPolicy | None = None,
+        node: str | None = None,
+        node_running: int = 0,
+        node_resources: Mapping[str, int] | None = None,
+        lease: LeaseTimes | None = None,
+        starvation_after_seconds: float = STARVATION_AFTER_SECONDS,
+        shutdown_grace_seconds: float | None = None,
+        synchronous: str = "FULL",
+        webhooks: WebhookSettings | None = None,
+        clock: Clock | None = None,
+        chance: Chance | None = None,
+        threads: Threads | None = None,
+        sender: Sender | None = None,
+        is_threaded: bool = True,
+        meters: Meters | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self.node = node or default_node(url)
+        self.shutdown_grace_seconds = shutdown_grace_seconds
+        self.meters: Meters = meters or Unmeasured()
+        self.tracer: Tracer = tracer or Untraced()
+        self._clock = clock or (SharedClock() if is_shared(url) else SystemClock())
+        given = Given(
+            clock=self._clock,
+            chance=chance or SystemChance(),
+            threads=threads or DaemonThreads(),
+            sender=sender,
+            meters=self.meters,
+            tracer=self.tracer,
+        )
+        machinery = self._machinery = Machinery(
+            given,
+            Workers(self.node, node_running, node_resources),
+            limits or Limits(),
+            webhooks or WebhookSettings(),
+            starvation_after_seconds,
+            Path(data) if data is not None else data_directory(url),
+        )
+        audit, access = machinery.audit, Access(self._clock, machinery.audit, self.tracer)
+        # The faces: verbs by subject.
+        self.job_types = machinery.job_types
+        self.files = Files(machinery.files, self.node)
+        self.retention = Purges(access, machinery.retention)
+        self.templates = Templates(access, machinery.template_settings)
+        self.schedules = Schedules(access, machinery.schedule_settings, machinery.trigger)
+        self.keys = Keys(access, KeyRing(given.chance), audit)
+        self.lists = Lists(access)
+        self.webhooks = Webhooks(access, machinery.webhooks, audit)
+        self.bulk = Bulk(access, machinery.bulk_actions)
+        self.legacy = Legacy(access, machinery.job_types, machinery.intake, machinery.endings)
+        self.offices = Offices(
+            access, given.chance, machinery.offices, machinery.office_jobs, machinery.queue, self.bulk, audit
+        )
+        self.tuning = Tuning(access, audit, machinery.tunable())
+        # Its life, alone or among other nodes.
+        self._waiters = Waiters(access, machinery.events)
+        machinery.endings.connect(stop=machinery.executor.stop, chain_ended=self._waiters.chain_ended)
+        cluster = machinery.new_cluster(lease or LeaseTimes(), self.keys.forget, self._waiters.look)
+        opening = partial(
+            open_store, url, node=self.node, threaded=is_threaded, synchronous=synchronous, meters=self.meters
+        )
+        self._life = Life(opening, machinery, access, cluster, self._waiters)
+        self.nodes = Nodes(access, cluster, audit)
+        self.forecast = Forecasts(
+            access,
+            Explainer(machinery.kit, machinery.dispatcher, cluster.registry),
+            machinery.rules,
+            machinery.durations,
+            machinery.executor.progress,
+            given.threads,
+        )
+        # What its own verbs work with.
+        self._access = access
+        self._intake = machinery.intake
+        self._queue = machinery.queue
+        self._changes = JobChanges(machinery.queue, machinery.intake)
+        self._retries = machinery.retries
+        self._endings = machinery.endings
+        self._direct = machinery.direct
+        self._dispatcher = machinery.dispatcher
+        self._executor = machinery.executor
+        self._events = machinery.events
+
+    # Job types.
+
+    def job_type(self, name: str, **options: Any) -> Callable[[F], F]:
+        """Registers a function, sync or async, as the handler of a job type; see `job_types.add` for the options."""
+
+        def register(handler: F) -> F:
+            self.job_types.add(name, handler, **options)
+            return handler
+
+        return register
+
+    def use_language_models(self, models: "LanguageModels | None" = None) -> None:
+        """Adds `story` and `research`, and asks Ollama itself when it was held because it did not answer."""
+        use_language_models(models, self.job_types, self._machinery.outages, self._access)
+
+    # Life.
+
+    async def start(self) -> Recovered:
+        """Opens the store, repairs what the last life left (section 15), and begins to dispatch."""
+        return await self._life.start()
+
+    @property
+    def recovered(self) -> Recovered:
+        return self._life.recovered
+
+    async def process(self) -> None:
+        """Looks at every office's queue and starts what may start: what happens by itself, asked for by hand.
+
+        Only needed after a job type was registered while the scheduler was running.
+        """
+        await self._life.process()
+
+    async def stop(self, grace_seconds: float | None = None) -> bool:
+        """Dispatches nothing more and waits for what runs; after the grace time, or when called again, interrupts it.
+
+        Returns whether everything that ran has been stored.
+        """
+        return await self._life.stop(self.shutdown_grace_seconds if grace_seconds is None else grace_seconds)
+
+    def hurry(self) -> None:
+        """A scheduler that is stopping waits no longer: what still runs is interrupted."""
+        self._life.hurry()
+
+    @property
+    def is_draining(self) -> bool:
+        return self._access.is_draining
+
+    async def readiness(self) -> str | None:
+        """Why it does not take and run jobs now; None if it does."""
+        return await self._life.readiness()
+
+    def run(self) -> None:
+        """Runs until SIGTERM or SIGINT, and then stops gracefully; a second signal interrupts what still runs.
+
+        The process ends with 0 if everything that ran was stored, else with 1.
+        """
+        if not asyncio.run(self._run_until_signalled()):
+            raise SystemExit(1)
+
+    async def _run_until_signalled(self) -> bool:
+        signalled = self._life.listen_for_signals()
+        await self.start()
+        await signalled.wait()
+        return await self.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def _crash(self) -> None:
+        """For `testing.crash`."""
+        await self._life.crash()
+
+    # Jobs in.
+
+    async def submit(
+        self, job_type: str | None = None, params: Mapping[str, Json] | None = None, **options: Any
+    ) -> Job:
+        """Puts a job into the queue; durable when it returns. Options are the fields of `NewJob`."""
+        key = options.pop("idempotency_key", None)
+        new = arguments.new_job(job_type=job_type, params={} if params is None else params, **options)
+        return (await self.accept([new], key))[0].job
+
+    async def accept(
+        self, wanted: Sequence[NewJob], idempotency_key: str | None = None, route: str = "jobs"
+    ) -> list[Accepted]:
+        """As `submit` and `submit_many`, but says of each job whether it is new or was there already."""
+        now = self._clock.now()
+        return await self._access.create(
+            lambda tx: self._intake.accept(tx, wanted, now, idempotency_key, route), rows=len(wanted)
+        )
+
+    async def submit_many(self, wanted: Sequence[NewJob], idempotency_key: str | None = None) -> list[Job]:
+        """Many jobs in one transaction, all or none; they may depend on each other by `key`."""
+        wanted = arguments.with_instants(wanted)
+        return [one.job for one in await self.accept(wanted, idempotency_key, "batch")]
+
+    async def submit_group(
+        self,
+        wanted: Sequence[NewJob],
+        mode: GroupMode | str = GroupMode.SEQUENTIAL,
+        on_failure: OnFailure | str = OnFailure.STOP,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> tuple[Group, list[Job]]:
+        """Jobs that belong together, one after the other or side by side."""
+        group, accepted = await self.accept_group(wanted, mode, on_failure, name, idempotency_key)
+        return group, [one.job for one in accepted]
+
+    async def accept_group(
+        self,
+        wanted: Sequence[NewJob],
+        mode: GroupMode | str = GroupMode.SEQUENTIAL,
+        on_failure: OnFailure | str = OnFailure.STOP,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> tuple[Group, list[Accepted]]:
+        """As `submit_group`, but says of each job whether it is new or was there already."""
+        checked_mode, checked_failure = (
+            arguments.choice(GroupMode, mode, "mode"),
+            arguments.choice(OnFailure, on_failure, "on_failure"),
+        )
+        wanted = arguments.with_instants(wanted)
+        now = self._clock.now()
+        return await self._access.create(
+            lambda tx: self._intake.accept_group(tx, wanted, checked_mode, checked_failure, name, now, idempotency_key),
+            rows=len(wanted),
+        )
+
+    async def retry(self, run_id: str, priority: int | None = None) -> Retried:
+        """Retries a FAILED run by hand: a new job, or its waiting retry brought forward."""
+        return await self._access.create(
+            lambda tx: self._retries.retry_by_hand(tx, run_id, priority, self._clock.now())
+        )
+
+    # Jobs changed.
+
+    async def cancel(self, job_id: str, reason: str | None = None, interrupt: bool | None = None) -> Cancelled:
+        return await self._access.write(
+            lambda tx: self._endings.cancel(tx, job_id, reason, interrupt, self._clock.now())
+        )
+
+    async def cancel_group(
+        self, group_id: str, reason: str | None = None, interrupt: bool | None = None
+    ) -> list[Cancelled]:
+        return await self._access.write(
+            lambda tx: self._endings.cancel_group(tx, group_id, reason, interrupt, self._clock.now())
+        )
+
+    async def move(
+        self,
+        job_id: str,
+        *,
+        to: str | None = None,
+        before: str | None = None,
+        after: str | None = None,
+        place: int | None = None,
+    ) -> Job:
+        return await self._access.write(
+            lambda tx: self._queue.move(tx, job_id, self._clock.now(), to=to, before=before, after=after, place=place)
+        )
+
+    async def reorder(self, job_ids: Sequence[str]) -> list[Job]:
+        return await self._access.write(
+            lambda tx: self._queue.reorder(tx, job_ids, self._clock.now()), rows=len(job_ids)
+        )
+
+    async def change(self, job_id: str, **changes: Any) -> Job:
+        """`params`, `priority`, `urgent`, `scheduled_for` or `title` of a job that is still queued (INV-001)."""
+        wanted = checked(changes)
+        return await self._access.write(lambda tx: self._changes.apply(tx, job_id, wanted, self._clock.now()))
+
+    async def pause(
+        self, *, office_id: str | None = None, job_type: str | None = None, resource: str | None = None
+    ) -> None:
+        """An office, a job type, a resource, or (with nothing said) the whole scheduler; running work goes on."""
+        scope, name = arguments.scope(office_id, job_type, resource)
+        await self._access.write(lambda tx: self._queue.pause(tx, scope, name, self._clock.now()))
+
+    async def resume(
+        self, *, office_id: str | None = None, job_type: str | None = None, resource: str | None = None
+    ) -> None:
+        scope, name = arguments.scope(office_id, job_type, resource)
+        await self._access.write(lambda tx: self._queue.resume(tx, scope, name, self._clock.now()))
+
+    # Direct requests.
+
+    async def run_direct(self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any) -> Direct:
+        """Waits for the next slot, runs, and returns how it went. Options are the fields of `NewDirect`.
+
+        Cancelled while it waits, it gives its place up; while its work runs, the work is cancelled unless `detach`.
+        """
+        wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
+        self._refuse_while_draining()
+        return await self._direct.execute(self._access.store, wanted)
+
+    async def stream_direct(
+        self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any
+    ) -> AsyncGenerator[Update, None]:
+        """As `run_direct`, but hears its place, progress and output as they come, and the result at the end."""
+        wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
+        self._refuse_while_draining()
+        # Closed at once when the caller leaves, so that it hangs up then and not when the memory is cleaned.
+        async with aclosing(self._direct.stream(self._access.store, wanted)) as updates:
+            async for update in updates:
+                yield update
+
+    def _refuse_while_draining(self) -> None:
+        if self._access.is_draining:
+            raise Draining("the scheduler is stopping and takes no direct requests")
+        if self._dispatcher.is_held:
+            raise Draining(f"node {self.node} is being drained and takes no direct requests: ask another node")
+
+    async def direct(self, direct_id: str) -> Direct:
+        return arguments.found(
+            await self._access.read(lambda tx: direct.get(tx, direct_id)), "direct execution", direct_id
+        )
+
+    async def cancel_direct(self, direct_id: str) -> Direct:
+        return await self._access.write(lambda tx: self._direct.cancel(tx, direct_id, self._clock.now()))
+
+    # Resources.
+
+    def probe(self, resource: str, probe: Probe) -> None:
+        """How to ask whether a resource that was held because it did not answer does so again."""
+        self._machinery.outages.set_probe(resource, probe)
+
+    # Reads.
+
+    async def job(self, job_id: str) -> Job:
+        return arguments.found(await self._access.read(lambda tx: jobs.get(tx, job_id)), "job", job_id)
+
+    async def run_of(self, job_id: str) -> Run | None:
+        """The run of a job, if it was dispatched."""
+        return await self._access.read(lambda tx: runs.of_job(tx, job_id))
+
+    async def run_by_id(self, run_id: str) -> Run:
+        return arguments.found(await self._access.read(lambda tx: runs.get(tx, run_id)), "run", run_id)
+
+    async def chain(self, job_id: str) -> list[Job]:
+        """A job with all its retries, from the first on."""
+        job = await self.job(job_id)
+        return await self._access.read(lambda tx: jobs.chain(tx, job.chain_id))
+
+    async def group(self, group_id: str) -> Group:
+        return arguments.found(await self._access.read(lambda tx: groups.get(tx, group_id)), "group", group_id)
+
+    async def members(self, group_id: str) -> list[Job]:
+        """Every job of a group, by place; retries follow what they retry."""
+        await self.group(group_id)
+        return await self._access.read(lambda tx: jobs.members(tx, group_id))
+
+    async def queue(self, office_id: str = "default", after: Place | None = None, limit: int = 500) -> list[Job]:
+        """The office's queue in its order, waiting jobs too; from a place on."""
+        await self.offices.get(office_id)
+        return await self._access.read(lambda tx: jobs.queue(tx, office_id, after, limit))
+
+    async def running(self, office_id: str = "default") -> list[Job]:
+        await self.offices.get(office_id)
+        return await self._access.read(lambda tx: jobs.running_of(tx, office_id))
+
+    def progress(self, run_id: str) -> tuple[float | None, str] | None:
+        """How far a run is (0 to 1, and a text), while it runs."""
+        return self._executor.progress(run_id)
+
+    def events(self, after: int = 0) -> AsyncIterator[Event]:
+        """Every event from a number on, oldest first, and then each new one as it comes."""
+        return self._events.follow(self._access.store, after)
+
+    def event_pages(self, after: int = 0) -> AsyncIterator[list[Event]]:
+        """The same, as many at a time as are there: for who passes them on."""
+        return self._events.follow_pages(self._access.store, after)
+
+    async def wait(self, job_id: str) -> Ended:
+        """Waits until the chain of a job has ended, retries included."""
+        job = await self.job(job_id)
+        return await self._waiters.wait(job.chain_id)
