@@ -33,9 +33,8 @@ class Rows:
         self._count(doing, table, done)
         if now - self._told >= EVERY_SECONDS:
             self._told = now
-            # Indexes are made one by one, and no two take the same time.
-            speed = "" if doing == "index" else f", {self._total / max(now - self._since, 0.001):,.0f} rows/s"
-            self._tell(f"{doing}: {table} {done:,} of {rows:,}{speed}")
+            speed = self._total / max(now - self._since, 0.001)
+            self._tell(f"{doing}: {table} {done:,} of {rows:,}, {speed:,.0f} rows/s")
         self._noted = now
 
     def _count(self, doing: str, table: str, done: int) -> None:

@@ -46,8 +46,8 @@ NOT_MOVED = ("schema_migrations", "commit_marks", "never", "maintenance", "nodes
 
 PAGE_ROWS = 2000
 
-# What is being done ("export", "skip", "import", "verify"), to which table, how many of its rows are done, of how many;
-# "index": which one has been made, how many are, of how many.
+# What is being done ("export", "import", "verify", or "skip": it was imported already), to which table, how many of its
+# rows are done, of how many.
 Progress = Callable[[str, str, int, int], None]
 
 

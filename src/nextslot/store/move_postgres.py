@@ -14,26 +14,19 @@ from ..errors import Conflict, StoreError
 from . import exports, imports, move, text
 from . import offline_postgres as offline
 from .exports import Table
-from .imports import Later
 from .move import Moved, Progress
 from .postgres import PostgresTx
 from .postgres_session import Address, Session, migrate_tables, translated
 from .postgres_wire import wire_of
 from .store import Tx
 
-# A rule looks up rows by keys, and those have unique indexes.
-_INDEXES = """
-    select relname::text, 'drop index ' || quote_ident(relname), pg_get_indexdef(indexrelid)
-    from pg_index join pg_class on pg_class.oid = indexrelid
-    where relnamespace = current_schema()::regnamespace and not indisunique order by 1
-"""
 # But not what `maintenance` refers to: that is what keeps it from being committed.
 _REFERENCES = """
-    select conname::text, format('alter table %s drop constraint %I', conrelid::regclass, conname),
-        format('alter table %s add constraint %I %s', conrelid::regclass, conname, pg_get_constraintdef(oid))
+    select format('alter table %s drop constraint %I', conrelid::regclass, conname),
+        format('alter table %s add constraint %I %s', conrelid::regclass, conname, pg_get_constraintdef(oid)) as made
     from pg_constraint
     where connamespace = current_schema()::regnamespace and contype = 'f' and conrelid <> 'maintenance'::regclass
-    order by 1
+    order by made
 """
 _TABLES = """
     select relname::text from pg_class
@@ -94,7 +87,7 @@ class _Staging:
     def is_there(self) -> bool:
         return self._ask("select 1 from pg_namespace where nspname = %s", (self._name,)) != []
 
-    def make(self, schema: int) -> Sequence[Later]:
+    def make(self, schema: int) -> None:
         self._open(self._name)
         [(database, user)] = self._ask("select quote_ident(current_database()), quote_ident(current_user)")
         try:
@@ -106,7 +99,7 @@ class _Staging:
             ) from error
         self._say(f"comment on schema {self._name} is 'What nextslot import has loaded so far'")
         migrate_tables(self._connection, schema)
-        return [Later(*one) for sql in (_INDEXES, _REFERENCES) for one in self._ask(sql)]
+        self._put_off_references()
 
     def begin(self) -> None:
         self._open(self._name)
@@ -133,6 +126,9 @@ class _Staging:
         self._say(f"analyze {', '.join(tables)}")
         # Not before: the rules are planned while the tables are empty, and would look at every row for ever.
         self._say(offline.PLANS)
+        for (statement,) in self._ask("select statement from import_references order by statement"):
+            self._say(statement)
+        self._say("drop table import_references")
 
     def upgrade(self) -> None:
         migrate_tables(self._connection)
@@ -158,6 +154,13 @@ class _Staging:
 
     def translated(self, error: BaseException) -> BaseException:
         return translated(error, self._address)
+
+    def _put_off_references(self) -> None:
+        """They are looked at together, which is also quicker than one by one."""
+        self._say("create table import_references (statement text not null)")
+        for take_away, make in self._ask(_REFERENCES):
+            self._say(take_away)
+            self._connection.execute("insert into import_references values (%s)", (make,), prepare=False)
 
     def _make_room(self, tables: Sequence[str]) -> list[str]:
         """In the usual schema: empty tables are taken away; and who was granted what on them, or would be by default.
@@ -186,8 +189,8 @@ class _Staging:
         for table, trigger in self._ask(_TRIGGERS, (list(tables),)):
             if trigger not in text.rules():
                 raise Conflict(
-                    f"{self._address.place} has an empty table {table} with a trigger {trigger} that is not nextslot's; "
-                    f"{_DROP_IT}"
+                    f"{self._address.place} has an empty table {table} with a trigger {trigger} that is not "
+                    f"nextslot's; {_DROP_IT}"
                 )
 
     def _open(self, schema: str) -> None:
