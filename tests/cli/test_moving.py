@@ -110,16 +110,16 @@ MOMENTS = (("import", 1), ("row", 61), ("import", 30), ("skip", 2), ("row", 99),
 
 
 def killed(doing: str, count: int, *words: str) -> list[str]:
-    """A command that is killed when it has done something so many times; all that it did, line by line."""
-    process = subprocess.run(
-        [sys.executable, "-c", _KILLED, doing, str(count), *words],
-        env={**os.environ, **database_of(words)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == -9, process.stderr
-    return [line.partition(":")[0] for line in process.stderr.splitlines()]
+    """What a command did, line by line, until it was killed: when it had done something so many times."""
+    ended = stopped("SIGKILL", doing, count, *words)
+    assert ended.returncode == -9, ended.stderr
+    return [line.partition(":")[0] for line in ended.stderr.splitlines()]
+
+
+def stopped(signal: str, doing: str, count: int, *words: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", _STOPPED, signal, doing, str(count), *words]
+    environment = {**os.environ, **database_of(words)}
+    return subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
 
 
 def has_no_jobs(directory: Path) -> bool:
@@ -128,21 +128,21 @@ def has_no_jobs(directory: Path) -> bool:
     return list(databases.each(directory, "select 1 from jobs")) == []
 
 
-_KILLED = """
+_STOPPED = """
 import os, signal, sys
 from nextslot.cli import progress
 from nextslot.cli.main import main
 from nextslot.store import imports
 
 imports.PIECE_ROWS, progress.EVERY_SECONDS = 5, 0.0
-doing, left = sys.argv[1], int(sys.argv[2])
+how, doing, left = getattr(signal, sys.argv[1]), sys.argv[2], int(sys.argv[3])
 note, piece = progress.Rows.note, imports._piece
 
 def count(what):
     global left
     left -= what == doing
     if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), how)
 
 def noted(self, what, *rest):
     note(self, what, *rest)
@@ -154,7 +154,7 @@ def counted(*given):
         count("row")
 
 progress.Rows.note, imports._piece = noted, counted
-main(sys.argv[3:])
+main(sys.argv[4:])
 """
 
 
@@ -166,7 +166,7 @@ def test_it_is_said_that_an_import_went_on_or_began_anew(alone: Terminal, tmp_pa
     alone("export", str(tmp_path / "other.all"), "--data", str(tmp_path / "other"))
     words = ["import", str(tmp_path / ("other.all" if is_anew else "all")), "--data", str(tmp_path / "target")]
 
-    killed("verify", 1, "import", str(tmp_path / "all"), *words[2:])
+    broken_off = stopped("SIGINT", "verify", 1, "import", str(tmp_path / "all"), *words[2:])
     said = subprocess.run(
         [sys.executable, "-c", "from nextslot.cli.main import main; main()", *words],
         env={**os.environ, **database_of(words)},
@@ -175,5 +175,7 @@ def test_it_is_said_that_an_import_went_on_or_began_anew(alone: Terminal, tmp_pa
         check=True,
     )
 
+    assert broken_off.returncode == 130
+    assert "broken off: the same command goes on" in broken_off.stderr
     assert ("begins anew: it is of another file" in said.stderr) is is_anew
     assert bool(re.search(r"^imported: .* events, went on after [\d,]+ rows$", said.stdout)) is not is_anew

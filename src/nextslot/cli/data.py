@@ -101,8 +101,12 @@ def import_(
     from .. import admin
 
     data.mkdir(parents=True, exist_ok=True)
-    with Rows() as rows:
-        moved = admin.import_from(configuration(data, config, store__url=database), file, rows.note)
+    try:
+        with Rows() as rows:
+            moved = admin.import_from(configuration(data, config, store__url=database), file, rows.note)
+    except KeyboardInterrupt:
+        output.remark("broken off: the same command goes on")
+        raise
     went_on = f", went on after {moved.resumed_rows:,} rows" if moved.resumed_rows else ""
     _show_move(is_json, "imported", moved, rows, went_on, resumed_rows=moved.resumed_rows)
 
