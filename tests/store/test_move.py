@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +313,73 @@ def test_what_is_no_export_is_said_to_be_none(tmp_path: Path, content: bytes) ->
 
     with pytest.raises(StoreError, match=r"no export of nextslot|was cut|damaged"):
         load_export(tmp_path / "other", file(tmp_path / "target.db"), quietly)
+
+
+def without_a_schema(lines: list[Any]) -> None:
+    lines[0]["schema"] = "new"
+
+
+def without_columns(lines: list[Any]) -> None:
+    del lines[1]["columns"]
+
+
+def with_other_columns(lines: list[Any]) -> None:
+    lines[1]["columns"][0] = "other"
+
+
+def with_a_row_that_is_none(lines: list[Any]) -> None:
+    lines[2] = {"office_id": "a"}
+
+
+def with_a_row_too_many(lines: list[Any]) -> None:
+    lines[1]["rows"] -= 1
+
+
+def with_other_digests(lines: list[Any]) -> None:
+    lines[-2]["end"]["jobs"]["sha256"] = "0"
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (without_a_schema, "its header names no schema"),
+        (without_columns, "the head of a table is none"),
+        (with_other_columns, r"a table offices that schema \d+ has otherwise"),
+        (with_a_row_that_is_none, "row 1 of offices is none"),
+        (with_a_row_too_many, "a table or the end was expected"),
+        (with_other_digests, "its tables have other digests"),
+    ],
+)
+def test_a_file_that_says_what_cannot_be_is_refused(
+    exported: Path, empty: str, tmp_path: Path, edit: Callable[[list[Any]], None], why: str
+) -> None:
+    lines = lines_of(exported)
+    edit(lines)
+
+    with pytest.raises(StoreError, match=why):
+        load_export(written(tmp_path / "edited", lines), empty, quietly)
+
+    assert has_nothing(empty)
+
+
+def test_a_compressed_file_that_was_changed_is_refused(source: str, tmp_path: Path) -> None:
+    write_export(source, tmp_path / "all.gz", quietly)
+    data = bytearray((tmp_path / "all.gz").read_bytes())
+    data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
+    (tmp_path / "all.gz").write_bytes(data)
+
+    with pytest.raises(StoreError, match=r"damaged: (Error|invalid|CRC)|was cut|no JSON"):
+        load_export(tmp_path / "all.gz", file(tmp_path / "target.db"), quietly)
+
+    assert has_nothing(file(tmp_path / "target.db"))
+
+
+def test_a_file_that_cannot_be_read_or_written_is_named(source: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"none/all cannot be written: No such file"):
+        write_export(source, tmp_path / "none" / "all", quietly)
+    for place in (tmp_path / "none", tmp_path, Path("/proc/self/mem")):
+        with pytest.raises(StoreError, match=f"{place} cannot be read: "):
+            load_export(place, file(tmp_path / "target.db"), quietly)
 
 
 @pytest.mark.parametrize("name", ["maintenance", "import_progress"])

@@ -1,6 +1,7 @@
 """An import that was broken off goes on where it was; nothing of it is seen before it is whole."""
 
 import contextlib
+import hashlib
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -290,6 +291,33 @@ def test_another_file_begins_anew(exported: Path, empty: str, tmp_path: Path, ca
     resumed_rows, _ = go_on(tmp_path / "other", empty)
     assert resumed_rows == 1
     assert is_as_exported(empty, tmp_path / "other", tmp_path)
+
+
+def test_a_file_without_the_table_that_was_reached_is_another(
+    exported: Path, empty: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An end that comes too early, with the right digest."""
+    lines = exported.read_bytes().split(b"\n")
+    start = next(number for number, line in enumerate(lines) if line.startswith(b'{"table":"events"'))
+    summed = exports.line({"end": {}, "findings": []})
+    body = b"\n".join(lines[:start]) + b"\n" + summed
+    (tmp_path / "less").write_bytes(body + exports.line({"sha256": hashlib.sha256(body).hexdigest()}))
+    break_off(exported, empty, "import", "events")
+
+    with pytest.raises(StoreError, match="its tables have other digests"):
+        load_export(tmp_path / "less", empty, quietly)
+
+    assert "begins anew: it is of another file" in caplog.text
+    assert has_nothing(empty)
+
+
+def test_what_is_in_the_place_of_a_staging_file_and_is_none_is_left_alone(exported: Path, tmp_path: Path) -> None:
+    (tmp_path / "target.db.import").mkdir()
+
+    with pytest.raises(Unavailable, match="unable to open database file"):
+        load_export(exported, file(tmp_path / "target.db"), quietly)
+
+    assert (tmp_path / "target.db.import").is_dir()
 
 
 @pytest.mark.parametrize(

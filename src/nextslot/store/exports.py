@@ -253,7 +253,7 @@ class Reader:
         except (gzip.BadGzipFile, zlib.error) as error:
             raise self._damaged(str(error)) from None
         except OSError as error:
-            raise Unreadable(f"{self._path} cannot be read: {error.strerror or error}") from error
+            raise _unreadable(self._path, error) from error
 
     def _parsed(self, text: bytes) -> Any:
         try:
@@ -283,11 +283,18 @@ def opened(path: Path) -> Iterator[Reader]:
     try:
         plain = path.open("rb")
     except OSError as error:
-        raise Unreadable(f"{path} cannot be read: {error.strerror or error}") from error
+        raise _unreadable(path, error) from error
     with plain:
-        is_packed = plain.peek(2)[:2] == _GZIP
+        try:
+            is_packed = plain.peek(2)[:2] == _GZIP
+        except OSError as error:
+            raise _unreadable(path, error) from error
         if is_packed:
             with gzip.GzipFile(fileobj=plain, mode="rb") as packed:
                 yield Reader(path, packed)  # type: ignore[arg-type]
         else:
             yield Reader(path, plain)
+
+
+def _unreadable(path: Path, error: OSError) -> Unreadable:
+    return Unreadable(f"{path} cannot be read: {error.strerror or error}")
