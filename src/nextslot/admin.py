@@ -166,7 +166,7 @@ def _is_ours(configuration: Configuration, file: Path) -> bool:
     """Whether it is the database of this directory, or what SQLite and the lock keep beside it."""
     path = sqlite_path(configuration.store_url)
     return path is not None and file.resolve() in {
-        Path(f"{path.resolve()}{suffix}") for suffix in ("", "-wal", "-shm", "-journal", ".lock")
+        Path(f"{path.resolve()}{suffix}") for suffix in ("", "-wal", "-shm", "-journal", ".lock", ".import")
     }
 
 
@@ -205,7 +205,10 @@ def export_to(
 
 
 def import_from(configuration: Configuration, source: Path | str, progress: Progress | None = None) -> Moved:
-    """Fills an empty database with such a file: whole and verified, or not at all."""
+    """Fills an empty database with such a file: whole and verified, or not at all.
+
+    One that was broken off goes on where it was.
+    """
     with _hint(None):
         return load_export(Path(source), configuration.store_url, progress or _silently)
 

@@ -19,7 +19,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 @pytest.mark.sqlite_only("a file")
-@pytest.mark.parametrize("companion", ["", "-wal", "-shm", ".lock"])
+@pytest.mark.parametrize("companion", ["", "-wal", "-shm", ".lock", ".import"])
 @pytest.mark.parametrize("command", ["backup", "export"])
 def test_a_database_is_never_written_over_by_its_own_copy(
     alone: Terminal, tmp_path: Path, command: str, companion: str

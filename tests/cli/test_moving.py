@@ -1,6 +1,7 @@
 """`nextslot export` and `nextslot import`, as a person or a script uses them."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import pytest
 
 from nextslot.cli import progress
 from tests import databases, everything, postgres
-from tests.cli.terminal import Terminal
+from tests.cli.terminal import Terminal, database_of
 from tests.serving import serving
 
 
@@ -85,34 +86,96 @@ def test_progress_is_on_stderr_and_the_answer_alone_on_stdout(
     assert said.json["tables"]["jobs"] > 50
 
 
-def test_an_import_that_is_killed_leaves_nothing_in_the_way(alone: Terminal, tmp_path: Path) -> None:
-    """By kill -9, in the middle: the next import begins anew."""
+def test_an_import_that_is_killed_again_and_again_goes_on(alone: Terminal, tmp_path: Path) -> None:
+    """By kill -9, in every phase: nothing is seen of it, and no row is loaded twice."""
+    everything.make(tmp_path)
+    target, files = tmp_path / "target", [str(tmp_path / name) for name in ("all", "again")]
+    alone("export", files[0], "--data", str(tmp_path))
+    loaded = 0
+
+    for doing, count in MOMENTS:
+        loaded += killed(doing, count, "import", files[0], "--data", str(target)).count("import")
+        assert has_no_jobs(target)
+    said = alone("import", files[0], "--data", str(target), "--json")
+    alone("export", files[1], "--data", str(target))
+
+    assert said.json["resumed_rows"] == said.json["rows"]
+    assert loaded == sum(-(-rows // 5) for rows in said.json["tables"].values()), "each piece once"
+    assert len({Path(name).read_bytes() for name in files}) == 1
+    files_left = {"nextslot.db", "nextslot.db.lock"} if databases.kind() == "sqlite" else set()
+    assert {one.name for one in target.iterdir()} == files_left
+
+
+MOMENTS = (("import", 1), ("row", 61), ("import", 30), ("skip", 2), ("row", 99), ("import", 40), ("verify", 5))
+
+
+def killed(doing: str, count: int, *words: str) -> list[str]:
+    """What a command did, line by line, until it was killed: when it had done something so many times."""
+    ended = stopped("SIGKILL", doing, count, *words)
+    assert ended.returncode == -9, ended.stderr
+    return [line.partition(":")[0] for line in ended.stderr.splitlines()]
+
+
+def stopped(signal: str, doing: str, count: int, *words: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", _STOPPED, signal, doing, str(count), *words]
+    environment = {**os.environ, **database_of(words)}
+    return subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+
+
+def has_no_jobs(directory: Path) -> bool:
+    if databases.kind() == "sqlite":
+        return not (directory / "nextslot.db").exists()
+    return list(databases.each(directory, "select 1 from jobs")) == []
+
+
+_STOPPED = """
+import os, signal, sys
+from nextslot.cli import progress
+from nextslot.cli.main import main
+from nextslot.store import imports
+
+imports.PIECE_ROWS, progress.EVERY_SECONDS = 5, 0.0
+how, doing, left = getattr(signal, sys.argv[1]), sys.argv[2], int(sys.argv[3])
+note, piece = progress.Rows.note, imports._piece
+
+def count(what):
+    global left
+    left -= what == doing
+    if left == 0:
+        os.kill(os.getpid(), how)
+
+def noted(self, what, *rest):
+    note(self, what, *rest)
+    count(what)
+
+def counted(*given):
+    for row in piece(*given):
+        yield row
+        count("row")
+
+progress.Rows.note, imports._piece = noted, counted
+main(sys.argv[4:])
+"""
+
+
+@pytest.mark.parametrize("is_anew", [False, True])
+def test_it_is_said_that_an_import_went_on_or_began_anew(alone: Terminal, tmp_path: Path, is_anew: bool) -> None:
     everything.make(tmp_path)
     alone("export", str(tmp_path / "all"), "--data", str(tmp_path))
-    target = tmp_path / "target"
+    alone("key", "add", "boss", "--scope", "admin", "--data", str(tmp_path / "other"))
+    alone("export", str(tmp_path / "other.all"), "--data", str(tmp_path / "other"))
+    words = ["import", str(tmp_path / ("other.all" if is_anew else "all")), "--data", str(tmp_path / "target")]
 
-    killed = subprocess.run(
-        [sys.executable, "-c", _KILLED, str(tmp_path / "all"), databases.url(target), str(target)], check=False
+    broken_off = stopped("SIGINT", "verify", 1, "import", str(tmp_path / "all"), *words[2:])
+    said = subprocess.run(
+        [sys.executable, "-c", "from nextslot.cli.main import main; main()", *words],
+        env={**os.environ, **database_of(words)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    left = sorted(one.name for one in target.iterdir())
-    said = alone("import", str(tmp_path / "all"), "--data", str(target))
 
-    assert killed.returncode == -9
-    assert "nextslot.db" not in left
-    assert said.code == 0
-    files = ["nextslot.db", "nextslot.db.lock"] if databases.kind() == "sqlite" else []
-    assert sorted(one.name for one in target.iterdir()) == files
-
-
-_KILLED = """
-import os, signal, sys
-from pathlib import Path
-from nextslot.store.open import load_export
-
-def killed(doing, table, done, rows):
-    if doing == "verify":
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Path(sys.argv[3]).mkdir()
-load_export(Path(sys.argv[1]), sys.argv[2], killed)
-"""
+    assert broken_off.returncode == 130
+    assert "broken off: the same command goes on" in broken_off.stderr
+    assert ("begins anew: it is of another file" in said.stderr) is is_anew
+    assert bool(re.search(r"^imported: .* events, went on after [\d,]+ rows$", said.stdout)) is not is_anew

@@ -1,9 +1,14 @@
 """What the tests of both stores begin with."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from nextslot.store.open import write_export
+from tests import databases, everything, postgres
+from tests.store import moving
 from tests.store.bench import Main, Run, run_with_a_store
 
 
@@ -15,3 +20,38 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
         run_with_a_store(tmp_path, main, threaded=is_threaded)
 
     return run
+
+
+# Moves.
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A SQLite file with some of everything, left by a crash."""
+    directory = tmp_path_factory.mktemp("source")
+    everything.make(directory)
+    return f"sqlite:///{directory}/nextslot.db"
+
+
+@pytest.fixture(scope="module")
+def exported(source: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("exported") / "all.ndjson"
+    write_export(source, target, moving.quietly)
+    return target
+
+
+@pytest.fixture
+def fresh() -> Iterator[str]:
+    """A PostgreSQL database without any table."""
+    name = f"nextslot_move_{os.getpid()}"
+    yield postgres.create(name, "template0")
+    postgres.drop(name)
+
+
+@pytest.fixture(params=databases.kinds())
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where nothing is yet, on each of the two."""
+    if request.param == "postgres":
+        address: str = request.getfixturevalue("fresh")
+        return address
+    return moving.file(tmp_path / "target.db")

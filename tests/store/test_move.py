@@ -3,9 +3,7 @@
 import asyncio
 import gzip
 import hashlib
-import json
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,73 +15,24 @@ from hypothesis import strategies as st
 
 from nextslot import testing
 from nextslot.errors import AlreadyOpen, CommitUnknown, Conflict, SchemaTooNew, StoreError
-from nextslot.store import exports, move, text
+from nextslot.store import exports, imports, move, text
 from nextslot.store.exports import Header, Sum, Summing, Table
 from nextslot.store.open import load_export, open_store, write_export
 from nextslot.store.postgres_session import Session
-from tests import databases, everything, postgres
+from tests import databases, postgres
+from tests.store.moving import (
+    END_THE_OTHERS,
+    Notes,
+    answers,
+    close,
+    file,
+    has_nothing,
+    lines_of,
+    quietly,
+    staged,
+    unseen,
+)
 from tests.support import history, queued_ids, register_handlers
-
-Notes = list[tuple[str, str, int, int]]
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A SQLite file with some of everything, left by a crash."""
-    directory = tmp_path_factory.mktemp("source")
-    everything.make(directory)
-    return f"sqlite:///{directory}/nextslot.db"
-
-
-@pytest.fixture(scope="module")
-def exported(source: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("exported") / "all.ndjson"
-    write_export(source, target, quietly)
-    return target
-
-
-@pytest.fixture
-def fresh() -> Iterator[str]:
-    """A PostgreSQL database without any table."""
-    name = f"nextslot_move_{os.getpid()}"
-    yield postgres.create(name, "template0")
-    postgres.drop(name)
-
-
-@pytest.fixture(params=databases.kinds())
-def empty(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where nothing is yet, on each of the two."""
-    if request.param == "postgres":
-        address: str = request.getfixturevalue("fresh")
-        return address
-    return file(tmp_path / "target.db")
-
-
-def file(path: Path) -> str:
-    return f"sqlite:///{path}"
-
-
-def quietly(doing: str, table: str, done: int, rows: int) -> None:
-    """Nobody watches."""
-
-
-def answers(url: str, sql: str) -> list[tuple[Any, ...]]:
-    """Of plain SQL, as any tool would ask it."""
-    if url.startswith("sqlite"):
-        return list(apsw.Connection(url.removeprefix("sqlite:///")).execute(sql))
-    with psycopg.connect(url) as connection:
-        return connection.execute(sql).fetchall()
-
-
-def has_nothing(url: str) -> bool:
-    if url.startswith("sqlite"):
-        path = Path(url.removeprefix("sqlite:///"))
-        return {one.name for one in path.parent.iterdir() if one.name.startswith(path.name)} <= {path.name + ".lock"}
-    return answers(url, "select 1 from pg_tables where schemaname = 'public'") == []
-
-
-def lines_of(path: Path) -> list[Any]:
-    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
 def written(path: Path, lines: list[Any]) -> Path:
@@ -188,11 +137,6 @@ def test_keys_move_whatever_their_ids_are(empty: str, tmp_path: Path) -> None:
     load_export(tmp_path / "a", empty, quietly)
 
     assert answers(empty, "select key_id, scope from api_keys order by key_id") == [("a", "read"), ("z", "admin")]
-
-
-def close(url: str) -> None:
-    """Opens a database, which makes its tables, and closes it."""
-    asyncio.run(open_store(url, lambda tx: None, threaded=False, synchronous="FULL").close())
 
 
 def test_a_retry_may_come_before_what_it_follows(source: str, empty: str, tmp_path: Path) -> None:
@@ -371,6 +315,96 @@ def test_what_is_no_export_is_said_to_be_none(tmp_path: Path, content: bytes) ->
         load_export(tmp_path / "other", file(tmp_path / "target.db"), quietly)
 
 
+def without_a_schema(lines: list[Any]) -> None:
+    lines[0]["schema"] = "new"
+
+
+def without_columns(lines: list[Any]) -> None:
+    del lines[1]["columns"]
+
+
+def with_other_columns(lines: list[Any]) -> None:
+    lines[1]["columns"][0] = "other"
+
+
+def with_a_row_that_is_none(lines: list[Any]) -> None:
+    lines[2] = {"office_id": "a"}
+
+
+def with_a_row_too_many(lines: list[Any]) -> None:
+    lines[1]["rows"] -= 1
+
+
+def with_other_digests(lines: list[Any]) -> None:
+    lines[-2]["end"]["jobs"]["sha256"] = "0"
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (without_a_schema, "its header names no schema"),
+        (without_columns, "the head of a table is none"),
+        (with_other_columns, r"a table offices that schema \d+ has otherwise"),
+        (with_a_row_that_is_none, "row 1 of offices is none"),
+        (with_a_row_too_many, "a table or the end was expected"),
+        (with_other_digests, "its tables have other digests"),
+    ],
+)
+def test_a_file_that_says_what_cannot_be_is_refused(
+    exported: Path, empty: str, tmp_path: Path, edit: Callable[[list[Any]], None], why: str
+) -> None:
+    lines = lines_of(exported)
+    edit(lines)
+
+    with pytest.raises(StoreError, match=why):
+        load_export(written(tmp_path / "edited", lines), empty, quietly)
+
+    assert has_nothing(empty)
+
+
+def test_a_compressed_file_that_was_changed_is_refused(source: str, tmp_path: Path) -> None:
+    write_export(source, tmp_path / "all.gz", quietly)
+    data = bytearray((tmp_path / "all.gz").read_bytes())
+    data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
+    (tmp_path / "all.gz").write_bytes(data)
+
+    with pytest.raises(StoreError, match=r"damaged: (Error|invalid|CRC)|was cut|no JSON"):
+        load_export(tmp_path / "all.gz", file(tmp_path / "target.db"), quietly)
+
+    assert has_nothing(file(tmp_path / "target.db"))
+
+
+def test_a_file_that_cannot_be_read_or_written_is_named(source: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"none/all cannot be written: No such file"):
+        write_export(source, tmp_path / "none" / "all", quietly)
+    for place in (tmp_path / "none", tmp_path, Path("/proc/self/mem")):
+        with pytest.raises(StoreError, match=f"{place} cannot be read: "):
+            load_export(place, file(tmp_path / "target.db"), quietly)
+
+
+@pytest.mark.parametrize("name", ["maintenance", "import_progress"])
+def test_a_table_that_belongs_to_the_database_itself_is_refused(
+    exported: Path, empty: str, tmp_path: Path, name: str
+) -> None:
+    header, *rest = lines_of(exported)
+    edited = written(tmp_path / "edited", [header, {"table": name, "columns": ["a"], "rows": 1}, ["a"], *rest])
+
+    with pytest.raises(StoreError, match=f"a table {name}, which is never moved"):
+        load_export(edited, empty, quietly)
+
+    assert has_nothing(empty)
+
+
+def test_a_table_that_comes_twice_is_refused(exported: Path, empty: str, tmp_path: Path) -> None:
+    header, *rest = lines_of(exported)
+    stop = 1 + rest[0]["rows"]
+
+    with pytest.raises(StoreError, match="offices has 3 rows where 0 were stored"):
+        load_export(written(tmp_path / "twice", [header, *rest[:stop], *rest]), empty, quietly)
+
+    assert has_nothing(empty)
+
+
 def test_a_table_that_is_missing_is_noticed(exported: Path, empty: str, tmp_path: Path) -> None:
     lines = lines_of(exported)
     start = next(n for n, line in enumerate(lines) if isinstance(line, dict) and line.get("table") == "audit")
@@ -407,7 +441,8 @@ def test_what_a_database_stores_otherwise_than_the_file_has_it_is_noticed(
     assert has_nothing(empty)
 
 
-def test_what_a_trigger_of_somebody_makes_of_a_row_is_noticed(exported: Path, fresh: str) -> None:
+def test_what_somebody_has_attached_to_the_empty_tables_is_not_lost(exported: Path, fresh: str) -> None:
+    """The import has tables of its own, in place of these: a trigger of somebody's would be gone."""
     close(fresh)
     with psycopg.connect(fresh) as connection:
         connection.execute(
@@ -416,10 +451,24 @@ def test_what_a_trigger_of_somebody_makes_of_a_row_is_noticed(exported: Path, fr
             "create trigger theirs before insert on events for each row execute function theirs()"
         )
 
-    with pytest.raises(StoreError, match="what was stored of events is not what the export has"):
+    with pytest.raises(Conflict, match=r"an empty table events with a trigger theirs .*: drop it, and make it again"):
         load_export(exported, fresh, quietly)
 
-    assert answers(fresh, "select 1 from events") == answers(fresh, "select 1 from jobs") == []
+    assert answers(fresh, "select tgname from pg_trigger where tgname = 'theirs'") == [("theirs",)]
+    assert staged(fresh) is None
+
+
+def test_a_view_on_the_empty_tables_is_told_before_anything_is_done(exported: Path, fresh: str) -> None:
+    close(fresh)
+    answers(fresh, "create view theirs as select job_id from jobs")
+    notes: Notes = []
+
+    with pytest.raises(
+        Conflict, match=r"has empty tables that something else needs \(view theirs depends on table jobs"
+    ):
+        load_export(exported, fresh, lambda *note: notes.append(note))
+
+    assert (notes, staged(fresh)) == ([], None)
 
 
 def test_a_row_that_refers_to_nothing_is_refused(exported: Path, empty: str, tmp_path: Path) -> None:
@@ -466,21 +515,6 @@ def test_text_that_PostgreSQL_cannot_have_is_refused_with_its_table(fresh: str, 
     assert has_nothing(fresh)
 
 
-@pytest.mark.parametrize("doing", ["import", "verify"])
-def test_an_import_that_is_broken_off_leaves_nothing_and_can_be_begun_again(
-    exported: Path, empty: str, doing: str
-) -> None:
-    def broken_off(now: str, table: str, done: int, rows: int) -> None:
-        if (now, table) == (doing, "events"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        load_export(exported, empty, broken_off)
-    assert has_nothing(empty)
-
-    assert load_export(exported, empty, quietly).tables["events"] > 100
-
-
 def test_a_connection_that_is_lost_on_the_way_leaves_nothing(exported: Path, fresh: str) -> None:
     def lost(doing: str, table: str, done: int, rows: int) -> None:
         if table == "jobs":
@@ -489,13 +523,8 @@ def test_a_connection_that_is_lost_on_the_way_leaves_nothing(exported: Path, fre
     with pytest.raises(StoreError, match=r"the database nextslot_move_\d+ on .*: the database did not take it"):
         load_export(exported, fresh, lost)
 
-    assert has_nothing(fresh)
-
-
-END_THE_OTHERS = (
-    "select pg_terminate_backend(pid, 5000) from pg_stat_activity "
-    "where datname = current_database() and pid <> pg_backend_pid()"
-)
+    assert unseen(fresh)
+    assert load_export(exported, fresh, quietly).resumed_rows > 0
 
 
 def test_a_connection_that_is_lost_during_the_commit_is_said_to_be_so(
@@ -506,19 +535,28 @@ def test_a_connection_that_is_lost_during_the_commit_is_said_to_be_so(
         with pytest.raises(CommitUnknown, match="as a whole or not at all; import again, which is refused if it is"):
             load_export(exported, fresh, quietly)
 
-    assert has_nothing(fresh)
-    load_export(exported, fresh, quietly)
+    assert unseen(fresh)
+    moved = load_export(exported, fresh, quietly)
+    assert moved.resumed_rows == moved.rows
 
 
-def test_a_limit_for_short_statements_is_not_for_a_move(exported: Path, fresh: str) -> None:
+def test_a_limit_for_short_statements_is_not_for_a_move(
+    exported: Path, fresh: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = answers(fresh, "select current_database()")[0][0]
     postgres.admin().execute(f"alter database {name} set statement_timeout = 1000")
+    pieces = imports._piece
+    slow = iter(["select pg_sleep(1.2)"])  # The server's own clock is what counts.
 
-    def take_long(doing: str, table: str, done: int, rows: int) -> None:
-        if (doing, table) == ("import", "jobs"):
-            postgres.admin().execute("select pg_sleep(1.2)")  # The server's own clock is what counts.
+    def take_long(*given: Any) -> Iterator[list[Any]]:
+        for row in pieces(*given):
+            yield row
+            for statement in slow:
+                postgres.admin().execute(statement)
 
-    assert load_export(exported, fresh, take_long).tables["jobs"] > 50
+    monkeypatch.setattr(imports, "_piece", take_long)
+
+    assert load_export(exported, fresh, quietly).tables["jobs"] > 50
 
 
 def test_an_export_that_is_broken_off_leaves_no_file(source: str, tmp_path: Path) -> None:

@@ -94,18 +94,27 @@ def import_(
     config: File = None,
     database: Database = None,
 ) -> None:
-    """Fill an empty database with what was exported, from SQLite or PostgreSQL: whole and verified, or not at all."""
+    """Fill an empty database with what was exported, from SQLite or PostgreSQL: whole and verified, or not at all.
+
+    One that was broken off goes on where it was: run it again.
+    """
     from .. import admin
 
     data.mkdir(parents=True, exist_ok=True)
-    with Rows() as rows:
-        moved = admin.import_from(configuration(data, config, store__url=database), file, rows.note)
-    _show_move(is_json, "imported", moved, rows)
+    try:
+        with Rows() as rows:
+            moved = admin.import_from(configuration(data, config, store__url=database), file, rows.note)
+    except KeyboardInterrupt:
+        output.remark("broken off: the same command goes on")
+        raise
+    went_on = f", went on after {moved.resumed_rows:,} rows" if moved.resumed_rows else ""
+    _show_move(is_json, "imported", moved, rows, went_on, resumed_rows=moved.resumed_rows)
 
 
-def _show_move(is_json: bool, done: str, moved: "Moved", rows: Rows) -> None:
+def _show_move(is_json: bool, done: str, moved: "Moved", rows: Rows, how: str = "", **more: int) -> None:
     found = {"rows": moved.rows, "seconds": round(rows.seconds, 1), "tables": moved.tables, "findings": moved.findings}
-    lines = [f"{done}: {moved.rows} rows, {moved.tables['jobs']} jobs, {moved.tables['events']} events"]
+    found |= more
+    lines = [f"{done}: {moved.rows} rows, {moved.tables['jobs']} jobs, {moved.tables['events']} events{how}"]
     lines += [f"as it was before, not in order: {problem}" for problem in moved.findings]
     _show(is_json, {done: True, **found}, "\n".join(lines))
 

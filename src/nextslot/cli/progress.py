@@ -13,7 +13,7 @@ class Rows:
 
     def __init__(self) -> None:
         self._began = time.monotonic()
-        self._told = self._began
+        self._told = self._noted = self._since = self._began
         self._total = 0
         self._last = ("", "", 0)
         self.seconds = 0.0
@@ -29,13 +29,22 @@ class Rows:
             sys.stderr.write("\n")
 
     def note(self, doing: str, table: str, done: int, rows: int) -> None:
-        before = self._last[2] if self._last[:2] == (doing, table) else 0
-        self._total += done - before
-        self._last = (doing, table, done)
         now = time.monotonic()
+        self._count(doing, table, done)
         if now - self._told >= EVERY_SECONDS:
             self._told = now
-            self._tell(f"{doing}: {table} {done:,} of {rows:,}, {self._total / (now - self._began):,.0f} rows/s")
+            speed = self._total / max(now - self._since, 0.001)
+            self._tell(f"{doing}: {table} {done:,} of {rows:,}, {speed:,.0f} rows/s")
+        self._noted = now
+
+    def _count(self, doing: str, table: str, done: int) -> None:
+        """By what is being done. What is passed over of a table is not counted with what is then done of it."""
+        last_doing, last_table, last_done = self._last
+        if doing != last_doing:
+            self._total, self._since = 0, self._noted
+        goes_on = table == last_table and last_doing in (doing, "skip")
+        self._total += done - last_done if goes_on else done
+        self._last = (doing, table, done)
 
     def _tell(self, text: str) -> None:
         is_terminal = sys.stderr.isatty()

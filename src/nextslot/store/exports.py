@@ -15,16 +15,19 @@ The same rows give the same bytes: no time and no name of a machine is in it.
 import gzip
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import orjson
 
 from ..errors import SchemaTooNew, StoreError
 from . import offline
+
+T = TypeVar("T")
 
 FORMAT = "nextslot-export"
 VERSION = 1
@@ -33,6 +36,14 @@ COMPRESSION = 1
 
 _GZIP = b"\x1f\x8b"
 _BEGIN = b'{"format":"nextslot-export"'
+
+
+class Unreadable(StoreError):
+    """The file does not answer: it may be read another time."""
+
+
+class Unfit(StoreError):
+    """The file is no export, or not a whole one, or says what cannot be: nothing will come of it as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +75,16 @@ class Summing:
     """Counts lines and takes their digest, page by page."""
 
     def __init__(self) -> None:
-        self._rows = 0
+        self.rows = 0
         self._digest = hashlib.sha256()
 
     def add(self, lines: bytes, rows: int) -> None:
-        self._rows += rows
+        self.rows += rows
         self._digest.update(lines)
 
     @property
     def sum(self) -> Sum:
-        return Sum(self._rows, self._digest.hexdigest())
+        return Sum(self.rows, self._digest.hexdigest())
 
 
 def line(value: object) -> bytes:
@@ -140,7 +151,10 @@ class Reader:
         self._file = file
         self._all = hashlib.sha256()
         self._sums: dict[str, Sum] = {}
+        self._reading = Summing()
         self._next: dict[str, Any] = {}
+        # How many bytes were read.
+        self.position = 0
         self.header = self._header()
         self._advance()
 
@@ -148,27 +162,46 @@ class Reader:
         """Each table; its rows are to be read before the next is asked for."""
         while "table" in self._next:
             found = self._table()
-            self._sums[found.name] = Sum(0, hashlib.sha256().hexdigest())
+            self._reading = Summing()
             yield found
-            if self._sums[found.name].rows != found.rows:
+            if self._reading.rows != found.rows:
                 raise self._damaged(f"{found.name} has other rows than it says")
+            self._sums[found.name] = self._reading.sum
             self._advance()
 
+    @property
+    def done(self) -> int:
+        """Rows of this table that were read, or passed over."""
+        return self._reading.rows
+
+    @property
+    def digest(self) -> str:
+        """Of everything up to here."""
+        return self._all.hexdigest()
+
     def rows(self, table: Table) -> Iterator[list[Any]]:
-        digest = hashlib.sha256()
-        for number in range(table.rows):
+        """Those that are left of it."""
+        while self.done < table.rows:
             text = self._line()
-            digest.update(text)
+            self._reading.add(text, 1)
             row = self._parsed(text)
             if not isinstance(row, list) or len(row) != len(table.columns):
-                raise self._damaged(f"row {number + 1} of {table.name} is none")
+                raise self._damaged(f"row {self.done} of {table.name} is none")
             yield row
-        self._sums[table.name] = Sum(table.rows, digest.hexdigest())
+
+    def pass_over(self, rows: int) -> None:
+        """So many rows are not looked at; but what they come to is."""
+        lines = self._guarded(lambda: list(islice(self._file, rows)))
+        if len(lines) < rows or not lines[-1].endswith(b"\n"):
+            raise self._cut()
+        text = b"".join(lines)
+        self._note(text)
+        self._reading.add(text, rows)
 
     def end(self) -> tuple[dict[str, Sum], list[str]]:
         """What the tables come to, and what the doctor said of them; only of a file that is whole and unchanged."""
         whole = self._all.hexdigest()  # Of all lines but the last, which says it.
-        if self._parsed(self._line()) != {"sha256": whole} or self._read(1):
+        if self._parsed(self._line()) != {"sha256": whole} or self._guarded(lambda: self._file.read(1)):
             raise self._damaged("its digest is another")
         ends = {name: {"rows": one.rows, "sha256": one.sha256} for name, one in self._sums.items()}
         if self._next.get("end") != ends:
@@ -178,7 +211,7 @@ class Reader:
     def _header(self) -> Header:
         found = self._parsed(self._line())
         if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise StoreError(f"{self._path} is no export of nextslot")
+            raise Unfit(f"{self._path} is no export of nextslot")
         release = str(found.get("release"))
         if found.get("version") != VERSION:
             raise SchemaTooNew(
@@ -202,21 +235,25 @@ class Reader:
         self._next = found
 
     def _line(self) -> bytes:
-        text = self._read(None)
+        text = self._guarded(self._file.readline)
         if not text.endswith(b"\n"):
             raise self._cut()
-        self._all.update(text)
+        self._note(text)
         return text
 
-    def _read(self, count: int | None) -> bytes:
+    def _note(self, text: bytes) -> None:
+        self._all.update(text)
+        self.position += len(text)
+
+    def _guarded(self, read: Callable[[], T]) -> T:
         try:
-            return self._file.readline() if count is None else self._file.read(count)
+            return read()
         except EOFError:
             raise self._cut() from None
         except (gzip.BadGzipFile, zlib.error) as error:
             raise self._damaged(str(error)) from None
         except OSError as error:
-            raise StoreError(f"{self._path} cannot be read: {error.strerror or error}") from error
+            raise _unreadable(self._path, error) from error
 
     def _parsed(self, text: bytes) -> Any:
         try:
@@ -224,11 +261,11 @@ class Reader:
         except orjson.JSONDecodeError:
             raise self._damaged("a line of it is no JSON") from None
 
-    def _cut(self) -> StoreError:
-        return StoreError(f"{self._path} ends in the middle: it was cut; export again, or copy it again")
+    def _cut(self) -> Unfit:
+        return Unfit(f"{self._path} ends in the middle: it was cut; export again, or copy it again")
 
-    def _damaged(self, why: str) -> StoreError:
-        return StoreError(f"{self._path} is damaged: {why}; export again, or copy it again")
+    def _damaged(self, why: str) -> Unfit:
+        return Unfit(f"{self._path} is damaged: {why}; export again, or copy it again")
 
 
 def is_export(path: Path) -> bool:
@@ -246,11 +283,18 @@ def opened(path: Path) -> Iterator[Reader]:
     try:
         plain = path.open("rb")
     except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise _unreadable(path, error) from error
     with plain:
-        is_packed = plain.peek(2)[:2] == _GZIP
+        try:
+            is_packed = plain.peek(2)[:2] == _GZIP
+        except OSError as error:
+            raise _unreadable(path, error) from error
         if is_packed:
             with gzip.GzipFile(fileobj=plain, mode="rb") as packed:
                 yield Reader(path, packed)  # type: ignore[arg-type]
         else:
             yield Reader(path, plain)
+
+
+def _unreadable(path: Path, error: OSError) -> Unreadable:
+    return Unreadable(f"{path} cannot be read: {error.strerror or error}")

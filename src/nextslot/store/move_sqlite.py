@@ -1,6 +1,6 @@
 """Moves of a SQLite file: out of one that no scheduler has, and into one that gets its name when all is in it.
 
-Called by `admin`; what is moved is in `move.py`.
+Called by `admin`; what is moved is in `move.py`, and how a file is filled in `imports.py`.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 
 from ..errors import Conflict, StoreError
-from . import exports, move, offline
+from . import exports, imports, move, offline
 from .exports import Table
 from .move import Moved, Progress
 from .sqlite import ROWS_AT_ONCE, SqliteTx, connect, connect_reader, migrate, translated
@@ -31,37 +31,63 @@ def load(source: Path, path: Path, progress: Progress) -> Moved:
     """Imports into a file beside, which takes the place of the empty one or of none when it is whole and verified."""
     path = path.resolve()  # Whatever link leads to it, the file is one.
     part = path.with_name(path.name + ".import")
-    with exports.opened(source) as reader, offline.locked(path):
-        _refuse_unless_empty(path)
-        _remove(part)
-        try:
-            with _staged(part) as target:
-                moved = move.load(reader, target, progress)
-            if found := offline.damage(part):
-                raise StoreError(f"what was imported is not sound: {found[0].problem}")
-            _remove(path)
-            offline.put(part, path)
-        finally:
-            _remove(part)
-    return moved
+    if exports.is_export(part):
+        raise StoreError(f"{part} is in the way: an import is put together under this name, so give the export another")
+    try:
+        with offline.locked(path):
+            _refuse_unless_empty(path)
+            with contextlib.closing(_Staging(part, path)) as staging:
+                return imports.load(source, staging, progress)
+    except apsw.Error as error:
+        raise translated(error) from error
 
 
-class _Staged:
-    """A file that nobody knows of yet: it needs no journal, since half of it is thrown away."""
+class _Staging:
+    """A file that nobody knows of yet."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
-        self._connection = connection
-        self.tx: Tx = SqliteTx(connection)
+    def __init__(self, part: Path, path: Path) -> None:
+        self._part = part
+        self._path = path
+        self._open: apsw.Connection | None = None
 
-    def prepare(self, schema: int) -> None:
+    @property
+    def _connection(self) -> apsw.Connection:
+        if self._open is None:
+            self._open = connect(self._part, "NORMAL")
+            # A journal of what was there before, which is little while rows are only added: through a log as a
+            # scheduler has it, each would be written twice. It costs no more than no journal at all (measured).
+            self._open.pragma("journal_mode", "truncate")
+            self._open.pragma("cache_size", -262144)  # 256 MiB: thirty indexes are filled at once.
+            # A retry may come before what it follows: references are looked at when all rows are there.
+            self._open.pragma("foreign_keys", False)
+        return self._open
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    @property
+    def tx(self) -> Tx:
+        return SqliteTx(self._connection)
+
+    def is_there(self) -> bool:
+        return self._part.exists()
+
+    def make(self, schema: int) -> None:
+        self.begin()
         migrate(self._connection, schema)
-        self._connection.execute("begin")
-        # A retry may come before what it follows: references are looked at when all rows are there.
-        self._connection.pragma("defer_foreign_keys", True)
+
+    def begin(self) -> None:
+        self._connection.execute("begin immediate")
+
+    def execute(self, sql: str) -> None:
+        self._connection.execute(sql)
 
     def load(self, table: Table, rows: Iterator[list[Any]]) -> None:
         row = f"({', '.join('?' * len(table.columns))})"
-        into = f"insert into {table.name} ({', '.join(table.columns)}) values "
+        # What is refused ends the transaction: see `text.sqlite_statement`.
+        into = f"insert or rollback into {table.name} ({', '.join(table.columns)}) values "
         many = into + ", ".join([row] * ROWS_AT_ONCE)
         while page := list(islice(rows, ROWS_AT_ONCE)):
             if len(page) == ROWS_AT_ONCE:
@@ -69,46 +95,52 @@ class _Staged:
             else:
                 self._connection.executemany(into + row, page)
 
-    def loaded(self) -> None:
+    def commit(self) -> None:
         self._connection.execute("commit")
+
+    def settle(self) -> None:
+        self.close()
+        if found := offline.damage(self._part):
+            raise StoreError(f"what was imported is not sound: {found[0].problem}")
+        self._connection.pragma("foreign_keys", True)
+        self.begin()
 
     def upgrade(self) -> None:
         migrate(self._connection)
 
+    def put_in_place(self) -> None:
+        self.commit()
+        # One file, with nothing beside it that would be left behind.
+        if self._connection.pragma("journal_mode", "delete") != "delete":
+            raise StoreError(f"somebody else has {self._part} open")
+        self.close()
+        _remove(self._path)
+        offline.put(self._part, self._path)
 
-@contextlib.contextmanager
-def _staged(part: Path) -> Iterator[_Staged]:
-    try:
-        connection = connect(part, "OFF")
-        try:
-            connection.pragma("journal_mode", "off")
-            connection.pragma("cache_size", -262144)  # 256 MiB: thirty indexes are filled at once.
-            yield _Staged(connection)
-        finally:
-            connection.close()
-    except apsw.Error as error:
-        raise translated(error) from error
+    def discard(self) -> None:
+        self.close()
+        _remove(self._part)
+
+    def translated(self, error: BaseException) -> BaseException:
+        return translated(error)
 
 
 def _refuse_unless_empty(path: Path) -> None:
     """Also another program's file is not to be lost."""
     if not path.exists():
         return
+    connection = connect_reader(path)
     try:
-        connection = connect_reader(path)
-        try:
-            names = [str(name) for (name,) in connection.execute("select name from sqlite_master where type = 'table'")]
-            if names and "schema_migrations" not in names:
-                raise Conflict(f"{path} is a database of something else: name another data directory")
-            for name in names:
-                if name not in move.NOT_MOVED and connection.execute(f"select exists (select 1 from {name})").get:
-                    raise move.not_empty(name)
-        finally:
-            connection.close()
-    except apsw.Error as error:
-        raise translated(error) from error
+        names = [str(name) for (name,) in connection.execute("select name from sqlite_master where type = 'table'")]
+        if names and "schema_migrations" not in names:
+            raise Conflict(f"{path} is a database of something else: name another data directory")
+        for name in names:
+            if name not in move.NOT_MOVED and connection.execute(f"select exists (select 1 from {name})").get:
+                raise move.not_empty(name)
+    finally:
+        connection.close()
 
 
 def _remove(path: Path) -> None:
-    for name in (path.name, *(path.name + companion for companion in offline.COMPANIONS)):
+    for name in (path.name, *(path.name + companion for companion in (*offline.COMPANIONS, "-journal"))):
         path.with_name(name).unlink(missing_ok=True)

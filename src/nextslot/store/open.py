@@ -77,7 +77,7 @@ def write_export(url: str, target: Path, progress: Progress) -> Moved:
 
 
 def load_export(source: Path, url: str, progress: Progress) -> Moved:
-    """The way back, into an empty database: whole and verified, or not at all."""
+    """The way back, into an empty database: whole and verified, or not at all; what was broken off goes on."""
     path = sqlite_path(url)
     if path is not None:
         return move_sqlite.load(source, path, progress)

@@ -172,12 +172,15 @@ class Keys:
     leading: int
     # Held by the one process that is this node.
     node: int
+    # Where an import is put together.
+    staging: str
 
     @classmethod
     def of(cls, schema: int, node: str) -> "Keys":
         key = (0x6E73 << 40) | (schema << 8)
         named = int.from_bytes(hashlib.sha256(f"{schema} {node}".encode()).digest()[:6])
-        return cls(f"nextslot_{schema}", key | 1, key | 2, key | 3, (0x6E74 << 48) | named)
+        staging = f"nextslot_import_{schema}"
+        return cls(f"nextslot_{schema}", key | 1, key | 2, key | 3, (0x6E74 << 48) | named, staging)
 
     @property
     def lead_sql(self) -> str:

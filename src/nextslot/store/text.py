@@ -199,6 +199,12 @@ def migrations() -> Sequence[tuple[int, str, str]]:
     return sorted(found)
 
 
+def rules() -> frozenset[str]:
+    """The names of all rules that a schema file ever made."""
+    made = [statement for _, _, schema in migrations() for statement in _split(schema)]
+    return frozenset(_rule(statement)["name"] for statement in made if statement.startswith("rule "))
+
+
 def for_sqlite(schema: str) -> Iterator[str]:
     """The statements of a schema file as SQLite wants them."""
     for statement in _split(schema):
