@@ -1,6 +1,7 @@
 """Mutation testing: would a test notice, if this line were wrong? One mutant after the other, each in a process.
 
     uv run python scripts/mutate.py map                          # once: which tests reach which lines (minutes)
+    uv run python scripts/mutate.py map tests/pure               # again for these, and the rest stays as it was
     uv run python scripts/mutate.py run lifecycle.py policy      # every mutant of these
     uv run python scripts/mutate.py run engine --sample 300      # of so many, drawn by --seed
 
@@ -57,34 +58,39 @@ class Case(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("map")
+    mapping = commands.add_parser("map")
+    mapping.add_argument("tests", nargs="*", help="files or folders of tests (all that are of use)")
     run = commands.add_parser("run")
     run.add_argument("parts", nargs="+", help="files or folders of src/nextslot")
     run.add_argument("--sample", type=int, help="how many of all (all)")
     run.add_argument("--seed", type=int, default=1)
     run.add_argument("--only", nargs="+", help="lines, as FILE:LINE")
+    run.add_argument("--also", nargs="+", default=[], help="test files that are run too, whatever the map says")
     options = parser.parse_args()
     os.chdir(ROOT)
     os.environ["NEXTSLOT_TEST_DATABASE"] = "sqlite"
     if options.command == "map":
-        return make_map()
+        return make_map(options.tests)
     found = list(cases(options.parts, options.sample, options.seed, options.only))
-    tests = sorted({test.partition("::")[0] for case in found for test in case.tests})
+    tests = sorted({test.partition("::")[0] for case in found for test in case.tests} | set(options.also))
     quietly = ["-o", "addopts=--import-mode=importlib", "-p", "no:terminal", "-p", "no:cacheprovider"]
-    return int(pytest.main([*quietly, *tests], plugins=[Judge(found)]))
+    return int(pytest.main([*quietly, *tests], plugins=[Judge(found, options.also)]))
 
 
 # Which tests reach a line.
 
 
-def make_map() -> int:
+def make_map(some: Sequence[str]) -> int:
     WORK.mkdir(parents=True, exist_ok=True)
+    earlier = list(WORK.glob("times-*.xml")) if some else []
+    times = WORK / f"times-{len(earlier)}.xml"
     settings = WORK / "settings.ini"
     settings.write_text(
         f"[run]\nsource_pkgs = nextslot.lifecycle, nextslot.policy, nextslot.engine\ndata_file = {WORK / 'coverage'}\n"
     )
-    pytest = [sys.executable, "-m", "pytest", *TESTS, "-p", "no:cacheprovider", f"--junitxml={WORK / 'times.xml'}"]
-    return subprocess.call([*pytest, "--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="])
+    pytest = [sys.executable, "-m", "pytest", *(some or TESTS), "-p", "no:cacheprovider", f"--junitxml={times}"]
+    coverage = ["--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
+    return subprocess.call([*pytest, *coverage, *(["--cov-append"] if some else [])])
 
 
 def read_map() -> tuple[Reach, Mapping[str, float]]:
@@ -101,9 +107,10 @@ def read_map() -> tuple[Reach, Mapping[str, float]]:
         for file in data.measured_files()
     }
     seconds = {}
-    for case in xml.etree.ElementTree.parse(WORK / "times.xml").iter("testcase"):
-        path, name = case.get("classname", "").replace(".", "/"), case.get("name", "")
-        seconds[f"{path}.py::{name}"] = float(case.get("time", "0"))
+    for times in sorted(WORK.glob("times-*.xml")):
+        for case in xml.etree.ElementTree.parse(times).iter("testcase"):
+            path, name = case.get("classname", "").replace(".", "/"), case.get("name", "")
+            seconds[f"{path}.py::{name}"] = float(case.get("time", "0"))
     return reach, seconds
 
 
@@ -144,13 +151,16 @@ def _first(tests: Sequence[str], seconds: Mapping[str, float], breadth: Mapping[
 class Judge:
     """A plugin of pytest that runs mutants where it would have run its tests."""
 
-    def __init__(self, found: Sequence[Case]) -> None:
+    def __init__(self, found: Sequence[Case], also: Sequence[str] = ()) -> None:
         self._cases = found
+        self._also = also
         self._is_child = False
         self._items: dict[str, pytest.Item] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._items = {item.nodeid: item for item in session.items}
+        others = [test for test in self._items if test.partition("::")[0] in self._also]
+        self._cases = [case._replace(tests=[*case.tests, *others]) for case in self._cases]
         self._code = Code()
         gc.freeze()  # Else each fork would look through all of it, and copy it.
         self._refuse_what_fails_anyway()

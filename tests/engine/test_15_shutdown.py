@@ -118,6 +118,21 @@ def test_who_waits_for_a_job_that_does_not_end_is_told(tmp_path: Path) -> None:
     testing.run(body())
 
 
+def test_a_stopped_scheduler_does_nothing_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        scheduler = await started(tmp_path)
+        job = await scheduler.submit("work", scheduled_for=scheduler._clock.now().after(100))
+        await scheduler.stop()
+        caplog.clear()
+
+        await asyncio.sleep(1000)
+
+        assert caplog.records == []
+        assert stored_states(tmp_path) == {job.job_id: "QUEUED"}
+
+    testing.run(body())
+
+
 def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
     async def body() -> list[Job]:
         scheduler = await started(tmp_path)
