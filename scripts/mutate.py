@@ -24,7 +24,7 @@ import time
 import types
 import xml.etree.ElementTree
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -125,20 +125,31 @@ def cases(parts: Sequence[str], sample: int | None, seed: int, only: Sequence[st
     if only is not None:
         found = [one for one in found if f"{one[0].relative_to(PACKAGE)}:{one[1].line}" in only]
     chosen = found if sample is None else random.Random(seed).sample(found, min(sample, len(found)))
+    depths = {
+        file: Counter(test for tests in reach.get(str(file), {}).values() for test in tests)
+        for file in {file for file, _ in chosen}
+    }
     for file, mutant in chosen:
         tests = reach.get(str(file), {}).get(mutant.line, [])
-        yield Case(file, mutant, _first(tests, seconds, breadth))
+        yield Case(file, mutant, _first(tests, seconds, breadth, depths[file]))
 
 
-def _first(tests: Sequence[str], seconds: Mapping[str, float], breadth: Mapping[str, int]) -> list[str]:
-    """Pure and quick ones, and some that reach little else; then any others, as far as there is time."""
-    is_pure = {test: test.startswith("tests/pure") for test in tests}
-    ordered = sorted(tests, key=lambda test: (not is_pure[test], seconds.get(test, 0.1) > 0.3, breadth[test]))
-    others = ordered[MOST_TESTS // 2 :]
+def _first(
+    tests: Sequence[str], seconds: Mapping[str, float], breadth: Mapping[str, int], depth: Mapping[str, int]
+) -> list[str]:
+    """Pure and quick ones that reach little else, or much of this file; then any others, as far as there is time."""
+
+    def few_by(particular: Callable[[str], int]) -> list[str]:
+        def how_soon(test: str) -> tuple[bool, bool, int]:
+            return not test.startswith("tests/pure"), seconds.get(test, 0.1) > 1, particular(test)
+
+        return sorted(tests, key=how_soon)[: MOST_TESTS // 4]
+
+    others = list(tests)
     random.Random(len(others)).shuffle(others)
     first: list[str] = []
     left = MOST_SECONDS
-    for test in [*ordered[: MOST_TESTS // 2], *others]:
+    for test in dict.fromkeys([*few_by(lambda test: -depth[test]), *few_by(lambda test: breadth[test]), *others]):
         if len(first) < MOST_TESTS and seconds.get(test, 0.1) <= left:
             first.append(test)
             left -= seconds.get(test, 0.1)

@@ -451,6 +451,7 @@ def test_a_caller_hears_its_place_progress_and_output_as_they_come(tmp_path: Pat
         ({"job_type": "nonsense"}, UnknownJobType),
         ({"job_type": "work", "params": {"seconds": "x"}}, Invalid),
         ({"job_type": "work", "wait_timeout_seconds": "soon"}, Invalid),
+        ({"job_type": "work", "wait_timeout_seconds": -0.5}, Invalid),
         ({"job_type": "work", "timeout_seconds": -1}, Invalid),
         ({"job_type": "work", "direct_id": ""}, Invalid),
         ({"job_type": "work", "colour": "red"}, Invalid),

@@ -13,6 +13,7 @@ from nextslot import Job, NewJob, Scheduler, testing
 from nextslot.engine import recovery
 from nextslot.engine.recovery import Recovered
 from nextslot.errors import AlreadyOpen
+from nextslot.policy.webhooks import JOB_EVENTS
 from tests import databases
 from tests.support import Steps, assert_counters, database, history, new_scheduler
 
@@ -131,16 +132,19 @@ def test_4_5_a_run_that_had_ended_as_cancelled_closes_its_job_and_is_not_retried
 
 
 @pytest.mark.parametrize(
-    ("finish", "heard"),
+    ("finish", "heard", "heard_in_old_words"),
     [
-        ("status = 'COMPLETED'", ["job.run.completed"]),
-        ("status = 'FAILED', failure_kind = 'error'", ["job.run.failed"]),
-        ("status = 'FAILED', failure_kind = 'invalid'", ["job.run.failed", "job.failed_permanently"]),
+        ("status = 'COMPLETED'", ["job.run.completed"], ["succeeded"]),
+        ("status = 'FAILED', failure_kind = 'error'", ["job.run.failed"], []),
+        ("status = 'FAILED', failure_kind = 'invalid'", ["job.failed_permanently", "job.run.failed"], ["failed"]),
     ],
 )
-def test_4_5_what_the_last_life_did_not_tell_is_told_by_the_next(tmp_path: Path, finish: str, heard: list[str]) -> None:
-    events = ["job.run.completed", "job.run.failed", "job.failed_permanently"]
-    webhook = {"url": "http://example.com/hook", "events": events}
+@pytest.mark.parametrize("is_old", [False, True])
+def test_4_5_what_the_last_life_did_not_tell_is_told_by_the_next(
+    tmp_path: Path, finish: str, heard: list[str], heard_in_old_words: list[str], is_old: bool
+) -> None:
+    own = {"format": "legacy"} if is_old else {"events": list(JOB_EVENTS)}
+    webhook = {"url": "http://example.com/hook", **own}
     after_crash(tmp_path, lambda scheduler: scheduler.submit("stubborn", webhook=webhook))
     by_hand(tmp_path, f"update runs set {finish}, finished_at = started_at + 7")
     box = testing.Mailbox()
@@ -150,7 +154,8 @@ def test_4_5_what_the_last_life_did_not_tell_is_told_by_the_next(tmp_path: Path,
             await asyncio.sleep(1)
 
     testing.run(body())
-    assert sorted(message.content["event"] for message in box.messages) == sorted(heard)
+    told = sorted(message.content["event"] for message in box.messages)
+    assert told == (heard_in_old_words if is_old else heard)
 
 
 def test_a_run_whose_time_had_passed_too_is_a_crash(tmp_path: Path) -> None:
@@ -212,6 +217,8 @@ def test_4_4_a_missing_decision_goes_by_the_kind_of_the_failure(
 
     async def check(scheduler: Scheduler) -> None:
         assert (await scheduler.job(job.job_id)).decision == decision
+        told = [event.details for event in await history(scheduler) if event.type == "job_failed_permanently"]
+        assert told == ([{"failure_kind": kind, "error": "x"}] if decision == "permanent" else [])
 
     recovered(tmp_path, check)
 

@@ -55,7 +55,7 @@ class Estimate:
 
     def _after(self, elapsed: float) -> float:
         longer = [sample for sample in self.samples if sample > elapsed]
-        if len(longer) >= FAIR_RUNS or (longer and self.deviation == 0) or (longer and elapsed <= 0):
+        if len(longer) >= FAIR_RUNS or (longer and elapsed <= 0):
             return fmean(longer) - elapsed
         if not self.samples and elapsed < self.seconds:
             return self.seconds - elapsed
