@@ -16,8 +16,9 @@ from nextslot.faces.access import actor
 from nextslot.model import Actor
 from nextslot.policy.webhooks import LEGACY_EVENTS
 from nextslot.testing import Mailbox, Message
+from tests import databases
 from tests.engine.test_cost import HAND_OVER, transactions
-from tests.support import history, new_scheduler, with_scheduler
+from tests.support import eventually, history, new_scheduler, with_scheduler
 
 HOOK = "http://example.com/hook"
 OTHER = "http://example.com/other"
@@ -382,6 +383,21 @@ def test_CON_004_a_legacy_webhook_hears_the_old_words(
         assert told(box) == heard
 
     with_scheduler(tmp_path, main, sender=box)
+
+
+def test_CON_004_a_legacy_webhook_hears_with_which_code_and_error_a_command_ended(tmp_path: Path, box: Mailbox) -> None:
+    async def main() -> None:
+        scheduler = Scheduler(databases.url(tmp_path), data=tmp_path, sender=box)
+        scheduler.job_types.add_command("exits", ["sh", "-c", "exit 3"])
+        async with asyncio.timeout(30), scheduler:
+            job = await scheduler.submit("exits", webhook=legacy(), retry_policy={"max_attempts": 0})
+            ended = await scheduler.wait(job.job_id)
+            await eventually(lambda: box.messages)
+
+        content = box.messages[0].content
+        assert (content["event"], content["exit_code"], content["error"]) == ("failed", 3, ended.error)
+
+    asyncio.run(main())
 
 
 def test_CON_004_a_legacy_webhook_does_not_hear_of_a_cancel(tmp_path: Path, box: Mailbox) -> None:

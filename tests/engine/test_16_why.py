@@ -68,7 +68,7 @@ def test_a_dependent_says_what_became_of_each_prerequisite_US_JS01(tmp_path: Pat
         await asyncio.sleep(1)
         made["running"] = await scheduler.submit("work", {"seconds": 100}, office_id="o", title="the long one")
         await scheduler.submit("work", {"seconds": 100}, office_id="o")
-        made["queued"] = await scheduler.submit("work", office_id="o")
+        made["queued"] = await scheduler.submit("work", office_id="o", scheduled_for=NOW)
         made["waiting"] = await scheduler.submit("work", office_id="o", scheduled_for=NOW.after(1000))
         made["cancelled"] = await scheduler.submit("work", office_id="o")
         await scheduler.cancel(made["cancelled"].job_id)
