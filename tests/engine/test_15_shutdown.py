@@ -280,6 +280,8 @@ def test_work_that_says_how_long_its_end_may_take_has_so_much_longer(tmp_path: P
 
         assert await scheduler.stop(grace_seconds=0)
 
+        assert asyncio.get_running_loop().time() == pytest.approx(STOP_GRACE_SECONDS + 25, abs=0.1)
+
     testing.run(body())
 
 
