@@ -1,6 +1,7 @@
 """Mutation testing: would a test notice, if this line were wrong? One mutant after the other, each in a process.
 
     uv run python scripts/mutate.py map                          # once: which tests reach which lines (minutes)
+    uv run python scripts/mutate.py map tests/pure               # again for these, and the rest stays as it was
     uv run python scripts/mutate.py run lifecycle.py policy      # every mutant of these
     uv run python scripts/mutate.py run engine --sample 300      # of so many, drawn by --seed
 
@@ -12,6 +13,7 @@ a fork of that process in which one function has got other code. So only what is
 import argparse
 import functools
 import gc
+import importlib
 import json
 import os
 import random
@@ -23,7 +25,7 @@ import time
 import types
 import xml.etree.ElementTree
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,34 +59,39 @@ class Case(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("map")
+    mapping = commands.add_parser("map")
+    mapping.add_argument("tests", nargs="*", help="files or folders of tests (all that are of use)")
     run = commands.add_parser("run")
     run.add_argument("parts", nargs="+", help="files or folders of src/nextslot")
     run.add_argument("--sample", type=int, help="how many of all (all)")
     run.add_argument("--seed", type=int, default=1)
     run.add_argument("--only", nargs="+", help="lines, as FILE:LINE")
+    run.add_argument("--also", nargs="+", default=[], help="test files that are run too, whatever the map says")
     options = parser.parse_args()
     os.chdir(ROOT)
     os.environ["NEXTSLOT_TEST_DATABASE"] = "sqlite"
     if options.command == "map":
-        return make_map()
+        return make_map(options.tests)
     found = list(cases(options.parts, options.sample, options.seed, options.only))
-    tests = sorted({test.partition("::")[0] for case in found for test in case.tests})
+    tests = sorted({test.partition("::")[0] for case in found for test in case.tests} | set(options.also))
     quietly = ["-o", "addopts=--import-mode=importlib", "-p", "no:terminal", "-p", "no:cacheprovider"]
-    return int(pytest.main([*quietly, *tests], plugins=[Judge(found)]))
+    return int(pytest.main([*quietly, *tests], plugins=[Judge(found, options.also)]))
 
 
 # Which tests reach a line.
 
 
-def make_map() -> int:
+def make_map(some: Sequence[str]) -> int:
     WORK.mkdir(parents=True, exist_ok=True)
+    earlier = list(WORK.glob("times-*.xml")) if some else []
+    times = WORK / f"times-{len(earlier)}.xml"
     settings = WORK / "settings.ini"
     settings.write_text(
         f"[run]\nsource_pkgs = nextslot.lifecycle, nextslot.policy, nextslot.engine\ndata_file = {WORK / 'coverage'}\n"
     )
-    pytest = [sys.executable, "-m", "pytest", *TESTS, "-p", "no:cacheprovider", f"--junitxml={WORK / 'times.xml'}"]
-    return subprocess.call([*pytest, "--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="])
+    pytest = [sys.executable, "-m", "pytest", *(some or TESTS), "-p", "no:cacheprovider", f"--junitxml={times}"]
+    coverage = ["--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
+    return subprocess.call([*pytest, *coverage, *(["--cov-append"] if some else [])])
 
 
 def read_map() -> tuple[Reach, Mapping[str, float]]:
@@ -101,9 +108,10 @@ def read_map() -> tuple[Reach, Mapping[str, float]]:
         for file in data.measured_files()
     }
     seconds = {}
-    for case in xml.etree.ElementTree.parse(WORK / "times.xml").iter("testcase"):
-        path, name = case.get("classname", "").replace(".", "/"), case.get("name", "")
-        seconds[f"{path}.py::{name}"] = float(case.get("time", "0"))
+    for times in sorted(WORK.glob("times-*.xml")):
+        for case in xml.etree.ElementTree.parse(times).iter("testcase"):
+            path, name = case.get("classname", "").replace(".", "/"), case.get("name", "")
+            seconds[f"{path}.py::{name}"] = float(case.get("time", "0"))
     return reach, seconds
 
 
@@ -118,20 +126,31 @@ def cases(parts: Sequence[str], sample: int | None, seed: int, only: Sequence[st
     if only is not None:
         found = [one for one in found if f"{one[0].relative_to(PACKAGE)}:{one[1].line}" in only]
     chosen = found if sample is None else random.Random(seed).sample(found, min(sample, len(found)))
+    depths = {
+        file: Counter(test for tests in reach.get(str(file), {}).values() for test in tests)
+        for file in {file for file, _ in chosen}
+    }
     for file, mutant in chosen:
         tests = reach.get(str(file), {}).get(mutant.line, [])
-        yield Case(file, mutant, _first(tests, seconds, breadth))
+        yield Case(file, mutant, _first(tests, seconds, breadth, depths[file]))
 
 
-def _first(tests: Sequence[str], seconds: Mapping[str, float], breadth: Mapping[str, int]) -> list[str]:
-    """Pure and quick ones, and some that reach little else; then any others, as far as there is time."""
-    is_pure = {test: test.startswith("tests/pure") for test in tests}
-    ordered = sorted(tests, key=lambda test: (not is_pure[test], seconds.get(test, 0.1) > 0.3, breadth[test]))
-    others = ordered[MOST_TESTS // 2 :]
+def _first(
+    tests: Sequence[str], seconds: Mapping[str, float], breadth: Mapping[str, int], depth: Mapping[str, int]
+) -> list[str]:
+    """Pure and quick ones that reach little else, or much of this file; then any others, as far as there is time."""
+
+    def few_by(particular: Callable[[str], int]) -> list[str]:
+        def how_soon(test: str) -> tuple[bool, bool, int]:
+            return not test.startswith("tests/pure"), seconds.get(test, 0.1) > 1, particular(test)
+
+        return sorted(tests, key=how_soon)[: MOST_TESTS // 4]
+
+    others = list(tests)
     random.Random(len(others)).shuffle(others)
     first: list[str] = []
     left = MOST_SECONDS
-    for test in [*ordered[: MOST_TESTS // 2], *others]:
+    for test in dict.fromkeys([*few_by(lambda test: -depth[test]), *few_by(lambda test: breadth[test]), *others]):
         if len(first) < MOST_TESTS and seconds.get(test, 0.1) <= left:
             first.append(test)
             left -= seconds.get(test, 0.1)
@@ -144,14 +163,17 @@ def _first(tests: Sequence[str], seconds: Mapping[str, float], breadth: Mapping[
 class Judge:
     """A plugin of pytest that runs mutants where it would have run its tests."""
 
-    def __init__(self, found: Sequence[Case]) -> None:
+    def __init__(self, found: Sequence[Case], also: Sequence[str] = ()) -> None:
         self._cases = found
+        self._also = also
         self._is_child = False
         self._items: dict[str, pytest.Item] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._items = {item.nodeid: item for item in session.items}
-        self._code = Code()
+        others = [test for test in self._items if test.partition("::")[0] in self._also]
+        self._cases = [case._replace(tests=[*case.tests, *others]) for case in self._cases]
+        self._code = Code({case.file for case in self._cases})
         gc.freeze()  # Else each fork would look through all of it, and copy it.
         self._refuse_what_fails_anyway()
         counts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -172,17 +194,19 @@ class Judge:
 
     def _refuse_what_fails_anyway(self) -> None:
         """Else every mutant would be taken for noticed."""
-        for file in sorted({case.file for case in self._cases}):
+        for file in sorted({case.file for case in self._cases if case.tests}):
             tests = sorted({test for case in self._cases if case.file == file for test in case.tests})
-            some = random.Random(0).sample(tests, min(len(tests), 20))
-            if self._judge(Case(file, NOTHING, some)) != "SURVIVED":
+            some = random.Random(0).sample(tests, min(len(tests), 10))
+            # Twice, because a busy machine may be too slow once for a test on real sockets or processes.
+            if all(self._judge(Case(file, NOTHING, some)) != "SURVIVED" for _ in range(2)):
+                print(f"{file}: its tests fail without any mutant: {some}", flush=True)
                 pytest.exit(f"{file}: its tests fail without any mutant", returncode=3)
 
     def _judge(self, case: Case) -> str:
         child = os.fork()
         if child == 0:
             self._be(case)
-        end = time.monotonic() + 10 * (MOST_SECONDS + PATIENCE_SECONDS)
+        end = time.monotonic() + 3 * (MOST_SECONDS + PATIENCE_SECONDS)
         while time.monotonic() < end:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
@@ -227,7 +251,9 @@ def _tell(counts: Mapping[str, Counter[str]]) -> int:
 class Code:
     """The functions of ours that are there, found once, and what they have remembered."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: Iterable[Path]) -> None:
+        for file in files:  # Some are imported by those who need them, and not before.
+            importlib.import_module(".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts))
         self._functions: dict[tuple[str, str, int], list[types.FunctionType]] = defaultdict(list)
         self._memories = []
         for thing in gc.get_objects():

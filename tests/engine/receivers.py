@@ -24,6 +24,7 @@ class Receiver:
     def __init__(self, respond: Respond, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
         self.connections = 0
+        self.open = 0
         self._respond = respond
         self._tls = tls
         self._writers: set[asyncio.StreamWriter] = set()
@@ -49,6 +50,7 @@ class Receiver:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.open += 1
         self._writers.add(writer)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
@@ -56,6 +58,7 @@ class Receiver:
                 await self._respond(self, writer)
                 if writer.is_closing():
                     break
+        self.open -= 1
         writer.transport.abort()
 
 

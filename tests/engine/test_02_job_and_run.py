@@ -374,6 +374,20 @@ def test_a_job_whose_time_is_changed_starts_then(tmp_path: Path) -> None:
     with_counts(tmp_path, main)
 
 
+def test_a_job_that_could_start_and_is_put_off_starts_at_its_new_time_though_nothing_else_is_due(
+    tmp_path: Path,
+) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.submit("work", {"seconds": 10})
+        queued = await scheduler.submit("work")
+        await scheduler.change(queued.job_id, scheduled_for=testing.BEGINNING.after(100))
+        await asyncio.sleep(1000)
+
+        assert (await scheduler.job(queued.job_id)).started_at == pytest.approx(testing.BEGINNING.after(100), abs=1000)
+
+    with_counts(tmp_path, main)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

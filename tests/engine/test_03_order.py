@@ -392,8 +392,9 @@ def test_another_priority_puts_a_job_at_its_back(tmp_path: Path) -> None:
         await scheduler.change(high.job_id, priority=0)
         assert await queued_ids(scheduler) == ids([other_high, low, last, high])
 
-        await scheduler.change(other_high.job_id, priority=5)
+        same = await scheduler.change(other_high.job_id, priority=5)
         assert await queued_ids(scheduler) == ids([other_high, low, last, high])
+        assert same == await scheduler.job(other_high.job_id), "and who asks for what is there gets the job as it is"
 
     with_counts(tmp_path, main)
 

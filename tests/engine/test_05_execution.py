@@ -4,12 +4,14 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from nextslot import Event, FailureKind, NewJob, Run, RunContext, Scheduler, Skip
+from nextslot import Event, FailureKind, NewJob, Run, RunContext, Scheduler, Skip, testing
+from nextslot.errors import Unavailable
 from tests import databases
 from tests.support import history, register_handlers, states, with_scheduler
 
@@ -359,6 +361,45 @@ def test_an_outcome_that_the_store_refuses_is_a_failure_and_frees_the_slot(tmp_p
 
         assert await states(scheduler, poisoned, after) == ["FAILED", "COMPLETED"]
         assert (await the_run(scheduler, poisoned.job_id)).failure_kind == "invalid"
+
+    with_scheduler(tmp_path, main)
+
+
+def test_an_outcome_that_cannot_be_stored_yet_is_kept_until_it_can_and_asked_for_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("work", {"seconds": 10, "x": 1})
+        assert scheduler._runner is not None
+        store, times = scheduler._runner._store, list[float]()
+        write = store.write
+
+        async def unavailable(*work: Any, **options: Any) -> Any:
+            times.append(asyncio.get_running_loop().time())
+            if len(times) < 10:
+                raise Unavailable("the disk is full")
+            return await write(*work, **options)
+
+        monkeypatch.setattr(store, "write", unavailable)
+        ended = await scheduler.wait(job.job_id)
+        monkeypatch.undo()
+
+        assert (ended.state, ended.result) == ("COMPLETED", {"x": 1})
+        pauses = [later - before for before, later in pairwise(times[:10])]
+        assert pauses == pytest.approx([0.5, 1, 2, 4, 8, 16, 30, 30, 30])
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_run_that_has_ended_leaves_no_task_behind(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        before = asyncio.all_tasks()
+
+        ended = await scheduler.wait((await scheduler.submit("work", stall_timeout_seconds=1000)).job_id)
+        await testing.settled()
+
+        assert ended.state == "COMPLETED"
+        assert asyncio.all_tasks() == before
 
     with_scheduler(tmp_path, main)
 

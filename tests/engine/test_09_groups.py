@@ -53,6 +53,28 @@ def test_the_turn_of_a_cancelled_member_passes_to_the_next_when_it_comes(tmp_pat
     with_counts(tmp_path, main)
 
 
+def test_a_member_whose_turn_has_come_still_waits_for_its_time_and_for_what_it_depends_on(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
+        later = scheduler._clock.now().after(50)
+        other = await scheduler.submit("work", {"seconds": 100})
+        _, members = await scheduler.submit_group(
+            [work(10), work(10, scheduled_for=later), work(10, depends_on=[other.job_id])]
+        )
+        await asyncio.sleep(20)
+        second = await states(scheduler, members[1])
+        await asyncio.sleep(60)
+        third = await states(scheduler, members[2])
+        await scheduler.wait(members[2].job_id)
+
+        assert (second, third) == (["WAITING"], ["WAITING"])
+        started = [(await scheduler.job(job.job_id)).started_at for job in members]
+        assert started[1:] == [pytest.approx(later, abs=1000), (await scheduler.job(other.job_id)).finished_at]
+        assert types(await history(scheduler), members[2]).count("job_ready") == 1
+
+    with_counts(tmp_path, main)
+
+
 def test_in_a_parallel_group_members_wait_only_for_limits(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.offices.change("default", max_concurrent_jobs=2)

@@ -619,12 +619,13 @@ def test_a_deleted_schedule_fires_no_more_and_its_ledger_stays(tmp_path: Path) -
         schedule = await new_schedule(scheduler, "0 * * * *")
         await passes(HOUR)
 
-        await scheduler.schedules.delete(schedule.schedule_id)
+        deleted = await scheduler.schedules.delete(schedule.schedule_id)
         await passes(3 * HOUR)
 
         assert await told(scheduler, schedule) == ["08:00 fired"]
         assert (await scheduler.schedules.list()).items == ()
-        assert (await fresh(scheduler, schedule)).deleted_at is not None
+        assert deleted.deleted_at is not None
+        assert await fresh(scheduler, schedule) == deleted
         for use in (scheduler.schedules.trigger, scheduler.schedules.delete, scheduler.schedules.change):
             with pytest.raises(NotFound):
                 await use(schedule.schedule_id)
@@ -668,6 +669,23 @@ def test_a_disabled_schedule_gets_another_template_and_goes_on(tmp_path: Path) -
 # A job that cannot be made.
 
 
+def test_a_schedule_whose_job_could_not_be_made_today_can_be_renamed_planned_anew_and_disabled(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.offices.create("closing")
+        schedule = await new_schedule(scheduler, office_id="closing")
+        await scheduler.offices.change("closing", status="archived")
+
+        changed = await scheduler.schedules.change(
+            schedule.schedule_id, name="other", cron_expression="@daily", enabled=False
+        )
+
+        assert (changed.name, changed.enabled) == ("other", False)
+        with pytest.raises(Invalid, match="archived"):
+            await scheduler.schedules.change(schedule.schedule_id, priority=5)
+
+    with_scheduler(tmp_path, main)
+
+
 def test_a_job_that_cannot_be_made_is_told_and_holds_up_no_other(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("strict")
@@ -682,6 +700,11 @@ def test_a_job_that_cannot_be_made_is_told_and_holds_up_no_other(tmp_path: Path)
         [refused] = await ledger(scheduler, broken)
         assert (refused.outcome, refused.reason, refused.job_id) == ("skipped", SkipReason.REFUSED, None)
         assert '"a" is a required property' in (refused.detail or "")
+        [event] = [one for one in await history(scheduler) if one.type == "schedule_skipped"]
+        assert event.details == {
+            "schedule_id": broken.schedule_id, "reason": "refused", "instant": str(refused.instant), "until": None,
+            "count": 1, "detail": refused.detail,
+        }  # fmt: skip
         assert (await fresh(scheduler, broken)).last_triggered_at is None
         assert await told(scheduler, sound) == ["07:01 fired"]
 

@@ -170,6 +170,21 @@ def test_a_wait_that_runs_out_is_slot_busy_and_says_how_many_were_ahead(tmp_path
     with_scheduler(tmp_path, main)
 
 
+def test_who_does_not_want_to_wait_at_all_gets_a_free_slot_or_a_refusal_at_once(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        served = await scheduler.run_direct("work", {"seconds": 1}, wait_timeout_seconds=0)
+        await scheduler.submit("work", {"seconds": 1000})
+        before = scheduler._clock.now()
+
+        with pytest.raises(SlotBusy):
+            await scheduler.run_direct("work", wait_timeout_seconds=0)
+
+        assert served.status is DirectStatus.COMPLETED
+        assert scheduler._clock.now() == pytest.approx(before, abs=1000)
+
+    with_scheduler(tmp_path, main)
+
+
 def test_a_caller_that_hangs_up_while_waiting_gives_its_place_up_at_once(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         running = await scheduler.submit("work", {"seconds": 10})
@@ -209,6 +224,24 @@ def test_a_caller_that_hangs_up_while_its_work_runs_ends_it_unless_it_asked_to_d
         assert (ended.status, ended.failure_kind) == (DirectStatus.FAILED, FailureKind.CANCELLED)
         kept = await scheduler.direct("detached")
         assert (kept.status, kept.result) == (DirectStatus.COMPLETED, {"x": 1})
+
+    with_scheduler(tmp_path, main)
+
+
+def test_who_stops_listening_has_hung_up(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        running = scheduler.stream_direct("work", {"seconds": 50}, direct_id="running")
+        assert (await anext(running)).kind == "started"
+        waiting = scheduler.stream_direct("work", {"seconds": 50}, direct_id="waiting")
+        assert (await anext(waiting)).kind == "place"
+
+        for stream in (waiting, running):
+            await stream.aclose()  # type: ignore[attr-defined]
+        await asyncio.sleep(1)
+
+        gone, stopped = await scheduler.direct("waiting"), await scheduler.direct("running")
+        assert (gone.status, gone.reason) == (DirectStatus.CANCELLED, "the caller hung up")
+        assert (stopped.status, stopped.failure_kind) == (DirectStatus.FAILED, FailureKind.CANCELLED)
 
     with_scheduler(tmp_path, main)
 
@@ -267,6 +300,7 @@ def test_a_reservation_without_an_owner_expires_after_its_work_was_ended_and_the
         assert orphan.status is DirectStatus.FAILED
         assert await states(scheduler, job) == ["RUNNING"]
         assert (await scheduler.job(job.job_id)).started_at == orphan.finished_at
+        assert orphan.finished_at == pytest.approx(orphan.created_at.after(600), abs=1000), "neither sooner nor later"
         left.cancel()
 
     with_scheduler(tmp_path, main)
@@ -402,6 +436,7 @@ def test_a_caller_hears_its_place_progress_and_output_as_they_come(tmp_path: Pat
 
         assert [update.kind for update in heard] == ["place", "place", "started", "progress", "output", "result"]
         assert [update.data["ahead"] for update in heard[:2]] == [1, 0]
+        assert [update.data["direct_id"] for update in heard[:3]] == [heard[5].data["direct"].direct_id] * 3
         assert heard[3].data == {"fraction": 0.5, "text": "half"}
         assert heard[4].data["text"].endswith("INFO hello\n")
         assert heard[5].data["direct"].result == "done"
@@ -416,6 +451,7 @@ def test_a_caller_hears_its_place_progress_and_output_as_they_come(tmp_path: Pat
         ({"job_type": "nonsense"}, UnknownJobType),
         ({"job_type": "work", "params": {"seconds": "x"}}, Invalid),
         ({"job_type": "work", "wait_timeout_seconds": "soon"}, Invalid),
+        ({"job_type": "work", "wait_timeout_seconds": -0.5}, Invalid),
         ({"job_type": "work", "timeout_seconds": -1}, Invalid),
         ({"job_type": "work", "direct_id": ""}, Invalid),
         ({"job_type": "work", "colour": "red"}, Invalid),

@@ -91,7 +91,8 @@ def test_an_endpoint_that_refuses_connections(tmp_path: Path) -> None:
             delivery = await attempted(scheduler)
 
         assert delivery.status == "PENDING"
-        assert (delivery.reason or "").startswith("could not connect")
+        assert (delivery.reason or "").startswith("could not connect: "), "and then the system's own words"
+        assert len(delivery.reason or "") > len("could not connect: ")
 
     on_sockets(tmp_path, main)
 
@@ -116,14 +117,16 @@ def test_a_name_that_does_not_exist(tmp_path: Path) -> None:
         (says(b"220 mail.example ESMTP\r\n"), "the connection was cut, or what came was not HTTP"),
         (answers("500 Internal Server Error"), "it answered 500"),
         (answers("404 Not Found"), "it answered 404"),
+        (answers("400 Bad Request"), "it answered 400"),
     ],
-    ids=["hangs", "dribbles its head", "cuts", "cuts in its head", "is no web server", "fails", "is not there"],
+    ids=["hangs", "dribbles its head", "cuts", "cuts in its head", "is no web server", "fails", "is not there", "no"],
 )
 def test_an_endpoint_that_does_not_take_it(tmp_path: Path, respond: Any, reason: str) -> None:
     delivery = first_attempt(tmp_path, respond)
 
     assert delivery.status == "PENDING"
     assert (delivery.reason or "").startswith(reason)
+    assert "redirect" not in (delivery.reason or "")
     assert delivery.next_attempt_at is not None
     waits = (delivery.next_attempt_at - delivery.attempts[0].attempted_at) / 1_000_000
     assert waits == pytest.approx(5 + delivery.attempts[0].duration_seconds)
@@ -306,6 +309,18 @@ def test_of_several_addresses_the_first_that_answers_is_used(tmp_path: Path, mon
 
 
 # Many.
+
+
+def test_while_there_is_much_to_send_connections_are_used_again_and_then_let_go(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler, clock: MovedClock) -> None:
+        async with Receiver(answers()) as receiver:
+            await tell(scheduler, receiver.url, count=200)
+            await eventually(lambda: len(receiver.requests) == 200, seconds=60)
+
+            assert receiver.connections < 100
+            await eventually(lambda: receiver.open == 0)
+
+    on_sockets(tmp_path, main, WebhookSettings(timeout_seconds=30))
 
 
 def test_a_thousand_deliveries_with_one_dead_endpoint_among_ten_do_not_wait_for_it(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from nextslot.faces.access import actor
 from nextslot.model import Actor
 from nextslot.policy.webhooks import LEGACY_EVENTS
 from nextslot.testing import Mailbox, Message
+from tests import databases
 from tests.engine.test_cost import HAND_OVER, transactions
-from tests.support import history, new_scheduler, with_scheduler
+from tests.support import eventually, history, new_scheduler, with_scheduler
 
 HOOK = "http://example.com/hook"
 OTHER = "http://example.com/other"
@@ -230,6 +231,20 @@ def test_a_job_s_own_webhook_hears_the_events_it_names_and_else_the_ends_of_runs
     with_scheduler(tmp_path, main, sender=box)
 
 
+def test_a_job_that_ends_without_having_run_tells_its_own_webhook(tmp_path: Path, box: Mailbox) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        own: dict[str, Any] = {"webhook": {"url": HOOK, "events": ["job.cancelled", "job.run.skipped"]}}
+        await scheduler.submit("work", {"seconds": 100})
+        await scheduler.cancel((await scheduler.submit("work", **own)).job_id)
+        failing = NewJob(job_type="fail", retry_policy={"max_attempts": 0}, urgent=True)
+        await scheduler.submit_group([failing, NewJob(job_type="work", **own)], on_failure="skip")
+        await asyncio.sleep(200)
+
+        assert told(box) == ["job.cancelled", "job.run.skipped"]
+
+    with_scheduler(tmp_path, main, sender=box)
+
+
 def test_US_JS_an_office_hears_of_its_own_jobs_and_of_permanent_failures(tmp_path: Path, box: Mailbox) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.offices.create("o", webhook={"url": HOOK})
@@ -341,7 +356,9 @@ def test_CON_004_a_legacy_webhook_is_sent_once_when_the_chain_has_ended_with_the
         ]
         assert (content["event"], content["status"], content["job_id"]) == ("succeeded", "succeeded", root.job_id)
         assert content["created_at"] == str(root.created_at)
+        assert content["started_at"] == str((await scheduler.job(root.job_id)).started_at)
         assert content["finished_at"] == str(ended.job.finished_at)
+        assert (content["exit_code"], content["error"], content["artifacts"]) == (None, None, [])
         assert message.headers["X-Job-ID"] == root.job_id
         assert message.headers["X-Job-Event"] == "succeeded"
         assert message.headers["User-Agent"] == "HorrorStoryGenerator/1.3"
@@ -367,6 +384,21 @@ def test_CON_004_a_legacy_webhook_hears_the_old_words(
         assert told(box) == heard
 
     with_scheduler(tmp_path, main, sender=box)
+
+
+def test_CON_004_a_legacy_webhook_hears_with_which_code_and_error_a_command_ended(tmp_path: Path, box: Mailbox) -> None:
+    async def main() -> None:
+        scheduler = Scheduler(databases.url(tmp_path), data=tmp_path, sender=box)
+        scheduler.job_types.add_command("exits", ["sh", "-c", "exit 3"])
+        async with asyncio.timeout(30), scheduler:
+            job = await scheduler.submit("exits", webhook=legacy(), retry_policy={"max_attempts": 0})
+            ended = await scheduler.wait(job.job_id)
+            await eventually(lambda: box.messages)
+
+        content = box.messages[0].content
+        assert (content["event"], content["exit_code"], content["error"]) == ("failed", 3, ended.error)
+
+    asyncio.run(main())
 
 
 def test_CON_004_a_legacy_webhook_does_not_hear_of_a_cancel(tmp_path: Path, box: Mailbox) -> None:
@@ -407,6 +439,15 @@ def test_CON_004_an_old_batch_is_told_once_when_all_of_it_has_ended(
 
         assert told(box) == heard
         assert {message.headers["X-Job-ID"] for message in box.messages} <= {group.group_id}
+        if heard:
+            content, failed = box.messages[0].content, types.count("fail")
+            assert (content["type"], content["job_id"], content["batch_id"]) == (
+                "batch",
+                group.group_id,
+                group.group_id,
+            )
+            counts = [content[f"{name}_jobs"] for name in ("total", "completed", "succeeded", "failed")]
+            assert counts == [len(types), len(types), len(types) - failed, failed]
 
     with_scheduler(tmp_path, main, sender=box)
 

@@ -924,6 +924,22 @@ def test_jobs_that_nothing_can_run_are_refused_with_a_code_of_their_own(tmp_path
     with_scheduler(tmp_path, main)
 
 
+@pytest.mark.parametrize("wrong", [{"job_type": "unknown"}, {"urgent": "yes"}])
+def test_of_a_request_that_is_wrong_all_over_the_first_hundred_problems_are_named(
+    tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.offices.create("o")
+
+        with pytest.raises(Invalid) as refused:
+            await scheduler.offices.submit("o", [item(**wrong)] * 150)
+
+        named = [problem.field.split(".")[1] for problem in refused.value.problems]
+        assert named == [str(number) for number in range(100)]
+
+    with_scheduler(tmp_path, main)
+
+
 def test_a_request_sent_twice_with_one_key_is_carried_out_once(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.offices.create("o")

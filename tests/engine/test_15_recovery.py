@@ -13,6 +13,7 @@ from nextslot import Job, NewJob, Scheduler, testing
 from nextslot.engine import recovery
 from nextslot.engine.recovery import Recovered
 from nextslot.errors import AlreadyOpen
+from nextslot.policy.webhooks import JOB_EVENTS
 from tests import databases
 from tests.support import Steps, assert_counters, database, history, new_scheduler
 
@@ -130,6 +131,33 @@ def test_4_5_a_run_that_had_ended_as_cancelled_closes_its_job_and_is_not_retried
     recovered(tmp_path, check)
 
 
+@pytest.mark.parametrize(
+    ("finish", "heard", "heard_in_old_words"),
+    [
+        ("status = 'COMPLETED'", ["job.run.completed"], ["succeeded"]),
+        ("status = 'FAILED', failure_kind = 'error'", ["job.run.failed"], []),
+        ("status = 'FAILED', failure_kind = 'invalid'", ["job.failed_permanently", "job.run.failed"], ["failed"]),
+    ],
+)
+@pytest.mark.parametrize("is_old", [False, True])
+def test_4_5_what_the_last_life_did_not_tell_is_told_by_the_next(
+    tmp_path: Path, finish: str, heard: list[str], heard_in_old_words: list[str], is_old: bool
+) -> None:
+    own = {"format": "legacy"} if is_old else {"events": list(JOB_EVENTS)}
+    webhook = {"url": "http://example.com/hook", **own}
+    after_crash(tmp_path, lambda scheduler: scheduler.submit("stubborn", webhook=webhook))
+    by_hand(tmp_path, f"update runs set {finish}, finished_at = started_at + 7")
+    box = testing.Mailbox()
+
+    async def body() -> None:
+        async with new_scheduler(tmp_path, seed=1, sender=box):
+            await asyncio.sleep(1)
+
+    testing.run(body())
+    told = sorted(message.content["event"] for message in box.messages)
+    assert told == (heard_in_old_words if is_old else heard)
+
+
 def test_a_run_whose_time_had_passed_too_is_a_crash(tmp_path: Path) -> None:
     async def arrange(scheduler: Scheduler) -> Job:
         return await scheduler.submit("stubborn", timeout_seconds=20)
@@ -178,6 +206,32 @@ def test_4_4_a_failure_without_a_decision_gets_it_once(
 
     recovered(tmp_path, check)
     recovered(tmp_path, none_left, seed=2)
+
+
+@pytest.mark.parametrize(("kind", "decision"), [("error", "retry"), ("invalid", "permanent"), (None, "retry")])
+def test_4_4_a_missing_decision_goes_by_the_kind_of_the_failure(
+    tmp_path: Path, kind: str | None, decision: str
+) -> None:
+    job = after_crash(tmp_path, start)
+    by_hand(tmp_path, UNDECIDED.replace("'error'", f"nullif('{kind}', 'None')"))
+
+    async def check(scheduler: Scheduler) -> None:
+        assert (await scheduler.job(job.job_id)).decision == decision
+        told = [event.details for event in await history(scheduler) if event.type == "job_failed_permanently"]
+        assert told == ([{"failure_kind": kind, "error": "x"}] if decision == "permanent" else [])
+
+    recovered(tmp_path, check)
+
+
+def test_4_4_however_many_decisions_are_missing_all_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    after_crash(tmp_path, lambda scheduler: start_many(scheduler, 5))
+    by_hand(tmp_path, UNDECIDED)
+    monkeypatch.setattr(recovery, "BATCH", 2)
+
+    async def check(scheduler: Scheduler) -> None:
+        assert scheduler.recovered == Recovered(decided=5)
+
+    recovered(tmp_path, check)
 
 
 def test_4_4_a_retry_that_exists_already_is_not_made_again(tmp_path: Path) -> None:
@@ -298,6 +352,28 @@ def test_the_same_scheduler_can_be_started_again_with_all_its_slots(tmp_path: Pa
             ended = await scheduler.wait((await scheduler.submit("work")).job_id)
 
             assert (ended.state, ended.job.worker_id) == ("COMPLETED", "local/slot-1")
+
+    testing.run(body())
+
+
+# What waits for its time.
+
+
+def test_a_job_for_later_starts_at_its_time_in_the_next_life_or_at_once_if_that_has_passed(tmp_path: Path) -> None:
+    async def body() -> None:
+        first = new_scheduler(tmp_path)
+        await first.start()
+        await first.offices.change("default", max_concurrent_jobs=0)
+        now = first._clock.now()
+        jobs = [await first.submit("work", scheduled_for=now.after(seconds)) for seconds in (50, 200)]
+        await testing.crash(first)
+        await asyncio.sleep(100)
+        async with new_scheduler(tmp_path, seed=1) as second:
+            began = second._clock.now()
+            await asyncio.sleep(500)
+            started = [(await second.job(job.job_id)).started_at for job in jobs]
+
+        assert started == [began, pytest.approx(now.after(200), abs=1000)]
 
     testing.run(body())
 

@@ -16,6 +16,7 @@ import pytest
 
 from nextslot import Job, NewJob, Scheduler, testing
 from nextslot.errors import Draining, NextslotError, Unavailable
+from nextslot.scheduler import STOP_GRACE_SECONDS
 from tests import databases
 from tests.support import assert_counters, database, new_scheduler, register_handlers, states
 
@@ -114,6 +115,21 @@ def test_who_waits_for_a_job_that_does_not_end_is_told(tmp_path: Path) -> None:
 
         with pytest.raises(Unavailable, match="stopped before"):
             await waiting
+
+    testing.run(body())
+
+
+def test_a_stopped_scheduler_does_nothing_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        scheduler = await started(tmp_path)
+        job = await scheduler.submit("work", scheduled_for=scheduler._clock.now().after(100))
+        await scheduler.stop()
+        caplog.clear()
+
+        await asyncio.sleep(1000)
+
+        assert caplog.records == []
+        assert stored_states(tmp_path) == {job.job_id: "QUEUED"}
 
     testing.run(body())
 
@@ -243,6 +259,43 @@ def test_work_that_ignores_the_signal_is_left_to_the_next_life(tmp_path: Path, s
 
 
 # Real signals to a real process.
+
+
+def test_work_that_says_how_long_its_end_may_take_has_so_much_longer(tmp_path: Path) -> None:
+    class Slow:
+        grace_seconds = 30.0
+
+        async def __call__(self, run: Any) -> None:
+            try:
+                await asyncio.sleep(HOUR)
+            except asyncio.CancelledError:
+                await asyncio.sleep(STOP_GRACE_SECONDS + 25)
+
+    async def body() -> None:
+        scheduler = await started(tmp_path)
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
+        scheduler.job_types.add("slow", Slow())
+        await scheduler.submit("slow")
+        await scheduler.submit("work", {"seconds": HOUR})
+
+        assert await scheduler.stop(grace_seconds=0)
+
+        assert asyncio.get_running_loop().time() == pytest.approx(STOP_GRACE_SECONDS + 25, abs=0.1)
+
+    testing.run(body())
+
+
+def test_work_that_says_nothing_is_waited_for_no_longer_than_the_usual_time(tmp_path: Path) -> None:
+    async def body() -> None:
+        scheduler = await started(tmp_path)
+        await scheduler.submit("stubborn", {"seconds": HOUR})
+
+        assert not await scheduler.stop(grace_seconds=0)
+
+        # The second that its task is then given to be cancelled comes on top.
+        assert asyncio.get_running_loop().time() == pytest.approx(STOP_GRACE_SECONDS + 1, abs=0.1)
+
+    testing.run(body())
 
 
 def test_SIGTERM_lets_what_runs_finish_and_starts_nothing_more(tmp_path: Path) -> None:

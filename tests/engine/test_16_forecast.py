@@ -94,6 +94,19 @@ def test_a_direct_caller_goes_first_in_the_forecast_too_DEC_004(tmp_path: Path) 
     with_past(tmp_path, main)
 
 
+def test_a_caller_whose_work_runs_is_given_its_usual_time(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        caller = asyncio.create_task(scheduler.run_direct("long"))
+        await asyncio.sleep(20)
+        jobs = await scheduler.submit_many([NewJob(job_type="short")] * 2)
+
+        await assert_comes_true(scheduler, jobs)
+
+        assert (await caller).ran_seconds == LENGTHS["long"]
+
+    with_past(tmp_path, main)
+
+
 def test_a_caller_without_patience_is_not_waited_for(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         jobs = await scheduler.submit_many([NewJob(job_type="middle")] * 2)
@@ -320,6 +333,8 @@ def test_of_several_that_run_side_by_side_the_first_is_over_sooner_than_each_on_
 
         assert first.expected_start is not None
         assert first.expected_start < queued.created_at.after(40)
+        assert first.expected_end is not None
+        assert first.expected_end < queued.created_at.after(40 + 55), "and so is what follows it"
         assert first == again
 
     with_scheduler(tmp_path, main)

@@ -68,7 +68,7 @@ def test_a_dependent_says_what_became_of_each_prerequisite_US_JS01(tmp_path: Pat
         await asyncio.sleep(1)
         made["running"] = await scheduler.submit("work", {"seconds": 100}, office_id="o", title="the long one")
         await scheduler.submit("work", {"seconds": 100}, office_id="o")
-        made["queued"] = await scheduler.submit("work", office_id="o")
+        made["queued"] = await scheduler.submit("work", office_id="o", scheduled_for=NOW)
         made["waiting"] = await scheduler.submit("work", office_id="o", scheduled_for=NOW.after(1000))
         made["cancelled"] = await scheduler.submit("work", office_id="o")
         await scheduler.cancel(made["cancelled"].job_id)
@@ -82,6 +82,13 @@ def test_a_dependent_says_what_became_of_each_prerequisite_US_JS01(tmp_path: Pat
         assert (reason.data["count"], reason.data["is_lost"]) == (6, True)
         for words in ("(the long one) runs since", "has failed for good", "was cancelled at", "is tried again at"):
             assert words in reason.text
+        shown = {one["became"]: one for one in reason.data["jobs"]}
+        assert shown["waiting"]["scheduled_for"] == str(NOW.after(1000))
+        assert {one["scheduled_for"] for name, one in shown.items() if name not in ("waiting", "retrying")} == {None}
+        assert {name: one["state"] for name, one in shown.items()} == {
+            "retrying": "WAITING", "failed": "FAILED", "running": "RUNNING", "queued": "QUEUED", "waiting": "WAITING",
+            "cancelled": "CANCELLED",
+        }  # fmt: skip
 
     with_scheduler(tmp_path, main)
 
@@ -178,6 +185,8 @@ def test_every_full_limit_is_named_with_who_holds_it(tmp_path: Path) -> None:
         assert all(reason.data["held_by"] == [held_by] for reason in why.reasons)
         assert (full["resource:gpu"].data["used"], full["resource:gpu"].data["needs"]) == (2, 2)
         assert "(render) since" in full["role:o/FE"].text
+        assert "is full (2 of 2, and it needs 2)" in full["resource:gpu"].text
+        assert "is full (1 of 1)" in full["office:o"].text
 
     limits = Limits(running=1, job_types={"work": 1}, resources={"gpu": 2})
     with_scheduler(tmp_path, main, limits=limits)

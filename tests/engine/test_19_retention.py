@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from nextslot import NewJob, Scheduler, testing
+from nextslot.engine import retention
 from nextslot.engine.deliveries import Answer
-from nextslot.engine.retention import Keep
+from nextslot.engine.retention import Keep, Purged
 from nextslot.errors import NotFound
+from nextslot.faces.access import actor
+from nextslot.model import Actor
 from nextslot.store import doctor
 from tests.support import history, with_counts, with_scheduler
 
@@ -168,12 +171,38 @@ def test_a_dry_run_counts_the_same_and_takes_nothing(tmp_path: Path) -> None:
     with_counts(tmp_path, main)
 
 
+def test_all_that_is_old_enough_goes_and_is_counted_by_its_kind_in_however_many_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "ROWS", 2)
+
+    async def main(scheduler: Scheduler) -> None:
+        actor.set(Actor(name="ann", key_id=None, action="POST /api/webhooks", target="webhooks"))
+        webhook, _ = await scheduler.webhooks.create(HOOK, events=["group.finished"])
+        for _ in range(5):
+            await scheduler.webhooks.test(webhook.webhook_id)
+            await scheduler.run_direct("work")
+        await asyncio.sleep(5 * DAY)
+        scheduler.retention.keep = ALL
+        counted = await scheduler.retention.purge(dry_run=True)
+        purged = await scheduler.retention.purge()
+
+        assert counted == purged
+        assert (purged.deliveries, purged.direct) == (5, 5)
+        assert purged.audit > 2
+        assert purged.events == 2 * 5 - 1, "the last one stays, for its number"
+        assert await scheduler.retention.purge() == Purged()
+
+    with_scheduler(tmp_path, main)
+
+
 def test_a_job_younger_than_a_day_stays_however_little_is_to_be_kept_because_keys_are_answered_with_it(
     tmp_path: Path,
 ) -> None:
     async def main(scheduler: Scheduler) -> None:
         keep = Keep(jobs_days=0.1)
         await scheduler.wait((await scheduler.submit("work", {"seconds": 1})).job_id)
+        await scheduler.run_direct("work")
         await asyncio.sleep(0.9 * DAY)
         scheduler.retention.keep = keep
         counted = await scheduler.retention.purge(dry_run=True)
@@ -182,8 +211,9 @@ def test_a_job_younger_than_a_day_stays_however_little_is_to_be_kept_because_key
         scheduler.retention.keep = keep
         counted_later = await scheduler.retention.purge(dry_run=True)
 
-        assert (counted.jobs, young.jobs) == (0, 0)
-        assert (counted_later.jobs, (await purge(scheduler, keep)).jobs) == (1, 1)
+        assert (counted.jobs, young.jobs, counted.direct, young.direct) == (0, 0, 0, 0)
+        old = await purge(scheduler, keep)
+        assert (counted_later.jobs, old.jobs, counted_later.direct, old.direct) == (1, 1, 1, 1)
 
     with_scheduler(tmp_path, main)
 

@@ -72,12 +72,9 @@ class Workers:
             return
         change = tx.local(self._new_change)
         number = int(slot)
-        if number in change.taken:
-            change.taken.discard(number)
-        elif number not in self._taken:
+        if number not in self._taken:
             return  # Of an earlier life: it was never counted in this one.
-        else:
-            change.freed.add(number)
+        change.freed.add(number)
         if self._counted:
             change.units.subtract(lane.resources)
 

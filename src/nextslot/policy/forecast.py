@@ -43,7 +43,7 @@ class Estimate:
         by_age = self._after(elapsed)
         if fraction is None or fraction < LEAST_FRACTION or elapsed <= 0:
             return by_age
-        by_progress = elapsed * (1 - min(fraction, 1.0)) / fraction
+        by_progress = elapsed * (1 - fraction) / fraction
         # The further it is, the more its own account is worth; of an unknown type it is all there is.
         trust = fraction if self.samples else 1.0
         return trust * by_progress + (1 - trust) * by_age
@@ -55,7 +55,7 @@ class Estimate:
 
     def _after(self, elapsed: float) -> float:
         longer = [sample for sample in self.samples if sample > elapsed]
-        if len(longer) >= FAIR_RUNS or (longer and self.deviation == 0) or (longer and elapsed <= 0):
+        if len(longer) >= FAIR_RUNS or (longer and elapsed <= 0):
             return fmean(longer) - elapsed
         if not self.samples and elapsed < self.seconds:
             return self.seconds - elapsed
@@ -90,18 +90,18 @@ def _pulled_back(samples: Sequence[float]) -> list[float]:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
+    """For a share below 1."""
     at = share * (len(ordered) - 1)
     below = int(at)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (at - below) * (ordered[above] - ordered[below])
+    return ordered[below] + (at - below) * (ordered[below + 1] - ordered[below])
 
 
 def _lognormal_remaining(samples: Sequence[float], elapsed: float) -> float:
     """The mean of what is left, given that it has lasted so long, if durations are log-normal: long work stays long."""
     logs = [math.log(sample) for sample in samples]
     mean, sigma = fmean(logs), pstdev(logs)
-    if sigma < 1e-9 or elapsed <= 0:
-        typical = math.exp(mean)
+    if sigma < 1e-9:
+        typical = median(samples)
         return typical - elapsed if elapsed < typical else OVERDUE_SHARE * elapsed
     beyond = (math.log(elapsed) - mean) / sigma
     survival = _normal_tail(beyond)
