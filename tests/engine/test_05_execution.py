@@ -370,8 +370,7 @@ def test_an_outcome_that_cannot_be_stored_yet_is_kept_until_it_can_and_asked_for
 ) -> None:
     async def main(scheduler: Scheduler) -> None:
         job = await scheduler.submit("work", {"seconds": 10, "x": 1})
-        assert scheduler._runner is not None
-        store, times = scheduler._runner._store, list[float]()
+        store, times = scheduler._access.store, list[float]()
         write = store.write
 
         async def unavailable(*work: Any, **options: Any) -> Any:

@@ -236,7 +236,7 @@ def test_who_stops_listening_has_hung_up(tmp_path: Path) -> None:
         assert (await anext(waiting)).kind == "place"
 
         for stream in (waiting, running):
-            await stream.aclose()  # type: ignore[attr-defined]
+            await stream.aclose()
         await asyncio.sleep(1)
 
         gone, stopped = await scheduler.direct("waiting"), await scheduler.direct("running")

@@ -16,7 +16,7 @@ import pytest
 
 from nextslot import Job, NewJob, Scheduler, testing
 from nextslot.errors import Draining, NextslotError, Unavailable
-from nextslot.scheduler import STOP_GRACE_SECONDS
+from nextslot.scheduler.life import STOP_GRACE_SECONDS
 from tests import databases
 from tests.support import assert_counters, database, new_scheduler, register_handlers, states
 

@@ -31,7 +31,7 @@ def test_nothing_said_is_no_filter() -> None:
     assert JobFilter().is_empty
     assert JobFilter(state=None, office_id=[]).is_empty  # type: ignore[arg-type]
     for said in ({"state": "FAILED"}, {"role": "FE"}, {"q": "x"}, {"created_after": Instant(1)}):
-        assert not JobFilter(**said).is_empty  # type: ignore[arg-type]
+        assert not JobFilter(**said).is_empty
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_an_event_is_taken_if_all_that_is_asked_for_holds() -> None:
     event = Event(seq=1, type="job_queued", office_id="o", job_id="j", run_id=None, details={}, timestamp=Instant(1))
 
     for said in ({}, {"type": "job_queued"}, {"office_id": ["p", "o"]}, {"job_id": "j", "type": "job_queued"}):
-        assert EventFilter(**said).takes(event), said  # type: ignore[arg-type]
+        assert EventFilter(**said).takes(event), said
     for said in ({"type": "job_ready"}, {"office_id": "p"}, {"job_id": "k"}, {"job_id": "j", "type": "job_ready"}):
         assert not EventFilter(**said).takes(event), said
 
