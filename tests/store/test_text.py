@@ -15,7 +15,7 @@ STATEMENTS = text.statements()
 # Those of one database only are in test_postgres_text.py.
 FILES = [path for path in (SOURCE / "store" / "statements").glob("*.sql") if path.suffixes == [".sql"]]
 # Lists of columns and the like, which other statements include.
-PARTS = {name for name in STATEMENTS if name.endswith((".columns", ".chains", ".now"))}
+PARTS = {name for name in STATEMENTS if name.endswith((".columns", ".brief", ".chains", ".now"))}
 
 
 # Statements.
