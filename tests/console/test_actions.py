@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import APIResponse, Route, expect
 
 from nextslot import NewJob
 from nextslot.handlers.run import RunContext
@@ -72,6 +72,33 @@ def test_a_job_is_moved_by_keys_and_keeps_the_focus(console: Console, server: Se
     console.page.reload()
     console.has_queue("a", "b", "d", "c")
     assert queue_order(server) == ["a", "b", "d", "c"]
+
+
+def test_an_answer_from_before_a_move_does_not_undo_it(console: Console, server: ServerThread) -> None:
+    paused_queue(server, "a", "b", "c")
+    console.open("now").has_queue("a", "b", "c")
+    held: list[tuple[Route, APIResponse]] = []
+
+    def hold_the_first(route: Route) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append((route, route.fetch()))
+
+    console.page.route("**/api/queue?*", hold_the_first)
+    submit(server, "echo", "d")
+    while not held:
+        console.page.wait_for_timeout(50)
+
+    console.page.get_by_role("button", name="Move c, place 3").focus()
+    with console.page.expect_response("**/move"):
+        console.page.keyboard.press("Alt+Home")
+    console.has_queue("c", "a", "b")
+    route, before = held[0]
+    route.fulfill(response=before)
+
+    console.has_stored_queue("c", "a", "b", "d")
+    expect(console.page.get_by_role("button", name="Move c, place 1")).to_be_focused()
 
 
 def test_leaving_with_a_move_that_is_not_stored_yet_is_asked_about(console: Console, server: ServerThread) -> None:

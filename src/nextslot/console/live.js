@@ -99,7 +99,7 @@ document.addEventListener("visibilitychange", () => document.visibilityState ===
 // Loads now, when `deps` change, and, gently, after events that `concerns` says are about it. What is shown stays
 // until the new is there; a failed load keeps it too.
 export function useLoad(load, deps, { concerns = null, every = 0 } = {}) {
-  const [shown, show] = useState({ data: null, error: null, isLoading: true });
+  const [shown, show] = useState({ data: null, error: null, isLoading: true, asOf: 0 });
   const again = useRef(() => {});
   // As of the last drawing: what it is about may have grown since it was first asked for.
   const asked = useRef(concerns);
@@ -117,7 +117,7 @@ export function useLoad(load, deps, { concerns = null, every = 0 } = {}) {
       const began = performance.now();
       try {
         const data = await load(abort.signal);
-        if (!isGone) show({ data, error: null, isLoading: false });
+        if (!isGone) show({ data, error: null, isLoading: false, asOf: began });
       } catch (error) {
         if (!isGone && error.name !== "AbortError") show((before) => ({ ...before, error, isLoading: false }));
       }

@@ -56,8 +56,8 @@ export default function Now({ place }) {
       again=${queue.again} />
     <${Timeline} officeId=${officeId} hours=${hours} queue=${queue.data}
       setHours=${(value) => set({ hours: value === 1 ? "" : value })} />
-    <${Queue} officeId=${officeId} items=${queue.data.queue} hasMore=${more} more=${() => setSize(size + PAGE * 4)}
-      again=${queue.again} />`;
+    <${Queue} officeId=${officeId} items=${queue.data.queue} asOf=${queue.asOf} hasMore=${more}
+      more=${() => setSize(size + PAGE * 4)} again=${queue.again} />`;
 }
 
 async function shown(officeId, size, signal) {

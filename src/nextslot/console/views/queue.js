@@ -5,8 +5,8 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
 import { attempt, can, Empty, JobLink, Section, State, When } from "../parts.js";
 import { plural } from "../words.js";
 
-export function Queue({ officeId, items, hasMore, more, again }) {
-  // Ours until the server has answered, so that a move shows at once.
+export function Queue({ officeId, items, asOf, hasMore, more, again }) {
+  // Ours until the server has answered, so that a move shows at once: what was asked before then is of no use.
   const [order, setOrder] = useState(null);
   const [dragged, setDragged] = useState(null);
   const [over, setOver] = useState(null);
@@ -14,9 +14,10 @@ export function Queue({ officeId, items, hasMore, more, again }) {
   const focused = useRef(null);
   const pending = useRef(Promise.resolve());
   const moves = useRef(0);
+  const answered = useRef(0);
   useEffect(() => {
-    if (moves.current === 0) setOrder(null);
-  }, [items]);
+    if (moves.current === 0 && asOf >= answered.current) setOrder(null);
+  }, [asOf]);
   useEffect(() => {
     // Who leaves with a move that the server has not got yet is asked first.
     const leaving = (event) => moves.current > 0 && event.preventDefault();
@@ -54,6 +55,7 @@ export function Queue({ officeId, items, hasMore, more, again }) {
     pending.current = pending.current.then(async () => {
       const done = await attempt(() => post(`api/jobs/${job.job_id}/move`, body));
       moves.current -= 1;
+      answered.current = performance.now();
       if (moves.current === 0) {
         if (done === null) setOrder(null);
         again();
