@@ -163,6 +163,20 @@ def test_a_redirect_is_a_failure_that_says_so_and_is_not_followed(tmp_path: Path
     on_sockets(tmp_path, main)
 
 
+@pytest.mark.parametrize("status", ["300 Multiple Choices", "399 Elsewhere"])
+def test_every_answer_that_points_elsewhere_is_a_redirect(tmp_path: Path, status: str) -> None:
+    delivery = first_attempt(tmp_path, answers(status))
+
+    assert delivery.reason == f"it answered {status[:3]}, and redirects are not followed"
+
+
+def test_a_reason_is_told_in_five_hundred_characters(tmp_path: Path) -> None:
+    delivery = first_attempt(tmp_path, says(b"loud" * 500 + b"\r\n\r\n"))
+
+    assert "loudloud" in (delivery.reason or "")
+    assert len(delivery.reason or "") == 500
+
+
 def test_410_is_the_end(tmp_path: Path) -> None:
     delivery = first_attempt(tmp_path, answers("410 Gone"))
 
