@@ -119,13 +119,13 @@ def test_that_something_was_paused_is_told_to_an_office_only_if_it_is_that_offic
 
         told = [(event.type, event.office_id, event.details) for event in await history(scheduler)]
         assert told == [
-            (type, office_id, details)
+            (kind, office_id, details)
             for office_id, details in (
                 ("default", {"office": "default"}),
                 (None, {"type": "work"}),
                 (None, {"resource": "gpu"}),
             )
-            for type in ("queue_paused", "queue_resumed")
+            for kind in ("queue_paused", "queue_resumed")
         ]
 
     with_counts(tmp_path, main)

@@ -81,9 +81,12 @@ def test_whatever_JSON_can_say_is_taken_and_comes_back_as_it_was(params: dict[st
     ],
 )
 def test_what_JSON_cannot_say_is_refused_where_it_stands(value: object, problem: str) -> None:
-    found = list(json_problems("params", {"fine": 1, "list": [0, {"inner": value}]}))
+    params: dict[str, Any] = {"fine": 1, "list": [0, {"inner": value}]}
+
+    found = list(json_problems("params", params))
 
     assert [(one.field, problem in one.problem) for one in found] == [("params.list.1.inner", True)]
+    assert problems(NewJob(job_type="work", params=params), NOW) == found
 
 
 @given(st.text() | st.floats() | st.integers() | st.binary() | st.just(Pair(1, 2)) | st.just(Colour.RED))
@@ -128,6 +131,16 @@ def test_depth_is_bounded_and_the_bound_itself_is_allowed() -> None:
     assert list(json_problems("params", nested(MAX_DEPTH))) == []
     assert ["levels deep" in one.problem for one in json_problems("params", nested(MAX_DEPTH + 1))] == [True]
     assert ["levels deep" in one.problem for one in json_problems("params", nested(100_000))] == [True]
+
+
+def test_a_list_is_one_level_as_an_object_is() -> None:
+    def lists(levels: int) -> Any:
+        return [lists(levels - 1)] if levels else 1
+
+    assert list(json_problems("params", {"deep": lists(MAX_DEPTH - 2)})) == []
+    too_deep = {"deep": lists(MAX_DEPTH - 1)}
+    assert ["levels deep" in one.problem for one in json_problems("params", too_deep)] == [True]
+    assert ["levels deep" in one.problem for one in problems(NewJob(job_type="work", params=too_deep), NOW)] == [True]
 
 
 def test_parameters_that_contain_themselves_are_refused_and_not_followed_for_ever() -> None:
@@ -187,11 +200,13 @@ def test_a_wrong_field_is_named_and_only_that(field: str) -> None:
         {"title": "한국어 🎉"},
         {"timeout_seconds": 0.001},
         {"depends_on": ("a", "b")},
+        {"depends_on": ["x"] * 10_000},
         {"on_dependency_failure": "cancel"},
         {"scheduled_for": Instant(0), "expires_at": NOW.after(1)},
         {"scheduled_for": MAX_INSTANT},
         {"resources": ["gpu", "ollama"]},
         {"resources": {"gpu": 4}},
+        {"resources": ["g", "x" * 200]},
         {"retry_policy": {"max_attempts": 0}},
         {"retry_policy": RetryPolicy(max_delay_seconds=5)},
         {"webhook": {"url": "http://example.com"}},
