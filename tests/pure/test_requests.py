@@ -114,6 +114,12 @@ def test_the_quick_look_at_parameters_lets_nothing_through_that_the_long_one_nam
     assert found == list(json_problems("params", params))
 
 
+def test_the_quick_look_finds_what_is_wrong_where_there_is_nothing_else_to_see() -> None:
+    wrong: list[Any] = [{"\ud800": 1}, {1: 1}, {"a": 2**63}, {"a": -(2**63) - 1}, nested(MAX_DEPTH + 1)]
+    for params in wrong:
+        assert len(problems(NewJob(job_type="work", params=params), NOW)) == 1, params
+
+
 def test_numbers_at_the_edge_of_64_bits_are_taken() -> None:
     assert list(json_problems("params", {"least": -(2**63), "most": 2**63 - 1, "tiny": 5e-324, "true": True})) == []
 
