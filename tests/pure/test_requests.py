@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nextslot.clock import Instant
 from nextslot.errors import Invalid
 from nextslot.handlers.registry import JobTypes, resource_units, signature_schema
-from nextslot.model import URGENT, Backoff, FailureKind, NewJob, RetryPolicy
+from nextslot.model import RETRYABLE, URGENT, Backoff, FailureKind, NewJob, RetryPolicy
 from nextslot.policy import requests
 from nextslot.policy.requests import MAX_DEPTH, MAX_INSTANT, json_problems, problems, retry_policy
 from nextslot.store import codec
@@ -173,7 +173,7 @@ WRONG: dict[str, list[Any]] = {
     "priority": [1_000_001, -1_000_000, 1.0, "1", True, 10**30],
     "timeout_seconds": [0, -1, float("nan"), float("inf"), "5", True, 1e12],
     "stall_timeout_seconds": [0, -0.5, "5"],
-    "depends_on": ["an-id", [1], None, 5, {"a"}, ["\ud800"], ["x"] * 10_001, [["a"]]],
+    "depends_on": ["an-id", [1], None, 5, {"a"}, ["\ud800"], ["x"] * 10_001, [["a"]], ["a", 1], ["a", "\ud800"]],
     "on_dependency_failure": ["stop", 1, ["wait"]],
     "scheduled_for": [5, "2026-01-01", Instant(-1), Instant(10**30), 1.5],
     "expires_at": [5, "tomorrow", Instant(10**30), NOW, Instant(NOW - 1)],
@@ -202,6 +202,8 @@ def test_a_wrong_field_is_named_and_only_that(field: str) -> None:
         {"priority": -999_999},
         {"priority": URGENT},
         {"urgent": True},
+        {"urgent": True, "priority": 0},
+        {"title": "x"},
         {"title": "x" * 1000},
         {"title": "한국어 🎉"},
         {"timeout_seconds": 0.001},
@@ -214,6 +216,7 @@ def test_a_wrong_field_is_named_and_only_that(field: str) -> None:
         {"resources": {"gpu": 4}},
         {"resources": ["g", "x" * 200]},
         {"retry_policy": {"max_attempts": 0}},
+        {"retry_policy": {"retry_on": sorted(RETRYABLE)}},
         {"retry_policy": RetryPolicy(max_delay_seconds=5)},
         {"webhook": {"url": "http://example.com"}},
     ],
@@ -268,7 +271,9 @@ def test_a_part_of_a_retry_policy_is_put_over_the_default() -> None:
     assert policy == RetryPolicy(
         max_attempts=2, base_delay_seconds=60, backoff=Backoff.LINEAR, retry_on=(FailureKind.TIMEOUT,)
     )
+    assert isinstance(policy.backoff, Backoff)
     assert retry_policy(None, default) is default
+    assert retry_policy(policy, default) is policy
 
 
 @pytest.mark.parametrize(
