@@ -34,7 +34,14 @@ from mutants import NOTHING, Mutant, changed, mutants  # type: ignore[import-not
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "nextslot"
-TESTS = ("tests/pure", "tests/engine", "tests/api/test_legacy.py", "tests/api/test_14_offices.py")
+TESTS = (
+    "tests/pure",
+    "tests/engine",
+    "tests/config",
+    "tests/api/test_legacy.py",
+    "tests/api/test_14_offices.py",
+    "tests/api/test_metrics.py",
+)
 WORK = Path(os.environ.get("NEXTSLOT_MUTATE", "/tmp/nextslot-mutate"))
 # How many tests, and how many seconds of them, a mutant has to survive.
 MOST_TESTS, MOST_SECONDS = 200, 30.0

@@ -15,7 +15,7 @@ import pytest
 from nextslot import Scheduler, admin, testing
 from nextslot.composition import compose
 from nextslot.config import Configuration, load
-from nextslot.errors import AlreadyOpen, Conflict, SchemaTooNew, StoreError
+from nextslot.errors import AlreadyOpen, Conflict, Invalid, SchemaTooNew, StoreError
 from nextslot.handlers.threads import InlineThreads
 from nextslot.model import Scope
 from nextslot.store import text
@@ -104,6 +104,18 @@ def test_a_key_can_be_added_before_any_server_runs(tmp_path: Path) -> None:
         assert await scheduler.keys.is_guarded()
 
     with_server(tmp_path, look)
+
+
+def test_a_key_for_an_office_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with admin.keys(configuration(tmp_path)) as keys:
+            await keys.create("ops", ["admin"])
+            with pytest.raises(Invalid, match="office_id: there is no office 'nowhere'"):
+                await keys.create("web", ["submit"], office_id="nowhere")
+
+            assert [key.name for key in (await keys.list()).items] == ["ops"]
+
+    asyncio.run(main())
 
 
 def test_a_key_can_be_taken_away_offline_and_both_are_audited(tmp_path: Path) -> None:

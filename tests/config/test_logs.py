@@ -186,6 +186,24 @@ def test_what_a_handler_logs_has_the_ids_of_its_job_and_not_of_the_request_that_
     with_scheduler(tmp_path, main)
 
 
+def test_what_a_handler_logs_for_a_direct_caller_has_the_id_of_the_execution_and_of_no_job(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    logs.install(stream=stream)
+
+    async def loud(run: Any) -> None:
+        log.info("at work")
+
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.job_types.add("loud", loud)
+        await scheduler.run_direct("loud", direct_id="d1")
+
+        [line] = [line for line in lines(stream) if line["event"] == "at work"]
+        assert (line["direct_id"], line["office_id"], line["job_type"]) == ("d1", "default", "loud")
+        assert "job_id" not in line
+
+    with_scheduler(tmp_path, main)
+
+
 # Secrets.
 
 KEY, WEBHOOK = "nsk_0123456789abcdefGHIJ", "whsec_c2VjcmV0IHRoYXQ="

@@ -431,6 +431,32 @@ def test_deliveries_go_by_the_new_settings_and_those_under_way_are_not_cut(tmp_p
     with_server(tmp_path, "", main, sender=box)
 
 
+def test_what_sent_by_the_old_settings_is_closed_when_its_last_message_has_been_answered(tmp_path: Path) -> None:
+    told: list[tuple[str, float]] = []
+
+    class Slow(testing.Mailbox):
+        async def send(self, *given: Any) -> Any:
+            told.append(("sent", asyncio.get_running_loop().time()))
+            await asyncio.sleep(20)
+            return await super().send(*given)
+
+        async def close(self) -> None:
+            told.append(("closed", asyncio.get_running_loop().time()))
+
+    async def main(server: Server) -> None:
+        await server.scheduler.submit("skip", webhook={"url": "http://example.com/"})
+        await asyncio.sleep(5)
+        await server.reload("[webhooks]\ntimeout_seconds = 30")
+        await asyncio.sleep(100)
+
+        (sent, began), (closed, ended) = told
+        assert (sent, closed) == ("sent", "closed")
+        assert ended - began == pytest.approx(20)
+        assert (await server.scheduler.webhooks.deliveries(status="PENDING")).items == ()
+
+    with_server(tmp_path, "", main, sender=Slow())
+
+
 def test_an_offices_webhook_from_the_file_is_told_at_once(tmp_path: Path) -> None:
     box = testing.Mailbox()
 

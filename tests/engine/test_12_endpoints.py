@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,32 @@ def test_a_redirect_is_a_failure_that_says_so_and_is_not_followed(tmp_path: Path
             assert other.connections == 0
 
     on_sockets(tmp_path, main)
+
+
+@pytest.mark.parametrize("status", ["300 Multiple Choices", "399 Elsewhere"])
+def test_every_answer_that_points_elsewhere_is_a_redirect(tmp_path: Path, status: str) -> None:
+    delivery = first_attempt(tmp_path, answers(status))
+
+    assert delivery.reason == f"it answered {status[:3]}, and redirects are not followed"
+
+
+def test_a_connection_that_is_reset_is_told_in_the_systems_words(tmp_path: Path) -> None:
+    async def reset(receiver: Receiver, writer: asyncio.StreamWriter) -> None:
+        connection = writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    delivery = first_attempt(tmp_path, reset)
+
+    told, _, cause = (delivery.reason or "").rpartition(": ")
+    assert (told, "reset" in cause) == ("the connection was cut, or what came was not HTTP", True)
+
+
+def test_a_reason_is_told_in_five_hundred_characters(tmp_path: Path) -> None:
+    delivery = first_attempt(tmp_path, says(b"loud" * 500 + b"\r\n\r\n"))
+
+    assert "loudloud" in (delivery.reason or "")
+    assert len(delivery.reason or "") == 500
 
 
 def test_410_is_the_end(tmp_path: Path) -> None:

@@ -111,6 +111,26 @@ def test_what_happens_to_queues_and_groups_is_told_once(tmp_path: Path) -> None:
 # What an event says.
 
 
+def test_that_something_was_paused_is_told_to_an_office_only_if_it_is_that_office(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        for scope in ({"office_id": "default"}, {"job_type": "work"}, {"resource": "gpu"}):
+            await scheduler.pause(**scope)
+            await scheduler.resume(**scope)
+
+        told = [(event.type, event.office_id, event.details) for event in await history(scheduler)]
+        assert told == [
+            (kind, office_id, details)
+            for office_id, details in (
+                ("default", {"office": "default"}),
+                (None, {"type": "work"}),
+                (None, {"resource": "gpu"}),
+            )
+            for kind in ("queue_paused", "queue_resumed")
+        ]
+
+    with_counts(tmp_path, main)
+
+
 def test_an_event_says_which_job_and_run_where_and_when(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.offices.create("a")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nextslot import Fail, Limits, Scheduler, representation, testing
+from nextslot import Fail, Limits, NewJob, Scheduler, representation, testing
+from nextslot.engine.office_jobs import STEP
 from nextslot.errors import AlreadyDispatched, AlreadyFinished, Conflict, DependencyCycle, Invalid, NoHandler, NotFound
 from nextslot.model import MAX_PRIORITY, Event
 from nextslot.policy.offices import Blocker, ExecutionStatus, OfficeConfig, OfficeJob, OfficeStats
@@ -1169,6 +1170,21 @@ def test_the_events_of_an_office_are_read_a_page_at_a_time_by_its_jobs_ids(tmp_p
             "job_queued",
             "job_started",
         ]
+
+    with_counts(tmp_path, main)
+
+
+def test_the_events_of_an_office_are_found_behind_however_many_of_others(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.offices.create("o")
+        await scheduler.pause()
+        await scheduler.submit_many([NewJob(job_type="work")] * (2 * STEP))
+        job = await one(scheduler)
+
+        page = await scheduler.offices.events("o")
+
+        assert [(event.type, event.job_id) for event in page.items] == [("job_queued", job.job_id)]
+        assert page.next_cursor is None
 
     with_counts(tmp_path, main)
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from nextslot import Job, NewJob, Scheduler, testing
+from nextslot.engine.retention import Keep
 from nextslot.errors import Draining, NextslotError, Unavailable
 from nextslot.scheduler.life import STOP_GRACE_SECONDS
 from tests import databases
@@ -130,6 +131,19 @@ def test_a_stopped_scheduler_does_nothing_more(tmp_path: Path, caplog: pytest.Lo
 
         assert caplog.records == []
         assert stored_states(tmp_path) == {job.job_id: "QUEUED"}
+
+    testing.run(body())
+
+
+def test_a_stopped_scheduler_leaves_no_task_behind(tmp_path: Path) -> None:
+    async def body() -> None:
+        scheduler = new_scheduler(tmp_path)
+        scheduler.retention.keep = Keep(jobs_days=30)
+        await scheduler.start()
+        await scheduler.wait((await scheduler.submit("work")).job_id)
+        await scheduler.stop()
+
+        assert {task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()} == set()
 
     testing.run(body())
 

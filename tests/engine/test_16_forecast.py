@@ -80,6 +80,18 @@ def test_dependents_groups_and_jobs_for_later_are_released_in_the_forecast_too(t
     with_past(tmp_path, main)
 
 
+def test_the_turn_passes_over_a_cancelled_member_in_the_forecast_too(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.offices.create("o", max_concurrent_jobs=2)
+        wanted = [NewJob(job_type="middle", office_id="o")] * 3
+        _, (first, second, third) = await scheduler.submit_group(wanted, mode="sequential", on_failure="continue")
+        await scheduler.cancel(second.job_id)
+
+        await assert_comes_true(scheduler, [first, third])
+
+    with_past(tmp_path, main)
+
+
 def test_a_direct_caller_goes_first_in_the_forecast_too_DEC_004(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         jobs = await scheduler.submit_many([NewJob(job_type="middle")] * 3)

@@ -10,7 +10,7 @@ import pytest
 from nextslot import Job, Limits, NewJob, Scheduler, errors, representation, testing
 from nextslot.model import Reason, Why
 from tests import databases
-from tests.support import Steps, new_scheduler, with_scheduler
+from tests.support import Steps, database, new_scheduler, with_scheduler
 
 NOW = testing.BEGINNING
 
@@ -89,6 +89,30 @@ def test_a_dependent_says_what_became_of_each_prerequisite_US_JS01(tmp_path: Pat
             "retrying": "WAITING", "failed": "FAILED", "running": "RUNNING", "queued": "QUEUED", "waiting": "WAITING",
             "cancelled": "CANCELLED",
         }  # fmt: skip
+
+    with_scheduler(tmp_path, main)
+
+
+def test_a_prerequisite_about_whose_failure_nothing_is_decided_yet_is_not_lost(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        failed = await scheduler.submit("work", {"seconds": 100})
+        job = await scheduler.submit("work", depends_on=[failed.job_id])
+        connection = database(tmp_path)
+        with connection:
+            connection.execute("insert into maintenance values ('a test', 1)")
+            connection.execute("update runs set status = 'FAILED', failure_kind = 'error', finished_at = started_at")
+            connection.execute(
+                "update jobs set outcome = 'FAILED', decision = 'undecided', finished_at = started_at "
+                "where status = 'RUNNING'"
+            )
+            connection.execute("delete from maintenance")
+        connection.close()
+
+        reason = first(await scheduler.forecast.why(job.job_id), "dependencies")
+
+        assert reason.data["jobs"][0]["became"] == "retrying"
+        assert "failed and is about to be retried" in reason.text
+        assert not reason.data["is_lost"]
 
     with_scheduler(tmp_path, main)
 
@@ -187,6 +211,7 @@ def test_every_full_limit_is_named_with_who_holds_it(tmp_path: Path) -> None:
         assert "(render) since" in full["role:o/FE"].text
         assert "is full (2 of 2, and it needs 2)" in full["resource:gpu"].text
         assert "is full (1 of 1)" in full["office:o"].text
+        assert full["scheduler"].text.startswith("The limit of the whole scheduler is full")
 
     limits = Limits(running=1, job_types={"work": 1}, resources={"gpu": 2})
     with_scheduler(tmp_path, main, limits=limits)

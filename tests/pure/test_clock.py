@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from nextslot import testing
 from nextslot.clock import Instant, LoopAlarm, SchedulerAlarm, SystemClock
+from nextslot.engine.timer import Timer
 
 
 @given(st.datetimes(timezones=st.just(UTC)))
@@ -74,6 +75,22 @@ def test_an_alarm_that_is_unset_does_not_ring() -> None:
         alarm.set(clock.now().after(50))
         alarm.set(None)
         await asyncio.sleep(86400)
+        return rung
+
+    assert testing.run(main()) == []
+
+
+def test_a_timer_that_was_stopped_does_not_ring_and_waits_for_nothing() -> None:
+    async def main() -> list[str]:
+        rung: list[str] = []
+        clock = testing.VirtualClock()
+        timer = Timer(clock)
+        timer.stop()
+        timer.start(lambda: rung.append("ring"))
+        timer.wake_by(clock.now().after(50))
+        timer.stop()
+        await asyncio.sleep(86400)
+        assert not timer.is_late(clock.now())
         return rung
 
     assert testing.run(main()) == []

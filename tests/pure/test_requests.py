@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nextslot.clock import Instant
 from nextslot.errors import Invalid
 from nextslot.handlers.registry import JobTypes, resource_units, signature_schema
-from nextslot.model import URGENT, Backoff, FailureKind, NewJob, RetryPolicy
+from nextslot.model import RETRYABLE, URGENT, Backoff, FailureKind, NewJob, RetryPolicy
 from nextslot.policy import requests
 from nextslot.policy.requests import MAX_DEPTH, MAX_INSTANT, json_problems, problems, retry_policy
 from nextslot.store import codec
@@ -81,9 +81,12 @@ def test_whatever_JSON_can_say_is_taken_and_comes_back_as_it_was(params: dict[st
     ],
 )
 def test_what_JSON_cannot_say_is_refused_where_it_stands(value: object, problem: str) -> None:
-    found = list(json_problems("params", {"fine": 1, "list": [0, {"inner": value}]}))
+    params: dict[str, Any] = {"fine": 1, "list": [0, {"inner": value}]}
+
+    found = list(json_problems("params", params))
 
     assert [(one.field, problem in one.problem) for one in found] == [("params.list.1.inner", True)]
+    assert problems(NewJob(job_type="work", params=params), NOW) == found
 
 
 @given(st.text() | st.floats() | st.integers() | st.binary() | st.just(Pair(1, 2)) | st.just(Colour.RED))
@@ -111,6 +114,12 @@ def test_the_quick_look_at_parameters_lets_nothing_through_that_the_long_one_nam
     assert found == list(json_problems("params", params))
 
 
+def test_the_quick_look_finds_what_is_wrong_where_there_is_nothing_else_to_see() -> None:
+    wrong: list[Any] = [{"\ud800": 1}, {1: 1}, {"a": 2**63}, {"a": -(2**63) - 1}, nested(MAX_DEPTH + 1)]
+    for params in wrong:
+        assert len(problems(NewJob(job_type="work", params=params), NOW)) == 1, params
+
+
 def test_numbers_at_the_edge_of_64_bits_are_taken() -> None:
     assert list(json_problems("params", {"least": -(2**63), "most": 2**63 - 1, "tiny": 5e-324, "true": True})) == []
 
@@ -128,6 +137,16 @@ def test_depth_is_bounded_and_the_bound_itself_is_allowed() -> None:
     assert list(json_problems("params", nested(MAX_DEPTH))) == []
     assert ["levels deep" in one.problem for one in json_problems("params", nested(MAX_DEPTH + 1))] == [True]
     assert ["levels deep" in one.problem for one in json_problems("params", nested(100_000))] == [True]
+
+
+def test_a_list_is_one_level_as_an_object_is() -> None:
+    def lists(levels: int) -> Any:
+        return [lists(levels - 1)] if levels else 1
+
+    assert list(json_problems("params", {"deep": lists(MAX_DEPTH - 2)})) == []
+    too_deep = {"deep": lists(MAX_DEPTH - 1)}
+    assert ["levels deep" in one.problem for one in json_problems("params", too_deep)] == [True]
+    assert ["levels deep" in one.problem for one in problems(NewJob(job_type="work", params=too_deep), NOW)] == [True]
 
 
 def test_parameters_that_contain_themselves_are_refused_and_not_followed_for_ever() -> None:
@@ -154,7 +173,7 @@ WRONG: dict[str, list[Any]] = {
     "priority": [1_000_001, -1_000_000, 1.0, "1", True, 10**30],
     "timeout_seconds": [0, -1, float("nan"), float("inf"), "5", True, 1e12],
     "stall_timeout_seconds": [0, -0.5, "5"],
-    "depends_on": ["an-id", [1], None, 5, {"a"}, ["\ud800"], ["x"] * 10_001, [["a"]]],
+    "depends_on": ["an-id", [1], None, 5, {"a"}, ["\ud800"], ["x"] * 10_001, [["a"]], ["a", 1], ["a", "\ud800"]],
     "on_dependency_failure": ["stop", 1, ["wait"]],
     "scheduled_for": [5, "2026-01-01", Instant(-1), Instant(10**30), 1.5],
     "expires_at": [5, "tomorrow", Instant(10**30), NOW, Instant(NOW - 1)],
@@ -183,16 +202,21 @@ def test_a_wrong_field_is_named_and_only_that(field: str) -> None:
         {"priority": -999_999},
         {"priority": URGENT},
         {"urgent": True},
+        {"urgent": True, "priority": 0},
+        {"title": "x"},
         {"title": "x" * 1000},
         {"title": "한국어 🎉"},
         {"timeout_seconds": 0.001},
         {"depends_on": ("a", "b")},
+        {"depends_on": ["x"] * 10_000},
         {"on_dependency_failure": "cancel"},
         {"scheduled_for": Instant(0), "expires_at": NOW.after(1)},
         {"scheduled_for": MAX_INSTANT},
         {"resources": ["gpu", "ollama"]},
         {"resources": {"gpu": 4}},
+        {"resources": ["g", "x" * 200]},
         {"retry_policy": {"max_attempts": 0}},
+        {"retry_policy": {"retry_on": sorted(RETRYABLE)}},
         {"retry_policy": RetryPolicy(max_delay_seconds=5)},
         {"webhook": {"url": "http://example.com"}},
     ],
@@ -247,7 +271,9 @@ def test_a_part_of_a_retry_policy_is_put_over_the_default() -> None:
     assert policy == RetryPolicy(
         max_attempts=2, base_delay_seconds=60, backoff=Backoff.LINEAR, retry_on=(FailureKind.TIMEOUT,)
     )
+    assert isinstance(policy.backoff, Backoff)
     assert retry_policy(None, default) is default
+    assert retry_policy(policy, default) is policy
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ _LAST_OF_FIELD = (59, 23, 31, 12, 7)
 _SECOND = timedelta(seconds=1)
 _DAY = timedelta(days=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# From where on a plan is looked at that is not asked about any time yet.
+_SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def in_words(expression: str) -> str:
 @lru_cache(maxsize=1024)
 def zone(name: str) -> ZoneInfo:
     problem = f"there is no time zone {name!r}: use a name such as Europe/Berlin or UTC"
-    if not isinstance(name, str) or len(name) > 64 or not _ZONE.fullmatch(name):
+    if not isinstance(name, str) or not _ZONE.fullmatch(name):
         raise Invalid(problem, field="timezone")
     try:
         return ZoneInfo(name)
@@ -113,7 +115,7 @@ class Cron:
 
     def __init__(self, fields: str, zone: ZoneInfo) -> None:
         try:
-            self._days = CronSim(fields, datetime(2000, 1, 1))  # noqa: DTZ001
+            self._days = CronSim(fields, _SOME_DAY)
         except CronSimError as error:
             raise _bad(_explained(fields, error)) from None
         self._zone = zone
@@ -123,7 +125,7 @@ class Cron:
         self._seconds = [h * 3600 + m * 60 for h in sorted(self._days.hours) for m in sorted(self._days.minutes)]
         # Many schedules have the same plan and ask the same question.
         self._asked: tuple[Instant, Instant | None] | None = None
-        if next(self._dates(date(2000, 1, 1)), None) is None:
+        if next(self._dates(_SOME_DAY.date()), None) is None:
             raise _bad("this never happens: no month has such a day")
 
     @property
@@ -189,7 +191,7 @@ class Cron:
 
     def _dates_until(self, after: Instant, until: Instant) -> Iterator[date]:
         last = self.local(until).date() + _DAY
-        for day in self._dates(self._date_before(after)) if after < until else ():
+        for day in self._dates(self._date_before(after)):
             if day > last:
                 return
             yield day
@@ -256,18 +258,19 @@ class Cron:
         return _offset(self._zone, local, fold)
 
     def _wall(self, utc: datetime) -> datetime:
-        return utc.replace(tzinfo=UTC).astimezone(self._zone).replace(tzinfo=None, fold=0)
+        return utc.replace(tzinfo=UTC).astimezone(self._zone).replace(tzinfo=None)
 
 
 @lru_cache(maxsize=4096)
 def _plain_midnight(zone: ZoneInfo, day: date) -> int | None:
-    """When a day begins whose clocks are not changed, and that has no neighbour whose changed clocks reach it."""
+    """When a day begins whose clocks are not changed, and that has no neighbour whose changed clocks reach it.
+
+    No zone has changed them twice in three days.
+    """
     start = datetime.combine(day, time())
     offset = _offset(zone, start)
-    others = (start - _DAY, start + 12 * 3600 * _SECOND, start + _DAY)
-    if any(_offset(zone, at) != offset for at in others) or _offset(zone, start + _DAY, fold=1) != offset:
-        return None
-    return _epoch_seconds(start - offset)
+    is_plain = _offset(zone, start - _DAY) == offset == _offset(zone, start + _DAY, fold=1)
+    return _epoch_seconds(start - offset) if is_plain else None
 
 
 def _offset(zone: ZoneInfo, local: datetime, fold: int = 0) -> timedelta:
@@ -285,8 +288,15 @@ def _explained(fields: str, error: CronSimError) -> str:
     said = str(error)
     for name, field in zip(_FIELDS, fields.split(), strict=True):
         if said == f"Bad {name.replace(' ', '-')}":
-            days = re.split("[,-]", field)
-            if name == "day of month" and all(part.isdigit() and 1 <= int(part) <= 31 for part in days):
+            if name == "day of month" and _is_read(f"* * {field} * *"):
                 return "this never happens: no such month has that day"
             return f"the {name} {field.lower()!r} is out of range, or a range that runs backwards"
     return said
+
+
+def _is_read(fields: str) -> bool:
+    try:
+        CronSim(fields, _SOME_DAY)
+    except CronSimError:
+        return False
+    return True

@@ -233,6 +233,8 @@ _JOB_FIELDS = {
 }  # fmt: skip
 # The same things by the names that a job has, where a problem is found with one.
 _NAMES = {"title": "description", "timeout_seconds": "timeout_ms"}
+# What a request says that is not said of one of its jobs.
+_OF_REQUEST = ("jobs", "idempotency_key")
 
 
 def new_jobs(
@@ -301,14 +303,16 @@ def engine_priority(priority: int) -> int:
 
 def in_office_words(error: Invalid, count: int) -> Invalid:
     """A refusal of the engine's, with the fields as the request named them; of one job it does not say which."""
-    renamed = []
-    for problem in error.problems:
-        head, _, field = problem.field.rpartition(".")
-        where = f"{head}.{_NAMES.get(field, field)}" if head else _NAMES.get(field, field)
-        renamed.append(
-            Problem(f"jobs.0.{where}" if count == 1 and not where.startswith("jobs") else where, problem.problem)
-        )
-    return Invalid(renamed)
+    return Invalid([Problem(_in_office_words(problem.field, count), problem.problem) for problem in error.problems])
+
+
+def _in_office_words(field: str, count: int) -> str:
+    """`title` or `jobs.3.title` has another name here; what is further inside (`params.title`) is the caller's own."""
+    parts = field.split(".")
+    place = 2 if parts[0] == "jobs" else 0
+    parts[place : place + 1] = [_NAMES.get(name, name) for name in parts[place : place + 1]]
+    is_of_its_job = count == 1 and parts[0] not in _OF_REQUEST
+    return ".".join(["jobs.0", *parts] if is_of_its_job else parts)
 
 
 # Configuration.
@@ -358,8 +362,8 @@ def in_config_words(error: Invalid) -> Invalid:
     names = {setting: name for name, setting in _SETTINGS.items()}
 
     def renamed(field: str) -> str:
-        parts = field.removeprefix("retry_policy.").split(".", 1)
-        return ".".join([names.get(parts[0], parts[0]), *parts[1:]])
+        setting, dot, part = field.removeprefix("retry_policy.").partition(".")
+        return names.get(setting, setting) + dot + part
 
     return Invalid([Problem(renamed(problem.field), problem.problem) for problem in error.problems])
 
