@@ -20,7 +20,7 @@ import pytest
 from nextslot import testing
 from nextslot.store import offline, text
 from nextslot.store.open import load_export, open_store, write_export
-from tests import databases, postgres
+from tests import postgres
 from tests.support import register_handlers
 
 DATA = Path(__file__).parent / "data"
@@ -38,21 +38,6 @@ _POSTGRES_SCHEMA = """
     union all select 'function', proname, prosrc from pg_proc where pronamespace = 'public'::regnamespace
     order by 1, 2, 3
 """
-
-
-@pytest.fixture
-def fresh() -> Iterator[str]:
-    name = f"nextslot_upgrade_{os.getpid()}"
-    yield postgres.create(name, "template0")
-    postgres.drop(name)
-
-
-@pytest.fixture(params=databases.kinds())
-def empty(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        address: str = request.getfixturevalue("fresh")
-        return address
-    return f"sqlite:///{tmp_path}/empty.db"
 
 
 @pytest.fixture
