@@ -45,7 +45,7 @@ def test_5_without_ollama_the_embedded_model_writes_a_story_and_a_card(tmp_path:
     async def main() -> None:
         models, process = embedded_models()
         async with running(tmp_path, models) as (_, submit):
-            story = await submit("story", topic="a lighthouse", target_length=300)
+            story = await submit("story", topic="a lighthouse", target_length=1200)
             card = await submit("research", topic="how tidal power stations work")
             pid = process.pid
 
