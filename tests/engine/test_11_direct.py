@@ -1,14 +1,16 @@
 """Section 11 of the specification: direct requests take the next slot, and nothing is interrupted (DEC-004)."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from nextslot import Scheduler, testing
 from nextslot.errors import Conflict, Draining, Invalid, SlotBusy, UnknownJobType
 from nextslot.model import Direct, DirectStatus, FailureKind
+from nextslot.store.store import Store, Tx
 from tests.support import database, history, new_scheduler, states, with_scheduler
 
 
@@ -443,6 +445,43 @@ def test_a_caller_hears_its_place_progress_and_output_as_they_come(tmp_path: Pat
         await before
 
     with_scheduler(tmp_path, main)
+
+
+def test_a_place_that_was_read_too_early_is_not_told(tmp_path: Path) -> None:
+    """Places are read when another node may have changed them; meanwhile they change here too."""
+
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.submit("work", {"seconds": 5})
+        before = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 5}))
+        await testing.settled()
+
+        async def listen() -> list[Any]:
+            stream = scheduler.stream_direct("work", {"seconds": 30})
+            return [update.data["ahead"] if update.kind == "place" else update.kind async for update in stream]
+
+        listening = asyncio.ensure_future(listen())
+        await testing.settled()
+        for seconds in (8, 8):  # Over the start of the one before it, and over its own.
+            await scheduler._machinery.direct.look(cast("Store", SlowPlaces(scheduler._access.store, seconds)))
+        await before
+
+        assert await listening == [1, 0, "started", "result"]
+
+    with_scheduler(tmp_path, main)
+
+
+class SlowPlaces:
+    """A store whose lists are old when they come."""
+
+    def __init__(self, store: Store, seconds: float) -> None:
+        self._store = store
+        self._seconds = seconds
+
+    async def read(self, call: Callable[[Tx], Any]) -> Any:
+        found = await self._store.read(call)
+        if isinstance(found, list):
+            await asyncio.sleep(self._seconds)
+        return found
 
 
 @pytest.mark.parametrize(

@@ -69,10 +69,22 @@ class _Caller:
         self.ended: asyncio.Future[Direct] = asyncio.get_running_loop().create_future()
         self.updates: asyncio.Queue[Update] | None = None
         self.ahead = 0
+        self._place: int | None = None
+        self._has_started = False
 
     def tell(self, kind: str, data: Mapping[str, Any]) -> None:
         if self.updates is not None:
             self.updates.put_nowait(Update(kind, data))
+
+    def tell_place(self, direct_id: str, ahead: int) -> None:
+        """Only news: whoever read the places before it started comes too late."""
+        if not self._has_started and ahead != self._place:
+            self._place = ahead
+            self.tell("place", {"direct_id": direct_id, "ahead": ahead})
+
+    def tell_started(self, direct_id: str) -> None:
+        self._has_started = True
+        self.tell("started", {"direct_id": direct_id})
 
 
 class DirectExecutionHandler:
@@ -94,6 +106,8 @@ class DirectExecutionHandler:
         self.most_waiting = MOST_WAITING
         self._stop = stop
         self._callers: dict[str, _Caller] = {}
+        # How often places were told.
+        self._told = 0
         self._goodbyes: set[asyncio.Task[None]] = set()
 
     # Over a transaction.
@@ -301,9 +315,7 @@ class DirectExecutionHandler:
         is_over = False
         try:
             await store.write(lambda tx: self.request(tx, wanted, direct_id, self._clock.now()))
-            ahead = await store.read(lambda tx: direct.waiting_ids(tx, wanted.office_id))
-            if direct_id in ahead:
-                yield Update("place", {"direct_id": direct_id, "ahead": ahead.index(direct_id)})
+            await self._look_at_places(store, wanted.office_id)
             while not is_over:
                 update = await caller.updates.get()
                 is_over = update.kind == "result"
@@ -344,7 +356,7 @@ class DirectExecutionHandler:
             if found is not None and found.finished_at is not None:
                 self._tell_ended(found)
             elif found is not None and found.status is DirectStatus.WAITING and caller.updates is not None:
-                self._tell_places(await store.read(lambda tx, o=found.office_id: direct.waiting_ids(tx, o)))  # type: ignore[misc]
+                await self._look_at_places(store, found.office_id)
 
     def listener(self, direct_id: str) -> Callable[[str, Mapping[str, Any]], None] | None:
         """Who hears the progress and output of a direct execution, if somebody does."""
@@ -393,13 +405,22 @@ class DirectExecutionHandler:
     def _tell_started(self, holder: direct.Holder) -> None:
         caller = self._callers.get(holder.direct_id)
         if caller is not None:
-            caller.tell("started", {"direct_id": holder.direct_id})
+            caller.tell_started(holder.direct_id)
+
+    async def _look_at_places(self, store: Store, office_id: str) -> None:
+        """Read again when somebody was told while it was read: what was read may be older than what they heard."""
+        while True:
+            told = self._told
+            waiting = await store.read(lambda tx: direct.waiting_ids(tx, office_id))
+            if told == self._told:
+                return self._tell_places(waiting)
 
     def _tell_places(self, waiting: list[str]) -> None:
+        self._told += 1
         for ahead, direct_id in enumerate(waiting):
             caller = self._callers.get(direct_id)
             if caller is not None:
-                caller.tell("place", {"direct_id": direct_id, "ahead": ahead})
+                caller.tell_place(direct_id, ahead)
 
     def _tell_ended(self, ended: Direct) -> None:
         caller = self._callers.pop(ended.direct_id, None)
