@@ -101,6 +101,27 @@ def test_an_answer_from_before_a_move_does_not_undo_it(console: Console, server:
     expect(console.page.get_by_role("button", name="Move c, place 1")).to_be_focused()
 
 
+def test_a_job_that_changes_while_the_list_is_on_its_way_is_shown_as_it_is(
+    console: Console, server: ServerThread
+) -> None:
+    paused_queue(server, "a")
+    held: list[tuple[Route, APIResponse]] = []
+    console.page.route("**/api/jobs?*", lambda route: held.append((route, route.fetch())))
+    console.open("jobs")
+    while not held:
+        console.page.wait_for_timeout(50)
+
+    with console.page.expect_event("console", lambda message: message.text == "job_completed"):
+        console.page.evaluate(
+            """async () => (await import("./live.js")).live.listen((event) => console.log(event.type))"""
+        )
+        server.run(server.server.scheduler.resume(office_id="default"))
+    route, before = held[0]
+    route.fulfill(response=before)
+
+    expect(console.find("tbody tr .state")).to_have_text("COMPLETED")
+
+
 def test_leaving_with_a_move_that_is_not_stored_yet_is_asked_about(console: Console, server: ServerThread) -> None:
     paused_queue(server, "a", "b")
     console.open("now").has_queue("a", "b")

@@ -136,6 +136,21 @@ def test_a_view_that_does_not_exist_and_a_job_that_does_not_exist_say_so(
         expect(console.find(".trouble")).to_contain_text("nobody")
 
 
+def test_going_elsewhere_right_after_the_first_drawing_is_noticed(console: Console) -> None:
+    # In the very moment in which the view is drawn, before anything after it can run.
+    console.page.add_init_script(
+        """new MutationObserver((_, observer) => {
+          if (!document.querySelector("#main")) return;
+          observer.disconnect();
+          history.replaceState(null, "", "#/jobs");
+          dispatchEvent(new HashChangeEvent("hashchange"));
+        }).observe(document, { childList: true, subtree: true });"""
+    )
+    console.page.goto(f"{console.url}/console/#/nowhere")
+
+    expect(console.find("main h1")).to_have_text("Jobs")
+
+
 def test_the_switch_of_colours_holds_after_a_reload(console: Console) -> None:
     console.open("now")
 

@@ -1,5 +1,5 @@
 // Where we are is the part of the address after the #, so that every view can be linked, kept and gone back to.
-import { useEffect, useState } from "./lib.js";
+import { useEffect, useMemo, useState } from "./lib.js";
 
 export function here() {
   const [path, query = ""] = location.hash.replace(/^#/, "").split(/\?(.*)/s);
@@ -34,11 +34,12 @@ export function change(parts, query) {
 }
 
 export function useHere() {
-  const [place, set] = useState(here);
+  const [hash, set] = useState(location.hash);
   useEffect(() => {
-    const moved = () => set(here());
+    const moved = () => set(location.hash);
     addEventListener("hashchange", moved);
+    moved(); // It may have changed between the first drawing and now.
     return () => removeEventListener("hashchange", moved);
   }, []);
-  return place;
+  return useMemo(here, [hash]);
 }

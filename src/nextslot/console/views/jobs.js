@@ -124,8 +124,13 @@ function follow(state, set, setFresh) {
   const touched = new Set();
   let timer = null;
   const look = async () => {
+    const { items, isLoading, isSearching } = state.current;
+    // A list that is on its way may be older than what was heard meanwhile.
+    if (isLoading && !isSearching) return void (timer = setTimeout(look, 250));
     timer = null;
-    const ids = [...touched].slice(0, 30);
+    const shown = new Set(items.map((job) => job.job_id));
+    const ids = [...touched].filter((id) => shown.has(id)).slice(0, 30);
+    if (!isLoading) [...touched].filter((id) => !shown.has(id)).forEach((id) => touched.delete(id));
     ids.forEach((id) => touched.delete(id));
     const found = await Promise.all(ids.map((id) => get(`api/jobs/${id}`).catch(() => null)));
     const byId = new Map(found.filter(Boolean).map((job) => [job.job_id, job]));
@@ -135,7 +140,7 @@ function follow(state, set, setFresh) {
   const forget = live.listen((event) => {
     if (!event.job_id) return;
     if (event.type === "job_queued") setFresh((number) => number + 1);
-    else if (state.current.items.some((job) => job.job_id === event.job_id)) {
+    else if (state.current.isLoading || state.current.items.some((job) => job.job_id === event.job_id)) {
       touched.add(event.job_id);
       timer ??= setTimeout(look, 250);
     }
