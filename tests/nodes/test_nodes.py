@@ -135,6 +135,7 @@ def test_a_resource_that_a_node_counts_is_used_there_and_nowhere_else(database: 
 def test_limits_hold_across_nodes(database: str, tmp_path: Path) -> None:
     async def main() -> None:
         at_once, most = 0, 0
+        is_full = asyncio.Event()
         schedulers = [node(database, name, tmp_path, limits=Limits(running=3), node_running=2) for name in "abc"]
         for one in schedulers:
 
@@ -143,6 +144,9 @@ def test_limits_hold_across_nodes(database: str, tmp_path: Path) -> None:
                 nonlocal at_once, most
                 at_once += 1
                 most = max(most, at_once)
+                if at_once == 3:
+                    is_full.set()
+                await is_full.wait()
                 await asyncio.sleep(0.02)
                 at_once -= 1
 
