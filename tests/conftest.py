@@ -1,5 +1,6 @@
 """A test of what is stored runs on both databases, each of which it calls by a directory (`tests/databases.py`)."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ BOTH_FILES = {"test_admin.py", "test_reload.py", "test_store.py"}
 # In the folders of what is around the engine, a test that asks for no directory stores nothing.
 AROUND = {"api", "cli", "client"}
 DIRECTORIES = {"tmp_path", "tmp_path_factory"}
+
+# A shell starts what runs in its background with Ctrl-C ignored, and what a test starts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -137,15 +137,18 @@ def test_ctrl_c_during_run_hangs_up_and_the_work_is_cancelled(served: Served) ->
 
 
 def test_ctrl_c_while_waiting_leaves_the_job_alone_and_says_so(served: Served) -> None:
-    with started("submit", "gated", "gate=patience", "--wait", "--url", served.url) as process:
+    with (
+        Client(served.url) as client,
+        started("submit", "gated", "gate=patience", "--wait", "--url", served.url) as process,
+    ):
         assert process.stderr is not None
         job_id = process.stderr.readline().split()[-1]
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-
-    with Client(served.url) as client:
-        found = client.job(job_id)
-        client.cancel(job_id, interrupt=True)
+        try:
+            _, err = process.communicate(timeout=60)
+            found = client.job(job_id)
+        finally:
+            client.cancel(job_id, interrupt=True)
     assert (process.returncode, found.finished_at) == (130, None)
     assert f"the job goes on: `nextslot log {job_id} -f` follows it" in err
 
