@@ -61,6 +61,33 @@ def test_limits_resources_priorities_and_roles_are_respected(tmp_path: Path, sec
     with_past(tmp_path, main, limits=Limits(running=4, resources={"gpu": 2}))
 
 
+@pytest.mark.parametrize("seconds", [0, 40])
+def test_what_the_machine_can_run_at_once_is_respected_between_offices(tmp_path: Path, seconds: float) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        for office_id in "op":
+            await scheduler.offices.create(office_id, max_concurrent_jobs=0)
+        wanted = [NewJob(job_type=job_type, office_id=office_id) for job_type in LENGTHS for office_id in "opop"]
+        jobs = await scheduler.submit_many(wanted)
+        await asyncio.sleep(seconds)
+
+        await assert_comes_true(scheduler, jobs)
+
+    with_past(tmp_path, main, limits=Limits(), node_running=2)
+
+
+@pytest.mark.parametrize("seconds", [0, 40])
+def test_the_units_that_the_machine_has_are_respected(tmp_path: Path, seconds: float) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
+        wanted = [NewJob(job_type=job_type, resources={"gpu": units}) for job_type in LENGTHS for units in (1, 2, 1)]
+        jobs = await scheduler.submit_many(wanted)
+        await asyncio.sleep(seconds)
+
+        await assert_comes_true(scheduler, jobs)
+
+    with_past(tmp_path, main, limits=Limits(resources={"gpu": 0}), node_resources={"gpu": 3})
+
+
 def test_dependents_groups_and_jobs_for_later_are_released_in_the_forecast_too(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.offices.create("o", max_concurrent_jobs=2)
@@ -192,11 +219,12 @@ WORK = st.fixed_dictionaries(
     work=st.lists(WORK, min_size=1, max_size=25),
     slots=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     running=st.integers(0, 3),
+    machine=st.tuples(st.integers(0, 3), st.sampled_from([{}, {}, {"gpu": 2}])),
     later=st.floats(0, 300),
     is_group=st.booleans(),
 )
 def test_whatever_is_queued_starts_when_it_was_foreseen(
-    work: list[Any], slots: tuple[int, int], running: int, later: float, is_group: bool
+    work: list[Any], slots: tuple[int, int], running: int, machine: tuple[int, Any], later: float, is_group: bool
 ) -> None:
     async def main(scheduler: Scheduler) -> None:
         for office_id, count in zip("op", slots, strict=True):
@@ -210,8 +238,9 @@ def test_whatever_is_queued_starts_when_it_was_foreseen(
         await assert_comes_true(scheduler, jobs)
 
     with tempfile.TemporaryDirectory() as directory:
-        limits = Limits(running=running, resources={"gpu": 2})
-        with_past(Path(directory), main, limits=limits, starvation_after_seconds=100)
+        limits = Limits(running=running, resources={"gpu": 2 if not machine[1] else 0})
+        options = {"node_running": machine[0], "node_resources": machine[1]}
+        with_past(Path(directory), main, limits=limits, starvation_after_seconds=100, **options)
 
 
 def workload(work: list[Any], now: Instant) -> list[NewJob]:

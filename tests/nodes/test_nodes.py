@@ -160,6 +160,32 @@ def test_limits_hold_across_nodes(database: str, tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_forecast_knows_what_every_node_can_run(database: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        a = node(database, "a", tmp_path, node_running=1, node_resources={"gpu": 1})
+        b = node(database, "b", tmp_path, node_running=1)
+        async with running(a, b):
+            for _ in range(3):
+                await a.wait((await a.submit("work", {"seconds": 0.01})).job_id)
+            jobs = [await a.submit("work", {"seconds": 60}, resources=needs) for needs in ({"gpu": 1}, {})]
+
+            async def both_run() -> bool:
+                return [one.running for one in await b.nodes.list()] == [1, 1]
+
+            await eventually(both_run)
+            more: list[dict[str, int]] = [{"gpu": 1}, {"gpu": 1}, {}]
+            jobs += [await b.submit("work", {"seconds": 60}, resources=needs) for needs in more]
+            made = await b.forecast.queue()
+            for job in jobs:
+                await b.cancel(job.job_id, interrupt=True)
+
+        on_a, on_b, first, second, beside = (made.jobs[job.job_id] for job in jobs)
+        assert (first.expected_start, second.expected_start) == (on_a.expected_end, first.expected_end)
+        assert beside.expected_start == on_b.expected_end
+
+    asyncio.run(main())
+
+
 def test_a_cancelled_job_is_stopped_on_whatever_node_it_runs(database: str, tmp_path: Path) -> None:
     async def main() -> None:
         a, b = node(database, "a", tmp_path), node(database, "b", tmp_path)

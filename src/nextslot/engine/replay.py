@@ -28,6 +28,7 @@ from .groups import GroupProgress
 from .intake import Intake
 from .kit import Kit
 from .lanes import Lanes
+from .machines import Machines
 from .outages import Outages
 from .queue import QueueManager
 from .retry import RetryController
@@ -35,7 +36,6 @@ from .snapshot import Snapshot, Working
 from .timeouts import Due, TimeoutManager
 from .timer import Timer
 from .webhooks import SilentWebhooks
-from .workers import Workers
 
 # Work that has been told to stop has so long, as the guardian gives it.
 STOP_SECONDS = 10.0
@@ -54,9 +54,6 @@ class Rules:
     """What the rules depend on besides what is stored."""
 
     policy: ConcurrencyPolicy
-    job_types: JobTypes
-    # Whether another node has a handler for a type.
-    runs_elsewhere: Callable[[str], bool]
     starvation_after_seconds: float
 
 
@@ -148,12 +145,13 @@ class Replay:
         self._lanes = Lanes(rules.policy)
         self._timer = Timer(self._clock)
         chance, events = _Numbered(), EventLog()
+        self._machines = Machines(self._snapshot.nodes)
         kit = Kit(
             self._clock,
             chance,
-            _OnAnyNode(rules),
+            _OnAnyNode(self._machines),
             self._lanes,
-            Workers("(replay)"),
+            self._machines,
             self._timer,
             events,
             SilentWebhooks(chance, events),
@@ -172,7 +170,7 @@ class Replay:
             self._go_on(working)
         self._dispatcher.start(self._launch, self._snapshot.last_turn)
         self._timer.start(lambda: None)
-        self._scratch.write(self._count_ready)
+        self._scratch.write(self._count)
         self._tick()
         horizon = self._snapshot.now.after(HORIZON_SECONDS)
         for _ in range(MOST_STEPS):
@@ -268,8 +266,10 @@ class Replay:
         self._timeouts.expire_if_late(tx)
         self._dispatcher.claim(tx)
 
-    def _count_ready(self, tx: Tx) -> None:
-        """The lanes count what was copied of them; the dispatcher then looks at all of them."""
+    def _count(self, tx: Tx) -> None:
+        """Machines and lanes count what was copied of them; the dispatcher then looks at all of them."""
+        for one in self._snapshot.working:
+            self._machines.hold(tx, one.worker_id, self._lanes.lane(tx, one.lane_id))
         slate = self._lanes.slate(tx)
         for lane_id, jobs in self._snapshot.ready.items():
             slate.add_ready(lane_id, jobs)
@@ -292,12 +292,12 @@ class _End:
 class _OnAnyNode(JobTypes):
     """In a forecast nothing is run, so it does not matter which node has the handler."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, machines: Machines) -> None:
         super().__init__()
-        self._rules = rules
+        self._machines = machines
 
     def __contains__(self, name: str) -> bool:
-        return name in self._rules.job_types or self._rules.runs_elsewhere(name)
+        return self._machines.runs_elsewhere(name)
 
 
 class _PatientCallers(DirectExecutionHandler):

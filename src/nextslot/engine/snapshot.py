@@ -3,14 +3,14 @@
 Taken by `engine.replay`, which plays it through.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..clock import Instant
-from ..model import GroupMode
+from ..model import GroupMode, Node
 from ..policy.forecast import linked
-from ..policy.limits import UNLIMITED, ConcurrencyPolicy, is_local
+from ..policy.limits import UNLIMITED, ConcurrencyPolicy, is_local, resource_key
 from ..store import forecast
 from ..store.forecast import Rows
 from ..store.store import Tx
@@ -34,6 +34,8 @@ class Working(NamedTuple):
     office_id: str
     started_at: Instant
     timeout_at: Instant | None
+    lane_id: int
+    worker_id: str
     is_direct: bool
     is_stopping: bool
 
@@ -50,14 +52,15 @@ class Snapshot:
     # How many of the copied jobs of each lane are free to go.
     ready: Mapping[int, int]
     last_turn: int
+    nodes: Sequence[Node]
 
 
-def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, now: Instant) -> Snapshot:
+def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node], now: Instant) -> Snapshot:
     queue = forecast.queue(tx, office_id, WINDOW + 1)
     is_whole = len(queue.rows) <= WINDOW
     queue = Rows(queue.table, queue.columns, queue.rows[:WINDOW])
     running, callers, limits = forecast.running(tx, MOST_RUNNING), forecast.callers(tx), forecast.limits(tx)
-    others = _others(tx, office_id, _can_be_full(limits, policy))
+    others = _others(tx, office_id, _can_be_full(limits, policy, nodes), any(node.max_running for node in nodes))
     jobs = _together([running, queue, *(forecast.queue(tx, other, share) for other, share in others.items())])
     groups = forecast.groups(tx, {group_id for group_id in jobs.column("group_id") if group_id is not None})
     jobs = _together([jobs, *_members(tx, jobs, groups), forecast.chains(tx, _retried(jobs))])
@@ -86,28 +89,30 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, now: Instant) -> Sna
         is_whole=is_whole,
         ready=_ready(jobs),
         last_turn=max(lanes.column("turn"), default=0),
+        nodes=nodes,
     )
 
 
-def _can_be_full(limits: Rows, policy: ConcurrencyPolicy) -> set[str]:
+def _can_be_full(limits: Rows, policy: ConcurrencyPolicy, nodes: Sequence[Node]) -> set[str]:
     """The limits between offices through which jobs of one can be in the way of another's."""
-    return {
+    limited = {
         key
         for key, capacity, _ in limits.rows
         if not is_local(key) and policy.room(key, capacity, 0) < UNLIMITED
     }  # fmt: skip
+    return limited | {resource_key(resource) for node in nodes for resource in node.resources}
 
 
-def _others(tx: Tx, office_id: str, can_be_full: set[str]) -> dict[str, int]:
-    """The offices in whose queues one has to look too, and how far."""
-    queued = forecast.queued_offices(tx, MOST_OFFICES) if can_be_full else []
+def _others(tx: Tx, office_id: str, can_be_full: set[str], share_slots: bool) -> dict[str, int]:
+    """The offices in whose queues one has to look too, and how far: all of them, where machines can be full."""
+    queued = forecast.queued_offices(tx, MOST_OFFICES) if can_be_full or share_slots else []
     if set(queued) <= {office_id}:
         return {}
     lanes = forecast.lanes(tx, {office_id, *queued})
     shared: dict[str, set[str]] = {}
     for office, limits in zip(lanes.column("office_id"), lanes.column("shared"), strict=True):
         shared.setdefault(office, set()).update(can_be_full & forecast.lane_limits(limits).keys())
-    found = (linked(office_id, shared) - {office_id}) & set(queued)
+    found = (set(queued) if share_slots else linked(office_id, shared) & set(queued)) - {office_id}
     return {other: max(min(WINDOW, OTHERS // len(found)), 1) for other in sorted(found)}
 
 
@@ -149,7 +154,7 @@ def _ready(jobs: Rows) -> dict[int, int]:
 
 def _running(running: Rows, runs: Rows) -> list[Working]:
     run_of = {job_id: (run_id, timeout_at) for run_id, job_id, _, timeout_at in runs.rows}
-    wanted = ("job_id", "job_type", "office_id", "started_at", "cancel_mode")
+    wanted = ("job_id", "job_type", "office_id", "started_at", "cancel_mode", "lane_id", "worker_id")
     return [
         Working(
             id=job_id,
@@ -158,20 +163,33 @@ def _running(running: Rows, runs: Rows) -> list[Working]:
             office_id=office_id,
             started_at=Instant(started_at),
             timeout_at=None if run_of[job_id][1] is None else Instant(run_of[job_id][1]),
+            lane_id=lane_id,
+            worker_id=worker_id,
             is_direct=False,
             is_stopping=cancel_mode == "interrupt",
         )
-        for job_id, job_type, office_id, started_at, cancel_mode in zip(
+        for job_id, job_type, office_id, started_at, cancel_mode, lane_id, worker_id in zip(
             *(running.column(name) for name in wanted), strict=True
         )
     ]
 
 
 def _direct(callers: Rows) -> list[Working]:
-    wanted = ("direct_id", "job_type", "office_id", "started_at", "timeout_at", "status")
+    wanted = ("direct_id", "job_type", "office_id", "started_at", "timeout_at", "lane_id", "worker_id", "status")
     return [
-        Working(direct_id, direct_id, job_type, office_id, Instant(started_at), Instant(timeout_at), True, False)
-        for direct_id, job_type, office_id, started_at, timeout_at, status in zip(
+        Working(
+            id=direct_id,
+            run_id=direct_id,
+            job_type=job_type,
+            office_id=office_id,
+            started_at=Instant(started_at),
+            timeout_at=Instant(timeout_at),
+            lane_id=lane_id,
+            worker_id=worker_id,
+            is_direct=True,
+            is_stopping=False,
+        )
+        for direct_id, job_type, office_id, started_at, timeout_at, lane_id, worker_id, status in zip(
             *(callers.column(name) for name in wanted), strict=True
         )
         if status == "RUNNING"

@@ -60,23 +60,34 @@ class Workers:
         slot = min([self._lowest, *change.freed])
         while (slot in self._taken and slot not in change.freed) or slot in change.taken:
             slot += 1
+        self._take(change, slot, lane)
+        return f"{self.node}/slot-{slot}"
+
+    def hold(self, tx: Tx, worker_id: str, lane: Lane) -> None:
+        """What runs already has its slot."""
+        slot = self._slot(worker_id)
+        if slot is not None:
+            self._take(tx.local(self._new_change), slot, lane)
+
+    def free(self, tx: Tx, worker_id: str | None, lane: Lane) -> None:
+        slot = self._slot(worker_id)
+        if slot not in self._taken:
+            return  # Another node's, or of an earlier life: it was never counted in this one.
+        change = tx.local(self._new_change)
+        change.freed.add(slot)
+        if self._counted:
+            change.units.subtract(lane.resources)
+
+    def _slot(self, worker_id: str | None) -> int | None:
+        """The number of a slot of this node."""
+        node, _, slot = (worker_id or "").rpartition("/slot-")
+        return int(slot) if node == self.node else None
+
+    def _take(self, change: "_Change", slot: int, lane: Lane) -> None:
         change.freed.discard(slot)
         change.taken.add(slot)
         if self._counted:
             change.units.update(lane.resources)
-        return f"{self.node}/slot-{slot}"
-
-    def free(self, tx: Tx, worker_id: str | None, lane: Lane) -> None:
-        node, _, slot = (worker_id or "").rpartition("/slot-")
-        if node != self.node:
-            return
-        change = tx.local(self._new_change)
-        number = int(slot)
-        if number not in self._taken:
-            return  # Of an earlier life: it was never counted in this one.
-        change.freed.add(number)
-        if self._counted:
-            change.units.subtract(lane.resources)
 
     def forget(self) -> None:
         """A new life of the node: nothing runs."""

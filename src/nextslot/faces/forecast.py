@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..clock import Instant
 from ..engine.durations import LOOKED_AT, Durations
+from ..engine.nodes import NodeRegistry
 from ..engine.replay import Past, Rules, foresee
 from ..engine.snapshot import Snapshot, take
 from ..engine.why import MOST_AHEAD, Explained, Explainer
@@ -36,6 +37,7 @@ class Forecasts:
         self,
         access: Access,
         explainer: Explainer,
+        registry: NodeRegistry,
         rules: Callable[[], Rules],
         durations: Durations,
         progress: Progress,
@@ -43,6 +45,7 @@ class Forecasts:
     ) -> None:
         self._access = access
         self._explainer = explainer
+        self._registry = registry
         self._rules = rules
         self._durations = durations
         self._progress = progress
@@ -89,7 +92,8 @@ class Forecasts:
     def _snapshot(self, tx: Tx, office_id: str) -> Snapshot:
         if offices.get(tx, office_id) is None:
             raise NotFound("office", office_id)
-        return take(tx, office_id, self._rules().policy, self._access.clock.now())
+        nodes = self._registry.everybody(tx)
+        return take(tx, office_id, self._rules().policy, nodes, self._access.clock.now())
 
     def _fraction(self, run_id: str) -> float | None:
         found = self._progress(run_id)

@@ -149,8 +149,7 @@ class Machinery:
 
     def rules(self) -> Rules:
         """As they are now: they can be changed while it runs."""
-        runs_elsewhere, patience = self.workers.runs_elsewhere, self.dispatcher.starvation_after_seconds
-        return Rules(self.lanes.policy, self.job_types, runs_elsewhere, patience)
+        return Rules(self.lanes.policy, self.dispatcher.starvation_after_seconds)
 
     def close_transaction(self, tx: Tx) -> None:
         """The end of every writing transaction: the next jobs are claimed, the events get their numbers, and

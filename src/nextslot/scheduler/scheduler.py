@@ -136,6 +136,7 @@ class Scheduler:
         self.forecast = Forecasts(
             access,
             Explainer(machinery.kit, machinery.dispatcher, cluster.registry),
+            cluster.registry,
             machinery.rules,
             machinery.durations,
             machinery.executor.progress,
