@@ -4,7 +4,8 @@ import json
 import sys
 from pathlib import Path
 
-REAL = tuple(f"tests/{folder}/" for folder in ("api", "cli", "client", "console", "crash", "docs", "handlers", "nodes"))
+FOLDERS = ("api", "cli", "client", "console", "crash", "docs", "handlers", "nodes", "store")
+REAL = (*(f"tests/{folder}/" for folder in FOLDERS), "tests/engine/test_12_endpoints.py")
 # More than these at once are no accident.
 MOST = 10
 

@@ -21,7 +21,7 @@ from .webhooks import WebhookService
 
 FIRST_BYTES = 1000
 # A connection that was idle for longer is not used again: its other end may be about to close it.
-IDLE_SECONDS = 2.0
+IDLE_SECONDS = 1.0
 # Of several addresses of a name, how long one that does not answer may keep the others waiting.
 CONNECT_SECONDS = 3.0
 
@@ -35,6 +35,8 @@ class HttpSender:
         self._tls: ssl.SSLContext | None = None
         self._idle: dict[str, list[httpcore2.AsyncHTTPConnection]] = {}
         self._in_use = 0
+        self._rest: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
         got = _Got()
@@ -54,6 +56,12 @@ class HttpSender:
         return got.answer("")
 
     async def close(self) -> None:
+        self._stay()
+        if self._closing is not None:
+            await self._closing
+        await self._close_idle()
+
+    async def _close_idle(self) -> None:
         idle, self._idle = self._idle, {}
         for connections in idle.values():
             for connection in connections:
@@ -63,6 +71,7 @@ class HttpSender:
         target = httpcore2.URL(url)
         connection = await self._connection(target.origin)
         self._in_use += 1
+        self._stay()
         try:
             # Named here because the client forgets the brackets of an IPv6 address.
             named = [("Host", urlsplit(url).netloc), *headers.items()]
@@ -73,10 +82,19 @@ class HttpSender:
             raise
         finally:
             self._in_use -= 1
+            if not self._in_use:
+                self._rest = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._let_go)
         if connection.is_idle():
             self._idle.setdefault(str(target.origin), []).append(connection)
-        if not self._in_use:
-            await self.close()
+
+    def _stay(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
+
+    def _let_go(self) -> None:
+        """There was nothing to send for a while: every connection is too old to be used again."""
+        self._closing = asyncio.get_running_loop().create_task(self._close_idle(), name="nextslot-webhook-rest")
 
     async def _connection(self, origin: httpcore2.Origin) -> httpcore2.AsyncHTTPConnection:
         """One that is idle and still good, or a new one."""
