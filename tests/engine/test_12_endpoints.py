@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from standardwebhooks.webhooks import Webhook as Verifier
 
-from nextslot import NewJob, Scheduler
+from nextslot import Job, NewJob, Scheduler
 from nextslot.engine.deliveries import MOST_ROOM
 from nextslot.engine.webhooks import WebhookSettings
 from nextslot.model import Delivery
@@ -42,8 +42,8 @@ def on_sockets(directory: Path, main: Main, settings: WebhookSettings = QUICK) -
     asyncio.run(body())
 
 
-async def tell(scheduler: Scheduler, url: str, count: int = 1) -> None:
-    await scheduler.submit_many([NewJob(job_type="skip", webhook={"url": url}) for _ in range(count)])
+async def tell(scheduler: Scheduler, url: str, count: int = 1) -> list[Job]:
+    return await scheduler.submit_many([NewJob(job_type="skip", webhook={"url": url}) for _ in range(count)])
 
 
 async def attempted(scheduler: Scheduler, attempts: int = 1) -> Delivery:
@@ -348,9 +348,8 @@ def test_while_there_is_much_to_send_connections_are_used_again_and_then_let_go(
             await answers()(receiver, writer)
 
         async with Receiver(answers_then) as receiver:
-            await tell(scheduler, receiver.url, count=200)
-            while len((await scheduler.webhooks.deliveries(limit=200)).items) < 200:
-                await asyncio.sleep(0.01)
+            for job in await tell(scheduler, receiver.url, count=200):
+                await scheduler.wait(job.job_id)
             is_much.set()
             await eventually(lambda: len(receiver.requests) == 200, seconds=60)
 
