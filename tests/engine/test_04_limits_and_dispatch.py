@@ -523,6 +523,26 @@ def test_the_office_that_was_served_longest_ago_is_next_after_a_restart_too(tmp_
     with_counts(tmp_path, main, limits=Limits(running=1))
 
 
+def test_the_turns_go_on_after_a_restart_with_a_clock_that_was_set_back(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        for office_id in ("a", "b"):
+            await scheduler.offices.create(office_id)
+            await run_all(scheduler, [NewJob(job_type="work", office_id=office_id)])
+        await scheduler.pause()
+        for office_id in ("a", "b"):
+            await scheduler.submit_many([NewJob(job_type="work", office_id=office_id)] * 3)
+        await testing.crash(scheduler)
+
+        clock = testing.VirtualClock()
+        clock.jump(-3600)
+        async with new_scheduler(tmp_path, seed=1, limits=Limits(running=1), clock=clock) as second:
+            await second.resume()
+            await asyncio.sleep(60)
+            assert await served(second) == "ab" + "ab" * 3
+
+    with_counts(tmp_path, main, limits=Limits(running=1))
+
+
 def test_a_crowd_of_one_office_does_not_keep_a_newcomer_waiting(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         for office_id in ("a", "b"):

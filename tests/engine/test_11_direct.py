@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from nextslot import Scheduler, testing
+from nextslot import Limits, Scheduler, testing
 from nextslot.errors import Conflict, Draining, Invalid, SlotBusy, UnknownJobType
 from nextslot.model import Direct, DirectStatus, FailureKind
 from nextslot.store.store import Store, Tx
@@ -34,6 +34,26 @@ def test_DEC_004_the_order_is_running_then_direct_then_the_queue(tmp_path: Path)
         assert (await scheduler.wait(running.job_id)).state == "COMPLETED", "nothing is preempted"
 
     with_scheduler(tmp_path, main)
+
+
+def test_a_caller_who_waits_keeps_back_what_it_needs_and_no_more(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.job_type("paint", resources=["gpu"])(paint)
+        for office_id in "ops":
+            await scheduler.offices.create(office_id)
+        running = await scheduler.submit("work", {"seconds": 50}, resources=["gpu"], office_id="s")
+        caller = asyncio.ensure_future(scheduler.run_direct("paint", office_id="s"))
+        await testing.settled()
+        first, second = [await scheduler.submit("work", {"seconds": 50}, office_id=office_id) for office_id in "op"]
+
+        assert await states(scheduler, running, first, second) == ["RUNNING", "RUNNING", "QUEUED"]
+        await caller
+
+    with_scheduler(tmp_path, main, limits=Limits(running=3))
+
+
+async def paint(run: Any) -> None:
+    await asyncio.sleep(1)
 
 
 def test_a_direct_request_makes_no_job_and_is_recorded(tmp_path: Path) -> None:

@@ -322,6 +322,8 @@ def test_units_kept_back_for_a_starving_job_are_a_reason(tmp_path: Path) -> None
         assert codes(why) == ["starving", "ahead"]
         assert why.reasons[0].data == {"id": starving.job_id, "limits": ["resource:gpu"], "since": str(NOW)}
         assert codes(await scheduler.forecast.why(starving.job_id)) == ["limit_full"]
+        await scheduler.pause()
+        assert codes(await scheduler.forecast.why(job.job_id)) == ["paused", "ahead"], "nothing is kept back for it now"
 
     with_scheduler(tmp_path, main, limits=Limits(resources={"gpu": 2}), starvation_after_seconds=100)
 
