@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import httpcore2
 
+from ..clock import Clock
 from ..handlers.threads import Threads
 from ..policy.addresses import Address, address_problem
 from .deliveries import Answer
@@ -29,14 +30,15 @@ CONNECT_SECONDS = 3.0
 class HttpSender:
     """Keeps connections while there is much to send, and none when there is nothing."""
 
-    def __init__(self, threads: Threads, service: WebhookService) -> None:
+    def __init__(self, clock: Clock, threads: Threads, service: WebhookService) -> None:
+        self._clock = clock
         self._backend = _CheckedBackend(threads, service)
         # Read once, and not before it is needed: it takes longer than a message.
         self._tls: ssl.SSLContext | None = None
         self._idle: dict[str, list[httpcore2.AsyncHTTPConnection]] = {}
         self._in_use = 0
-        self._rest: asyncio.TimerHandle | None = None
-        self._closing: asyncio.Task[None] | None = None
+        self._exchanges = 0
+        self._tending: asyncio.Task[None] | None = None
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
         got = _Got()
@@ -56,10 +58,18 @@ class HttpSender:
         return got.answer("")
 
     async def close(self) -> None:
-        self._stay()
-        if self._closing is not None:
-            await self._closing
+        if self._tending is not None:
+            self._tending.cancel()
+            await asyncio.wait([self._tending])
         await self._close_idle()
+
+    async def _tend(self) -> None:
+        """Lives while there are connections, and closes them when there was nothing to send for a while."""
+        while self._in_use or self._idle:
+            seen = self._exchanges
+            await self._clock.sleep(IDLE_SECONDS)
+            if not self._in_use and seen == self._exchanges:
+                await self._close_idle()
 
     async def _close_idle(self) -> None:
         idle, self._idle = self._idle, {}
@@ -71,7 +81,9 @@ class HttpSender:
         target = httpcore2.URL(url)
         connection = await self._connection(target.origin)
         self._in_use += 1
-        self._stay()
+        self._exchanges += 1
+        if self._tending is None or self._tending.done():
+            self._tending = asyncio.get_running_loop().create_task(self._tend(), name="nextslot-webhook-connections")
         try:
             # Named here because the client forgets the brackets of an IPv6 address.
             named = [("Host", urlsplit(url).netloc), *headers.items()]
@@ -82,19 +94,8 @@ class HttpSender:
             raise
         finally:
             self._in_use -= 1
-            if not self._in_use:
-                self._rest = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._let_go)
         if connection.is_idle():
             self._idle.setdefault(str(target.origin), []).append(connection)
-
-    def _stay(self) -> None:
-        if self._rest is not None:
-            self._rest.cancel()
-            self._rest = None
-
-    def _let_go(self) -> None:
-        """There was nothing to send for a while: every connection is too old to be used again."""
-        self._closing = asyncio.get_running_loop().create_task(self._close_idle(), name="nextslot-webhook-rest")
 
     async def _connection(self, origin: httpcore2.Origin) -> httpcore2.AsyncHTTPConnection:
         """One that is idle and still good, or a new one."""

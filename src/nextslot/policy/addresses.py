@@ -125,12 +125,12 @@ def _meanings(address: Address) -> Iterator[Address]:
         return
     if address.scope_id is not None:
         address = ipaddress.IPv6Address(int(address))
-    if address.ipv4_mapped is not None:
-        yield address.ipv4_mapped
+    # Whether these are public themselves, releases of Python differ about; they lead where their IPv4 address does.
+    inner = address.ipv4_mapped or address.sixtofour
+    if inner is not None:
+        yield inner
         return
     yield address
-    if address.sixtofour is not None:
-        yield address.sixtofour
     if address.teredo is not None:
         yield from address.teredo
     if address != ipaddress.IPv6Address("::1") and any(address in network for network in _EMBEDDING):

@@ -108,7 +108,7 @@ class Machinery:
         self.dispatcher = Dispatcher(kit, self.direct, self.outages, starvation_after_seconds)
         self.trigger = ScheduleTrigger(kit, self.intake)
         self.recovery = Recovery(kit, self.endings, self.direct, self.outages, self.trigger)
-        self.deliveries = DeliveryWorker(kit, lambda: given.sender or _http_sender(given.threads, self.webhooks))
+        self.deliveries = DeliveryWorker(kit, lambda: given.sender or _http_sender(given, self.webhooks))
         self.webhooks.connect(self.deliveries.wake)
         self.timeouts = TimeoutManager(
             kit, self.endings, self.direct, self.outages, self.executor.stop, self.deliveries.look, self.trigger
@@ -169,8 +169,8 @@ def _ignore(ahead: int) -> None:
     """A clock that was given is right."""
 
 
-def _http_sender(threads: Threads, service: WebhookService) -> Sender:
+def _http_sender(given: Given, service: WebhookService) -> Sender:
     # Imported here because a scheduler without webhooks needs no HTTP client in its memory.
     from ..engine.endpoints import HttpSender
 
-    return HttpSender(threads, service)
+    return HttpSender(given.clock, given.threads, service)
