@@ -116,11 +116,12 @@ def test_jobs_that_do_not_need_the_resource_go_on(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         Server(scheduler)
         waiting = await submit(scheduler, 10)
-        other = await scheduler.submit("work")
+        wanted: list[list[str]] = [[], ["disk"], ["disk", "server"]]
+        others = [await scheduler.submit("work", resources=needs) for needs in wanted]
 
         await asyncio.sleep(9)
 
-        assert await states(scheduler, other, waiting[-1]) == ["COMPLETED", "QUEUED"]
+        assert await states(scheduler, *others, waiting[-1]) == ["COMPLETED", "COMPLETED", "QUEUED", "QUEUED"]
 
     with_scheduler(tmp_path, main)
 
