@@ -527,15 +527,18 @@ def test_what_comes_free_at_once_goes_to_as_many_offices_as_it_is_enough_for(tmp
     async def main(scheduler: Scheduler) -> None:
         for office_id in "abcz":
             await scheduler.offices.create(office_id)
-        large = await scheduler.submit("work", {"seconds": 5}, office_id="z", resources={"gpu": 3})
-        small = [await scheduler.submit("work", {"seconds": 5}, office_id=o, resources=["gpu"]) for o in "abcabc"]
+        large = await scheduler.submit("work", {"seconds": 5}, office_id="z", resources={"gpu": 2, "disk": 1})
+        waiting = [
+            await scheduler.submit("work", {"seconds": 5}, office_id=office_id, resources=[resource])
+            for office_id, resource in [("a", "gpu"), ("b", "disk"), ("c", "gpu"), ("a", "disk"), ("b", "gpu")]
+        ]
 
         await scheduler.wait(large.job_id)
         await testing.settled()
 
-        assert await states(scheduler, *small) == ["RUNNING"] * 3 + ["QUEUED"] * 3
+        assert await states(scheduler, *waiting) == ["RUNNING"] * 3 + ["QUEUED"] * 2
 
-    with_counts(tmp_path, main, limits=Limits(resources={"gpu": 3}))
+    with_counts(tmp_path, main, limits=Limits(resources={"gpu": 2}))
 
 
 def test_the_turns_go_on_after_a_restart_with_a_clock_that_was_set_back(tmp_path: Path) -> None:
