@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from nextslot import Fail, FailureKind, Job, Scheduler, testing
+from nextslot import Fail, FailureKind, Job, Limits, Scheduler, testing
 from tests.support import history, new_scheduler, states, with_scheduler
 
 
@@ -52,6 +52,21 @@ def test_without_a_probe_one_job_is_let_through_after_each_growing_pause(tmp_pat
         assert asked == [6, 7, 8, 9]
 
     with_scheduler(tmp_path, main)
+
+
+def test_of_several_that_could_run_at_once_one_tries(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
+        server = Server(scheduler)
+        await submit(scheduler, 20)
+        await asyncio.sleep(5)
+        before = server.asked
+
+        await asyncio.sleep(8)
+
+        assert (before, server.asked) == (5, 6)
+
+    with_scheduler(tmp_path, main, limits=Limits(resources={"server": 5}))
 
 
 def test_when_the_job_that_tries_succeeds_the_queue_goes_on(tmp_path: Path) -> None:
