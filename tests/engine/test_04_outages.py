@@ -69,6 +69,21 @@ def test_of_several_that_could_run_at_once_one_tries(tmp_path: Path) -> None:
     with_scheduler(tmp_path, main, limits=Limits(resources={"server": 5}))
 
 
+def test_a_caller_on_the_line_who_tries_is_the_only_one_too(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
+        server = Server(scheduler)
+        await submit(scheduler, 20)
+        await asyncio.sleep(5)
+        caller = asyncio.ensure_future(scheduler.run_direct("ask"))
+        await asyncio.sleep(8)
+
+        assert server.asked == 6
+        assert (await caller).failure_kind is FailureKind.UNAVAILABLE
+
+    with_scheduler(tmp_path, main, limits=Limits(resources={"server": 5}))
+
+
 def test_when_the_job_that_tries_succeeds_the_queue_goes_on(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         server = Server(scheduler)

@@ -446,6 +446,7 @@ def test_a_caller_hears_its_place_progress_and_output_as_they_come(tmp_path: Pat
     async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("talk")
         async def talk(run: Any) -> str:
+            assert run.attempt == 1
             run.progress(0.5, "half")
             run.log.info("hello")
             return "done"
