@@ -362,6 +362,55 @@ def test_a_job_that_was_passed_over_for_10_minutes_gets_what_is_freed(tmp_path: 
     with_counts(tmp_path, main, limits=TWO_GPUS)
 
 
+def test_it_gets_them_before_a_more_urgent_one_that_came_later(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        large = await a_large_job_among_small_ones(scheduler, "o", "o", priority=9)
+        await asyncio.sleep(650)
+        urgent = await scheduler.submit("work", office_id="o", resources=["gpu"], priority=99)
+
+        ended = [await scheduler.wait(job.job_id) for job in (large, urgent)]
+
+        assert (ended[0].job.started_at or 0) < (ended[1].job.started_at or 0)
+
+    with_counts(tmp_path, main, limits=TWO_GPUS)
+
+
+def test_a_job_behind_the_one_that_starts_is_not_passed_over(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.offices.create("o", max_concurrent_jobs=2)
+        await scheduler.submit("work", {"seconds": 100}, office_id="o", resources=["gpu"])
+        await scheduler.submit("work", {"seconds": 5}, office_id="o")
+        wanted = [(None, 5), (["gpu"], 3)]
+        first, behind = [
+            await scheduler.submit("work", {"seconds": 50}, office_id="o", resources=needs, priority=priority)
+            for needs, priority in wanted
+        ]
+        await asyncio.sleep(20)
+
+        assert await states(scheduler, first, behind) == ["RUNNING", "QUEUED"]
+        assert (await scheduler.job(behind.job_id)).passed_over_since is None
+
+    with_counts(tmp_path, main, limits=Limits(resources={"gpu": 1}))
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_an_office_is_passed_over_by_one_whose_turn_comes_later_only(tmp_path: Path, is_served: bool) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        for office_id in "abyz":
+            await scheduler.offices.create(office_id)
+        await run_all(scheduler, [NewJob(job_type="work", office_id="b" if is_served else "a")])
+        await scheduler.submit("work", {"seconds": 500}, office_id="z", resources=["gpu"])
+        await scheduler.submit("work", {"seconds": 5}, office_id="y")
+        held = await scheduler.submit("work", office_id="b", resources=["gpu"])
+        going = await scheduler.submit("work", {"seconds": 100}, office_id="a")
+        await asyncio.sleep(20)
+
+        assert await states(scheduler, held, going) == ["QUEUED", "RUNNING"]
+        assert ((await scheduler.job(held.job_id)).passed_over_since is None) == is_served
+
+    with_counts(tmp_path, main, limits=Limits(running=2, resources={"gpu": 1}))
+
+
 def test_without_that_rule_it_would_wait_for_all_of_them(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         large = await a_large_job_among_small_ones(scheduler, "o", "o")
