@@ -23,10 +23,14 @@ from tests.serving import Served, open_gate, serving
 Do = Callable[..., Any]
 
 
+numbers = itertools.count()
+
+
 class Blocking:
-    """The blocking client."""
+    """The blocking client. By its number its names are its own: all tests share a server."""
 
     def __init__(self, url: str, **options: Any) -> None:
+        self.number = next(numbers)
         self.client = Client(url, **options)
 
     def __call__(self, name: str, *arguments: Any, **options: Any) -> Any:
@@ -44,6 +48,7 @@ class Awaited:
     """The asynchronous client, on a loop of its own."""
 
     def __init__(self, url: str, **options: Any) -> None:
+        self.number = next(numbers)
         self.runner = asyncio.Runner()
         self.client = AsyncClient(url, **options)
 
@@ -128,11 +133,11 @@ def test_waiting_ends_with_a_failure_for_good_and_with_a_cancel(do: Any, served:
 
 
 def test_lists_are_read_over_all_their_pages(do: Any) -> None:
-    wanted: list[NewJob] = [{"job_type": "skip", "task_id": f"paged {id(do)}"} for _ in range(7)]
+    wanted: list[NewJob] = [{"job_type": "skip", "task_id": f"paged {do.number}"} for _ in range(7)]
     made = do("submit_many", wanted)
 
-    first = do("jobs_page", 3, task_id=f"paged {id(do)}")
-    everything = do.take(100, "jobs", task_id=f"paged {id(do)}")
+    first = do("jobs_page", 3, task_id=f"paged {do.number}")
+    everything = do.take(100, "jobs", task_id=f"paged {do.number}")
 
     assert len(first.items) == 3
     assert first.next_cursor
@@ -140,7 +145,7 @@ def test_lists_are_read_over_all_their_pages(do: Any) -> None:
 
 
 def test_the_same_idempotency_key_makes_one_job(do: Any) -> None:
-    key = f"once {id(do)}"
+    key = f"once {do.number}"
 
     first, again = (do("submit", "skip", idempotency_key=key) for _ in range(2))
 
@@ -173,7 +178,7 @@ def test_events_are_followed_from_a_number_on(do: Any) -> None:
 
 
 def test_a_log_is_read_and_followed_to_its_end(do: Any, served: Served) -> None:
-    gate = f"log {id(do)}"
+    gate = f"log {do.number}"
     job = do("submit", "gated", {"gate": gate})
     run = do("job", job.job_id).run
     threading.Timer(0.3, open_gate, (served, gate)).start()
@@ -203,7 +208,7 @@ def test_a_direct_request_is_heard_as_it_goes(do: Any) -> None:
 
 
 def test_who_hangs_up_cancels_the_work(do: Any, served: Served) -> None:
-    direct_id = f"hung-{id(do)}"
+    direct_id = f"hung-{do.number}"
     heard = do.take(1, "stream_direct", "gated", {"gate": "never"}, direct_id=direct_id)
 
     async def ended() -> str:
@@ -219,7 +224,7 @@ def test_who_hangs_up_cancels_the_work(do: Any, served: Served) -> None:
 
 
 def test_a_slot_that_is_busy_says_how_many_are_ahead(do: Any, served: Served) -> None:
-    gate = f"busy {id(do)}"
+    gate = f"busy {do.number}"
     job = do("submit", "gated", {"gate": gate})
 
     with pytest.raises(SlotBusy) as busy:
@@ -231,7 +236,7 @@ def test_a_slot_that_is_busy_says_how_many_are_ahead(do: Any, served: Served) ->
 
 
 def test_the_queue_is_shown_moved_and_paused(do: Any) -> None:
-    do("offices.create", office := f"office-{id(do)}")
+    do("offices.create", office := f"office-{do.number}")
     do("pause", office_id=office)
     first, second = (do("submit", "echo", office_id=office) for _ in range(2))
 
@@ -246,8 +251,8 @@ def test_the_queue_is_shown_moved_and_paused(do: Any) -> None:
 
 
 def test_templates_and_schedules_have_their_verbs(do: Any) -> None:
-    template = do("templates.create", f"template {id(do)}", "echo", params={"text": "t"})
-    schedule = do("schedules.create", f"schedule {id(do)}", template.template_id, "@daily", enabled=False)
+    template = do("templates.create", f"template {do.number}", "echo", params={"text": "t"})
+    schedule = do("schedules.create", f"schedule {do.number}", template.template_id, "@daily", enabled=False)
 
     triggered = do("schedules.trigger", schedule.schedule_id)
 

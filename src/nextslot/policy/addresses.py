@@ -47,6 +47,7 @@ _PRIVATE = [
         "100.64.0.0/10",  # shared by a provider's customers
         "fc00::/7",
         "64:ff9b:1::/48",  # translation inside a site
+        "2002::/16",  # 6to4, given up long ago: releases of Python differ about whether it is public
     )
 ]  # fmt: skip
 # Addresses that lead to the IPv4 address in their last 32 bits: translation and compatibility.
@@ -125,12 +126,12 @@ def _meanings(address: Address) -> Iterator[Address]:
         return
     if address.scope_id is not None:
         address = ipaddress.IPv6Address(int(address))
-    # Whether these are public themselves, releases of Python differ about; they lead where their IPv4 address does.
-    inner = address.ipv4_mapped or address.sixtofour
-    if inner is not None:
-        yield inner
+    if address.ipv4_mapped is not None:
+        yield address.ipv4_mapped
         return
     yield address
+    if address.sixtofour is not None:
+        yield address.sixtofour
     if address.teredo is not None:
         yield from address.teredo
     if address != ipaddress.IPv6Address("::1") and any(address in network for network in _EMBEDDING):
