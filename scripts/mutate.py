@@ -45,6 +45,7 @@ TESTS = (
 WORK = Path(os.environ.get("NEXTSLOT_MUTATE", "/tmp/nextslot-mutate"))
 # How many tests, and how many seconds of them, a mutant has to survive.
 MOST_TESTS, MOST_SECONDS = 200, 30.0
+MOST_SECONDS_OF_FIRST = 60.0
 # What a mutant may take more than its tests do, before it is taken for one that never ends.
 PATIENCE_SECONDS = 10.0
 SURVIVED, KILLED = 0, 1
@@ -73,16 +74,16 @@ def main() -> int:
     run.add_argument("--sample", type=int, help="how many of all (all)")
     run.add_argument("--seed", type=int, default=1)
     run.add_argument("--only", nargs="+", help="lines, as FILE:LINE")
-    run.add_argument("--also", nargs="+", default=[], help="test files that are run too, whatever the map says")
+    run.add_argument("--first", nargs="+", default=[], help="test files that are about it: all of each is run first")
     options = parser.parse_args()
     os.chdir(ROOT)
     os.environ["NEXTSLOT_TEST_DATABASE"] = "sqlite"
     if options.command == "map":
         return make_map(options.tests)
     found = list(cases(options.parts, options.sample, options.seed, options.only))
-    tests = sorted({test.partition("::")[0] for case in found for test in case.tests} | set(options.also))
+    tests = sorted({test.partition("::")[0] for case in found for test in case.tests} | set(options.first))
     quietly = ["-o", "addopts=--import-mode=importlib", "-p", "no:terminal", "-p", "no:cacheprovider"]
-    return int(pytest.main([*quietly, *tests], plugins=[Judge(found, options.also)]))
+    return int(pytest.main([*quietly, *tests], plugins=[Judge(found, options.first)]))
 
 
 # Which tests reach a line.
@@ -170,16 +171,17 @@ def _first(
 class Judge:
     """A plugin of pytest that runs mutants where it would have run its tests."""
 
-    def __init__(self, found: Sequence[Case], also: Sequence[str] = ()) -> None:
+    def __init__(self, found: Sequence[Case], first: Sequence[str] = ()) -> None:
         self._cases = found
-        self._also = also
+        self._first = first
+        self._seconds = MOST_SECONDS + PATIENCE_SECONDS + MOST_SECONDS_OF_FIRST * bool(first)
         self._is_child = False
         self._items: dict[str, pytest.Item] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._items = {item.nodeid: item for item in session.items}
-        others = [test for test in self._items if test.partition("::")[0] in self._also]
-        self._cases = [case._replace(tests=[*case.tests, *others]) for case in self._cases]
+        first = [test for test in self._items if test.partition("::")[0] in self._first]
+        self._cases = [case._replace(tests=list(dict.fromkeys([*first, *case.tests]))) for case in self._cases]
         self._code = Code({case.file for case in self._cases})
         gc.freeze()  # Else each fork would look through all of it, and copy it.
         self._refuse_what_fails_anyway()
@@ -213,7 +215,7 @@ class Judge:
         child = os.fork()
         if child == 0:
             self._be(case)
-        end = time.monotonic() + 3 * (MOST_SECONDS + PATIENCE_SECONDS)
+        end = time.monotonic() + 3 * self._seconds
         while time.monotonic() < end:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
@@ -227,7 +229,7 @@ class Judge:
 
     def _be(self, case: Case) -> None:
         self._is_child = True
-        limit = int(MOST_SECONDS + PATIENCE_SECONDS)
+        limit = int(self._seconds)
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
         silence = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
