@@ -144,8 +144,8 @@ create table jobs (
 
 -- The queue of an office in its order (INV-004), waiting jobs too.
 create index jobs_queue on jobs (office_id, priority desc, position, created_at, job_id) where status = 'QUEUED';
--- What may start, lane by lane, in the same order; with all that a look at the head of a lane reads.
-create index jobs_ready on jobs (lane_id, priority desc, position, created_at, job_id, passed_over_since)
+-- What may start, lane by lane, in the same order.
+create index jobs_ready on jobs (lane_id, priority desc, position, created_at, job_id)
     where status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1;
 -- INV-003: a worker runs one job at a time.
 create unique index jobs_worker on jobs (worker_id) where status = 'RUNNING' and finished_at is null;
