@@ -12,6 +12,7 @@ import pytest
 
 from nextslot import Event, FailureKind, NewJob, Run, RunContext, Scheduler, Skip, testing
 from nextslot.errors import Unavailable
+from nextslot.model import Outcome
 from tests import databases
 from tests.support import history, register_handlers, states, with_scheduler
 
@@ -59,6 +60,30 @@ def test_a_sync_handler_runs_in_a_thread_of_its_own(tmp_path: Path) -> None:
     assert threads[0] is not threading.main_thread()
     assert threads[1] is threads[0]  # Reused.
     assert threads[0].daemon  # It does not keep a stopped scheduler's process alive.
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_outcome_that_comes_too_late_is_dropped_and_that_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_late: bool
+) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("work", {"seconds": 5, "x": 1})
+        await testing.settled()
+        if is_late:
+            run = await scheduler.run_of(job.job_id)
+            assert run is not None
+            await scheduler._access.store.write(
+                lambda tx: scheduler._machinery.endings.finish(
+                    tx, run.run_id, job.job_id, Outcome.completed({"by": "somebody else"}), scheduler._clock.now()
+                )
+            )
+        await asyncio.sleep(10)
+
+        ended = await scheduler.wait(job.job_id)
+        assert ended.result == ({"by": "somebody else"} if is_late else {"x": 1})
+
+    with_scheduler(tmp_path, main)
+    assert ("its outcome is dropped" in caplog.text) == is_late
 
 
 def test_a_handler_that_blocks_does_not_block_the_others(tmp_path: Path) -> None:
