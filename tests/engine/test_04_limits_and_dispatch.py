@@ -344,6 +344,21 @@ def test_among_those_that_fit_the_order_of_the_queue_decides(tmp_path: Path) -> 
     with_counts(tmp_path, main)
 
 
+def test_with_several_slots_the_first_in_order_start_whatever_they_need(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.offices.change("default", max_concurrent_jobs=3)
+        await scheduler.pause()
+        jobs = [
+            await scheduler.submit("work", {"seconds": 9}, resources=["remote"] if number % 2 else None)
+            for number in range(12)
+        ]
+        await scheduler.resume()
+
+        assert await states(scheduler, *jobs) == ["RUNNING"] * 3 + ["QUEUED"] * 9
+
+    with_counts(tmp_path, main)
+
+
 # No starving.
 
 
@@ -473,12 +488,14 @@ def test_one_starving_job_per_office_keeps_units_back_and_only_those_it_needs(tm
     with_counts(tmp_path, main, limits=Limits(resources={"gpu": 2, "disk": 2}))
 
 
+@pytest.mark.parametrize("office_id", ["default", "b"])
 @pytest.mark.parametrize("why", ["pause of its type", "pause of its resource", "no handler"])
-def test_a_job_that_no_limit_holds_back_is_not_passed_over(tmp_path: Path, why: str) -> None:
+def test_a_job_that_no_limit_holds_back_is_not_passed_over(tmp_path: Path, why: str, office_id: str) -> None:
     async def main(scheduler: Scheduler) -> None:
         scheduler.job_type("rare")(work)
+        await scheduler.offices.create("b")
         await scheduler.pause()
-        held = await scheduler.submit("rare", priority=9, resources=["gpu"])
+        held = await scheduler.submit("rare", priority=9, resources=["gpu"], office_id=office_id)
         jobs = [await scheduler.submit("work", {"seconds": 100}) for _ in range(20)]
         await testing.crash(scheduler)
 

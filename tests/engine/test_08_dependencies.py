@@ -396,3 +396,20 @@ async def all_of(scheduler: Scheduler, jobs: list[Job]) -> list[Job]:
 
 def is_rotation(found: list[str], expected: list[str]) -> bool:
     return any(found == expected[n:] + expected[:n] for n in range(len(expected)))
+
+
+def test_a_job_that_expires_with_what_it_depends_on_ends_once(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.pause()
+        at = scheduler._clock.now().after(10)
+        first = await scheduler.submit("work", expires_at=at)
+        second = await scheduler.submit(
+            "work", depends_on=[first.job_id], on_dependency_failure="cancel", expires_at=at
+        )
+        await asyncio.sleep(20)
+
+        assert await states(scheduler, first, second) == ["CANCELLED"] * 2
+        ends = [event.job_id for event in await history(scheduler) if event.type == "job_cancelled"]
+        assert sorted(map(str, ends)) == sorted([first.job_id, second.job_id])
+
+    with_counts(tmp_path, main)
