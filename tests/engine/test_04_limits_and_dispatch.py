@@ -308,6 +308,19 @@ def test_the_stored_counters_say_what_the_jobs_say_whatever_is_done(tmp_path: Pa
     with_counts(tmp_path, main, synchronous="NORMAL")
 
 
+@pytest.mark.parametrize("machine", [{"node_running": 2}, {"node_resources": {"gpu": 2}}])
+def test_a_machine_runs_no_more_than_it_can_whatever_the_limits_allow(tmp_path: Path, machine: dict[str, Any]) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
+        jobs = [await scheduler.submit("work", {"seconds": 9}, resources=["gpu"]) for _ in range(5)]
+
+        assert await states(scheduler, *jobs) == ["RUNNING"] * 2 + ["QUEUED"] * 3
+        await scheduler.wait(jobs[0].job_id)
+        assert await states(scheduler, *jobs) == ["COMPLETED"] * 2 + ["RUNNING"] * 2 + ["QUEUED"]
+
+    with_counts(tmp_path, main, limits=Limits(resources={"gpu": 0}), **machine)
+
+
 # The order among those that fit.
 
 
@@ -503,7 +516,8 @@ def test_a_job_that_no_limit_holds_back_is_not_passed_over(tmp_path: Path, why: 
         if why != "no handler":
             second.job_type("rare")(work)
         async with second:
-            await second.pause(**({"resource": "gpu"} if "resource" in why else {"job_type": "rare"}))
+            if why != "no handler":
+                await second.pause(**({"resource": "gpu"} if "resource" in why else {"job_type": "rare"}))
             await second.resume()
             for job in jobs:
                 await second.wait(job.job_id)
