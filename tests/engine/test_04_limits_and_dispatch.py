@@ -439,6 +439,19 @@ def test_an_office_is_passed_over_by_one_whose_turn_comes_later_only(tmp_path: P
     with_counts(tmp_path, main, limits=Limits(running=2, resources={"gpu": 1}))
 
 
+@pytest.mark.parametrize("has", [1, 2])
+def test_for_one_that_no_machine_could_ever_run_nothing_is_kept(tmp_path: Path, has: int) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        large = await a_large_job_among_small_ones(scheduler, "o", "o")
+        await asyncio.sleep(900)
+        assert await states(scheduler, large) == (["QUEUED"] if has == 1 else ["COMPLETED"])
+
+        await asyncio.sleep(6000)
+        assert [job.job_id for job in await scheduler.queue("o")] == ([large.job_id] if has == 1 else [])
+
+    with_counts(tmp_path, main, limits=TWO_GPUS, node_resources={"gpu": has})
+
+
 def test_without_that_rule_it_would_wait_for_all_of_them(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         large = await a_large_job_among_small_ones(scheduler, "o", "o")
@@ -732,6 +745,16 @@ def test_INV_003_a_job_runs_on_the_lowest_free_slot_of_its_node(tmp_path: Path) 
         assert await slots(100, 100, 100) == ["n/slot-2", "n/slot-4", "n/slot-6"]
         await asyncio.sleep(30)
         assert await slots(100) == ["n/slot-3"]
+
+    with_counts(tmp_path, main, node="n")
+
+
+def test_INV_003_a_job_that_follows_another_gets_its_slot(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        jobs = await scheduler.submit_many([NewJob(job_type="work")] * 4)
+        await scheduler.wait(jobs[-1].job_id)
+
+        assert [(await scheduler.job(job.job_id)).worker_id for job in jobs] == ["n/slot-1"] * 4
 
     with_counts(tmp_path, main, node="n")
 

@@ -52,6 +52,52 @@ def test_a_caller_who_waits_keeps_back_what_it_needs_and_no_more(tmp_path: Path)
     with_scheduler(tmp_path, main, limits=Limits(running=3))
 
 
+def test_what_a_caller_keeps_back_is_not_taken_by_a_job_that_needs_several_units(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.job_type("paint", resources=["gpu", "disk"])(paint)
+        for office_id in "ps":
+            await scheduler.offices.create(office_id)
+        await scheduler.submit("work", {"seconds": 20}, resources=["disk"], office_id="s")
+        caller = asyncio.ensure_future(scheduler.run_direct("paint", office_id="s"))
+        await testing.settled()
+        large = await scheduler.submit("work", {"seconds": 50}, resources={"gpu": 2}, office_id="p")
+
+        assert (await caller).waited_seconds == 20
+        assert ((await scheduler.wait(large.job_id)).job.started_at or 0) >= testing.BEGINNING.after(21)
+
+    with_scheduler(tmp_path, main, limits=Limits(resources={"gpu": 2}))
+
+
+@pytest.mark.parametrize("ends", ["it starts", "it hangs up"])
+def test_while_a_caller_waits_the_queue_of_its_office_dispatches_nothing(tmp_path: Path, ends: str) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.job_type("paint", resources=["gpu"])(paint)
+        for office_id in "ps":
+            await scheduler.offices.create(office_id, max_concurrent_jobs=9)
+        await scheduler.submit("work", {"seconds": 20}, resources=["gpu"], office_id="p")
+        callers = [asyncio.ensure_future(scheduler.run_direct("paint", office_id="s")) for _ in range(2)]
+        await testing.settled()
+        held = await scheduler.submit("work", {"seconds": 5}, office_id="s")
+        elsewhere = await scheduler.submit("work", {"seconds": 5}, office_id="p")
+
+        assert await states(scheduler, held, elsewhere) == ["QUEUED", "RUNNING"]
+        if ends == "it hangs up":
+            callers.pop().cancel()
+            await testing.settled()
+            assert await states(scheduler, held) == ["QUEUED"], "there is another one"
+            callers.pop().cancel()
+            await testing.settled()
+            assert await states(scheduler, held) == ["RUNNING"]
+        else:
+            await asyncio.sleep(20.5)
+            assert await states(scheduler, held) == ["QUEUED"], "the first runs, and the second waits"
+            await asyncio.sleep(1)
+            assert await states(scheduler, held) == ["RUNNING"]
+        await asyncio.gather(*callers)
+
+    with_scheduler(tmp_path, main)
+
+
 async def paint(run: Any) -> None:
     await asyncio.sleep(1)
 
