@@ -351,12 +351,15 @@ class DirectExecutionHandler:
 
     async def look(self, store: Store) -> None:
         """Another node may have done something that callers here want to hear of."""
+        waited_in: dict[str, None] = {}
         for direct_id, caller in list(self._callers.items()):
             found = await store.read(lambda tx, d=direct_id: direct.get(tx, d))  # type: ignore[misc]
             if found is not None and found.finished_at is not None:
                 self._tell_ended(found)
             elif found is not None and found.status is DirectStatus.WAITING and caller.updates is not None:
-                await self._look_at_places(store, found.office_id)
+                waited_in[found.office_id] = None
+        for office_id in waited_in:
+            await self._look_at_places(store, office_id)
 
     def listener(self, direct_id: str) -> Callable[[str, Mapping[str, Any]], None] | None:
         """Who hears the progress and output of a direct execution, if somebody does."""

@@ -290,7 +290,7 @@ class _End:
 
 
 class _OnAnyNode(JobTypes):
-    """In a forecast nothing is run, so it does not matter which node has the handler."""
+    """In a forecast nothing is run: that a live node has the handler is enough."""
 
     def __init__(self, machines: Machines) -> None:
         super().__init__()

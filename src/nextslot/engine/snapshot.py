@@ -108,12 +108,18 @@ def _others(tx: Tx, office_id: str, can_be_full: set[str], share_slots: bool) ->
     queued = forecast.queued_offices(tx, MOST_OFFICES) if can_be_full or share_slots else []
     if set(queued) <= {office_id}:
         return {}
+    found = set(queued) if share_slots else _sharing(tx, office_id, queued, can_be_full)
+    found.discard(office_id)
+    return {other: max(min(WINDOW, OTHERS // len(found)), 1) for other in sorted(found)}
+
+
+def _sharing(tx: Tx, office_id: str, queued: list[str], can_be_full: set[str]) -> set[str]:
+    """Those that share a limit which can be full with this office, or with one that does."""
     lanes = forecast.lanes(tx, {office_id, *queued})
     shared: dict[str, set[str]] = {}
     for office, limits in zip(lanes.column("office_id"), lanes.column("shared"), strict=True):
         shared.setdefault(office, set()).update(can_be_full & forecast.lane_limits(limits).keys())
-    found = (set(queued) if share_slots else linked(office_id, shared) & set(queued)) - {office_id}
-    return {other: max(min(WINDOW, OTHERS // len(found)), 1) for other in sorted(found)}
+    return linked(office_id, shared) & set(queued)
 
 
 def _members(tx: Tx, jobs: Rows, groups: Rows) -> list[Rows]:
