@@ -17,7 +17,7 @@ from tests.crash.worker import LIMIT
 
 ROOT = Path(__file__).parents[2]
 LINE = 74  # Bytes of one execution: two ids, a space, a newline.
-LONGEST_LIFE = 300.0
+LONGEST_LIFE = 60.0
 # One with a defect may not get on at all: it is killed then, and has left evidence too.
 LONGEST_PLANTED_LIFE = 20.0
 

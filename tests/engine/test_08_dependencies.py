@@ -369,6 +369,23 @@ def test_the_end_of_a_job_costs_by_its_edges_and_not_by_the_jobs_of_its_office(t
 # Arrangement.
 
 
+def test_a_job_that_expires_with_what_it_depends_on_ends_once(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.pause()
+        at = scheduler._clock.now().after(10)
+        first = await scheduler.submit("work", expires_at=at)
+        second = await scheduler.submit(
+            "work", depends_on=[first.job_id], on_dependency_failure="cancel", expires_at=at
+        )
+        await asyncio.sleep(20)
+
+        assert await states(scheduler, first, second) == ["CANCELLED"] * 2
+        ends = [event.job_id for event in await history(scheduler) if event.type == "job_cancelled"]
+        assert sorted(map(str, ends)) == sorted([first.job_id, second.job_id])
+
+    with_counts(tmp_path, main)
+
+
 def job(key: str | None, *others: str, scheduled: bool = False) -> NewJob:
     when = BEGINNING.after(1e6) if scheduled else None
     return NewJob(job_type="work", key=key, depends_on=others, scheduled_for=when)
@@ -396,20 +413,3 @@ async def all_of(scheduler: Scheduler, jobs: list[Job]) -> list[Job]:
 
 def is_rotation(found: list[str], expected: list[str]) -> bool:
     return any(found == expected[n:] + expected[:n] for n in range(len(expected)))
-
-
-def test_a_job_that_expires_with_what_it_depends_on_ends_once(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
-        await scheduler.pause()
-        at = scheduler._clock.now().after(10)
-        first = await scheduler.submit("work", expires_at=at)
-        second = await scheduler.submit(
-            "work", depends_on=[first.job_id], on_dependency_failure="cancel", expires_at=at
-        )
-        await asyncio.sleep(20)
-
-        assert await states(scheduler, first, second) == ["CANCELLED"] * 2
-        ends = [event.job_id for event in await history(scheduler) if event.type == "job_cancelled"]
-        assert sorted(map(str, ends)) == sorted([first.job_id, second.job_id])
-
-    with_counts(tmp_path, main)

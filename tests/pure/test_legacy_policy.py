@@ -13,14 +13,13 @@ from nextslot.model import (
     GroupStatus,
     Job,
     JobStatus,
-    OnDependencyFailure,
     OnFailure,
-    RetryPolicy,
     Run,
     RunStatus,
 )
 from nextslot.policy import legacy
 from nextslot.policy.legacy import DedupCheck, OldBatch, OldJob
+from tests.pure.values import a_job
 
 NOW = Instant(1_800_000_000_000_000)
 ARTIFACT = Artifact(name="a", path="k/a.md", size=5)
@@ -33,24 +32,8 @@ ENDED = {
 }
 
 
-def a_job(**fields: Any) -> Job:
-    queued: dict[str, Any] = {
-        "job_id": "j",
-        "office_id": "default",
-        "lane_id": 1,
-        "job_type": "story",
-        "params": {"topic": "the sea"},
-        "status": JobStatus.QUEUED,
-        "priority": 0,
-        "position": 0,
-        "created_at": NOW,
-        "queued_at": NOW,
-        "chain_id": "j",
-        "retry_policy": RetryPolicy(),
-        "on_dependency_failure": OnDependencyFailure.WAIT,
-        "resources": {},
-    }
-    return Job(**(queued | fields))
+def a_story(**fields: Any) -> Job:
+    return a_job(NOW, **({"job_type": "story", "params": {"topic": "the sea"}} | fields))
 
 
 def a_run(**fields: Any) -> Run:
@@ -65,7 +48,7 @@ def an_old(status: str = "queued", run: Run | None = None, **fields: Any) -> Old
         fields |= {"status": JobStatus.RUNNING, "started_at": NOW}
     elif status in ENDED:
         fields |= {"status": JobStatus.RUNNING, "outcome": ENDED[status], "finished_at": NOW}
-    job = a_job(**fields)
+    job = a_story(**fields)
     return OldJob(job, job, run)
 
 
@@ -95,12 +78,12 @@ def a_batch(*statuses: str, webhook: Any = None, is_over: bool = True, **fields:
     ],
 )
 def test_only_stories_and_research_of_the_office_default_are_known_there(fields: dict[str, Any], is_old: bool) -> None:
-    assert legacy.is_old(a_job(**fields)) == is_old
+    assert legacy.is_old(a_story(**fields)) == is_old
 
 
 def test_a_job_is_told_by_its_first_job_and_its_last_run() -> None:
-    root = a_job(webhook=WEBHOOK, started_at=NOW.after(1), status=JobStatus.RUNNING, outcome=RunStatus.FAILED)
-    last = a_job(
+    root = a_story(webhook=WEBHOOK, started_at=NOW.after(1), status=JobStatus.RUNNING, outcome=RunStatus.FAILED)
+    last = a_story(
         job_id="k",
         webhook=WEBHOOK,
         webhook_status="delivered",

@@ -12,15 +12,14 @@ from nextslot.model import (
     CancelMode,
     Decision,
     FailureKind,
-    Job,
     JobStatus,
     Lane,
     OnDependencyFailure,
-    RetryPolicy,
     RunStatus,
     State,
     default_office,
 )
+from tests.pure.values import a_job
 
 LONG_AGO = Instant(1)
 
@@ -55,19 +54,19 @@ def test_5_3_nothing_goes_back_to_QUEUED() -> None:
     ],
 )
 def test_the_state_follows_from_the_stored_columns(stored: dict[str, Any], state: State) -> None:
-    assert a_job(**stored).state is state
+    assert a_job(LONG_AGO, **stored).state is state
 
 
 def test_the_state_never_follows_from_the_clock() -> None:
     # Its time has come long ago, but nobody has written that it is due.
-    assert a_job(is_due=False, scheduled_for=LONG_AGO).state is State.WAITING
-    assert a_job(is_due=True, scheduled_for=Instant(2**60)).state is State.QUEUED
-    assert a_job(expires_at=LONG_AGO).state is State.QUEUED
+    assert a_job(LONG_AGO, is_due=False, scheduled_for=LONG_AGO).state is State.WAITING
+    assert a_job(LONG_AGO, is_due=True, scheduled_for=Instant(2**60)).state is State.QUEUED
+    assert a_job(LONG_AGO, expires_at=LONG_AGO).state is State.QUEUED
 
 
 def test_every_combination_of_what_holds_a_job_back_is_WAITING_and_only_those() -> None:
     for unmet, is_due, is_turn in itertools.product((0, 1, 7), (True, False), (True, False)):
-        job = a_job(unmet=unmet, is_due=is_due, is_turn=is_turn)
+        job = a_job(LONG_AGO, unmet=unmet, is_due=is_due, is_turn=is_turn)
 
         assert (job.state is State.QUEUED) == job.is_ready == (unmet == 0 and is_due and is_turn)
         assert not job.is_running
@@ -75,20 +74,20 @@ def test_every_combination_of_what_holds_a_job_back_is_WAITING_and_only_those() 
 
 
 def test_running_means_status_RUNNING_and_not_finished() -> None:
-    assert a_job(status=JobStatus.RUNNING).is_running
-    assert not a_job(status=JobStatus.RUNNING, finished_at=LONG_AGO, outcome=RunStatus.COMPLETED).is_running
-    assert not a_job(status=JobStatus.CANCELLED, finished_at=LONG_AGO).is_running
+    assert a_job(LONG_AGO, status=JobStatus.RUNNING).is_running
+    assert not a_job(LONG_AGO, status=JobStatus.RUNNING, finished_at=LONG_AGO, outcome=RunStatus.COMPLETED).is_running
+    assert not a_job(LONG_AGO, status=JobStatus.CANCELLED, finished_at=LONG_AGO).is_running
 
 
 def test_a_job_that_is_cancelled_or_running_is_never_ready() -> None:
-    assert not a_job(status=JobStatus.CANCELLED).is_ready
-    assert not a_job(status=JobStatus.RUNNING).is_ready
+    assert not a_job(LONG_AGO, status=JobStatus.CANCELLED).is_ready
+    assert not a_job(LONG_AGO, status=JobStatus.RUNNING).is_ready
 
 
 def test_permanently_failed_is_a_stored_decision() -> None:
-    assert a_job(decision=Decision.PERMANENT).permanently_failed
-    assert not a_job(decision=Decision.CANCELLED).permanently_failed
-    assert not a_job(decision=Decision.RETRY).permanently_failed
+    assert a_job(LONG_AGO, decision=Decision.PERMANENT).permanently_failed
+    assert not a_job(LONG_AGO, decision=Decision.CANCELLED).permanently_failed
+    assert not a_job(LONG_AGO, decision=Decision.RETRY).permanently_failed
 
 
 def test_the_failure_kinds_that_are_retried_by_default() -> None:
@@ -111,23 +110,3 @@ def test_a_lane_needs_its_local_and_its_shared_limits() -> None:
     )
 
     assert lane.needs == {"office:o": 1, "type:t": 2}
-
-
-def a_job(**fields: Any) -> Job:
-    queued: dict[str, Any] = {
-        "job_id": "j",
-        "office_id": "default",
-        "lane_id": 1,
-        "job_type": "work",
-        "params": {},
-        "status": JobStatus.QUEUED,
-        "priority": 0,
-        "position": 0,
-        "created_at": LONG_AGO,
-        "queued_at": LONG_AGO,
-        "chain_id": "j",
-        "retry_policy": RetryPolicy(),
-        "on_dependency_failure": OnDependencyFailure.WAIT,
-        "resources": {},
-    }
-    return Job(**(queued | fields))
