@@ -4,6 +4,7 @@ The command line calls these. Nothing is dispatched. Who needs the database for 
 by whom, and how the running server does the same.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from .clock import SystemClock
 from .config.loading import Configuration
 from .engine.audit import AuditLog
 from .engine.keys import KeyRing
+from .engine.repairs import Repairs
 from .engine.retention import Keep, Purged, Retention
 from .errors import AlreadyOpen, Conflict, StoreError
 from .faces.access import Access, actor
@@ -25,12 +27,12 @@ from .policy.webhooks import secret_of
 from .store import chores, offices, webhooks
 from .store import keys as stored_keys
 from .store.chores import Chores
-from .store.doctor import Finding
+from .store.doctor import Finding, unstored_outcomes
 from .store.move import Moved, Progress
 from .store.offline import Absent
 from .store.open import chores as chores_of
 from .store.open import load_export, open_store, sqlite_path, write_export
-from .store.store import Tx
+from .store.store import Closing, Tx
 
 __all__ = [
     "Examined",
@@ -55,19 +57,25 @@ OFFLINE = Actor(name="offline command", key_id=None, action="offline", target="d
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What the doctor found, and how many counters it set right."""
+    """What the doctor found, how many counters it set right, and how many jobs it retried."""
 
     findings: tuple[Finding, ...]
     repaired: int = 0
+    retried: int = 0
 
 
 @asynccontextmanager
-async def opened(configuration: Configuration, online: str | None = None) -> AsyncIterator[Access]:
+async def opened(
+    configuration: Configuration, online: str | None = None, closing: Closing | None = None
+) -> AsyncIterator[Access]:
     """The store, without anything that dispatches; `online` says what to do while a server runs."""
     clock = SystemClock()
     with _hint(online):
         store = open_store(
-            configuration.store_url, _nothing_more, threaded=False, synchronous=configuration.settings.store.synchronous
+            configuration.store_url,
+            closing or _nothing_more,
+            threaded=False,
+            synchronous=configuration.settings.store.synchronous,
         )
     access = Access(clock, AuditLog(SystemChance()))
     access.open(store)
@@ -132,13 +140,23 @@ def migrate(configuration: Configuration) -> list[str]:
 
 
 def doctor(configuration: Configuration, repair: bool = False) -> Examined:
-    """Whether what is stored is in order: it reads, also beside a running server, unless it is to repair counters."""
+    """Whether what is stored is in order: it only reads, also beside a running server, unless it is to repair."""
     database = _chores(configuration)
     if not repair:
         return Examined(tuple(database.examine()))
-    with _hint("while it runs, use: nextslot doctor, without --repair"):
+    online = "while it runs, use: nextslot doctor, without --repair"
+    with _hint(online):
         repaired = database.repair()
-    return Examined(tuple(database.examine()), repaired)
+    retried = asyncio.run(_retry_unstored(configuration, online)) if database.ask(unstored_outcomes) else 0
+    return Examined(tuple(database.examine()), repaired, retried)
+
+
+async def _retry_unstored(configuration: Configuration, online: str) -> int:
+    repairs, retried = Repairs(SystemClock(), SystemChance()), 0
+    async with opened(configuration, online, repairs.close_transaction) as access:
+        while found := await access.store.write(repairs.retry_unstored):
+            retried += found
+    return retried
 
 
 def backup(

@@ -95,6 +95,9 @@ class Meters(Protocol):
 
     def ran(self, job_type: str, kind: str, outcome: str, failure_kind: str | None, seconds: float) -> None: ...
 
+    def outcome_refused(self, is_given_up: bool) -> None:
+        """The store refused the outcome of a run; `is_given_up`: a failure is stored in its place."""
+
     def attempted(self, status_code: int | None, seconds: float) -> None:
         """A webhook was sent."""
 
@@ -126,6 +129,8 @@ class Unmeasured:
 
     def ran(self, job_type: str, kind: str, outcome: str, failure_kind: str | None, seconds: float) -> None: ...
 
+    def outcome_refused(self, is_given_up: bool) -> None: ...
+
     def attempted(self, status_code: int | None, seconds: float) -> None: ...
 
     def settled(self, status: str) -> None: ...
@@ -149,6 +154,7 @@ class ProcessMeters:
         # By job type, `job` or `direct`, and outcome; failures by job type and kind.
         self.runs: dict[tuple[str, str, str], Histogram] = {}
         self.failed: dict[tuple[str, str], int] = {}
+        self.refused_outcomes = {"tried_again": 0, "given_up": 0}
         self.attempts: dict[str, Histogram] = {}
         self.deliveries: dict[str, int] = {}
 
@@ -194,6 +200,9 @@ class ProcessMeters:
         durations.note(seconds)
         if failure_kind is not None:
             self.failed[name, failure_kind] = self.failed.get((name, failure_kind), 0) + 1
+
+    def outcome_refused(self, is_given_up: bool) -> None:
+        self.refused_outcomes["given_up" if is_given_up else "tried_again"] += 1
 
     def attempted(self, status_code: int | None, seconds: float) -> None:
         result = "no_answer" if status_code is None else f"{status_code // 100}xx"

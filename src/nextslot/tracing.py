@@ -75,8 +75,11 @@ class Tracer(Protocol):
     def carried(self, work: W) -> W:
         """A work that is run for the present request, wherever the store runs it."""
 
-    def submitted(self, jobs: Iterable[Submitted]) -> None:
-        """Jobs that the present work has made: their runs will be linked to its request."""
+    def links_of(self, jobs: Iterable[Submitted]) -> Mapping[str, Any]:
+        """The spans of the requests that the runs of these new jobs belong to, by job."""
+
+    def link(self, links: Mapping[str, Any]) -> None:
+        """Those jobs are stored: their runs and deliveries will be linked to these requests."""
 
     def called(self, direct_id: str) -> None:
         """The same for a direct execution, whose caller is on the line."""
@@ -109,7 +112,10 @@ class Untraced:
     def carried(self, work: W) -> W:
         return work
 
-    def submitted(self, jobs: Iterable[Submitted]) -> None: ...
+    def links_of(self, jobs: Iterable[Submitted]) -> Mapping[str, Any]:
+        return {}
+
+    def link(self, links: Mapping[str, Any]) -> None: ...
 
     def called(self, direct_id: str) -> None: ...
 
@@ -225,13 +231,15 @@ class OtelTracer:
 
         return asked_for  # type: ignore[return-value]
 
-    def submitted(self, jobs: Iterable[Submitted]) -> None:
+    def links_of(self, jobs: Iterable[Submitted]) -> Mapping[str, Any]:
         asking = self._asking.get()
-        for job in jobs:
-            # A retry belongs to the request that its chain began with, unless somebody asks for it now.
-            link = asking or (None if job.retry_of is None else self._links.get(job.retry_of))
-            if link is not None:
-                self._remember(job.job_id, link)
+        # A retry belongs to the request that its chain began with, unless somebody asks for it now.
+        links = {job.job_id: asking or (job.retry_of and self._links.get(job.retry_of)) for job in jobs}
+        return {job_id: link for job_id, link in links.items() if link}
+
+    def link(self, links: Mapping[str, Any]) -> None:
+        for job_id, link in links.items():
+            self._remember(job_id, link)
 
     def called(self, direct_id: str) -> None:
         asking = self._current()

@@ -12,7 +12,7 @@ import apsw
 import orjson
 import pytest
 
-from nextslot import Scheduler, admin, testing
+from nextslot import NewJob, Scheduler, admin, testing
 from nextslot.composition import compose
 from nextslot.config import Configuration, load
 from nextslot.errors import AlreadyOpen, Conflict, Invalid, SchemaTooNew, StoreError
@@ -337,6 +337,43 @@ def test_counters_are_repaired_when_asked_and_only_then(tmp_path: Path) -> None:
     assert examined.findings == ()
     assert examined.repaired > 0
     assert admin.doctor(configuration(tmp_path), repair=True).repaired == 0
+
+
+def test_a_chain_that_failed_only_because_its_outcome_was_not_stored_is_found_and_retried_by_repair(
+    tmp_path: Path,
+) -> None:
+    """What a defect of an earlier release left: a permanent failure, and dependents that wait for ever."""
+    made: list[str] = []
+
+    async def damaged(scheduler: Scheduler) -> None:
+        once: Any = {"params": {"times": 1}, "retry_policy": {"max_attempts": 0}}
+        first = await scheduler.submit("fail", **once)
+        await scheduler.wait(first.job_id)
+        group, members = await scheduler.submit_group([NewJob(job_type="fail", **once)])
+        await scheduler.wait(members[0].job_id)
+        dependent = await scheduler.submit("work", depends_on=[first.job_id], on_dependency_failure="wait")
+        made.extend([first.job_id, members[0].job_id, dependent.job_id, group.group_id])
+
+    async def mended(scheduler: Scheduler) -> None:
+        first, member, dependent, group = made
+        for job_id in (first, member, dependent):
+            assert (await scheduler.wait(job_id)).state == "COMPLETED"
+        assert (await scheduler.group(group)).status == "COMPLETED"
+
+    with_server(tmp_path, damaged)
+    tampered(
+        tmp_path,
+        "update runs set failure_kind = 'invalid', error = 'its outcome could not be stored: Refused' "
+        "where status = 'FAILED'",
+    )
+    assert found(tmp_path) == ["unstored_outcomes", "unstored_outcomes"]
+
+    examined = admin.doctor(configuration(tmp_path), repair=True)
+
+    assert (examined.findings, examined.retried) == ((), 2)
+    assert admin.doctor(configuration(tmp_path), repair=True).retried == 0
+    with_server(tmp_path, mended)
+    assert found(tmp_path) == []
 
 
 @pytest.mark.sqlite_only("a file")

@@ -6,13 +6,14 @@ kill finds them; what is wrong is that they exist.
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 from unittest import mock
 
 import apsw
 
-from nextslot.engine.dispatcher import Claim
+from nextslot.engine.effects import Claim, Interpreter
+from nextslot.engine.runner import Runner
 from nextslot.policy.limits import Limits
 from nextslot.store import events, jobs, lanes, runs
 from nextslot.store.sqlite import migrate
@@ -21,21 +22,27 @@ from tests.crash.worker import Life
 WINDOW = 0.01
 
 
+class Later(NamedTuple):
+    """What a planted defect leaves to another transaction."""
+
+    values: tuple[Any, ...]
+
+
 def run_in_a_second_transaction(life: Life) -> None:
     """The job is RUNNING first; its run follows, and then its handler."""
     drop_rules(life, "job_runs_with_run", "run_born_running")
-    scheduler, start = life.scheduler, life.scheduler._dispatcher.start
+    scheduler, launch = life.scheduler, Runner.launch
     tasks = []
 
-    async def insert_run(claim: Claim, launch: Callable[[Claim], None]) -> None:
+    async def insert_run(runner: Runner, claim: Claim) -> None:
         await asyncio.sleep(WINDOW)
         await scheduler._access.store.write(lambda tx: runs.repair(tx, claim.run_id, claim.job_id))
-        launch(claim)
+        launch(runner, claim)
 
-    def start_late(launch: Callable[[Claim], None], last_turn: int) -> None:
-        start(lambda claim: tasks.append(asyncio.ensure_future(insert_run(claim, launch))), last_turn)
+    def launch_late(runner: Runner, claim: Claim) -> None:
+        tasks.append(asyncio.ensure_future(insert_run(runner, claim)))
 
-    plant(scheduler._dispatcher, "start", start_late)
+    plant(Runner, "launch", launch_late)
     plant(runs, "begin", lambda *_: None)
 
 
@@ -121,7 +128,7 @@ def plant(place: Any, name: str, defect: Any) -> None:
 
 def in_a_second_transaction(life: Life, statement: Callable[..., object]) -> Callable[..., None]:
     """The same statement, but a while after the commit of the transaction that it belongs to."""
-    tasks = []
+    tasks: list[asyncio.Future[None]] = []
 
     async def run_it(*values: Any) -> None:
         await asyncio.sleep(WINDOW)
@@ -129,8 +136,15 @@ def in_a_second_transaction(life: Life, statement: Callable[..., object]) -> Cal
         await life.scheduler.process()
 
     def later(tx: Any, *values: Any) -> None:
-        tx.after_commit(lambda: tasks.append(asyncio.ensure_future(run_it(*values))))
+        tx.cause(Later(values))
 
+    carry_out = Interpreter.carry_out
+
+    def carry_out_later(self: Interpreter, effects: Sequence[Any]) -> None:
+        carry_out(self, effects)
+        tasks.extend(asyncio.ensure_future(run_it(*one.values)) for one in effects if isinstance(one, Later))
+
+    plant(Interpreter, "carry_out", carry_out_later)
     return later
 
 

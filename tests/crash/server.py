@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,10 +31,17 @@ PATIENCE = 300.0
 class Server:
     """One life of the process."""
 
-    def __init__(self, data: Path, program: Sequence[str]) -> None:
+    def __init__(
+        self, data: Path, program: Sequence[str] = (str(NEXTSLOT),), environment: Mapping[str, str] | None = None
+    ) -> None:
         command = [*program, "serve", "--port", "0", "--data", str(data)]
         self.process = subprocess.Popen(
-            command, cwd=data, env=_environment(data), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command,
+            cwd=data,
+            env={**_environment(data), **(environment or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         self.url: str | None = None
 

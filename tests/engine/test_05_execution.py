@@ -11,10 +11,13 @@ from typing import Any, NoReturn
 import pytest
 
 from nextslot import Event, FailureKind, NewJob, Run, RunContext, Scheduler, Skip, testing
-from nextslot.errors import Unavailable
+from nextslot.engine.runner import MOST_REFUSALS, Runner
+from nextslot.errors import Refused, Unavailable
+from nextslot.meters import ProcessMeters
 from nextslot.model import Outcome
+from nextslot.store import runs
 from tests import databases
-from tests.support import history, register_handlers, states, with_scheduler
+from tests.support import history, register_handlers, states, with_counts, with_scheduler
 
 NO_RETRY = {"max_attempts": 0}
 FLAVOURS = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
@@ -377,17 +380,113 @@ def test_a_log_that_cannot_be_written_strands_no_job(tmp_path: Path, is_async: b
         assert (run.status, run.log_path) == (status, None)
 
 
-def test_an_outcome_that_the_store_refuses_is_a_failure_and_frees_the_slot(tmp_path: Path) -> None:
+POISON = "rule poison before update on runs refuse 'no' when new.result like '%poison%';"
+
+
+def test_an_outcome_that_can_never_be_stored_says_why_frees_the_slot_and_its_chain_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    meters = ProcessMeters()
+
     async def main(scheduler: Scheduler) -> None:
-        databases.add_rule(tmp_path, "rule poison before update on runs refuse 'no' when new.result like '%poison%';")
-        poisoned = await scheduler.submit("work", {"drink": "poison"})
+        databases.add_rule(tmp_path, POISON)
+        policy = {"max_attempts": 1, "base_delay_seconds": 0}
+        poisoned = await scheduler.submit("work", {"drink": "poison"}, retry_policy=policy)
         after = await scheduler.submit("work")
-        await asyncio.sleep(60)
+        await asyncio.sleep(120)
 
-        assert await states(scheduler, poisoned, after) == ["FAILED", "COMPLETED"]
-        assert (await the_run(scheduler, poisoned.job_id)).failure_kind == "invalid"
+        first, second = await scheduler.chain(poisoned.job_id)
+        assert await states(scheduler, first, second, after) == ["FAILED", "FAILED", "COMPLETED"]
+        run = await the_run(scheduler, first.job_id)
+        assert run.failure_kind == "error"
+        assert run.error is not None
+        assert run.error.startswith("its outcome could not be stored: the work ended COMPLETED, and the database")
+        assert meters.refused_outcomes == {"tried_again": 2 * (MOST_REFUSALS - 1), "given_up": 2}
 
-    with_scheduler(tmp_path, main)
+    with_counts(tmp_path, main, meters=meters)
+
+
+def test_an_outcome_that_the_store_refuses_for_a_while_is_tried_again_and_stored_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish, refusals = runs.finish, iter(range(MOST_REFUSALS - 1))
+
+    def refuse(*values: Any) -> None:
+        if next(refusals, None) is not None:
+            raise Refused("INV-003")
+        finish(*values)
+
+    async def main(scheduler: Scheduler) -> None:
+        monkeypatch.setattr(runs, "finish", refuse)
+        job = await scheduler.submit("work", {"x": 1})
+        ended = await scheduler.wait(job.job_id)
+
+        assert (ended.state, ended.result, ended.job.retry_of) == ("COMPLETED", {"x": 1}, None)
+
+    with_counts(tmp_path, main)
+
+
+def test_a_cancelled_run_whose_outcome_can_never_be_stored_stays_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = runs.finish
+
+    def refuse_usual_words(tx: Any, run_id: str, job_id: str, outcome: Any, now: Any) -> None:
+        if outcome.error == "cancelled":
+            raise Refused("no such word")
+        finish(tx, run_id, job_id, outcome, now)
+
+    async def main(scheduler: Scheduler) -> None:
+        monkeypatch.setattr(runs, "finish", refuse_usual_words)
+        job = await scheduler.submit("work", {"seconds": 1000})
+        await scheduler.cancel(job.job_id, interrupt=True)
+        ended = await scheduler.wait(job.job_id)
+
+        assert (ended.state, ended.run and ended.run.failure_kind) == ("CANCELLED", "cancelled")
+
+    with_counts(tmp_path, main)
+
+
+def test_a_defect_of_the_executor_leaves_no_job_running_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: Any) -> Any:
+        raise KeyError("run")
+
+    async def main(scheduler: Scheduler) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(scheduler._executor, "run", broken)
+            job = await scheduler.submit("work", retry_policy={"max_attempts": 0})
+            ended = await scheduler.wait(job.job_id)
+
+        assert (ended.state, ended.error) == ("FAILED", "the executor failed: KeyError: 'run'")
+        assert (await scheduler.wait((await scheduler.submit("work")).job_id)).state == "COMPLETED"
+
+    with_counts(tmp_path, main)
+
+
+def test_a_run_that_is_told_to_stop_before_it_begins_never_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The effects of two commits, the claim and its cancel, may be carried out one right after the other."""
+    began: list[str] = []
+    launch = Runner.launch
+
+    def launch_and_stop(runner: Runner, claim: Any) -> None:
+        launch(runner, claim)
+        runner._executor.stop(claim.run_id, FailureKind.CANCELLED)
+
+    async def main(scheduler: Scheduler) -> None:
+        @scheduler.job_type("noted")
+        async def noted(run: RunContext) -> None:
+            began.append(run.job_id)
+
+        ended = await scheduler.wait((await scheduler.submit("noted")).job_id)
+
+        assert (ended.state, ended.error, began) == ("FAILED", "cancelled", [])
+
+    monkeypatch.setattr(Runner, "launch", launch_and_stop)
+    with_counts(tmp_path, main)
 
 
 def test_an_outcome_that_cannot_be_stored_yet_is_kept_until_it_can_and_asked_for_less_and_less_often(

@@ -589,14 +589,18 @@ def test_an_id_of_ones_own_choice_is_used_once(tmp_path: Path) -> None:
 def watch_starts(scheduler: Scheduler) -> list[str]:
     """The ids of what is started, in order, as it happens."""
     order: list[str] = []
-    launch = scheduler._dispatcher._launch
-    assert launch is not None
+    runner = scheduler._life._runner
+    assert runner is not None
+    run = runner._run
 
-    def noted(claim: Any) -> None:
+    async def noted(claim: Any, freed_at: float | None) -> None:
+        await run(claim, freed_at)
+
+    def launched(claim: Any, freed_at: float | None) -> Any:
         order.append(claim.job_id)
-        launch(claim)
+        return noted(claim, freed_at)
 
-    scheduler._dispatcher.start(noted)
+    runner._run = launched  # type: ignore[method-assign]
     return order
 
 

@@ -5,8 +5,8 @@ is whether the laws see it.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 from unittest import mock
 
 import apsw
@@ -16,7 +16,7 @@ from nextslot.engine import intake
 from nextslot.engine.deliveries import DeliveryWorker
 from nextslot.engine.dependencies import DependencyResolver
 from nextslot.engine.direct import DirectExecutionHandler
-from nextslot.engine.dispatcher import Dispatcher
+from nextslot.engine.effects import Interpreter, Launch
 from nextslot.engine.endings import Endings
 from nextslot.engine.events import EventLog
 from nextslot.engine.lanes import OfficeSlate, Slate
@@ -32,6 +32,12 @@ from nextslot.store import commits, events, jobs, lanes, occurrences, runs, sche
 from nextslot.store.schedules import Progress
 
 Patch = contextlib.AbstractContextManager[object]
+
+
+class Late(NamedTuple):
+    """Events that a planted defect leaves to another transaction."""
+
+    events: Any
 
 
 def patched(place: Any, name: str, defect: Any) -> Patch:
@@ -58,9 +64,9 @@ def finish_without_fence() -> list[Patch]:
     record = Runner._record
     fields = jobs.ending_facts
 
-    async def twice(self: Runner, claim: Any, outcome: Any) -> None:
-        await record(self, claim, outcome)
-        await record(self, claim, outcome)
+    async def twice(self: Runner, claim: Any, outcome: Any, seconds: float) -> None:
+        await record(self, claim, outcome, seconds)
+        await record(self, claim, outcome, seconds)
 
     def facts(tx: Any, run_id: str, job_id: str) -> Any:
         found = fields(tx, run_id, job_id)
@@ -85,6 +91,7 @@ def run_in_a_second_transaction() -> list[Patch]:
 
     async def run(self: Runner, claim: Any) -> None:
         if not claim.is_direct:
+            assert self._store is not None
             await self._store.write(lambda tx: runs.repair(tx, claim.run_id, claim.job_id))
         await execute(self, claim)
 
@@ -134,15 +141,23 @@ def reservation_not_expired() -> list[Patch]:
 def event_outside_the_transaction() -> list[Patch]:
     """Events are written after the commit, by whoever comes next."""
     late: list[Any] = []
-    append = events.append
+    append, carry_out = events.append, Interpreter.carry_out
 
     def append_later(tx: Any, noted: Any) -> None:
         if late:
             append(tx, [one for many in late for one in many])
             late.clear()
-        tx.after_commit(lambda: late.append(noted))
+        tx.cause(Late(noted))
 
-    return [without_rules(opened=late.clear), patched(events, "append", append_later)]
+    def appended_late(self: Interpreter, effects: Sequence[Any]) -> None:
+        carry_out(self, effects)
+        late.extend(one.events for one in effects if isinstance(one, Late))
+
+    return [
+        without_rules(opened=late.clear),
+        patched(events, "append", append_later),
+        patched(Interpreter, "carry_out", appended_late),
+    ]
 
 
 def position_collision() -> list[Patch]:
@@ -339,19 +354,29 @@ def failed_commit_reported_as_done() -> list[Patch]:
         except (apsw.FullError, apsw.IOError):
             self._writer.execute("begin")
             tx = sqlite.SqliteTx(self._writer)
-            answers = [commits.attempt(tx, work) for work in works]
+            answers = commits.attempt_all(tx, works)
             self._writer.execute("rollback")
-            return answers, tx.committed
+            return answers, tx.effects
 
     return [patched(sqlite.SqliteStore, "transaction", hopeful)]
 
 
 def handler_before_the_commit() -> list[Patch]:
-    def launch_now(self: Dispatcher, tx: Any, claim: Any) -> None:
-        assert self._launch is not None
-        self._launch(claim)
+    """What a transaction causes happens as soon as it is named."""
+    runners: list[Runner] = []
+    cause, open_ = commits.TxMemory.cause, Runner.open
 
-    return [patched(Dispatcher, "_launch_after", launch_now)]
+    def opened(self: Runner, store: Any) -> None:
+        runners[:] = [self]
+        open_(self, store)
+
+    def cause_now(self: Any, effect: Any) -> None:
+        if isinstance(effect, Launch) and runners:
+            runners[0].launch(effect.claim)
+        else:
+            cause(self, effect)
+
+    return [patched(Runner, "open", opened), patched(commits.TxMemory, "cause", cause_now)]
 
 
 def queue_goes_before_callers() -> list[Patch]:

@@ -4,14 +4,34 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nextslot.clock import Instant
+from nextslot.engine.effects import Interpreter
 from nextslot.errors import Conflict
 from nextslot.store import events
 from nextslot.store.open import open_store
 from nextslot.store.store import Tx
 from tests import databases
+
+
+class Update(NamedTuple):
+    """An effect of these tests that the committing thread calls before the next transaction."""
+
+    call: Callable[[], object]
+
+
+class Call(NamedTuple):
+    """An effect of these tests that is called on the event loop."""
+
+    call: Callable[[], object]
+
+
+def carry_out(call: Callable[[], object]) -> None:
+    call()
+
+
+EFFECTS = Interpreter({Update: carry_out}, {Call: carry_out})
 
 
 class Bench:
@@ -23,7 +43,7 @@ class Bench:
         self.commits = 0
         self.at_closing: Callable[[Tx], None] = lambda tx: None
         url = databases.url(directory)
-        self.store: Any = open_store(url, self._closing, threaded=threaded, synchronous="FULL")
+        self.store: Any = open_store(url, self._closing, effects=EFFECTS, threaded=threaded, synchronous="FULL")
         databases.watched(self.store, self._committed)
         self.other: Any = databases.plain(directory)
 

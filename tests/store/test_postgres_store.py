@@ -17,7 +17,7 @@ from nextslot.store.postgres import PostgresStore
 from nextslot.store.store import Tx
 from tests import databases
 from tests.postgres import QUICK, Server
-from tests.store.bench import Bench, Run, needs_the_event_loop, run_with_a_store, say, together, words
+from tests.store.bench import EFFECTS, Bench, Call, Run, needs_the_event_loop, run_with_a_store, say, together, words
 
 KILL = "select pg_terminate_backend(pg_backend_pid())"
 
@@ -111,7 +111,7 @@ def test_a_connection_that_breaks_during_the_commit_leaves_nothing_unknown(
         break_next_commit(bench.store, dies)
 
         def work(tx: Tx) -> str:
-            tx.after_commit(lambda: followed.append("a"))
+            tx.cause(Call(lambda: followed.append("a")))
             return str(say("a", answer="done")(tx))
 
         answers = await together(bench, work, say("b"))
@@ -130,12 +130,12 @@ def test_a_commit_that_nobody_can_ask_about_is_told_to_be_unknown_and_found_out_
     monkeypatch.setattr(postgres, "PATIENCE_SECONDS", 0.2)
 
     async def main() -> None:
-        store = PostgresStore(server.url(), lambda tx: None)
+        store = PostgresStore(server.url(), lambda tx: None, effects=EFFECTS)
         followed = asyncio.Event()
         break_next_commit(store, dies, server.stop)
 
         def work(tx: Tx) -> None:
-            tx.after_commit(followed.set)
+            tx.cause(Call(followed.set))
             say(f"told {dies}")(tx)
 
         with pytest.raises(CommitUnknown, match="may or may not be stored"):

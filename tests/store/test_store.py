@@ -14,6 +14,7 @@ from nextslot.store.store import Tx
 from tests import databases
 from tests.store.bench import (
     Bench,
+    Call,
     Noted,
     Run,
     event,
@@ -91,7 +92,7 @@ def test_a_refusal_leaves_nothing_in_memory_either(run: Run) -> None:
         bench.at_closing = lambda tx: events.append(tx, tx.local(Noted).values)
 
         def calls_and_refuses(tx: Tx) -> None:
-            tx.after_commit(lambda: called.append("x"))
+            tx.cause(Call(lambda: called.append("x")))
             raise Conflict("no")
 
         def notes_and_refuses(tx: Tx) -> None:
@@ -172,8 +173,8 @@ def test_what_follows_a_commit_happens_once_in_order_and_on_the_event_loop(run: 
 
         def work(tx: Tx, word: str) -> None:
             say(word)(tx)
-            tx.after_commit(lambda: tell(word + "1"))
-            tx.after_commit(lambda: tell(word + "2"))
+            tx.cause(Call(lambda: tell(word + "1")))
+            tx.cause(Call(lambda: tell(word + "2")))
 
         await together(bench, lambda tx: work(tx, "a"), lambda tx: work(tx, "b"), rows=2000)
 
@@ -192,7 +193,7 @@ def test_a_work_that_is_run_again_is_followed_once(run: Run) -> None:
         def work(tx: Tx, word: str) -> None:
             runs.append(word)
             say(word)(tx)
-            tx.after_commit(lambda: followed.append(word))
+            tx.cause(Call(lambda: followed.append(word)))
 
         await together(bench, lambda tx: work(tx, "a"), say_and_raise("x", ValueError()), lambda tx: work(tx, "b"))
 
@@ -207,7 +208,7 @@ def test_nothing_follows_a_rollback(run: Run) -> None:
         followed = []
 
         def work(tx: Tx) -> None:
-            tx.after_commit(lambda: followed.append("x"))
+            tx.cause(Call(lambda: followed.append("x")))
             say_and_raise("x", ValueError())(tx)
 
         for works in ([work], [work, say("a")]):
@@ -222,7 +223,7 @@ def test_what_follows_a_commit_is_done_before_the_caller_goes_on(run: Run) -> No
     async def main(bench: Bench) -> None:
         order = []
 
-        await bench.store.write(lambda tx: tx.after_commit(lambda: order.append("followed")))
+        await bench.store.write(lambda tx: tx.cause(Call(lambda: order.append("followed"))))
         order.append("returned")
 
         assert order == ["followed", "returned"]
@@ -234,7 +235,7 @@ def test_a_call_that_fails_after_the_commit_keeps_no_caller_waiting(run: Run, ca
     async def main(bench: Bench) -> None:
         def work(tx: Tx) -> None:
             say("a")(tx)
-            tx.after_commit(lambda: 1 // 0)  # type: ignore[arg-type]
+            tx.cause(Call(lambda: 1 // 0))
 
         await asyncio.wait_for(together(bench, work, say("b")), 5)
 
@@ -242,7 +243,7 @@ def test_a_call_that_fails_after_the_commit_keeps_no_caller_waiting(run: Run, ca
         assert bench.stored() == ["a", "b", "c"]
 
     run(main)
-    assert "what was to follow a commit failed" in caplog.text
+    assert "the effect Call of a committed transaction failed" in caplog.text
 
 
 # Closing a transaction.

@@ -177,6 +177,9 @@ def _measured(meters: ProcessMeters) -> Iterator[Metric]:
     yield _histogram("nextslot_run_duration_seconds", "How long handlers ran.", labels, runs)
     kinds = ("job_type", "failure_kind")
     yield _counter("nextslot_run_failures", "Runs that failed, by kind of failure.", kinds, meters.failed)
+    refused = {(result,): count for result, count in meters.refused_outcomes.items()}
+    about = "Outcomes of runs that the store refused; given_up: a failure was stored in their place."
+    yield _counter("nextslot_outcomes_refused", about, ("result",), refused)
     attempts = {(result,): durations for result, durations in meters.attempts.items()}
     yield _histogram("nextslot_webhook_attempt_seconds", "Attempts to send a webhook.", ("result",), attempts)
     deliveries = {(status.lower(),): count for status, count in meters.deliveries.items()}

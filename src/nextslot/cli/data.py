@@ -124,7 +124,9 @@ def doctor(
     data: Data = HERE,
     config: File = None,
     database: Database = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Set counters right; no server may run.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Set counters right, retry jobs whose outcome was lost; no server may run.")
+    ] = False,
 ) -> None:
     """Check whether what is stored is in order; exit code 1 if not."""
     from .. import admin
@@ -134,7 +136,10 @@ def doctor(
     lines = [f"{one['check']}: {one['problem']}" for one in findings] or ["everything is in order"]
     if found.repaired:
         lines.insert(0, f"{found.repaired} counters set right")
-    _show(is_json, {"findings": findings, "repaired": found.repaired}, "\n".join(lines))
+    if found.retried:
+        lines.insert(0, f"{found.retried} jobs retried whose outcome had been lost: the next start runs them")
+    repairs = {"repaired": found.repaired, "retried": found.retried}
+    _show(is_json, {"findings": findings, **repairs}, "\n".join(lines))
     if findings:
         raise typer.Exit(1)
 

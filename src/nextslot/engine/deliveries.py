@@ -21,6 +21,7 @@ from ..policy import webhooks as policy
 from ..policy.webhooks import SERVER, Next
 from ..store import deliveries
 from ..store.store import Store, Tx
+from .effects import DeliverySettled
 from .kit import Kit
 from .webhooks import DELETED
 
@@ -365,7 +366,7 @@ class DeliveryWorker:
         deliveries.add_attempt(tx, delivery.delivery_id, attempt)
         if not deliveries.settle(tx, delivery.delivery_id, delivery.tries + 1, following, ended):
             return ended  # It was ended, or sent again by hand, in the meantime: that is what holds.
-        tx.after_commit(lambda: self._meters.settled(following.status))
+        tx.cause(DeliverySettled(following.status))
         if following.status is not DeliveryStatus.PENDING and delivery.is_own and delivery.job_id is not None:
             deliveries.mark_job(tx, delivery.job_id)
         if attempt.status_code == 410:

@@ -7,7 +7,7 @@ does not touch the queue's order. The functions over a transaction come first, t
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..policy import requests
 from ..policy.webhooks import DIRECT_EVENTS
 from ..store import direct, offices
 from ..store.store import Store, Tx
+from .effects import DirectEnded, DirectMoved, DirectStarted, Stop
 from .intake import Intake
 from .kit import Kit
 from .outages import Outages
@@ -158,7 +159,7 @@ class DirectExecutionHandler:
         slate.take(lane)
         slate.caller_leaves(holder.office_id)
         self._timer.note_here(tx, now.after(started.timeout_seconds))
-        tx.after_commit(lambda: self._tell_started(holder))
+        tx.cause(DirectStarted(holder.direct_id))
         return worker_id, started
 
     def finish(self, tx: Tx, direct_id: str, outcome: Outcome, now: Instant) -> Direct | None:
@@ -174,9 +175,9 @@ class DirectExecutionHandler:
         return self._goodbye(tx, direct_id, now)
 
     def give_up(
-        self, tx: Tx, direct_id: str, reason: str, now: Instant, kind: FailureKind | None = None
+        self, tx: Tx, direct_id: str, reason: str, now: Instant, kind: FailureKind | None = None, ahead: int = 0
     ) -> Direct | None:
-        """A caller who waits leaves, or is sent away; None if it does not wait any more."""
+        """A caller who waits leaves, or is sent away, with `ahead` callers before it; None if it does not wait."""
         status = DirectStatus.CANCELLED if kind is None else DirectStatus.FAILED
         office_id = direct.give_up(tx, direct_id, status, reason, kind, now)
         if office_id is None:
@@ -185,7 +186,7 @@ class DirectExecutionHandler:
         slate.caller_leaves(office_id)
         slate.is_freed = True
         self._pass_on(tx, direct_id, office_id, "RELEASED" if kind is None else "EXPIRED", now)
-        return self._goodbye(tx, direct_id, now)
+        return self._goodbye(tx, direct_id, now, ahead)
 
     def do_due(self, tx: Tx, now: Instant, limit: int) -> tuple[bool, list[str], Instant | None]:
         """Waits that ran out and reservations to renew; (whether all was done, work out of time, what is next).
@@ -249,12 +250,10 @@ class DirectExecutionHandler:
 
     def _send_away(self, tx: Tx, direct_id: str, now: Instant) -> None:
         """Its wait ran out: it hears how many were ahead."""
-        found, caller = direct.get(tx, direct_id), self._callers.get(direct_id)
+        found = direct.get(tx, direct_id)
         assert found is not None
         ahead = direct.waiting_ids(tx, found.office_id).index(direct_id)
-        if caller is not None:
-            tx.after_commit(lambda: setattr(caller, "ahead", ahead))
-        self.give_up(tx, direct_id, WAITED_TOO_LONG, now)
+        self.give_up(tx, direct_id, WAITED_TOO_LONG, now, ahead=ahead)
 
     def _reserve(self, tx: Tx, office_id: str, direct_id: str, now: Instant) -> None:
         reservation_id = self._chance.new_id()
@@ -273,7 +272,7 @@ class DirectExecutionHandler:
                 self._reserve(tx, office_id, following, now)
         waiting = direct.waiting_ids(tx, office_id)
         tx.announce("callers")
-        tx.after_commit(lambda: self._tell_places(waiting))
+        tx.cause(DirectMoved(waiting))
 
     def _end_reservation(self, tx: Tx, direct_id: str, office_id: str, status: str, now: Instant) -> bool:
         reservation_id = direct.release(tx, direct_id, status)
@@ -282,9 +281,9 @@ class DirectExecutionHandler:
             self._events.note(tx, f"reservation_{status.lower()}", now, office_id, details=details)
         return reservation_id is not None
 
-    def _goodbye(self, tx: Tx, direct_id: str, now: Instant) -> Direct:
+    def _goodbye(self, tx: Tx, direct_id: str, now: Instant, ahead: int = 0) -> Direct:
         ended = self._ended(tx, direct_id, now)
-        tx.after_commit(lambda: self._tell_ended(ended))
+        tx.cause(DirectEnded(ended, ahead))
         return ended
 
     def _ended(self, tx: Tx, direct_id: str, now: Instant) -> Direct:
@@ -346,7 +345,7 @@ class DirectExecutionHandler:
         if ended is None:
             direct.request_cancel(tx, direct_id, now)
             tx.announce("stop")
-            tx.after_commit(lambda: self._stop(direct_id, FailureKind.CANCELLED))
+            tx.cause(Stop(direct_id, FailureKind.CANCELLED))
         return ended or found
 
     async def look(self, store: Store) -> None:
@@ -355,7 +354,7 @@ class DirectExecutionHandler:
         for direct_id, caller in list(self._callers.items()):
             found = await store.read(lambda tx, d=direct_id: direct.get(tx, d))  # type: ignore[misc]
             if found is not None and found.finished_at is not None:
-                self._tell_ended(found)
+                self.tell_ended(found)
             elif found is not None and found.status is DirectStatus.WAITING and caller.updates is not None:
                 waited_in[found.office_id] = None
         for office_id in waited_in:
@@ -405,10 +404,10 @@ class DirectExecutionHandler:
         if gone is None and not detach:
             self._stop(direct_id, FailureKind.CANCELLED)
 
-    def _tell_started(self, holder: direct.Holder) -> None:
-        caller = self._callers.get(holder.direct_id)
+    def tell_started(self, direct_id: str) -> None:
+        caller = self._callers.get(direct_id)
         if caller is not None:
-            caller.tell_started(holder.direct_id)
+            caller.tell_started(direct_id)
 
     async def _look_at_places(self, store: Store, office_id: str) -> None:
         """Read again when somebody was told while it was read: what was read may be older than what they heard."""
@@ -416,18 +415,19 @@ class DirectExecutionHandler:
             told = self._told
             waiting = await store.read(lambda tx: direct.waiting_ids(tx, office_id))
             if told == self._told:
-                return self._tell_places(waiting)
+                return self.tell_places(waiting)
 
-    def _tell_places(self, waiting: list[str]) -> None:
+    def tell_places(self, waiting: Sequence[str]) -> None:
         self._told += 1
         for ahead, direct_id in enumerate(waiting):
             caller = self._callers.get(direct_id)
             if caller is not None:
                 caller.tell_place(direct_id, ahead)
 
-    def _tell_ended(self, ended: Direct) -> None:
+    def tell_ended(self, ended: Direct, ahead: int = 0) -> None:
         caller = self._callers.pop(ended.direct_id, None)
         if caller is not None:
+            caller.ahead = ahead
             caller.tell("result", {"direct": ended})
             if not caller.ended.done():
                 caller.ended.set_result(ended)

@@ -3,17 +3,18 @@
 It decides nothing about a job's end (Endings does) and changes no job but by starting it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..clock import Instant
-from ..model import SESSION, Json, Lane
+from ..model import SESSION, Lane
 from ..store import codec, direct, groups, jobs, lanes, runs
 from ..store.jobs import Brief, Head
 from ..store.lanes import Outlook
 from ..store.store import Tx
 from .direct import DirectExecutionHandler
+from .effects import Claim, Launch, TurnTaken
 from .kit import Kit
 from .lanes import OfficeSlate, Slate
 from .outages import Outages
@@ -23,26 +24,6 @@ STARVATION_AFTER_SECONDS = 600
 MOST_HEADS = 10
 # Of more starving jobs than this the oldest come first anyway.
 MOST_STARVING = 100
-
-
-class Claim(NamedTuple):
-    """A job that has just been started: what the executor needs to run it and to end it."""
-
-    run_id: str
-    job_id: str
-    office_id: str
-    lane_id: int
-    job_type: str
-    params: Json
-    attempt: int
-    worker_id: str
-    timeout_seconds: float | None
-    stall_timeout_seconds: float | None = None
-    is_direct: bool = False
-    title: str | None = None
-    role: str | None = None
-    task_id: str | None = None
-    session_id: str | None = None
 
 
 class Started:
@@ -81,6 +62,8 @@ class _Pass:
     # Resources that do not answer; True where one job may go and see.
     unavailable: dict[str, bool]
     held: dict[str, int] = field(default_factory=dict)
+    # The largest turn that an office has been given so far.
+    turn: int = 0
     heads: dict[int, list[Head]] = field(default_factory=dict)
     others: list[tuple[int, Lane]] | None = None
     # What is to start, and has not been written yet.
@@ -120,19 +103,24 @@ class Dispatcher:
         self._outages = outages
         self._events = kit.events
         self.starvation_after_seconds = starvation_after_seconds
-        self._launch: Callable[[Claim], None] | None = None
+        self._is_started = False
         # This node is being drained: it takes nothing more, and others may.
         self.is_held = False
+        # A cache of the largest turn that is stored.
         self._turn = 0
 
-    def start(self, launch: Callable[[Claim], None], last_turn: int = 0) -> None:
-        """From now on what may run is claimed, and given to `launch` once that is durable."""
-        self._launch = launch
+    def start(self, last_turn: int = 0) -> None:
+        """Claims what may run, from now on, at the end of each transaction."""
+        self._is_started = True
         # Turns go on from the last life's, also when the clock was set back in between.
-        self._turn = max(self._turn, last_turn)
+        self.note_turn(last_turn)
 
     def stop(self) -> None:
-        self._launch = None
+        self._is_started = False
+
+    def note_turn(self, turn: int) -> None:
+        """Follows a commit."""
+        self._turn = max(self._turn, turn)
 
     def claim(self, tx: Tx) -> None:
         """Starts every job that order and limits allow now. Runs at the end of each transaction that touched them."""
@@ -147,11 +135,13 @@ class Dispatcher:
                 while self._start_next(tx, pass_):
                     pass
             self._write_starts(tx, pass_)
+            if pass_.turn > self._turn:
+                tx.cause(TurnTaken(pass_.turn))
         slate.save()
 
     @property
     def is_dispatching(self) -> bool:
-        return self._launch is not None and not self.is_held
+        return self._is_started and not self.is_held
 
     def look(self, tx: Tx) -> Look:
         """What a claim would find now; starts nothing."""
@@ -171,6 +161,7 @@ class Dispatcher:
             outlook,
             lanes.pauses(tx) if outlook.pauses else set(),
             self._outages.held(tx, now) if outlook.outages else {},
+            turn=self._turn,
         )
 
     # Who is next.
@@ -283,7 +274,7 @@ class Dispatcher:
             heads.pop()
         office = pass_.slate.office(lane.office_id)
         # Above all turns so far: of two offices that one pass serves, the first is served again first.
-        self._turn = office.turn = max(self._turn + 1, office.turn + 1, now)
+        pass_.turn = office.turn = max(pass_.turn + 1, office.turn + 1, now)
         office.served = lane.lane_id
         pass_.slate.take(lane)
         pass_.slate.add_ready(lane.lane_id, -1)
@@ -327,12 +318,7 @@ class Dispatcher:
         tx.local(Started).claims.append(claim)
         if brief.timeout_seconds is not None:
             self._timer.note_here(tx, now.after(brief.timeout_seconds))
-        self._launch_after(tx, claim)
-
-    def _launch_after(self, tx: Tx, claim: Claim) -> None:
-        launch = self._launch
-        assert launch is not None
-        tx.after_commit(lambda: launch(claim))
+        tx.cause(Launch(claim))
 
     def _note_probe(self, tx: Tx, pass_: _Pass, lane: Lane) -> None:
         """The job that is let through to a held resource is the only one until it is known how it went."""
@@ -380,7 +366,7 @@ class Dispatcher:
             stall_timeout_seconds=started.stall_timeout_seconds,
             is_direct=True,
         )
-        self._launch_after(tx, claim)
+        tx.cause(Launch(claim))
 
     # No starving.
 

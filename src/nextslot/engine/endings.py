@@ -5,7 +5,7 @@ all of it. Each ending is fenced: what has ended already is not touched, and tha
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from ..store.jobs import EndingFacts
 from ..store.lanes import Tally
 from ..store.store import Tx
 from .dependencies import DependencyResolver
+from .effects import ChainEnded, Stop
 from .groups import ALL, GroupProgress
 from .kit import Kit
 from .outages import Outages
@@ -78,13 +79,6 @@ class Endings:
         self._outages = outages
         self._events = kit.events
         self._webhooks = kit.webhooks
-        self._told_to_stop: Callable[[str, FailureKind], None] = lambda run_id, kind: None
-        self._chain_ended: Callable[[str], None] = lambda chain_id: None
-
-    def connect(self, stop: Callable[[str, FailureKind], None], chain_ended: Callable[[str], None]) -> None:
-        """Who is told, after the commit, that a run is to stop, and that a chain has ended."""
-        self._told_to_stop = stop
-        self._chain_ended = chain_ended
 
     # A run ends.
 
@@ -260,7 +254,7 @@ class Endings:
             self._events.note(tx, "job_cancel_requested", now, job.office_id, job.job_id, run.run_id, details)
         if is_stop:
             tx.announce("stop")
-            tx.after_commit(lambda: self._told_to_stop(run.run_id, FailureKind.CANCELLED))
+            tx.cause(Stop(run.run_id, FailureKind.CANCELLED))
 
     def _cancel_queued(
         self, tx: Tx, job: Job, reason: str | None, now: Instant, requested_at: Instant | None = None
@@ -302,8 +296,7 @@ class Endings:
             if chain.group_id is not None and chain.sequence is not None:
                 rest = self._groups.member_ended(tx, chain.group_id, chain.sequence, chain.end, chain.by_request, now)
                 open_ += self._end_all(tx, rest.job_ids, rest.action, PREDECESSOR_FAILED, now)
-            chain_id = chain.chain_id
-            tx.after_commit(lambda chain_id=chain_id: self._chain_ended(chain_id))  # type: ignore[misc]
+            tx.cause(ChainEnded(chain.chain_id))
 
     def _end_all(self, tx: Tx, job_ids: Iterable[str], action: Action, reason: str, now: Instant) -> list[_Ended]:
         """Cancels or skips those that are still queued."""

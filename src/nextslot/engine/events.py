@@ -10,6 +10,7 @@ from ..meters import Meters, Tally, Unmeasured
 from ..model import Event, Job
 from ..store import events
 from ..store.store import Store, Tx
+from .effects import EventsAppended
 
 PAGE = 500
 
@@ -72,7 +73,7 @@ class EventLog:
             events.append(tx, noted)
             tx.announce("events")
             tally = self._meters.tally((event.type, event.office_id) for event in noted)
-            tx.after_commit(lambda: self._committed(tally))
+            tx.cause(EventsAppended(tally))
 
     async def follow(self, store: Store, after: int) -> AsyncIterator[Event]:
         """Every event from a number on, oldest first, and then each new one as it comes, until the scheduler stops."""
@@ -116,7 +117,8 @@ class EventLog:
         self._is_closing = True
         self.wake()
 
-    def _committed(self, tally: Tally) -> None:
+    def appended(self, tally: Tally) -> None:
+        """Counts the events of a commit, and wakes those who follow them."""
         self._meters.happened(tally)
         self.wake()
 

@@ -16,7 +16,7 @@ from ..handlers.registry import JobType, JobTypes
 from ..handlers.run import Listener, RunContext
 from ..handlers.threads import Threads
 from ..model import FailureKind, Outcome
-from .dispatcher import Claim
+from .effects import Claim
 
 _TOLD = {
     FailureKind.TIMEOUT: "timed out",
@@ -42,9 +42,22 @@ class Executor:
         self._threads = threads
         self._files = files
         self._active: dict[str, _Active] = {}
+        # Launched and not begun yet, and what some of them have been told already.
+        self._expected: dict[str, FailureKind | None] = {}
+
+    def expect(self, run_id: str) -> None:
+        """A run is about to begin: it can be told to stop from now on."""
+        self._expected[run_id] = None
+
+    def forget(self, run_id: str) -> None:
+        """It ended before it began."""
+        self._expected.pop(run_id, None)
 
     async def run(self, claim: Claim, listen: Listener | None = None) -> Outcome:
         """Runs the handler to its end, whatever that is; raises only when its task is cancelled from outside."""
+        told = self._expected.pop(claim.run_id, None)
+        if told is not None:
+            return Outcome.failed(told, _TOLD[told])
         job_type = self._job_types.of_claim(claim.job_type)
         run = RunContext(
             claim.run_id, claim.job_id, claim.office_id, claim.job_type, claim.params, claim.attempt, self._files
@@ -69,7 +82,8 @@ class Executor:
             task.uncancel()
             outcome = Outcome.completed()
         finally:
-            del self._active[claim.run_id]
+            if self._active.get(claim.run_id) is active:
+                del self._active[claim.run_id]
             if watch is not None:
                 watch.cancel()
         return self._completed(run, self._as_told(active, outcome))
@@ -77,6 +91,8 @@ class Executor:
     def stop(self, run_id: str, kind: FailureKind) -> None:
         """Tells a run to stop, and why; what it was told first is what it will have ended of."""
         active = self._active.get(run_id)
+        if active is None and run_id in self._expected:
+            self._expected[run_id] = self._expected[run_id] or kind
         if active is None or active.told is not None:
             return
         active.told = kind
@@ -110,7 +126,7 @@ class Executor:
         return max((getattr(handler, "grace_seconds", 0.0) for handler in running), default=0.0)
 
     def stop_all(self, kind: FailureKind) -> None:
-        for run_id in list(self._active):
+        for run_id in [*self._active, *self._expected]:
             self.stop(run_id, kind)
 
     def progress(self, run_id: str) -> tuple[float | None, str] | None:

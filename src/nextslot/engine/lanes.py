@@ -12,13 +12,14 @@ from ..policy.limits import UNLIMITED, ConcurrencyPolicy, is_local
 from ..store import lanes
 from ..store.lanes import LaneCounts, Tally
 from ..store.store import Tx
+from .effects import LanesLearned
 
 
 class Lanes:
     def __init__(self, policy: ConcurrencyPolicy) -> None:
         self.policy = policy
         # A cache of what never changes; filled from committed rows only.
-        self._known = _Known()
+        self._known = LanesLearned({}, {})
 
     def lane_for(self, tx: Tx, office: Office, role: str | None, job_type: str, resources: Mapping[str, int]) -> int:
         """The lane of such a job; it is made when it is needed for the first time."""
@@ -56,20 +57,15 @@ class Lanes:
     def _new_slate(self, tx: Tx) -> "Slate":
         return Slate(tx, self)
 
-    def _new_known(self, tx: Tx) -> "_Known":
-        known = _Known()
-        tx.after_commit(lambda: self._known.learn(known))
+    def _new_known(self, tx: Tx) -> LanesLearned:
+        known = LanesLearned({}, {})
+        tx.cause(known)
         return known
 
-
-class _Known:
-    def __init__(self) -> None:
-        self.by_id: dict[int, Lane] = {}
-        self.by_limits: dict[tuple[str, str | None, str, str], int] = {}
-
-    def learn(self, other: "_Known") -> None:
-        self.by_id.update(other.by_id)
-        self.by_limits.update(other.by_limits)
+    def learn(self, by_id: Mapping[int, Lane], by_limits: Mapping[tuple[str, str | None, str, str], int]) -> None:
+        """Follows a commit."""
+        self._known.by_id.update(by_id)
+        self._known.by_limits.update(by_limits)
 
 
 class OfficeSlate:

@@ -1,5 +1,6 @@
 """Machines: the slots of all live nodes, as a forecast sees them; `engine.replay` starts work on whichever has room."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ..model import Lane, Node
@@ -41,6 +42,9 @@ class Machines(Workers):
     def free(self, tx: Tx, worker_id: str | None, lane: Lane) -> None:
         for machine in self._machines.values():
             machine.free(tx, worker_id, lane)
+
+    def apply(self, node: str, taken: set[int], freed: set[int], units: Counter[str]) -> None:
+        self._machines[node].apply(node, taken, freed, units)
 
     def _for(self, lane: Lane) -> list[Workers]:
         return [machine for name, machine in self._machines.items() if lane.job_type in self._types[name]]

@@ -8,6 +8,7 @@ from ..model import Node
 from ..store import nodes
 from ..store.nodes import Card
 from ..store.store import Tx
+from .effects import NodeJoined
 from .kit import Kit
 
 
@@ -41,12 +42,12 @@ class NodeRegistry:
             nodes.replace(tx, self.node_id, self._clock.now())
         life = nodes.register(tx, self._card(), lease_seconds, self._clock.now())
         self._note(tx, "node_joined", self.node_id)
-
-        def lives() -> None:
-            self.life = life
-
-        tx.after_commit(lives)
+        tx.cause(NodeJoined(life))
         return life
+
+    def note_life(self, life: int) -> None:
+        """Follows a commit."""
+        self.life = life
 
     def leave(self, tx: Tx) -> None:
         if nodes.leave(tx, self.node_id, self.life, self._clock.now()):

@@ -13,6 +13,7 @@ from ..policy import requests
 from ..store import jobs, lanes, offices
 from ..store.jobs import Place
 from ..store.store import Tx
+from .effects import RequestsLinked
 from .kit import Kit
 
 # Twenty moves into the same place before its neighbours have to make room.
@@ -41,7 +42,9 @@ class QueueManager:
     def enqueue(self, tx: Tx, new: Sequence[Job], now: Instant) -> None:
         """New jobs, each at the place it was given by `back`."""
         jobs.insert(tx, new)
-        self._tracer.submitted(new)
+        links = self._tracer.links_of(new)
+        if links:
+            tx.cause(RequestsLinked(links))
         self._events.note_jobs(tx, "job_queued", now, new)
         slate = self._lanes.slate(tx)
         for lane_id, chains in Counter(job.lane_id for job in new if job.retry_of is None).items():

@@ -21,7 +21,8 @@ from ..store.scratch import Scratch
 from ..store.store import Tx
 from .dependencies import DependencyResolver
 from .direct import DirectExecutionHandler
-from .dispatcher import Claim, Dispatcher
+from .dispatcher import Dispatcher
+from .effects import Claim, DueBy, Interpreter, LanesLearned, Launch, SlotsChanged, TurnTaken, WakeBy
 from .endings import Endings
 from .events import EventLog
 from .groups import GroupProgress
@@ -138,7 +139,7 @@ class Replay:
         self._basis = Basis()
         self.expected: dict[str, Expected] = {}
         self._wire(rules)
-        self._scratch = Scratch(self._close_transaction)
+        self._scratch = Scratch(self._close_transaction, self._effects())
         self._scratch.fill(snapshot.copies)
 
     def _wire(self, rules: Rules) -> None:
@@ -164,11 +165,24 @@ class Replay:
         self._dispatcher = Dispatcher(kit, self._direct, outages, rules.starvation_after_seconds)
         self._timeouts = TimeoutManager(kit, self._endings, self._direct, outages, _nobody)
 
+    def _effects(self) -> Interpreter:
+        """Nothing runs and nobody listens: what is left is what decides about the next start."""
+        return Interpreter(
+            {
+                SlotsChanged: self._machines.apply,
+                LanesLearned: self._lanes.learn,
+                TurnTaken: self._dispatcher.note_turn,
+                WakeBy: self._timer.note_earlier,
+                DueBy: self._timer.note_due,
+            },
+            {Launch: self._launch, WakeBy: self._timer.wake_by},
+        )
+
     def play(self) -> None:
         """Until every job of the office's queue has started, or nothing more happens."""
         for working in self._snapshot.working:
             self._go_on(working)
-        self._dispatcher.start(self._launch, self._snapshot.last_turn)
+        self._dispatcher.start(self._snapshot.last_turn)
         self._timer.start(lambda: None)
         self._scratch.write(self._count)
         self._tick()

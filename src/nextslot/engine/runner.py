@@ -4,9 +4,12 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 from ..clock import Clock
 from ..errors import Fenced, Unavailable
+from ..handlers.run import Listener
 from ..logs import bound
 from ..meters import Meters, Unmeasured
 from ..model import FailureKind, Outcome, RunStatus
@@ -14,7 +17,7 @@ from ..store import jobs
 from ..store.store import Foreseen, Store, Tx
 from ..tracing import Tracer, Untraced
 from .direct import DirectExecutionHandler
-from .dispatcher import Claim
+from .effects import Claim, RunEnded
 from .endings import Endings
 from .executor import Executor
 
@@ -22,13 +25,16 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
+# How often the store may refuse an outcome before a failure is stored in its place: within a quarter of a minute.
+MOST_REFUSALS = 6
+# How such a failure begins; the doctor knows it by these words.
+UNSTORABLE = "its outcome could not be stored"
 
 
 class Runner:
     def __init__(
         self,
         clock: Clock,
-        store: Store,
         executor: Executor,
         endings: Endings,
         direct: DirectExecutionHandler,
@@ -36,9 +42,9 @@ class Runner:
         meters: Meters | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        """`completed` hears how long work of a type took."""
+        """`completed` learns how long completed work of a type took."""
         self._clock = clock
-        self._store = store
+        self._store: Store | None = None
         self._executor = executor
         self._endings = endings
         self._direct = direct
@@ -53,6 +59,10 @@ class Runner:
         self._is_abandoned = False
         self._has_lost = False
 
+    def open(self, store: Store) -> None:
+        """Outcomes are stored there."""
+        self._store = store
+
     @property
     def running(self) -> list[Claim]:
         return list(self._tasks.values())
@@ -63,12 +73,21 @@ class Runner:
         return not self._tasks and not self._has_lost
 
     def launch(self, claim: Claim) -> None:
-        # Whoever's transaction this job was started by, it is not done for them: it has a context of its own.
+        """Runs what a commit has started."""
+        self._executor.expect(claim.run_id)
+        # The context of the caller whose commit started this job is not the job's.
         context = contextvars.Context()
         task = asyncio.get_running_loop().create_task(self._run(claim, self._freed_at), context=context)
         self._tasks[task] = claim
         self._is_idle.clear()
         task.add_done_callback(self._left)
+
+    def ended(self, job_type: str, seconds: float | None, ended_at: float) -> None:
+        """Follows the commit of an outcome, before what that commit launches; of several at once the first counts."""
+        if seconds is not None:
+            self._completed(job_type, seconds)
+        if self._freed_at is None:
+            self._freed_at = ended_at
 
     async def idle(self) -> None:
         """Returns when nothing runs any more."""
@@ -93,44 +112,49 @@ class Runner:
     async def _run_and_record(self, claim: Claim) -> None:
         began = self._clock.now()
         outcome = await self._execute(claim)
-        took = self._clock.now() - began
+        seconds = (self._clock.now() - began) / 1_000_000
         kind = "direct" if claim.is_direct else "job"
-        self._meters.ran(claim.job_type, kind, outcome.status, outcome.failure_kind, took / 1_000_000)
-        try:
-            await self._record(claim, outcome)
-            if outcome.status is RunStatus.COMPLETED:
-                self._completed(claim.job_type, took / 1_000_000)
-        except Exception as error:  # An outcome that the store refuses must not leave its job running for ever.
-            log.exception("run %s: its outcome cannot be stored", claim.run_id)
-            refused = f"its outcome could not be stored: {type(error).__name__}"
-            await self._record(claim, Outcome.failed(FailureKind.INVALID, refused))
+        self._meters.ran(claim.job_type, kind, outcome.status, outcome.failure_kind, seconds)
+        await self._record(claim, outcome, seconds)
 
     async def _execute(self, claim: Claim) -> Outcome:
         listen = self._direct.listener(claim.run_id) if claim.is_direct else None
         with self._tracer.run(claim) as span:
-            outcome = await self._executor.run(claim, listen)
+            outcome = await self._outcome(claim, listen)
             span.note({"nextslot.outcome": outcome.status, "nextslot.failure_kind": outcome.failure_kind})
             if outcome.status is RunStatus.FAILED:
                 span.fail((outcome.error or "")[:500])
             return outcome
 
-    async def _record(self, claim: Claim, outcome: Outcome) -> None:
-        """The work is done: its outcome is kept until the store takes it."""
-        pause, ended_at = FIRST_PAUSE, self._meters.seconds()
+    async def _outcome(self, claim: Claim, listen: Listener | None) -> Outcome:
+        try:
+            return await self._executor.run(claim, listen)
+        except Exception as error:  # A defect of the executor: the job must not stay RUNNING for ever because of it.
+            log.exception("run %s: the executor failed", claim.run_id)
+            return Outcome.failed(FailureKind.ERROR, f"the executor failed: {type(error).__name__}: {error}"[:500])
+
+    async def _record(self, claim: Claim, outcome: Outcome, seconds: float = 0.0) -> None:
+        """Keeps the outcome until the store takes it; one that is refused again and again is stored as a failure."""
+        assert self._store is not None
+        pause, refusals, ended_at = FIRST_PAUSE, 0, self._meters.seconds()
         asked = () if claim.is_direct else (jobs.asks_at_the_end(claim.run_id, claim.job_id),)
-        ending = Foreseen(lambda tx: self._finish(tx, claim, outcome, ended_at), asked)
         while True:
+            ending = Foreseen(partial(self._finish, claim, outcome, seconds, ended_at), asked)
             try:
                 stored = await self._store.write(ending)
             except Fenced:
                 log.warning("run %s belongs to a node that was taken for lost; its outcome is dropped", claim.run_id)
                 return
-            except Unavailable as error:
+            except Exception as error:  # Whatever the store says: an outcome is never thrown away.
                 if self._is_abandoned:
                     self._has_lost = True
                     log.error("run %s ended too late to be stored", claim.run_id)
                     return
-                log.error("run %s ended, but cannot be stored yet: %s", claim.run_id, error)
+                if not isinstance(error, Unavailable):
+                    refusals += 1
+                    outcome = self._refused(claim, outcome, error, refusals)
+                else:
+                    log.error("run %s ended, but cannot be stored yet: %s", claim.run_id, error)
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
@@ -140,20 +164,28 @@ class Runner:
                     log.warning("run %s had been ended by somebody else; its outcome is dropped", claim.run_id)
                 return
 
-    def _finish(self, tx: Tx, claim: Claim, outcome: Outcome, ended_at: float) -> object | None:
-        now = self._clock.now()
-        tx.after_commit(lambda: self._free(ended_at))
-        if claim.is_direct:
-            return self._direct.finish(tx, claim.run_id, outcome, now)
-        return self._endings.finish(tx, claim.run_id, claim.job_id, outcome, now)
+    def _refused(self, claim: Claim, outcome: Outcome, error: Exception, refusals: int) -> Outcome:
+        """What is tried next, after the store has refused an outcome."""
+        is_given_up = refusals == MOST_REFUSALS
+        self._meters.outcome_refused(is_given_up)
+        log.error("run %s: the store refused its outcome (%d times): %s", claim.run_id, refusals, error, exc_info=error)
+        return _unstorable(outcome, refusals, error) if is_given_up else outcome
 
-    def _free(self, ended_at: float) -> None:
-        """After the commit, before what it launches; of runs that end together, the first counts."""
-        if self._freed_at is None:
-            self._freed_at = ended_at
+    def _finish(self, claim: Claim, outcome: Outcome, seconds: float, ended_at: float, tx: Tx) -> object | None:
+        now = self._clock.now()
+        stored: object | None
+        if claim.is_direct:
+            stored = self._direct.finish(tx, claim.run_id, outcome, now)
+        else:
+            stored = self._endings.finish(tx, claim.run_id, claim.job_id, outcome, now)
+        if stored is not None:
+            took = seconds if outcome.status is RunStatus.COMPLETED else None
+            tx.cause(RunEnded(claim.job_type, took, ended_at))
+        return stored
 
     def _left(self, task: asyncio.Task[None]) -> None:
         claim = self._tasks.pop(task)
+        self._executor.forget(claim.run_id)
         if not self._tasks:
             self._is_idle.set()
         if task.cancelled():
@@ -162,3 +194,13 @@ class Runner:
             self._has_lost = True
             ids = {"job_id": claim.job_id, "run_id": claim.run_id, "office_id": claim.office_id}
             log.critical("run %s could not be stored", claim.run_id, exc_info=task.exception(), extra=ids)
+
+
+def _unstorable(outcome: Outcome, refusals: int, error: Exception) -> Outcome:
+    """A failure that can be stored, so that the slot is given back and the chain goes on by its retry policy."""
+    kind = outcome.failure_kind or FailureKind.ERROR
+    said = (
+        f"{UNSTORABLE}: the work ended {outcome.status}, and the database refused to store that {refusals} times "
+        f"({type(error).__name__}: {error})"
+    )
+    return replace(Outcome.failed(kind, said[:1000]), log_path=outcome.log_path)

@@ -20,6 +20,7 @@ from ..policy.templates import of_schedule
 from ..store import occurrences, schedules, templates
 from ..store.schedules import Progress
 from ..store.store import Store, Tx
+from .effects import SchedulesPlanned
 from .intake import Intake
 from .kit import Kit
 
@@ -149,11 +150,11 @@ class ScheduleTrigger:
 
     def note_time(self, tx: Tx, now: Instant) -> None:
         """Something was planned by this time: if it is earlier the next time we look, it has to be planned again."""
+        tx.cause(SchedulesPlanned(now))
 
-        def seen() -> None:
-            self._latest = now
-
-        tx.after_commit(seen)
+    def planned(self, now: Instant) -> None:
+        """Follows a commit."""
+        self._latest = now
 
     # Firing.
 

@@ -14,6 +14,7 @@ from ..store import jobs, runs
 from ..store.outages import Outage
 from ..store.store import Store, Tx
 from .direct import DirectExecutionHandler
+from .effects import DueBy
 from .endings import Endings
 from .kit import Kit
 from .outages import Outages
@@ -108,6 +109,12 @@ class TimeoutManager:
 
     def do_due(self, tx: Tx) -> Due:
         """A batch of what is due now."""
+        due = self._do_batch(tx)
+        if due.is_all:
+            tx.cause(DueBy(due.upcoming))
+        return due
+
+    def _do_batch(self, tx: Tx) -> Due:
         now = self._clock.now()
         own = self._do_own(tx, now)
         if not self.is_leading:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from ..clock import Alarm, Clock, Instant
 from ..store.store import Tx
+from .effects import WakeBy
 
 
 class Timer:
@@ -11,6 +12,8 @@ class Timer:
         self._clock = clock
         self._alarm: Alarm | None = None
         self._next: Instant | None = None
+        # A cache of the earliest stored instant that something waits for; it follows the commits.
+        self._due: Instant | None = None
         self._ring: Callable[[], None] = lambda: None
 
     def start(self, ring: Callable[[], None]) -> None:
@@ -30,7 +33,7 @@ class Timer:
 
     def note_here(self, tx: Tx, at: Instant) -> None:
         """The same of what is this node's own business, whoever leads."""
-        tx.after_commit(lambda: self.wake_by(at))
+        tx.cause(WakeBy(at))
 
     def wake_by(self, at: Instant) -> None:
         """Not later than then. What is later than the next alarm is found when that one rings."""
@@ -38,9 +41,17 @@ class Timer:
             self._next = at
             self._alarm.set(at)
 
+    def note_earlier(self, at: Instant) -> None:
+        """Follows a commit that stored something that is due then."""
+        self._due = at if self._due is None else min(self._due, at)
+
+    def note_due(self, at: Instant | None) -> None:
+        """Follows a commit that did everything that was due: what is due next."""
+        self._due = at
+
     def is_late(self, now: Instant) -> bool:
-        """Whether something is due that the alarm has not rung for: the machine slept, or its clock was set."""
-        return self._next is not None and self._next < now
+        """Whether something is due that was not done: the machine slept, its clock was set, or the alarm is late."""
+        return any(at is not None and at < now for at in (self._due, self._next))
 
     def _rung(self) -> None:
         self._next = None

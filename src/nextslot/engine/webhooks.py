@@ -6,7 +6,7 @@ Who listens is kept in memory, so that a transaction nobody listens to pays noth
 start and after every change, and takes effect with the commit of the change.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .. import representation
@@ -22,6 +22,7 @@ from ..store import codec, deliveries, direct, groups, jobs, nodes, offices, run
 from ..store import legacy as old_jobs
 from ..store.store import Tx
 from ..store.webhooks import Secrets
+from .effects import Deliver, SubscribersChanged, WebhooksConfigured
 from .events import EventLog
 
 MOST_SUBSCRIPTIONS = 1000
@@ -41,7 +42,7 @@ class WebhookSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listeners:
+class Listeners:
     """Who is told of events, as the last commit left it."""
 
     subscriptions: Sequence[Webhook] = ()
@@ -79,13 +80,8 @@ class WebhookService:
         self.settings = settings
         self._chance = chance
         self._events = events
-        self._listeners = _Listeners()
+        self._listeners = Listeners()
         self._server_secret = settings.secret or ""
-        self._wake: Callable[[Iterable[str], Instant], None] = lambda origins, now: None
-
-    def connect(self, wake: Callable[[Iterable[str], Instant], None]) -> None:
-        """Who is told, after the commit, to whom there is something to send."""
-        self._wake = wake
 
     def load(self, tx: Tx) -> None:
         """Before anything can end: who listens, and what signs. Again, when another node has changed that."""
@@ -95,12 +91,15 @@ class WebhookService:
     def configure(self, tx: Tx, settings: WebhookSettings) -> None:
         """Other settings, and other offices, while everything runs; from this commit on."""
         self._listen_anew(tx)
-        secret = self._signing(tx, settings)
+        tx.cause(WebhooksConfigured(settings, self._signing(tx, settings)))
 
-        def use() -> None:
-            self.settings, self._server_secret = settings, secret
+    def use(self, settings: WebhookSettings, server_secret: str) -> None:
+        """Follows a commit."""
+        self.settings, self._server_secret = settings, server_secret
 
-        tx.after_commit(use)
+    def listen(self, listeners: Listeners) -> None:
+        """Follows a commit."""
+        self._listeners = listeners
 
     def _signing(self, tx: Tx, settings: WebhookSettings) -> str:
         """The secret that signs what jobs and offices send: as configured, else one that is made once and kept."""
@@ -207,9 +206,8 @@ class WebhookService:
         return delivery_id
 
     def _send_soon(self, tx: Tx, urls: Iterable[str], now: Instant) -> None:
-        origins = {origin(url) for url in urls}
         tx.announce("deliveries")
-        tx.after_commit(lambda: self._wake(origins, now))
+        tx.cause(Deliver(frozenset(origin(url) for url in urls), now))
 
     # Subscriptions.
 
@@ -317,9 +315,8 @@ class WebhookService:
 
     def _listen_anew(self, tx: Tx) -> None:
         """With the commit, and not before: what is rolled back is heard by nobody."""
-        listeners = _read(tx)
         nodes.settings_changed(tx)
-        tx.after_commit(lambda: setattr(self, "_listeners", listeners))
+        tx.cause(SubscribersChanged(_read(tx)))
 
     # Deliveries.
 
@@ -374,8 +371,8 @@ class SilentWebhooks(WebhookService):
         pass
 
 
-def _read(tx: Tx) -> _Listeners:
-    return _Listeners(webhooks.enabled(tx), webhooks.offices(tx), webhooks.secrets(tx))
+def _read(tx: Tx) -> Listeners:
+    return Listeners(webhooks.enabled(tx), webhooks.offices(tx), webhooks.secrets(tx))
 
 
 def _job_content(tx: Tx, job: Job) -> dict[str, Json]:

@@ -1,6 +1,7 @@
 """Workers: the numbered slots of this node, of which a running job holds one (INV-003), and what its machine has.
 
-A cache of what the running jobs' `worker_id` say; the database refuses two running jobs on one worker.
+A cache of what the running jobs' `worker_id` say: each transaction works on its own copy of what changes, and the
+cache follows at its commit (`SlotsChanged`). The database refuses two running jobs on one worker.
 """
 
 from collections import Counter
@@ -8,6 +9,7 @@ from collections.abc import Mapping, Set
 
 from ..model import Lane
 from ..store.store import Tx
+from .effects import SlotsChanged
 
 
 class Workers:
@@ -83,7 +85,7 @@ class Workers:
         node, _, slot = (worker_id or "").rpartition("/slot-")
         return int(slot) if node == self.node else None
 
-    def _take(self, change: "_Change", slot: int, lane: Lane) -> None:
+    def _take(self, change: SlotsChanged, slot: int, lane: Lane) -> None:
         change.freed.discard(slot)
         change.taken.add(slot)
         if self._counted:
@@ -94,22 +96,16 @@ class Workers:
         self._taken, self._lowest = set(), 1
         self._used.clear()
 
-    def _new_change(self, tx: Tx) -> "_Change":
-        change = _Change()
-        tx.after_commit(lambda: self._apply(change))
+    def _new_change(self, tx: Tx) -> SlotsChanged:
+        change = SlotsChanged(self.node, set(), set(), Counter())
+        tx.cause(change)
         return change
 
-    def _apply(self, change: "_Change") -> None:
-        self._taken -= change.freed
-        self._taken |= change.taken
-        self._used.update(change.units)
-        self._lowest = min([self._lowest, *change.freed])
+    def apply(self, node: str, taken: set[int], freed: set[int], units: Counter[str]) -> None:
+        """Follows a commit."""
+        self._taken -= freed
+        self._taken |= taken
+        self._used.update(units)
+        self._lowest = min([self._lowest, *freed])
         while self._lowest in self._taken:
             self._lowest += 1
-
-
-class _Change:
-    def __init__(self) -> None:
-        self.taken: set[int] = set()
-        self.freed: set[int] = set()
-        self.units: Counter[str] = Counter()

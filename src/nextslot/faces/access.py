@@ -19,6 +19,12 @@ actor: ContextVar[Actor | None] = ContextVar("actor", default=None)
 once: ContextVar[Once | None] = ContextVar("once", default=None)
 
 
+def asked_by() -> str | None:
+    """Who asks. Call it before a work is handed in: a work shares its transaction with those of other callers."""
+    who = actor.get()
+    return None if who is None else who.name
+
+
 class Access:
     def __init__(self, clock: Clock, audit: AuditLog, tracer: Tracer | None = None) -> None:
         self.clock = clock

@@ -9,7 +9,7 @@ from ..model import Json, Key, Page
 from ..store import keys, nodes
 from ..store.store import Tx
 from . import cursors
-from .access import Access, actor
+from .access import Access, asked_by
 from .cursors import DEFAULT_LIMIT
 
 
@@ -24,9 +24,9 @@ class Keys:
     async def create(self, name: str, scopes: Sequence[str], office_id: str | None = None) -> tuple[Key, str]:
         """A key and the text that its holder sends, which is shown this once."""
 
+        created_by = asked_by()
+
         def work(tx: Tx) -> tuple[Key, str]:
-            made_by = actor.get()
-            created_by = made_by.name if made_by is not None else None
             key, text = self._ring.create(tx, name, scopes, office_id, created_by, self._access.clock.now())
             self._audit.changed(tx, None, _told(key))
             nodes.settings_changed(tx)

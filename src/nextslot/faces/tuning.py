@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..engine.audit import AuditLog
-from ..engine.deliveries import DeliveryWorker
 from ..engine.direct import MOST_WAITING, DirectExecutionHandler
 from ..engine.dispatcher import STARVATION_AFTER_SECONDS, Dispatcher
+from ..engine.effects import SendersRenewed, SettingsChanged
 from ..engine.intake import Intake
 from ..engine.offices import OfficeSettings
 from ..engine.webhooks import WebhookService, WebhookSettings
@@ -42,7 +42,13 @@ class Tunable:
     intake: Intake
     direct: DirectExecutionHandler
     webhooks: WebhookService
-    deliveries: DeliveryWorker
+
+    def use(self, tuned: Tuned) -> None:
+        """From now on, in memory; what is stored of it is stored by the start, or by `Tuning.apply`."""
+        self.offices.use(tuned.limits, tuned.offices)
+        self.dispatcher.starvation_after_seconds = tuned.starvation_after_seconds
+        self.intake.max_params_bytes = tuned.max_params_bytes
+        self.direct.most_waiting = tuned.direct_waiting
 
 
 class Tuning:
@@ -50,13 +56,7 @@ class Tuning:
         self._access = access
         self._audit = audit
         self._parts = parts
-
-    def use(self, tuned: Tuned) -> None:
-        """From now on, in memory; what is stored of it is stored by the start, or by `apply`."""
-        self._parts.offices.use(tuned.limits, tuned.offices)
-        self._parts.dispatcher.starvation_after_seconds = tuned.starvation_after_seconds
-        self._parts.intake.max_params_bytes = tuned.max_params_bytes
-        self._parts.direct.most_waiting = tuned.direct_waiting
+        self.use = parts.use
 
     async def apply(self, tuned: Tuned, before: Mapping[str, Json], after: Mapping[str, Json]) -> list[Office]:
         """Stores it in one transaction, which also starts what may start now; answers with the offices it changed.
@@ -67,9 +67,9 @@ class Tuning:
         def work(tx: Tx) -> list[Office]:
             changed = self._parts.offices.configure(tx, tuned.limits, tuned.offices, self._access.clock.now())
             self._audit.changed(tx, before, after)
-            tx.after_commit(lambda: self.use(tuned))
+            tx.cause(SettingsChanged(tuned))
             if tuned.webhooks != self._parts.webhooks.settings:
-                tx.after_commit(self._parts.deliveries.renew)
+                tx.cause(SendersRenewed())
             self._parts.webhooks.configure(tx, tuned.webhooks)
             return changed
 

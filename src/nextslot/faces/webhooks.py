@@ -11,7 +11,7 @@ from ..model import Delivery, DeliveryStatus, Page, Webhook
 from ..store import deliveries, webhooks
 from ..store.store import Tx
 from . import cursors
-from .access import Access, actor
+from .access import Access, asked_by
 from .cursors import DEFAULT_LIMIT, checked_limit
 
 
@@ -30,10 +30,9 @@ class Webhooks:
 
         The secret is shown this once; `rotate_secret` makes another.
         """
+        created_by = asked_by()
 
         def work(tx: Tx) -> tuple[Webhook, str]:
-            made_by = actor.get()
-            created_by = made_by.name if made_by is not None else None
             made, secret = self._service.create(tx, url, events, office_id, created_by, self._access.clock.now())
             self._changed(tx, None, made)
             return made, secret

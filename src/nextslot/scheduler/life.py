@@ -13,7 +13,7 @@ from ..faces.access import Access
 from ..model import FailureKind, default_office
 from ..store import lanes
 from ..store.open import abandon_store
-from ..store.store import Closing, Store, Tx, Work
+from ..store.store import Closing, Effects, Store, Tx, Work
 from .machinery import Machinery
 from .waiting import Waiters
 
@@ -24,9 +24,10 @@ STOP_GRACE_SECONDS = 10.0
 
 
 class OpenStore(Protocol):
-    """Opens the database, given what happens at the end of each transaction, and at the beginning of some."""
+    """Opens the database, given what happens at the end of each transaction, what commits cause, and what a
+    transaction does first when another node has changed something."""
 
-    def __call__(self, closing: Closing, *, refresh: Work[None]) -> Store: ...
+    def __call__(self, closing: Closing, *, effects: Effects, refresh: Work[None]) -> Store: ...
 
 
 class Life:
@@ -50,16 +51,18 @@ class Life:
         if self.store is not None:
             raise NextslotError("this scheduler has been started already")
         machinery = self._machinery
-        store = self.store = self.open_store(machinery.close_transaction, refresh=self._refresh)
+        runner = self._runner = self._new_runner()
+        effects = machinery.interpreter(runner, self._waiters.chain_ended, self._cluster.registry.note_life)
+        store = self.store = self.open_store(machinery.close_transaction, effects=effects, refresh=self._refresh)
+        runner.open(store)
         self._access.is_draining = False
         machinery.events.open()
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
-        runner = self._runner = self._new_runner(store)
         try:
             await store.write(lambda tx: machinery.offices.install(tx, default_office(machinery.clock.now())))
             await store.write(machinery.webhooks.load)
             self.recovered = await self._cluster.start(store, runner)
-            machinery.dispatcher.start(runner.launch, await store.read(lanes.last_turn))
+            machinery.dispatcher.start(await store.read(lanes.last_turn))
             # Callers from here on: until now they hear that it is starting.
             self._access.open(store)
             await self.process()
@@ -75,10 +78,9 @@ class Life:
         self._machinery.webhooks.load(tx)
         self._cluster.refresh(tx)
 
-    def _new_runner(self, store: Store) -> Runner:
+    def _new_runner(self) -> Runner:
         return Runner(
             self._machinery.clock,
-            store,
             self._machinery.executor,
             self._machinery.endings,
             self._machinery.direct,

@@ -17,6 +17,31 @@ from ..engine.dependencies import DependencyResolver
 from ..engine.direct import DirectExecutionHandler
 from ..engine.dispatcher import Dispatcher
 from ..engine.durations import Durations
+from ..engine.effects import (
+    ChainEnded,
+    Deliver,
+    DeliverySettled,
+    DirectEnded,
+    DirectMoved,
+    DirectStarted,
+    DueBy,
+    EventsAppended,
+    Interpreter,
+    LanesLearned,
+    Launch,
+    NodeJoined,
+    RequestsLinked,
+    RunEnded,
+    SchedulesPlanned,
+    SendersRenewed,
+    SettingsChanged,
+    SlotsChanged,
+    Stop,
+    SubscribersChanged,
+    TurnTaken,
+    WakeBy,
+    WebhooksConfigured,
+)
 from ..engine.endings import Endings
 from ..engine.events import EventLog
 from ..engine.executor import Executor
@@ -33,6 +58,7 @@ from ..engine.recovery import Recovery
 from ..engine.replay import Rules
 from ..engine.retention import Retention
 from ..engine.retry import RetryController
+from ..engine.runner import Runner
 from ..engine.schedule_settings import ScheduleSettings
 from ..engine.schedules import ScheduleTrigger
 from ..engine.templates import TemplateSettings
@@ -109,7 +135,6 @@ class Machinery:
         self.trigger = ScheduleTrigger(kit, self.intake)
         self.recovery = Recovery(kit, self.endings, self.direct, self.outages, self.trigger)
         self.deliveries = DeliveryWorker(kit, lambda: given.sender or _http_sender(given, self.webhooks))
-        self.webhooks.connect(self.deliveries.wake)
         self.timeouts = TimeoutManager(
             kit, self.endings, self.direct, self.outages, self.executor.stop, self.deliveries.look, self.trigger
         )
@@ -145,7 +170,41 @@ class Machinery:
 
     def tunable(self) -> Tunable:
         """What a configuration sets while it runs."""
-        return Tunable(self.offices, self.dispatcher, self.intake, self.direct, self.webhooks, self.deliveries)
+        return Tunable(self.offices, self.dispatcher, self.intake, self.direct, self.webhooks)
+
+    def interpreter(
+        self, runner: Runner, chain_ended: Callable[[str], None], note_life: Callable[[int], None]
+    ) -> Interpreter:
+        """Which component carries out which effect of a committed transaction."""
+        return Interpreter(
+            updates={
+                SlotsChanged: self.workers.apply,
+                LanesLearned: self.lanes.learn,
+                TurnTaken: self.dispatcher.note_turn,
+                SubscribersChanged: self.webhooks.listen,
+                WebhooksConfigured: self.webhooks.use,
+                SettingsChanged: self.tunable().use,
+                SchedulesPlanned: self.trigger.planned,
+                NodeJoined: note_life,
+                RequestsLinked: self.tracer.link,
+                WakeBy: self.timer.note_earlier,
+                DueBy: self.timer.note_due,
+            },
+            actions={
+                WakeBy: self.timer.wake_by,
+                Launch: runner.launch,
+                Stop: self.executor.stop,
+                RunEnded: runner.ended,
+                ChainEnded: chain_ended,
+                EventsAppended: self.events.appended,
+                Deliver: self.deliveries.wake,
+                DeliverySettled: self.meters.settled,
+                SendersRenewed: self.deliveries.renew,
+                DirectStarted: self.direct.tell_started,
+                DirectMoved: self.direct.tell_places,
+                DirectEnded: self.direct.tell_ended,
+            },
+        )
 
     def rules(self) -> Rules:
         """As they are now: they can be changed while it runs."""

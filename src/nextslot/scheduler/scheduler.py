@@ -126,7 +126,6 @@ class Scheduler:
         self.tuning = Tuning(access, audit, machinery.tunable())
         # Its life, alone or among other nodes.
         self._waiters = Waiters(access, machinery.events)
-        machinery.endings.connect(stop=machinery.executor.stop, chain_ended=self._waiters.chain_ended)
         cluster = machinery.new_cluster(lease or LeaseTimes(), self.keys.forget, self._waiters.look)
         opening = partial(
             open_store, url, node=self.node, threaded=is_threaded, synchronous=synchronous, meters=self.meters

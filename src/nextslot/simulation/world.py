@@ -19,7 +19,7 @@ from ..policy.limits import Limits
 from ..scheduler import Scheduler
 from ..store import inspection
 from ..store.faults import FaultyDisk, FaultyStore, PowerCut, dump, lay_out, salvage
-from ..store.store import Closing, Store, Tx, Work
+from ..store.store import Closing, Effects, Store, Tx, Work
 from . import oracles
 from .clients import Clients, patiently
 from .oracles import Broken, Watch
@@ -69,14 +69,14 @@ class SimulatedScheduler(Scheduler):
         self._life.open_store = self._open_store
         self.prepare: Callable[[FaultyStore], None] = lambda store: None
 
-    def _open_store(self, closing: Closing, *, refresh: Work[None]) -> Store:
-        store = FaultyStore(self._path, closing, self._disk, self._committed)
+    def _open_store(self, closing: Closing, *, effects: Effects, refresh: Work[None]) -> Store:
+        store = FaultyStore(self._path, closing, effects, self._disk, self._committed)
         self.prepare(store)
         return store
 
     @property
     def is_dispatching(self) -> bool:
-        return self._dispatcher._launch is not None
+        return self._dispatcher.is_dispatching
 
     @property
     def faulty_store(self) -> FaultyStore | None:

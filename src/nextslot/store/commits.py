@@ -1,27 +1,30 @@
 """Group commit: works that wait together are committed together, and each caller gets its own answer.
 
-Both stores hand their works in here; how a transaction is run, and on which thread, is theirs.
+Both stores hand their works in here; how a transaction is run, and on which thread, is theirs. After each commit, and
+before the next transaction begins, the committing thread applies what that commit causes in memory.
 """
 
 import asyncio
+import contextvars
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from ..errors import CommitUnknown, NextslotError, StoreError, Unavailable
 from ..meters import Meters, Unmeasured
-from .store import Local, Tx, Work
+from .store import Effect, Effects, Local, Tx, Work
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 # A group is committed when it has this many rows; a work that is larger runs alone.
 GROUP_ROWS = 1000
-
-Call = Callable[[], None]
+# A group is tried again without a work that failed in it; after so many of them each work runs alone, which costs a
+# commit each, but no longer the work of the whole group for each that fails.
+MOST_SET_ASIDE = 4
 
 
 @dataclass(slots=True)
@@ -40,21 +43,30 @@ class GroupFailed(Exception):
         super().__init__(str(error))
 
 
+class WorkFailed(Exception):
+    """Raised inside a transaction by the work at `index` of its group; the cause is that work's own error."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        super().__init__(f"work {index} of its group failed")
+
+
 class TxMemory:
-    """What a transaction keeps beside the database: what is to happen once it is committed, and its own instances."""
+    """What a transaction keeps beside the database: what its commit causes, and its own instances."""
 
     def __init__(self) -> None:
         self._locals: dict[Callable[[Tx], Any], Any] = {}
-        self.committed: list[Call] = []
+        self.effects: list[Effect] = []
         self.topics: set[str] = set()
         # How often a work may have changed what lives with the transaction in memory.
         self.touches = 0
 
-    def after_commit(self, call: Call, /) -> None:
+    def cause(self, effect: Effect, /) -> None:
         self.touches += 1
-        self.committed.append(call)
+        self.effects.append(effect)
 
     def announce(self, topic: str, /) -> None:
+        self.touches += 1
         self.topics.add(topic)
 
     def local(self: Any, kind: Callable[[Tx], Local], /) -> Local:
@@ -70,22 +82,36 @@ class OpenTx(Tx, Protocol):
         """Differs from what it was before as soon as anything may have been changed."""
 
 
-def attempt(tx: OpenTx, work: Work[Any]) -> Answer:
-    """A refusal by one of our own rules, before anything was changed, is an answer and not the group's problem."""
+def attempt_all(tx: OpenTx, works: Sequence[Work[Any]]) -> list[Answer]:
+    """Runs the works of a group one after the other in one transaction."""
+    return [_attempt(tx, index, work) for index, work in enumerate(works)]
+
+
+def _attempt(tx: OpenTx, index: int, work: Work[Any]) -> Answer:
+    """A refusal by one of our own rules, before the work changed anything, is its answer and not the group's problem.
+
+    A work that fails after it has changed something ends the transaction: memory of the transaction cannot be undone
+    for one work alone.
+    """
     before = tx.footprint()
     try:
         return Answer(value=work(tx))
     except NextslotError as error:
-        if tx.footprint() != before:
-            raise
-        return Answer(error=error)
+        if tx.footprint() == before:
+            return Answer(error=error)
+        raise WorkFailed(index) from error
+    except Exception as error:
+        raise WorkFailed(index) from error
 
 
 class Transactions(Protocol):
     """How a store runs works."""
 
-    def transaction(self, works: list[Work[Any]], /) -> tuple[list[Answer], list[Call]]:
-        """All of them in one transaction, or none; what became of each, and what is to follow the commit."""
+    def settle(self) -> list[Effect]:
+        """Finds out whether a commit whose answer was lost had been stored: what that commit causes, if it was."""
+
+    def transaction(self, works: list[Work[Any]], /) -> tuple[list[Answer], list[Effect]]:
+        """Runs all of them in one transaction, or none: what became of each, and what the commit causes."""
 
     def translated(self, error: BaseException, /) -> BaseException:
         """A driver's error as ours."""
@@ -103,9 +129,10 @@ class _Waiting:
 
 
 class GroupCommit:
-    def __init__(self, store: Transactions, thread: Executor, meters: Meters | None = None) -> None:
+    def __init__(self, store: Transactions, thread: Executor, effects: Effects, meters: Meters | None = None) -> None:
         self._store = store
         self._thread = thread
+        self._effects = effects
         self._meters = meters or Unmeasured()
         self._queue: deque[_Waiting] = deque()
         self._is_flushing = False
@@ -121,7 +148,7 @@ class GroupCommit:
         if not self._is_flushing:
             self._is_flushing = True
             self._idle.clear()
-            loop.call_soon(self._flush)
+            self._flush_soon(loop)
         done: T = await waiting.done
         return done
 
@@ -142,6 +169,10 @@ class GroupCommit:
         self._queue.clear()
         self._idle.set()
 
+    def _flush_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In a context of its own: works of several callers share a transaction, which is done for none of them."""
+        loop.call_soon(self._flush, context=contextvars.Context())
+
     def _flush(self) -> None:
         if not self._queue:
             return  # Abandoned.
@@ -160,10 +191,10 @@ class GroupCommit:
             group.append(self._queue.popleft())
         return group
 
-    def _release(self, group: list[_Waiting], answers: list[Answer], committed: list[Call]) -> None:
-        """On the event loop, after the commit: what was to follow it, then the callers, then the next group."""
+    def _release(self, group: list[_Waiting], answers: list[Answer], effects: list[Effect]) -> None:
+        """On the event loop, after the commit: what it causes there, then the callers, then the next group."""
         self._measure(group, answers)
-        follow(committed)
+        self._effects.carry_out(effects)
         for waiting, answer in zip(group, answers, strict=True):
             if waiting.done.done():
                 continue  # The caller was cancelled; what it asked for is stored all the same.
@@ -172,7 +203,7 @@ class GroupCommit:
             else:
                 waiting.done.set_result(answer.value)
         if self._queue:
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._flush_soon(asyncio.get_running_loop())
         else:
             self._is_flushing = False
             self._idle.set()
@@ -181,39 +212,58 @@ class GroupCommit:
         failures = sum(is_failure(one.error) for one in answers if one.error is not None)
         self._meters.committed(len(group), self._meters.seconds() - group[0].since, failures)
 
-    def _commit(self, group: list[_Waiting]) -> tuple[list[Answer], list[Call]]:
-        """Optimistic: all in one transaction; if anything fails, each in its own: one takes no other with it."""
-        works = [waiting.work for waiting in group]
-        if len(works) > 1:
+    # On the thread that commits.
+
+    def _commit(self, group: list[_Waiting]) -> tuple[list[Answer], list[Effect]]:
+        """Optimistic: all works in one transaction. A work that fails there runs alone, after the others."""
+        batch = _Batch([waiting.work for waiting in group])
+        together, alone = list(range(len(group))), list[int]()
+        while len(together) > 1 and len(alone) < MOST_SET_ASIDE:
             try:
-                return self._store.transaction(works)
-            except GroupFailed as failed:
-                return [Answer(error=failed.error) for _ in works], []
+                self._transact(batch, together)
+                together = []
+            except WorkFailed as failed:
+                alone.append(together.pop(failed.index))
             except Exception:
-                log.debug("a group failed: its works are tried one by one, each for its own caller", exc_info=True)
-        answers: list[Answer] = []
-        committed: list[Call] = []
-        for work in works:
+                log.debug("a group failed at its end: each of its works runs alone", exc_info=True)
+                break
+        for index in sorted(together + alone):
             try:
-                answer, calls = self._store.transaction([work])
-            except GroupFailed as failed:
-                answers.append(Answer(error=failed.error))
+                self._transact(batch, [index])
             except Exception as error:
-                answers.append(Answer(error=self._store.translated(error)))
-            else:
-                answers += answer
-                committed += calls
-        return answers, committed
+                batch.answers[index] = Answer(error=self._store.translated(_own(error)))
+        return batch.answers, batch.effects
+
+    def _transact(self, batch: "_Batch", indices: list[int]) -> None:
+        """One transaction. Memory follows each commit before the next transaction begins."""
+        try:
+            self._apply(batch, self._store.settle())
+            answers, effects = self._store.transaction([batch.works[index] for index in indices])
+        except GroupFailed as failed:
+            answers, effects = [Answer(error=failed.error) for _ in indices], []
+        self._apply(batch, effects)
+        for index, answer in zip(indices, answers, strict=True):
+            batch.answers[index] = answer
+
+    def _apply(self, batch: "_Batch", effects: list[Effect]) -> None:
+        self._effects.apply(effects)
+        batch.effects += effects
+
+
+class _Batch:
+    """Works that wait together, what became of each, and what their commits cause, in the order of the commits."""
+
+    def __init__(self, works: list[Work[Any]]) -> None:
+        self.works = works
+        self.answers = [Answer()] * len(works)
+        self.effects: list[Effect] = []
+
+
+def _own(error: Exception) -> BaseException:
+    """A work's own error."""
+    return error.__cause__ or error if isinstance(error, WorkFailed) else error
 
 
 def is_failure(error: BaseException) -> bool:
     """Whether it was the store that did not do it, and not a rule of ours that refused it."""
     return isinstance(error, (StoreError, CommitUnknown)) or type(error) is Unavailable
-
-
-def follow(committed: list[Call]) -> None:
-    for call in committed:
-        try:
-            call()
-        except Exception:  # The callers must get their answers all the same.
-            log.exception("what was to follow a commit failed")

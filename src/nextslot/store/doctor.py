@@ -44,6 +44,7 @@ class _Sums(NamedTuple):
 
 
 REPAIR = "run `nextslot doctor --repair` while no server runs: it counts again"
+RETRY = "run `nextslot doctor --repair` while no server runs: it retries the job"
 RESTART = "start the server: its recovery settles this"
 RESTORE = "our own commits cannot leave this: restore a backup, or report it with the job's events"
 
@@ -63,6 +64,7 @@ _QUESTIONS = (
     ),
     ("doctor.undecided", "the failure of the job {} has no decision (4.4)", RESTART),
     ("doctor.lost_retries", "the job {} was to be retried, and is not (DEC-007)", "retry it: nextslot retry"),
+    ("doctor.unstored_outcomes", "the run {} failed only because its outcome could not be stored", RETRY),
     ("doctor.retried_successes", "the job {} follows one that has not failed (DEC-007)", RESTORE),
     ("doctor.early_releases", "the job {} was let go before what it waits for succeeded (US-JS01)", RESTORE),
     ("doctor.early_starts", "the job {} was started while it waited for another (US-JS01)", RESTORE),
@@ -91,6 +93,11 @@ _QUESTIONS = (
 def examine(tx: Tx) -> list[Finding]:
     """Everything that is not in order; reads only."""
     return [*_counter_findings(tx), *_sum_findings(tx), *_invariant_findings(tx)]
+
+
+def unstored_outcomes(tx: Tx) -> list[str]:
+    """Runs that failed only because their outcome could not be stored, and whose chain ended with that."""
+    return [run_id for (run_id,) in tx.rows("doctor.unstored_outcomes")]
 
 
 def repair(tx: Tx) -> int:

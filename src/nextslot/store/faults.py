@@ -14,9 +14,9 @@ from typing import Any
 
 import apsw
 
-from .commits import Answer, Call
+from .commits import Answer
 from .sqlite import SqliteStore, SqliteTx, connect, migrate
-from .store import Closing, Tx, Work
+from .store import Closing, Effect, Effects, Tx, Work
 
 _ERRORS: dict[str, type[apsw.Error]] = {"full": apsw.FullError, "io": apsw.IOError, "busy": apsw.BusyError}
 
@@ -93,7 +93,9 @@ class _FaultyFile(apsw.VFSFile):
 class FaultyStore(SqliteStore):
     """A store on such a disk, which tells of every commit, and dies before or after the one that it is told."""
 
-    def __init__(self, path: Path, closing: Closing, disk: FaultyDisk, committed: Callable[[Tx], None]) -> None:
+    def __init__(
+        self, path: Path, closing: Closing, effects: Effects, disk: FaultyDisk, committed: Callable[[Tx], None]
+    ) -> None:
         self._disk = disk
         self._committed = committed
         # The power goes so many transactions from now: before the commit, or between it and what is to follow it.
@@ -101,10 +103,10 @@ class FaultyStore(SqliteStore):
         self.dies_before_commit = True
         # The next commit takes so long; what is due meanwhile is late.
         self.delay = 0.0
-        super().__init__(path, self._close_or_die, threaded=False, vfs=disk.name)
+        super().__init__(path, self._close_or_die, effects=effects, threaded=False, vfs=disk.name)
         self._close_rightly = closing
 
-    def transaction(self, works: list[Work[Any]]) -> tuple[list[Answer], list[Call]]:
+    def transaction(self, works: list[Work[Any]]) -> tuple[list[Answer], list[Effect]]:
         if self.dies_in is not None:
             self.dies_in -= 1
         try:

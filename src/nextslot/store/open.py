@@ -12,7 +12,7 @@ from . import move_sqlite
 from .chores import Chores, SqliteChores
 from .move import Moved, Progress
 from .sqlite import SqliteStore
-from .store import Closing, Store, Work
+from .store import Closing, Effects, Store, Work
 
 _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
@@ -22,6 +22,7 @@ def open_store(
     url: str,
     closing: Closing,
     *,
+    effects: Effects | None = None,
     node: str | None = None,
     refresh: Work[None] = lambda tx: None,
     threaded: bool,
@@ -37,14 +38,21 @@ def open_store(
         with _driver():
             from .postgres import PostgresStore
         return PostgresStore(
-            url, closing, node=node, refresh=refresh, threaded=threaded, synchronous=synchronous, meters=meters
+            url,
+            closing,
+            effects=effects,
+            node=node,
+            refresh=refresh,
+            threaded=threaded,
+            synchronous=synchronous,
+            meters=meters,
         )
     path = _path(url)
     if not path.parent.is_dir():
         raise StoreError(f"the directory of {path} does not exist: make it first")
     if path.is_dir():
         raise StoreError(f"{path} is a directory: name a file in it")
-    return SqliteStore(path, closing, threaded=threaded, synchronous=synchronous, meters=meters)
+    return SqliteStore(path, closing, effects=effects, threaded=threaded, synchronous=synchronous, meters=meters)
 
 
 @contextmanager

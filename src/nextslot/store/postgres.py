@@ -21,13 +21,13 @@ import psycopg
 from ..errors import CommitUnknown, Fenced, StoreError, Unavailable
 from ..meters import Meters, Unmeasured
 from . import text
-from .commits import Answer, Call, GroupCommit, GroupFailed, TxMemory, attempt
+from .commits import Answer, GroupCommit, GroupFailed, TxMemory, WorkFailed, attempt_all
 from .membership import Seat
 from .postgres_lease import Lease
 from .postgres_session import Address, Connection, Session, connect, is_lost, may_be_repeated, translated
 from .postgres_wire import Reply, wire_of
 from .reading import Readers
-from .store import Closing, Foreseen, Read, Row, Work
+from .store import Closing, Effect, Effects, Foreseen, NoEffects, Read, Row, Work
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ _Key = tuple[str, tuple[object, ...]]
 
 
 class PostgresTx(TxMemory):
-    """A transaction on a connection: statements by name, and what is to happen once it is committed.
+    """A transaction on a connection: statements by name, and what its commit causes.
 
     It waits for the server as seldom as it can. What is `put` goes with the next question, and what is put of the same
     kind as one statement. Questions that are foreseen are asked with the first, and their answers kept until somebody
@@ -251,7 +251,7 @@ class _Unsettled:
 
     mark: int
     answers: list[Answer]
-    committed: list[Call]
+    effects: list[Effect]
 
 
 _NOTHING = _Unsettled(0, [], [])
@@ -268,6 +268,7 @@ class PostgresStore:
         url: str,
         closing: Closing,
         *,
+        effects: Effects | None = None,
         node: str | None = None,
         refresh: Work[None] = lambda tx: None,
         threaded: bool = True,
@@ -298,14 +299,12 @@ class PostgresStore:
         self._unsettled: _Unsettled | None = None
         self._last_asked: list[Read] = []
         self._habits: list[Read] = []
-        # What was to follow a commit of which nobody knew: it goes out with the next.
-        self._late: list[Call] = []
         self._asking: asyncio.Task[None] | None = None
         self._is_away = False
         self._is_dispossessed = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nextslot-writer")
         self._meters = meters or Unmeasured()
-        self._commits = GroupCommit(self, self._thread, self._meters)
+        self._commits = GroupCommit(self, self._thread, effects or NoEffects(), self._meters)
         self._readers = Readers(self._read, READERS, threaded, self._meters)
         self._reader = threading.local()
         self._open_readers: list[Connection] = []
@@ -385,41 +384,43 @@ class PostgresStore:
     def translated(self, error: BaseException) -> BaseException:
         return translated(error, self._address)
 
-    def transaction(self, works: list[Work[Any]]) -> tuple[list[Answer], list[Call]]:
+    def settle(self) -> list[Effect]:
+        return self._be_connected().effects
+
+    def transaction(self, works: list[Work[Any]]) -> tuple[list[Answer], list[Effect]]:
         for tries in range(1, TRIES + 1):
-            self._late += self._be_connected().committed
+            self._be_connected()
             try:
-                answers, committed = self._transaction(works)
-            except psycopg.Error as error:
+                return self._transaction(works)
+            except (psycopg.Error, WorkFailed) as failure:
+                error = failure.__cause__ if isinstance(failure, WorkFailed) else failure
+                if not isinstance(error, psycopg.Error):
+                    raise
                 if self._unsettled is not None:
                     found = self._found_out(error)
-                    if found is _NOTHING:
-                        continue  # It was not committed, so it is run again.
-                    answers, committed = found.answers, found.committed
-                elif tries < TRIES and (may_be_repeated(error) or is_lost(self._session.connection, error)):
-                    continue
-                else:
+                    if found is not _NOTHING:
+                        return found.answers, found.effects
+                    # It was not committed, so it is run again.
+                elif tries == TRIES or not (may_be_repeated(error) or is_lost(self._session.connection, error)):
                     raise
-            late, self._late = self._late, []
-            return answers, late + committed
         raise GroupFailed(Unavailable("the connection to the database broke again and again"))
 
-    def _transaction(self, works: list[Work[Any]]) -> tuple[list[Answer], list[Call]]:
+    def _transaction(self, works: list[Work[Any]]) -> tuple[list[Answer], list[Effect]]:
         connection = self._session.connection
         try:
             tx = PostgresTx(connection)
             place = tx.begin(self._session.opening, self._foreseen(works))
             self._look_at(place, tx)
-            answers = [attempt(tx, work) for work in works]
+            answers = attempt_all(tx, works)
             tx.hand_in()
             self._closing(tx)
             tx.be_open()
         except BaseException:
             self._roll_back()
             raise
-        self._commit(tx, _Unsettled(self._mark + 1, answers, tx.committed))
+        self._commit(tx, _Unsettled(self._mark + 1, answers, tx.effects))
         self._learn(tx.asked)
-        return answers, tx.committed
+        return answers, tx.effects
 
     def _look_at(self, place: Reply, tx: PostgresTx) -> None:
         """Once it has joined, a transaction begins with what became of its node, and of the settings."""
@@ -522,7 +523,7 @@ class PostgresStore:
             self._asking = asyncio.get_running_loop().create_task(self._ask_until_known(), name="nextslot-commit-fate")
 
     async def _ask_until_known(self) -> None:
-        while self._unsettled is not None or self._late:
+        while self._unsettled is not None:
             await asyncio.sleep(ASK_AGAIN_SECONDS)
             with contextlib.suppress(Unavailable):
                 await self._commits.write(lambda tx: None, 1)

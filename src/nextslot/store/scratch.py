@@ -13,7 +13,7 @@ import apsw
 from . import text
 from .forecast import Rows
 from .sqlite import SqliteTx
-from .store import Closing, Work
+from .store import Closing, Effects, Work
 
 T = TypeVar("T")
 
@@ -29,8 +29,9 @@ _UNUSED_BY_NAME = {"webhook_status": "none"}
 
 
 class Scratch:
-    def __init__(self, closing: Closing) -> None:
+    def __init__(self, closing: Closing, effects: Effects) -> None:
         self._closing = closing
+        self._effects = effects
         self._connection = apsw.Connection(":memory:", statementcachesize=512)
         self._connection.deserialize("main", _empty())
         self._connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
@@ -47,12 +48,12 @@ class Scratch:
             )
 
     def write(self, work: Work[T]) -> T:
-        """As a store's: the work, the claims it makes possible, and what was to follow the commit."""
+        """As a store's: the work, the claims it makes possible, and what the commit causes."""
         tx = SqliteTx(self._connection)
         answer = work(tx)
         self._closing(tx)
-        for call in tx.committed:
-            call()
+        self._effects.apply(tx.effects)
+        self._effects.carry_out(tx.effects)
         return answer
 
     def close(self) -> None:

@@ -21,10 +21,10 @@ import apsw
 from ..errors import AffectedDatabase, AlreadyOpen, Refused, SchemaTooNew, StoreError, Unavailable
 from ..meters import Meters, Unmeasured
 from . import text
-from .commits import GROUP_ROWS, Answer, Call, GroupCommit, TxMemory, attempt
+from .commits import GROUP_ROWS, Answer, GroupCommit, TxMemory, attempt_all
 from .membership import Seat
 from .reading import Readers
-from .store import Closing, Row, Work
+from .store import Closing, Effect, Effects, NoEffects, Row, Work
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ _UNAVAILABLE = (apsw.FullError, apsw.IOError, apsw.BusyError, apsw.LockedError, 
 
 
 class SqliteTx(TxMemory):
-    """A transaction on a connection: statements by name, and what is to happen once it is committed."""
+    """A transaction on a connection: statements by name, and what its commit causes."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         super().__init__()
@@ -86,6 +86,7 @@ class SqliteStore:
         path: Path,
         closing: Closing,
         *,
+        effects: Effects | None = None,
         threaded: bool = True,
         synchronous: str = "FULL",
         meters: Meters | None = None,
@@ -111,7 +112,7 @@ class SqliteStore:
         self._commit_seconds = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nextslot-writer")
         self._meters = meters or Unmeasured()
-        self._commits = GroupCommit(self, self._thread, self._meters)
+        self._commits = GroupCommit(self, self._thread, effects or NoEffects(), self._meters)
         self._readers = Readers(self._read, READERS, threaded, self._meters)
         self._reader = threading.local()
         self._open_readers: list[apsw.Connection] = []
@@ -159,13 +160,17 @@ class SqliteStore:
     def is_inline(self, rows: int) -> bool:
         return not self._threaded or (self._is_quick and rows <= GROUP_ROWS)
 
-    def transaction(self, works: list[Work[Any]]) -> tuple[list[Answer], list[Call]]:
+    def settle(self) -> list[Effect]:
+        """A commit to a file of this machine returns whether it was stored."""
+        return []
+
+    def transaction(self, works: list[Work[Any]]) -> tuple[list[Answer], list[Effect]]:
         connection = self._writer
         began = time.perf_counter()
         try:
             connection.execute("begin immediate")
             tx = SqliteTx(connection)
-            answers = [attempt(tx, work) for work in works]
+            answers = attempt_all(tx, works)
             self._closing(tx)
             connection.execute("commit")
         except BaseException:
@@ -174,7 +179,7 @@ class SqliteStore:
             raise
         finally:
             self._note_speed(time.perf_counter() - began)
-        return answers, tx.committed
+        return answers, tx.effects
 
     def translated(self, error: BaseException) -> BaseException:
         return translated(error)

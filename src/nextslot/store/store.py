@@ -3,9 +3,9 @@
     await store.write(lambda tx: queue.enqueue(tx, new_job, now))     # one transaction; durable when it returns
     await store.read(lambda tx: jobs.get(tx, job_id))                 # a consistent view of what is committed
 
-A *work* is a plain function over a transaction. It may be run more than once (a group that fails is rolled back and
-run again one by one, a serialization failure is run again), so it starts nothing outside the database: what must
-happen outside is given to `tx.after_commit`, which runs it on the event loop once the commit is durable.
+A *work* is a plain function over a transaction. It may run more than once (the store rolls back a group of works that
+fails and runs it again without the one that failed; it repeats a serialization failure), so a work starts nothing
+outside the database and changes nothing in memory: it names what its commit causes with `tx.cause`, as values.
 A work that raises leaves nothing behind, and its error reaches its caller only.
 """
 
@@ -17,6 +17,9 @@ from .membership import Seat
 
 T = TypeVar("T")
 Local = TypeVar("Local")
+
+# What a commit causes, as a value that only the engine understands (`engine/effects.py`).
+Effect = object
 
 # A row is what the driver gives: its columns are named in the statement and typed by the function that reads it.
 Row = tuple[Any, ...]
@@ -45,8 +48,8 @@ class Tx(Protocol):
     def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
         """A question that has no name, because a filter put it together: only for `store/pages.py`."""
 
-    def after_commit(self, call: Callable[[], None], /) -> None:
-        """Runs `call` on the event loop after the commit, in the order given; never after a rollback."""
+    def cause(self, effect: Effect, /) -> None:
+        """Adds what the commit of this transaction causes; a rollback causes nothing."""
 
     def announce(self, topic: str, /) -> None:
         """After the commit the other nodes, if there are any, look at this again (`membership.TOPICS`)."""
@@ -74,6 +77,25 @@ class Foreseen(Generic[T]):
 
     def __call__(self, tx: Tx) -> T:
         return self.work(tx)
+
+
+class Effects(Protocol):
+    """Carries out what committed transactions cause."""
+
+    def apply(self, effects: Sequence[Effect], /) -> None:
+        """Changes what the engine keeps in memory. The thread that committed calls this before the next transaction
+        of the store begins, so no work ever decides by memory that is older than the database."""
+
+    def carry_out(self, effects: Sequence[Effect], /) -> None:
+        """Launches, stops and wakes: on the event loop, in the order of the commits."""
+
+
+class NoEffects:
+    """For commands on a database that no scheduler has open: nothing is kept in memory, and nothing runs."""
+
+    def apply(self, effects: Sequence[Effect], /) -> None: ...
+
+    def carry_out(self, effects: Sequence[Effect], /) -> None: ...
 
 
 class Store(Protocol):

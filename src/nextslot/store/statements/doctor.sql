@@ -135,6 +135,12 @@ select job_id from jobs
 where decision = 'retry' and not exists (select 1 from jobs later where later.retry_of = jobs.job_id)
 order by job_id limit 100;
 
+-- unstored_outcomes: runs that failed only because their outcome could not be stored, the last of their chains
+select runs.run_id from runs join jobs on jobs.job_id = runs.job_id
+where runs.status = 'FAILED' and runs.error like 'its outcome could not be stored:%'
+    and jobs.decision = 'permanent' and not exists (select 1 from jobs later where later.retry_of = jobs.job_id)
+order by runs.run_id limit 100;
+
 -- retried_successes: jobs that follow one of their chain that succeeded
 select jobs.job_id from jobs join jobs before on before.job_id = jobs.retry_of
 where before.outcome in ('COMPLETED', 'SKIPPED') or before.finished_at is null or before.chain_id <> jobs.chain_id
