@@ -5,6 +5,7 @@ is whether the laws see it.
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
@@ -12,7 +13,7 @@ from unittest import mock
 import apsw
 
 from nextslot.engine import idempotency as engine_idempotency
-from nextslot.engine import intake
+from nextslot.engine import intake, runner
 from nextslot.engine.deliveries import DeliveryWorker
 from nextslot.engine.dependencies import DependencyResolver
 from nextslot.engine.direct import DirectExecutionHandler
@@ -25,6 +26,7 @@ from nextslot.engine.retry import RetryController
 from nextslot.engine.runner import Runner
 from nextslot.engine.schedules import ScheduleTrigger
 from nextslot.engine.timeouts import TimeoutManager
+from nextslot.errors import Refused
 from nextslot.model import ChainEnd, Limit
 from nextslot.policy import retry
 from nextslot.policy.limits import Limits
@@ -406,6 +408,50 @@ def skipped_members_not_told() -> list[Patch]:
     return [patched(EventLog, "note", unless_skipped)]
 
 
+def memory_follows_the_whole_group() -> list[Patch]:
+    """What commits change in memory waits until every work of a group that failed has run again."""
+    commit = commits.GroupCommit._commit
+
+    def commit_and_apply(self: Any, group: Any) -> Any:
+        answers, effects = commit(self, group)
+        self._effects.apply(effects)
+        return answers, effects
+
+    def collect(self: Any, batch: Any, effects: Any) -> None:
+        batch.effects += effects
+
+    return [
+        patched(commits.GroupCommit, "_commit", commit_and_apply),
+        patched(commits.GroupCommit, "_apply", collect),
+    ]
+
+
+def refusals_take_the_others_with_them() -> list[Patch]:
+    """A work that is refused after it has changed something fails for everybody in its group."""
+
+    def hand_on(self: Any, group: Any) -> Any:
+        batch = commits._Batch([waiting.work for waiting in group])
+        try:
+            self._transact(batch, list(range(len(group))))
+        except Exception as error:
+            batch.answers = [commits.Answer(error=self._store.translated(commits._own(error))) for _ in group]
+        return batch.answers, batch.effects
+
+    return [patched(commits.GroupCommit, "_commit", hand_on)]
+
+
+def refused_outcome_thrown_away() -> list[Patch]:
+    """The store refuses an outcome now and then, and the run is taken for a failure at once."""
+    finish, calls = Runner._finish, itertools.count(1)
+
+    def refuse_some(*values: Any) -> Any:
+        if next(calls) % 5 == 0:
+            raise Refused("planted")
+        return finish(*values)
+
+    return [patched(Runner, "_finish", refuse_some), patched(runner, "MOST_REFUSALS", 1)]
+
+
 DEFECTS: dict[str, Callable[[], list[Patch]]] = {
     defect.__name__: defect
     for defect in (
@@ -437,6 +483,9 @@ DEFECTS: dict[str, Callable[[], list[Patch]]] = {
         queue_goes_before_callers,
         turn_given_early,
         skipped_members_not_told,
+        memory_follows_the_whole_group,
+        refusals_take_the_others_with_them,
+        refused_outcome_thrown_away,
     )
 }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextvars import ContextVar
 from pathlib import Path
 
 import apsw
@@ -17,6 +18,7 @@ from tests.store.bench import (
     Call,
     Noted,
     Run,
+    Update,
     event,
     refuse,
     run_with_a_store,
@@ -199,6 +201,76 @@ def test_a_work_that_is_run_again_is_followed_once(run: Run) -> None:
 
         assert (runs, followed) == (["a", "a", "b"], ["a", "b"])
         assert bench.stored() == ["a", "b"]
+
+    run(main)
+
+
+def test_memory_follows_each_commit_before_the_next_transaction_begins(run: Run) -> None:
+    """Also where a group is run again one by one: no work decides by memory that is older than the database."""
+
+    async def main(bench: Bench) -> None:
+        memory: list[str] = []
+        seen: dict[str, list[str]] = {}
+
+        def work(tx: Tx, word: str) -> None:
+            seen[word] = list(memory)
+            say(word)(tx)
+            tx.cause(Update(lambda: memory.append(word)))
+
+        def fail_at_the_commit(tx: Tx) -> None:
+            tx.run("maintenance.begin", reason="forgotten")
+
+        works = [lambda tx, word=word: work(tx, word) for word in "abc"]
+        await together(bench, *works, fail_at_the_commit)
+
+        assert seen == {"a": [], "b": ["a"], "c": ["a", "b"]}
+        assert memory == bench.stored() == ["a", "b", "c"]
+
+    run(main)
+
+
+def test_a_work_that_fails_in_a_group_leaves_the_others_their_one_commit(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        before = bench.commits
+        answers = await together(bench, say("a"), say_and_raise("x", Conflict("no")), say("b"), say("c"))
+
+        assert [type(answer) for answer in answers] == [str, Conflict, str, str]
+        assert (bench.stored(), bench.commits - before) == (["a", "b", "c"], 1)
+
+    run(main)
+
+
+def test_when_many_works_of_a_group_fail_each_of_the_rest_is_still_done_once(run: Run) -> None:
+    async def main(bench: Bench) -> None:
+        works = [say_and_raise("x", Conflict("no")) if number % 2 else say(str(number)) for number in range(20)]
+        answers = await together(bench, *works)
+
+        assert [type(answer) for answer in answers] == [str, Conflict] * 10
+        assert sorted(bench.stored()) == sorted(str(number) for number in range(0, 20, 2))
+
+    run(main)
+
+
+def test_a_work_runs_in_no_callers_context(run: Run) -> None:
+    """Works of several callers share a transaction: a context variable would be the first one's for all."""
+    asking: ContextVar[str | None] = ContextVar("asking", default=None)
+
+    async def main(bench: Bench) -> None:
+        seen: list[str | None] = []
+
+        def work(tx: Tx) -> None:
+            seen.append(asking.get())
+            say("a")(tx)
+            tx.cause(Update(lambda: seen.append(asking.get())))
+            tx.cause(Call(lambda: seen.append(asking.get())))
+
+        async def ask(who: str) -> None:
+            asking.set(who)
+            await bench.store.write(work)
+
+        await asyncio.gather(*(asyncio.create_task(ask(who)) for who in ("anna", "ben")))
+
+        assert seen == [None] * 6
 
     run(main)
 

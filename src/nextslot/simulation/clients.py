@@ -4,6 +4,7 @@ What they were told is kept: a later life has to know it too.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
@@ -30,6 +31,9 @@ DOINGS = (
     "permission",
     "session_error",
 )
+# What a crowd asks for beside what is refused, and answers that none of them can get.
+POLITE = ("submit", "submit", "batch", "graph", "group")
+NOT_FOR_THE_POLITE = frozenset({"invalid", "conflict", "not_found", "unknown_job_type", "dependency_cycle", "store"})
 # Keys are good for 24 hours, by a clock that is set by up to an hour now and then.
 KEY_LIFE = 20 * 3600 * 1_000_000
 CRONS = ("*/5 * * * *", "*/15 * * * *", "*/30 * * * *")
@@ -143,6 +147,52 @@ class Clients:
     def _got(self, jobs: Sequence[Any]) -> str:
         self.jobs += [job.job_id for job in jobs]
         return f"{len(jobs)} jobs to {jobs[-1].job_id[-12:]}"
+
+    # Requests that meet in one transaction, some of them refused.
+
+    async def _crowd(self, chance: Random) -> str:
+        """Several requests at once; those that are refused change nothing for the others."""
+        impolite = chance.choice((0.2, 0.5, 0.7))
+        count = chance.randint(3, 12)
+        kinds = ["impolite" if chance.random() < impolite else chance.choice(POLITE) for _ in range(count)]
+        asked = [self.act(kind, Random(chance.getrandbits(32))) for kind in kinds]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for kind, answer in zip(kinds, answers, strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            if kind != "impolite" and answer in NOT_FOR_THE_POLITE:
+                self.broken.append(f"{kind} was answered {answer} beside requests that are refused")
+        return " ".join(answer for answer in answers if isinstance(answer, str))
+
+    async def _impolite(self, chance: Random) -> str:
+        """What must be refused, much of it after it has touched its transaction."""
+        office, job = chance.choice(OFFICES), self._new(chance)
+        waiting = (await self.scheduler.queue(office))[:1]
+        kind = chance.choice(("cycle", "stranger", "nowhere", "untyped", "half", "group", "defect"))
+        if kind == "cycle":
+            wanted = [self._new(chance, office, key="a", depends_on=["b"])]
+            await self.scheduler.submit_many([*wanted, self._new(chance, office, key="b", depends_on=["a"])])
+        elif kind == "stranger":
+            await self.scheduler.submit_many([job, self._new(chance, office, depends_on=["nobody"])])
+        elif kind == "nowhere":
+            await self.scheduler.submit_many([job, self._new(chance, "nowhere")])
+        elif kind == "untyped":
+            await self.scheduler.submit_many([job, NewJob(job_type="untyped")])
+        elif kind == "defect":
+            return await self._defect()
+        elif kind == "half" and waiting:
+            await self.scheduler.change(waiting[0].job_id, title="half done", priority=10**9)
+        else:
+            await self.scheduler.submit_group([self._new(chance, office, key="a", depends_on=["a"])])
+        self.broken.append(f"{kind} was not refused")
+        return kind
+
+    async def _defect(self) -> str:
+        """A work that the database refuses at the commit itself, when nobody knows any more whose fault it is."""
+        with contextlib.suppress(Refused):
+            await self.scheduler._access.write(lambda tx: tx.run("maintenance.begin", reason="left on"))
+            self.broken.append("rules that were left switched off were not refused")
+        return "refused"
 
     # Jobs changed.
 

@@ -12,6 +12,7 @@ _CLIENTS = {
     "batch": 6,
     "graph": 6,
     "group": 7,
+    "crowd": 6,
     "same_key": 4,
     "unique": 2,
     "move": 7,

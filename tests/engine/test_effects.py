@@ -1,0 +1,94 @@
+"""Effects are values that one interpreter carries out: each has a component, and nothing else follows a commit."""
+
+import ast
+import asyncio
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import nextslot
+from nextslot import Scheduler
+from nextslot.engine import effects
+from nextslot.engine.runner import Runner
+from nextslot.faces.access import actor
+from nextslot.model import Actor
+from nextslot.store.sqlite import SqliteStore
+from tests import databases
+from tests.support import new_scheduler, register_handlers
+
+SOURCE = Path(nextslot.__file__).parent
+
+
+def test_every_effect_has_the_component_that_carries_it_out(tmp_path: Path) -> None:
+    async def main() -> None:
+        machinery = new_scheduler(tmp_path)._machinery
+        runner = Runner(machinery.clock, machinery.executor, machinery.endings, machinery.direct)
+        interpreter = machinery.interpreter(runner, lambda chain_id: None, lambda life: None)
+
+        assert set(interpreter._updates) == set(get_args(effects.Update))
+        assert set(interpreter._actions) == set(get_args(effects.Action))
+
+    asyncio.run(main())
+
+
+def test_whatever_is_caused_is_declared_as_an_effect() -> None:
+    """`tx.cause` is given a value of `engine/effects.py`, or a name that was bound to one."""
+    declared = {kind.__name__ for kind in (*get_args(effects.Update), *get_args(effects.Action))}
+    caused = [call.args[0] for file in SOURCE.rglob("*.py") for call in calls_of(file, "cause")]
+    called = [argument.func for argument in caused if isinstance(argument, ast.Call)]
+    made = {function.id for function in called if isinstance(function, ast.Name)}
+    bound = {argument.id for argument in caused if isinstance(argument, ast.Name)}
+
+    assert made <= declared
+    assert made | {"SlotsChanged", "LanesLearned"} == declared
+    assert bound == {"change", "known"}, "the two that grow while their transaction works"
+
+
+def test_one_effect_that_fails_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    stopped: list[str] = []
+
+    def fail(chain_id: str) -> None:
+        raise ValueError(chain_id)
+
+    interpreter = effects.Interpreter({}, {effects.ChainEnded: fail, effects.Launch: stopped.append})
+    interpreter.carry_out([effects.ChainEnded("a"), effects.Launch("b"), effects.ChainEnded("c")])  # type: ignore[arg-type]
+
+    assert stopped == ["b"]
+    assert caplog.text.count("the effect ChainEnded of a committed transaction failed") == 2
+
+
+@pytest.mark.parametrize("is_inline", [True, False])
+def test_two_callers_in_one_group_commit_are_each_named_in_what_they_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_inline: bool
+) -> None:
+    monkeypatch.setattr(SqliteStore, "is_inline", lambda self, rows: is_inline)
+
+    async def ask(scheduler: Scheduler, who: str) -> tuple[str | None, str | None]:
+        actor.set(Actor(name=who, key_id=None, action=f"POST by {who}", target="all"))
+        made, _ = await scheduler.webhooks.create("http://127.0.0.1:9/")
+        key, _ = await scheduler.keys.create(who, ["admin"])
+        return made.created_by, key.created_by
+
+    async def main() -> None:
+        scheduler = Scheduler(databases.url(tmp_path), data=tmp_path)
+        register_handlers(scheduler)
+        async with scheduler:
+            names = ["anna", "ben", "chris"]
+            found = await asyncio.gather(*(asyncio.create_task(ask(scheduler, name)) for name in names))
+            entries = (await scheduler.lists.audit()).items
+
+            assert found == [(name, name) for name in names]
+            assert all(entry.action == f"POST by {entry.actor}" for entry in entries)
+            assert sorted(entry.actor for entry in entries) == sorted(names * 2)
+
+    asyncio.run(main())
+
+
+def calls_of(file: Path, method: str) -> list[ast.Call]:
+    tree = ast.parse(file.read_text())
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
+    ]
