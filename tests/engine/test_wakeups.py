@@ -71,6 +71,7 @@ def test_a_reader_of_events_that_has_just_found_none(tmp_path: Path) -> None:
 
         async for event in scheduler.events():
             assert (event.type, between.happened) == ("job_queued", 1)
+            assert asyncio.get_running_loop().time() < 0.5, "not woken by the next event"
             break
 
     with_scheduler(tmp_path, main)
@@ -120,6 +121,7 @@ def test_a_job_that_is_planned_while_the_timer_looks_at_what_is_due(tmp_path: Pa
     async def main(scheduler: Scheduler) -> None:
         now = scheduler._clock.now
         await scheduler.submit("work", scheduled_for=now().after(10))
+        await scheduler.submit("work", scheduled_for=now().after(1000))
         between = Between(scheduler)
         jobs: list[Any] = []
 
@@ -140,7 +142,8 @@ def test_a_job_that_is_planned_while_the_timer_looks_at_what_is_due(tmp_path: Pa
 def test_a_schedule_that_is_made_while_the_timer_looks_at_what_is_due(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         template = await scheduler.templates.create(name="t", job_type="work", params={"seconds": 0})
-        await scheduler.submit("work", scheduled_for=scheduler._clock.now().after(10))
+        for seconds in (10, 1000):
+            await scheduler.submit("work", scheduled_for=scheduler._clock.now().after(seconds))
         between = Between(scheduler)
 
         async def make() -> None:

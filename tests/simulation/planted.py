@@ -133,9 +133,9 @@ def reservation_not_expired() -> list[Patch]:
     """After a crash the reservation of a caller who is gone stays."""
     recover = DirectExecutionHandler.recover
 
-    def recover_callers_only(self: DirectExecutionHandler, tx: Any) -> int:
+    def recover_callers_only(self: DirectExecutionHandler, tx: Any, *node: Any) -> int:
         with patched(DirectExecutionHandler, "_end_reservation", lambda *_: False):
-            return recover(self, tx)
+            return recover(self, tx, *node)
 
     return [patched(DirectExecutionHandler, "recover", recover_callers_only)]
 
