@@ -5,7 +5,6 @@ import contextvars
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from ..clock import Clock
 from ..errors import Fenced, Unavailable
@@ -139,9 +138,9 @@ class Runner:
         pause, refusals, ended_at = FIRST_PAUSE, 0, self._meters.seconds()
         asked = () if claim.is_direct else (jobs.asks_at_the_end(claim.run_id, claim.job_id),)
         while True:
-            ending = Foreseen(partial(self._finish, claim, outcome, seconds, ended_at), asked)
+            work = lambda tx, outcome=outcome: self._finish(tx, claim, outcome, seconds, ended_at)  # noqa: E731
             try:
-                stored = await self._store.write(ending)
+                stored = await self._store.write(Foreseen(work, asked))
             except Fenced:
                 log.warning("run %s belongs to a node that was taken for lost; its outcome is dropped", claim.run_id)
                 return
@@ -171,7 +170,7 @@ class Runner:
         log.error("run %s: the store refused its outcome (%d times): %s", claim.run_id, refusals, error, exc_info=error)
         return _unstorable(outcome, refusals, error) if is_given_up else outcome
 
-    def _finish(self, claim: Claim, outcome: Outcome, seconds: float, ended_at: float, tx: Tx) -> object | None:
+    def _finish(self, tx: Tx, claim: Claim, outcome: Outcome, seconds: float, ended_at: float) -> object | None:
         now = self._clock.now()
         stored: object | None
         if claim.is_direct:
