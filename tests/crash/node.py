@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nextslot import Limits, NewJob, Scheduler
+from nextslot.errors import Invalid, Unavailable
 from nextslot.store.membership import LeaseTimes
 from nextslot.store.postgres_lease import boottime
 
@@ -57,6 +58,22 @@ def wanted(number: int, hook: str | None) -> NewJob:
     return NewJob(job_type=kind, params=params, webhook=webhook)
 
 
+async def be_impolite(scheduler: Scheduler) -> None:
+    """Asks, again and again, for what is refused after it has touched the transaction that it shares with others."""
+    cycle = [NewJob(job_type="quick", key=one, depends_on=[other]) for one, other in ("ab", "ba")]
+    while True:
+        refusals = await asyncio.gather(
+            *(scheduler.submit_many(cycle) for _ in range(3)),
+            scheduler.submit_many([NewJob(job_type="command"), NewJob(job_type="command", depends_on=["nobody"])]),
+            return_exceptions=True,
+        )
+        for one in refusals:
+            if not isinstance(one, (Invalid, Unavailable)):
+                sys.stderr.write(f"not refused as it should be: {one!r}\n")
+                os._exit(1)
+        await asyncio.sleep(0.05)
+
+
 async def main(url: str, name: str, directory: Path, count: int, hook: str | None) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -67,7 +84,9 @@ async def main(url: str, name: str, directory: Path, count: int, hook: str | Non
             await scheduler.submit_many([wanted(one, hook) for one in range(first, min(first + 1000, count))])
         sys.stdout.write("ready\n")
         sys.stdout.flush()
+        impolite = asyncio.create_task(be_impolite(scheduler))
         await ended.wait()
+        impolite.cancel()
 
 
 if __name__ == "__main__":

@@ -97,6 +97,7 @@ class Load:
         # By key: what was answered first. Asked again, it has to be the same.
         self.made: dict[str, str] = {}
         self.broken: list[str] = []
+        self.refused = 0
 
     @contextmanager
     def on(self, url: str) -> Iterator[None]:
@@ -104,6 +105,7 @@ class Load:
         clients = [
             threading.Thread(target=self._submit, args=(url, client, over)) for client in range(len(self._numbers))
         ]
+        clients.append(threading.Thread(target=self._be_impolite, args=(url, over)))
         for client in clients:
             client.start()
         try:
@@ -129,6 +131,19 @@ class Load:
                 except httpx2.TransportError:
                     return  # It was killed; the same key is asked for again in its next life.
                 self._heard(client, key, answer)
+
+    def _be_impolite(self, url: str, over: threading.Event) -> None:
+        """Sends what is refused after it has touched the transaction that it shares with the others."""
+        cycle = [{"job_type": self._job_type, "key": one, "depends_on": [other]} for one, other in ("ab", "ba")]
+        with httpx2.Client(base_url=url, timeout=60) as http:
+            while not over.is_set():
+                try:
+                    answer = http.post("/api/jobs/batch", json={"jobs": cycle})
+                except httpx2.TransportError:
+                    return
+                if answer.status_code not in (422, 503):
+                    self.broken.append(f"a cycle was answered {answer.status_code} {answer.text[:200]}")
+                self.refused += 1
 
     def _heard(self, client: int, key: str, answer: httpx2.Response) -> None:
         if answer.status_code == 503 and answer.json()["code"] == "draining":
