@@ -36,6 +36,11 @@ def path_of(group: str, proc: Path = _PROC) -> str | None:
     return None
 
 
+def is_populated(path: str) -> bool:
+    """Returns whether a process lives in a cgroup, or below it: the kernel knows, however quickly they fork."""
+    return "populated 1" in _read(f"{path}/cgroup.events")
+
+
 def _read(path: str) -> str:
     try:
         with open(path, "rb") as file:  # noqa: PTH123 as in `marks`

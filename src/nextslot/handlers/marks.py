@@ -12,7 +12,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from .cgroup import group_of, path_of
+from .cgroup import group_of, is_populated, own_cgroup, path_of
 from .guardian import remove_cgroup
 
 RUN_ID = "NEXTSLOT_RUN_ID"
@@ -36,6 +36,13 @@ def cgroup_path(pid: int, run_id: str) -> str | None:
     """Returns the directory of the run's cgroup, if the process is in it, or in one below it."""
     above, name, _ = (group_of(pid) or "").partition(cgroup_of(run_id))
     return path_of(above + name) if name else None
+
+
+def populated_cgroups(run_ids: Collection[str]) -> list[str]:
+    """Returns the directories of these runs' cgroups in which something lives, below our own cgroup."""
+    parent = own_cgroup() if run_ids else None
+    paths = [f"{parent}/{cgroup_of(run_id)}" for run_id in run_ids] if parent is not None else []
+    return [path for path in paths if is_populated(path)]
 
 
 def remove_cgroups(parent: str) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..errors import Unavailable
 from .guardian import ENDED, kill_cgroup, processes, start_time, status
-from .marks import Marks, cgroup_path
+from .marks import Marks, cgroup_path, populated_cgroups
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +42,9 @@ def find_survivors(run_ids: Collection[str]) -> list[Survivor]:
 def end_survivors(run_ids: Collection[str], patience_seconds: float = PATIENCE_SECONDS) -> list[Survivor]:
     """Kills the live processes of these runs, and no other; returns them when all are gone.
 
-    First all are stopped, look after look, until a look finds no new one: what is stopped does not fork. Raises
-    Unavailable for a process that the kernel does not let go: its run must not be retried beside it.
+    The cgroups of the runs are killed as a whole. What is in none is stopped, look after look, until a look finds no
+    new one: what is stopped does not fork. Raises Unavailable for a process that the kernel does not let go: its run
+    must not be retried beside it.
     """
     search, looks, give_up = _Search(run_ids), 0, time.monotonic() + patience_seconds
     frozen: dict[Survivor, None] = {}
@@ -54,12 +55,15 @@ def end_survivors(run_ids: Collection[str], patience_seconds: float = PATIENCE_S
             _freeze(one)
 
     while True:
+        cgroups = populated_cgroups(run_ids)
+        for path in cgroups:
+            kill_cgroup(path)
         looks, before = looks + 1, len(frozen)
         alive = search.look(freeze)
-        if not alive and not search.may_have_missed:
+        if not alive and not cgroups and not search.may_have_missed:
             break
-        if alive and time.monotonic() > give_up:
-            left = ", ".join(f"{one.pid} (run {one.run_id})" for one in alive)
+        if (alive or cgroups) and time.monotonic() > give_up:
+            left = ", ".join([*(f"{one.pid} (run {one.run_id})" for one in alive), *cgroups])
             raise Unavailable(f"these processes of runs that were lost cannot be ended: {left}")
         if len(frozen) == before or looks % MOST_LOOKS == 0:
             _kill(alive, seconds=1.0)
