@@ -16,10 +16,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
+from nextslot.handlers.cgroup import own_cgroup
 from nextslot.handlers.process import Guardians, Start
 
 Spawn = Callable[[], Awaitable[object]]
-TRUE = Start(argv=("true",), env={"PATH": os.environ["PATH"]})
+TRUE = Start(argv=("true",), env={"PATH": os.environ["PATH"], "NEXTSLOT_RUN_ID": "bench"})
 
 
 async def plain() -> None:
@@ -79,8 +80,11 @@ async def main(commands: int, rounds: int) -> None:
     for _ in range(rounds):
         for at_once in (1, 8):
             await measure("plain subprocess", plain, commands, at_once)
-            guardians = Guardians()
+            guardians = Guardians(cgroup="")
             await measure("one fork server", partial(under, guardians), commands, at_once, guardians.close)
+            if own_cgroup() is not None:
+                guardians = Guardians()
+                await measure("with a cgroup each", partial(under, guardians), commands, at_once, guardians.close)
             await measure("a Python per command", under_a_new_one, commands, at_once)
 
 

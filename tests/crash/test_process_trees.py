@@ -1,9 +1,11 @@
 """Section 5 with a real scheduler, killed while its commands run: their trees die, and no retry runs beside one.
 
-python -m tests.crash.test_process_trees DIRECTORY [forked]       is that scheduler
+python -m tests.crash.test_process_trees DIRECTORY MODE [CGROUP]      is that scheduler
 """
 
 import asyncio
+import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -12,14 +14,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from nextslot import Scheduler
+from nextslot.handlers.cgroup import own_cgroup
 from nextslot.handlers.command import register_command
 from nextslot.handlers.command_config import command_type
-from nextslot.handlers.guardian import descendants
+from nextslot.handlers.guardian import descendants, processes, state
 from nextslot.handlers.process import Guardians
-from tests.support import eventually, processes_of
+from tests.crash.server import living, prepare
+from tests.support import database, eventually, processes_of
 
 COMMANDS = 10
 # Each: the command, a child and its child, one that left the session, one whose parents have gone, and one more.
@@ -46,6 +51,27 @@ with open("runs", "a") as runs:
 if attempt == "1":
     subprocess.Popen(["sleep", "300"]).wait()
 """
+# Leaves a process that nothing but its limits and its cgroup tells of: its session, parents, environment and files are
+# its own. It holds a lock; a retry that cannot have the lock runs beside it.
+SCRUBBED = """
+import fcntl, os, subprocess, sys
+lock = open("lock", "w")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    open("beside", "w").close()
+attempt = os.environ["NEXTSLOT_ATTEMPT"]
+if attempt == "1":
+    null = subprocess.DEVNULL
+    leave = ["env", "-i", "setsid", "sh", "-c", "(sleep 300 &) &"]
+    subprocess.Popen(leave, pass_fds=[lock.fileno()], stdin=null, stdout=null, stderr=null).wait()
+with open("runs", "a") as runs:
+    runs.write(f"{os.environ['NEXTSLOT_RUN_ID']} {attempt}\\n")
+if attempt == "1":
+    subprocess.Popen(["sleep", "300"]).wait()
+"""
+# Does not let its guardian go on.
+STOPPING = "touch begun; (trap '' TERM; while kill -STOP $PPID; do sleep 0.01; done) & env -i setsid sleep 300 & wait"
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +118,76 @@ def test_trees_that_outlive_their_guardians_too_are_ended_before_the_retries(tmp
     assert not set(processes_of(tmp_path)) & set(commands)
 
 
+@pytest.mark.parametrize("cgroup", ["own", "none"])
+def test_a_process_that_cleared_its_environment_is_ended_before_the_retry(tmp_path: Path, cgroup: str) -> None:
+    if cgroup == "own" and own_cgroup() is None:
+        pytest.skip("no cgroup (version 2) can be made here")
+    with a_scheduler(tmp_path, "scrubbed", cgroup) as scheduler:
+        asyncio.run(eventually(lambda: runs(tmp_path, attempt=1), seconds=30))
+        ours = [pid for pid, _ in descendants(scheduler.pid) if pid not in processes_of(tmp_path)]
+        for pid in (scheduler.pid, *ours):
+            os.kill(pid, signal.SIGSTOP)
+        for pid in (*ours, scheduler.pid):
+            os.kill(pid, signal.SIGKILL)
+        scheduler.wait()
+    assert is_locked(tmp_path / "lock")
+
+    with a_scheduler(tmp_path, "scrubbed", cgroup):
+        asyncio.run(eventually(lambda: runs(tmp_path, attempt=2), seconds=30))
+
+    assert not (tmp_path / "beside").exists()
+    assert not is_locked(tmp_path / "lock")
+
+
+@pytest.mark.parametrize("also_the_server", [False, True])
+def test_a_stopped_guardian_leaves_nothing_when_its_scheduler_is_killed(tmp_path: Path, also_the_server: bool) -> None:
+    with a_scheduler(tmp_path, "stopping", "none") as scheduler:
+        asyncio.run(eventually(lambda: (tmp_path / "begun").exists(), seconds=30))
+        server = next(pid for pid, (parent, _, _) in processes().items() if parent == scheduler.pid)
+        if also_the_server:
+            os.kill(server, signal.SIGSTOP)
+
+        scheduler.kill()
+        scheduler.wait()
+
+        asyncio.run(eventually(lambda: not processes_of(tmp_path) and state(server) in (None, "Z"), seconds=15))
+
+
+def test_a_server_is_ended_by_TERM_also_if_a_command_keeps_its_guardian_stopped(tmp_path: Path) -> None:
+    command = ["sh", "-c", STOPPING]
+    table = f"[job_types.stopping]\ncommand = {command}\ngrace_seconds = 1\n[server]\nshutdown_grace_seconds = 0\n"
+    data = prepare(tmp_path / "data", table)
+    with living(data) as server:
+        url = server.wait_until_ready()
+        httpx2.post(f"{url}/api/jobs", json={"job_type": "stopping"}).raise_for_status()
+        asyncio.run(eventually(lambda: (data / "begun").exists(), seconds=30))
+
+        server.process.terminate()
+
+        assert server.process.wait(timeout=60) == 0
+    assert database(data).execute("select status, failure_kind from runs").fetchall() == [("FAILED", "interrupted")]
+    assert processes_of(data) == []
+
+
+@contextlib.contextmanager
+def a_scheduler(directory: Path, mode: str, cgroup: str) -> Iterator["subprocess.Popen[bytes]"]:
+    scheduler = subprocess.Popen([sys.executable, "-m", __name__, str(directory), mode, cgroup])
+    try:
+        yield scheduler
+    finally:
+        scheduler.kill()
+        scheduler.wait()
+
+
+def is_locked(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def started_scheduler(directory: Path, mode: str) -> "subprocess.Popen[bytes]":
     """A scheduler in a process of its own, with all its trees grown."""
     scheduler = subprocess.Popen([sys.executable, "-m", __name__, str(directory), mode])
@@ -128,14 +224,18 @@ def end_forked(directory: Path) -> None:
         os.kill(int(path.read_text()), signal.SIGKILL)
 
 
-async def main(directory: Path, mode: str) -> None:
+async def main(directory: Path, mode: str, cgroup: str) -> None:
     scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", synchronous="NORMAL")
-    command = command_type({"command": [sys.executable, "-ISc", COMMAND]}, directory)
-    register_command(scheduler.job_types, "tree", command, Guardians())
+    scripts = {
+        "scrubbed": [sys.executable, "-ISc", SCRUBBED],
+        "stopping": ["sh", "-c", STOPPING],
+    }
+    command = command_type({"command": scripts.get(mode, [sys.executable, "-ISc", COMMAND])}, directory)
+    register_command(scheduler.job_types, "tree", command, Guardians(cgroup=None if cgroup == "own" else ""))
     async with scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=COMMANDS)
         if not runs(directory, attempt=1):
-            for _ in range(COMMANDS):
+            for _ in range(1 if mode in scripts else COMMANDS):
                 await scheduler.submit("tree")
         if mode == "forked":
             await eventually(lambda: len(runs(directory, attempt=1)) == COMMANDS, seconds=60)
@@ -153,4 +253,4 @@ def forked() -> int:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else "own"))

@@ -51,3 +51,15 @@ def polite(run: Any) -> str:
 
 async def patient(run: Any) -> None:
     await asyncio.sleep(1000)
+
+
+def stopping(run: Any) -> None:
+    guardian = os.getppid()
+    while True:
+        os.kill(guardian, signal.SIGSTOP)
+        time.sleep(0.01)
+
+
+def killing(run: Any) -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from nextslot import Run, Scheduler
-from nextslot.errors import Invalid
+from nextslot.errors import Invalid, Unavailable
 from nextslot.handlers import command
 from nextslot.handlers.command import CommandType, register_command
 from nextslot.handlers.command_config import command_type, load_job_types
-from nextslot.handlers.process import Guardians
+from nextslot.handlers.process import WAS_KILLED, WAS_STOPPED, Guardians
 from nextslot.handlers.registry import JobTypes
 from tests.support import database, eventually, processes_of
 
@@ -245,6 +245,67 @@ def test_what_ignores_its_signal_is_killed_after_its_grace_time(tmp_path: Path) 
         assert (run.failure_kind, run.error, run.exit_code) == ("timeout", "timed out after 0.5 seconds", 137)
 
     with_command(tmp_path, main, ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], grace_seconds=0.3)
+
+
+@pytest.mark.parametrize("told", [None, "timeout", "cancelled", "interrupted"])
+def test_a_command_that_keeps_its_guardian_stopped_ends_and_its_slot_is_free_again(
+    tmp_path: Path, told: str | None
+) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("tested", timeout_seconds=1 if told == "timeout" else None, retry_policy=NO_RETRY)
+        await eventually(lambda: (tmp_path / "ready").exists())
+        if told == "cancelled":
+            await scheduler.cancel(job.job_id, interrupt=True)
+        if told == "interrupted":
+            assert await scheduler.stop(grace_seconds=0)
+            await scheduler.start()
+
+        run = await eventual_end(scheduler, job.job_id)
+
+        assert (run.status, run.failure_kind) == ("FAILED", told or "error")
+        if told is None:
+            assert run.error == WAS_STOPPED
+        assert processes_of(tmp_path) == []
+        (tmp_path / "ready").unlink()
+        again = await scheduler.submit("tested", {"last": True}, retry_policy=NO_RETRY)
+        assert (await eventual_end(scheduler, again.job_id)).status == "COMPLETED"
+
+    script = """
+        case $(cat) in *last*) exit 0;; esac
+        (trap '' TERM; while kill -STOP $PPID; do sleep 0.01; done) & touch ready; setsid env -i sleep 61 & wait
+    """
+    with_command(tmp_path, main, ["sh", "-c", script], grace_seconds=1)
+
+
+def test_a_run_is_not_over_while_something_of_it_cannot_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def cannot(run_ids: list[str]) -> None:
+        """As for a process that waits for a dead disk, the first two times."""
+        asked.append(run_ids)
+        if len(asked) < 3:
+            raise Unavailable("these processes cannot be ended: 1")
+
+    monkeypatch.setattr(command, "end_survivors", cannot)
+
+    run = run_command(tmp_path, ["sh", "-c", "kill -KILL $PPID"])
+
+    assert (run.error, asked) == (WAS_KILLED, [[run.run_id]] * 3)
+
+
+def test_a_run_whose_guardian_its_command_killed_is_retried(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("tested", retry_policy={"max_attempts": 1, "base_delay_seconds": 0})
+
+        first = await eventual_end(scheduler, job.job_id)
+        ended = await scheduler.wait(job.job_id)
+
+        assert (first.failure_kind, first.error, first.exit_code) == ("error", WAS_KILLED, None)
+        assert ended.state == "COMPLETED"
+
+    with_command(tmp_path, main, ["sh", "-c", "[ $NEXTSLOT_ATTEMPT = 2 ] || kill -KILL $PPID; sleep 0.1"])
 
 
 def test_a_shutdown_that_cannot_wait_any_longer_kills_and_still_records_it(

@@ -13,6 +13,7 @@ from nextslot import Ended, FailureKind, Scheduler
 from nextslot.errors import Invalid
 from nextslot.handlers import loading
 from nextslot.handlers.isolated import IsolatedHandler
+from nextslot.handlers.process import WAS_KILLED, WAS_STOPPED
 from nextslot.handlers.survivors import find_survivors
 from tests.handlers import isolated_examples as examples
 
@@ -56,6 +57,23 @@ def test_it_can_be_ended_from_outside_whatever_it_does(tmp_path: Path, handler: 
 
     assert ended.run is not None
     assert (ended.run.failure_kind, ended.error) == (FailureKind.TIMEOUT, "timed out after 1 seconds")
+    assert find_survivors([ended.run.run_id]) == []
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind", "error"),
+    [
+        (examples.stopping, FailureKind.ERROR, WAS_STOPPED),
+        (examples.killing, FailureKind.ERROR, WAS_KILLED),
+    ],
+)
+def test_one_that_attacks_its_guardian_fails_and_says_so(
+    tmp_path: Path, handler: Callable[..., Any], kind: FailureKind, error: str
+) -> None:
+    ended = isolated(tmp_path, handler, {})
+
+    assert ended.run is not None
+    assert (ended.run.failure_kind, ended.error, ended.run.exit_code) == (kind, error, None)
     assert find_survivors([ended.run.run_id]) == []
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nextslot.handlers import guardian
-from nextslot.handlers.process import End, Guardians, Process, Start
+from nextslot.handlers.process import WAS_KILLED, End, Guardians, Process, Start
 from nextslot.handlers.survivors import end_survivors, find_survivors
 from tests.support import eventually, processes_of
 
@@ -278,7 +278,7 @@ def test_when_a_guardian_is_killed_its_whole_tree_dies_with_it(tmp_path: Path) -
 
         os.kill(guardian_of(process), signal.SIGKILL)
 
-        assert (await process.ended()).is_lost
+        assert (await process.ended()).lost == WAS_KILLED
         await eventually(lambda: not processes_of(tmp_path), seconds=5)
 
     run(main)

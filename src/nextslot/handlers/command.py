@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 import os
 import re
 import sys
@@ -13,13 +14,16 @@ from typing import Any
 
 import orjson
 
-from ..errors import Invalid, Problem
+from ..errors import Invalid, Problem, Unavailable
 from ..model import FailureKind, Outcome
+from .marks import RUN_ID
 from .output import Output
 from .process import End, Guardians, Process, Start
 from .registry import JobType, JobTypes
 from .run import RunContext
-from .survivors import RUN_ID, end_survivors
+from .survivors import end_survivors
+
+log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 10.0
 SKIP_CODE = 75
@@ -166,22 +170,27 @@ async def until_ended(process: Process, run: RunContext, grace_seconds: float) -
 
 async def _ended(process: Process, run: RunContext) -> End:
     end = await process.ended()
-    if end.is_lost or end.broken is not None:
-        await asyncio.to_thread(end_survivors, [run.run_id])
+    is_over = end.lost is None and end.broken is None
+    while not is_over:
+        try:
+            await asyncio.to_thread(end_survivors, [run.run_id])
+            is_over = True
+        except Unavailable as error:  # It waited for a while: nothing is retried beside what still lives.
+            log.error("run %s is not over: %s", run.run_id, error)
     return end
 
 
 def broken(end: End) -> Outcome | None:
     if end.broken is not None:
         return Outcome.failed(FailureKind.ERROR, f"the command could not be started: {end.broken}")
-    if end.is_lost:
-        return Outcome.failed(FailureKind.ERROR, "the command's guardian was killed, and so was the command")
+    if end.lost is not None:
+        return Outcome.failed(FailureKind.ERROR, end.lost)
     return None
 
 
 def with_process(outcome: Outcome, process: Process, end: End) -> Outcome:
     """With the facts of the process, if it ever was one."""
-    if process.pid is None or end.refused or end.is_lost or end.broken:
+    if process.pid is None or end.refused or end.lost or end.broken:
         return outcome
     return replace(outcome, exit_code=end.exit_code, session_id=f"{process.pid}@{process.start_time}")
 

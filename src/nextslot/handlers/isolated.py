@@ -18,10 +18,10 @@ import orjson
 from ..errors import Invalid
 from ..model import FailureKind, Outcome, RunStatus
 from .command import GRACE_SECONDS, broken, until_ended
+from .marks import RUN_ID
 from .output import Output
 from .process import End, Guardians, Start
 from .run import RunContext
-from .survivors import RUN_ID
 
 OUTCOME_FILE = ".nextslot-outcome"
 
@@ -43,7 +43,7 @@ class IsolatedHandler:
         left.unlink(missing_ok=True)
         with suppress(OSError):
             run.artifacts.rmdir()  # Nothing else was left in it.
-        return replace(outcome, exit_code=end.exit_code)
+        return replace(outcome, exit_code=None if end.lost or end.broken else end.exit_code)
 
     def _start(self, run: RunContext, params: Mapping[str, Any]) -> Start:
         what = {

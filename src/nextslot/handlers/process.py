@@ -8,19 +8,43 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
 import signal
 import socket
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .cgroup import own_cgroup
+from .guardian import ENDED, STOPPED, start_time, status
+from .heartbeat import BEAT_SECONDS, Heartbeat, Verdict, Watched
+from .marks import RUN_ID, cgroup_of, remove_cgroups, tag_of
+from .survivors import send_signal
+
+log = logging.getLogger(__name__)
+
 CHUNK = 64 * 1024
 _F_SETPIPE_SZ = 1031
 _PROGRAM = Path(__file__).with_name("guardian.py")
+
+WAS_KILLED = "the command's guardian was killed, and so was the command"
+WAS_STOPPED = (
+    "the command's guardian was stopped (SIGSTOP) again after the scheduler had continued it; "
+    "the scheduler killed the guardian and every process of the command"
+)
+WAS_SILENT = (
+    "the command's guardian did not answer the scheduler any more; "
+    "the scheduler killed the guardian and every process of the command"
+)
+SERVER_WAS_STOPPED = (
+    "the process that makes the guardians was stopped (SIGSTOP) again after the scheduler had continued it; "
+    "the scheduler killed that process and every process of the command"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,32 +61,48 @@ class Start:
 class End:
     """How a command ended, when nothing of its tree is left; or why it could not be started.
 
-    `is_lost`: its guardian was killed, so what became of it is not known, and something of it may be left.
+    `lost`: why its guardian could not say how it ended. If the fork server was killed too, something may be left.
     """
 
     exit_code: int = 0
     signal: str | None = None
     refused: tuple[str, int] | None = None
     broken: str | None = None
-    is_lost: bool = False
+    lost: str | None = None
 
 
 class Process:
-    """A command under its guardian."""
+    """A command under its guardian, which answers a ping at each beat; one that does not is continued, then killed.
 
-    def __init__(self, control: socket.socket, output: int, on_output: Callable[[bytes], None]) -> None:
+    What a killed guardian leaves is killed by the fork server, which then closes the socket, and that is the end.
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        output: int,
+        on_output: Callable[[bytes], None],
+        server: tuple[int, int],
+        beat_seconds: float = BEAT_SECONDS,
+    ) -> None:
         self.pid: int | None = None
         self.start_time: int | None = None
+        self._server = server
+        self.guardian: tuple[int, int] | None = None
         self._loop = asyncio.get_running_loop()
         self._control = control
         self._output: int | None = output
         self._on_output = on_output
         self._words = b""
+        self._orders: list[str] = []
         self._refused: tuple[str, int] | None = None
         self._broken: str | None = None
+        self._lost = WAS_KILLED
         self._end: asyncio.Future[End] = self._loop.create_future()
         self._loop.add_reader(control, self._hear)
         self._loop.add_reader(output, self._read)
+        self._heartbeat = Heartbeat(time.monotonic(), beat_seconds)
+        self._next_beat = self._loop.call_later(beat_seconds, self._beat)
 
     async def ended(self) -> End:
         """Waits; who is cancelled while waiting may wait again."""
@@ -73,18 +113,36 @@ class Process:
 
     def stop(self, grace_seconds: float) -> None:
         """TERM for the whole tree, and KILL for what is left of it after that time."""
-        self._say(f"stop {grace_seconds}")
+        self._order(f"stop {grace_seconds}")
 
     def kill(self) -> None:
-        self._say("kill")
+        self._order("kill")
 
     def renew(self, deadline: float) -> None:
         """From this instant of CLOCK_BOOTTIME on the guardian kills without being told, unless renewed."""
         self._say(f"lease {deadline}")
 
-    def _say(self, words: str) -> None:
-        with contextlib.suppress(OSError):  # It is gone, or about to say so.
+    def _order(self, words: str) -> None:
+        """Sends what must not be lost: if the socket is full of what the guardian has not read, at a later beat."""
+        self._orders.append(words)
+        self._send_orders()
+        if not self._end.done() and self._heartbeat.hurry(time.monotonic()):
+            self._next_beat.cancel()
+            self._ping()
+
+    def _send_orders(self) -> None:
+        while self._orders and self._say(self._orders[0]):
+            del self._orders[0]
+
+    def _say(self, words: str) -> bool:
+        """Returns whether there was room for it."""
+        try:
             self._control.send(words.encode() + b"\n")
+        except BlockingIOError:
+            return False
+        except OSError:  # It is gone, or about to say so.
+            pass
+        return True
 
     def _hear(self) -> None:
         try:
@@ -94,15 +152,19 @@ class Process:
         except OSError:
             words = b""
         if not words:
-            self._close(End(is_lost=self._broken is None, broken=self._broken))
+            self._close(End(lost=self._lost if self._broken is None else None, broken=self._broken))
             return
+        self._heartbeat.answered()
         *lines, self._words = (self._words + words).split(b"\n")
         for line in lines:
             verb, _, rest = line.decode(errors="replace").partition(" ")
             self._heard(verb, rest)
 
     def _heard(self, verb: str, rest: str) -> None:
-        if verb == "started":
+        if verb == "guardian":
+            pid, start = map(int, rest.split())
+            self.guardian = pid, start
+        elif verb == "started":
             self.pid, self.start_time = map(int, rest.split())
         elif verb == "refused":
             stage, number = rest.split()
@@ -111,6 +173,32 @@ class Process:
             self._broken = rest
         elif verb == "ended":
             self._close(_end_of(int(rest), self._refused))
+
+    def _ping(self) -> None:
+        self._send_orders()
+        self._say("ping")
+        self._next_beat = self._loop.call_later(self._heartbeat.interval, self._beat)
+
+    def _beat(self) -> None:
+        """What has arrived in time was heard before: of one turn, the loop calls readers first, then timers."""
+        if self._heartbeat.beat(time.monotonic()) and (watched := self._watched()) is not None:
+            verdict = self._heartbeat.judge(watched)
+            if verdict is Verdict.CONTINUE:
+                log.warning("process %d was stopped: the scheduler continues it", watched.pid)
+                send_signal(watched.pid, watched.start_time, signal.SIGCONT)
+            elif verdict is Verdict.KILL:
+                self._lost = _lost(watched)
+                log.error("process %d: %s", watched.pid, self._lost)
+                send_signal(watched.pid, watched.start_time, signal.SIGKILL)
+        self._ping()
+
+    def _watched(self) -> Watched | None:
+        """Who should have answered: the guardian while it lives, else the server that makes it or ends its tree."""
+        for one in (self.guardian, self._server):
+            found = None if one is None else status(one[0])
+            if one is not None and found is not None and found[1] == one[1] and found[2] not in ENDED:
+                return Watched(*one, found[2], is_server=one == self._server)
+        return None
 
     def _read(self) -> bool:
         """Whether there may be more."""
@@ -138,10 +226,17 @@ class Process:
             if not self._read():
                 break
         self._close_output()
+        self._next_beat.cancel()
         self._loop.remove_reader(self._control)
         self._control.close()
         if not self._end.done():
             self._end.set_result(end)
+
+
+def _lost(watched: Watched) -> str:
+    if watched.is_server:
+        return SERVER_WAS_STOPPED
+    return WAS_STOPPED if watched.state in STOPPED else WAS_SILENT
 
 
 def _end_of(status: int, refused: tuple[str, int] | None) -> End:
@@ -156,9 +251,14 @@ def _end_of(status: int, refused: tuple[str, int] | None) -> End:
 
 
 class Guardians:
-    """Makes a guardian for each command: by a small fork server, started with the first, which ends with us."""
+    """Makes a guardian for each command: by a small fork server, started with the first, which ends with us.
 
-    def __init__(self) -> None:
+    Each is in a cgroup of its own, below the given one; by default ours, where we may make some.
+    """
+
+    def __init__(self, beat_seconds: float = BEAT_SECONDS, cgroup: str | None = None) -> None:
+        self._beat_seconds = beat_seconds
+        self._cgroup = own_cgroup() if cgroup is None else cgroup
         self._server: _Server | None = None
         self._lease: float | None = None
         self._processes: set[Process] = set()
@@ -185,12 +285,20 @@ class Guardians:
             stdin = _full_of(start.stdin)
             theirs.callback(os.close, stdin)
             # With it, and not after it: a scheduler that is stopped in between must not leave a command without end.
-            request = {"argv": start.argv, "env": dict(start.env), "cwd": start.cwd, "lease": self._lease}
+            run_id = start.env.get(RUN_ID, "")
+            request = {
+                "argv": start.argv,
+                "env": dict(start.env),
+                "cwd": start.cwd,
+                "lease": self._lease,
+                "tag": tag_of(run_id),
+            }
             file = _file_of(json.dumps(request).encode())
             theirs.callback(os.close, file)
-            await self._send([guardians.fileno(), stdin, written, file])
+            cgroup = f"{self._cgroup}/{cgroup_of(run_id)}" if self._cgroup and run_id else "-"
+            server = await self._send(os.fsencode(cgroup), [guardians.fileno(), stdin, written, file])
             ours.pop_all()
-        return self._watched(Process(control, output, on_output))
+        return self._watched(Process(control, output, on_output, server, self._beat_seconds))
 
     def _watched(self, process: Process) -> Process:
         with self._lock:
@@ -210,19 +318,22 @@ class Guardians:
             self._server.close()
             self._server = None
 
-    async def _send(self, fds: list[int]) -> None:
+    async def _send(self, words: bytes, fds: list[int]) -> tuple[int, int]:
+        """Returns pid and start time of the server that has it."""
         while True:
             if self._server is None:
+                if self._cgroup:
+                    remove_cgroups(self._cgroup)
                 self._server = _Server()
             try:
-                self._server.send(fds)
+                self._server.send(words, fds)
             except BlockingIOError:  # It has hundreds waiting already.
                 await asyncio.sleep(0.001)
             except (BrokenPipeError, ConnectionResetError):  # Somebody killed it: its guardians live on, without it.
                 self._server.close()
                 self._server = None
             else:
-                return
+                return self._server.process
 
 
 class _Server:
@@ -239,12 +350,13 @@ class _Server:
             raise
         finally:
             theirs.close()
+        self.process = self._pid, start_time(self._pid) or 0
         # Also when it is forgotten: the server ends when this socket does.
         self.close = weakref.finalize(self, _leave, control, self._pid)
         self.close.atexit = False
 
-    def send(self, fds: list[int]) -> None:
-        socket.send_fds(self._control, [b"guard"], fds)
+    def send(self, words: bytes, fds: list[int]) -> None:
+        socket.send_fds(self._control, [words], fds)
 
     def _spawn(self, control: int) -> int:
         with contextlib.ExitStack() as stack:
