@@ -161,6 +161,8 @@ class Guardians:
     def __init__(self) -> None:
         self._server: _Server | None = None
         self._lease: float | None = None
+        # The node's pulse, where a process beside this one may have put the deadline off.
+        self.pulse: int | None = None
         self._processes: set[Process] = set()
         self._lock = threading.Lock()
 
@@ -188,7 +190,8 @@ class Guardians:
             request = {"argv": start.argv, "env": dict(start.env), "cwd": start.cwd, "lease": self._lease}
             file = _file_of(json.dumps(request).encode())
             theirs.callback(os.close, file)
-            await self._send([guardians.fileno(), stdin, written, file])
+            pulse = [] if self.pulse is None else [self.pulse]
+            await self._send([guardians.fileno(), stdin, written, file, *pulse])
             ours.pop_all()
         return self._watched(Process(control, output, on_output))
 

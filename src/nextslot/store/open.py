@@ -11,6 +11,7 @@ from ..meters import Meters
 from . import move_sqlite
 from .chores import Chores, SqliteChores
 from .move import Moved, Progress
+from .sidecar import Vitals
 from .sqlite import SqliteStore
 from .store import Closing, Store, Work
 
@@ -27,6 +28,7 @@ def open_store(
     threaded: bool,
     synchronous: str,
     meters: Meters | None = None,
+    vitals: Vitals | None = None,
 ) -> Store:
     """`node` and `refresh` are for a database that several nodes share; without a node it is had for itself alone."""
     if synchronous not in ("FULL", "NORMAL"):
@@ -37,7 +39,14 @@ def open_store(
         with _driver():
             from .postgres import PostgresStore
         return PostgresStore(
-            url, closing, node=node, refresh=refresh, threaded=threaded, synchronous=synchronous, meters=meters
+            url,
+            closing,
+            node=node,
+            refresh=refresh,
+            threaded=threaded,
+            synchronous=synchronous,
+            meters=meters,
+            vitals=vitals,
         )
     path = _path(url)
     if not path.parent.is_dir():
@@ -45,6 +54,14 @@ def open_store(
     if path.is_dir():
         raise StoreError(f"{path} is a directory: name a file in it")
     return SqliteStore(path, closing, threaded=threaded, synchronous=synchronous, meters=meters)
+
+
+def reach(url: str) -> None:
+    """Raises Away while the server of a database does not answer; a file needs none."""
+    if is_shared(url):
+        with _driver():
+            from . import postgres_session
+        postgres_session.reach(postgres_session.Address.of(url))
 
 
 @contextmanager
