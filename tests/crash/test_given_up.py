@@ -81,8 +81,9 @@ def found(url: str, job_type: str) -> list[dict[str, Any]]:
 
 
 def runs(url: str) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = httpx2.get(f"{url}/api/runs", timeout=60).json()["items"]
-    return items
+    """Of every job of the type `leave`."""
+    jobs = found(url, "leave")
+    return [httpx2.get(f"{url}/api/jobs/{job['job_id']}", timeout=60).json()["run"] for job in jobs]
 
 
 def until(server: Server, is_so: Callable[[], bool]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
-from ..errors import Away, Unavailable
+from ..errors import Away, Invalid, Unavailable
 from ..scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -102,6 +102,8 @@ class Process:
                     await self._prepare()
                 await self._scheduler.start()
             except (Away, Unavailable) as error:
+                if self._prepare is None:
+                    raise  # The database is a file here: waiting would not bring it back.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.told.wait(), patience.after(error))
             else:
@@ -112,7 +114,12 @@ class Process:
     def _answer_probes(self) -> None:
         """On a port of their own, by the sidecar, so that no probe waits behind work."""
         if self._health_port is not None:
-            probes = _create_server(self._host, self._health_port)
+            try:
+                probes = _create_server(self._host, self._health_port)
+            except OSError as error:
+                where = f"{self._host}:{self._health_port}"
+                sentence = f"cannot answer probes on {where}: {error.strerror}; choose another port"
+                raise Invalid(sentence, field="server.health_port") from error
             self._scheduler.watchdog.sidecar.listen(probes)
             log.info("health probes are answered on %s", _address(probes))
 

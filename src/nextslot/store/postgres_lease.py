@@ -53,7 +53,9 @@ class Lease:
         self._name = name
         self._keys = keys
         self._seat = seat
-        self._vitals = vitals
+        self._sidecar = None if vitals is None else vitals.sidecar
+        # Kept here, since this thread may outlast the watchdog by a moment.
+        self._pulse = None if vitals is None else vitals.pulse
         self._loop = asyncio.get_running_loop()
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._life: asyncio.Task[None] | None = None
@@ -64,9 +66,10 @@ class Lease:
         self._has_lapsed = False
         self._was_silent = False
         self._renewed_until = boottime() + seat.times.work_seconds
-        if vitals is not None:
-            vitals.pulse.until = self._renewed_until
-            vitals.sidecar.keep(self._for_sidecar())
+        if self._pulse is not None:
+            self._pulse.until = self._renewed_until
+        if self._sidecar is not None:
+            self._sidecar.keep(self._for_sidecar())
         self._tell(lambda: seat.member.renewed(self._until), on_loop=False)
         self._thread = threading.Thread(target=self._run, name="nextslot-lease", daemon=True)
         self._thread.start()
@@ -79,16 +82,14 @@ class Lease:
         """From the scheduler's thread; the lock of the leader goes with the connection."""
         self._is_over = True
         self._wake()
-        if self._vitals is not None:
-            self._vitals.sidecar.keep(None)
+        if self._sidecar is not None:
+            self._sidecar.keep(None)
         self._thread.join(timeout=self._seat.times.renew_seconds + 1)
 
     @property
     def _until(self) -> float:
         """When work must have ended: by the last renewal, whoever of the two has made it."""
-        if self._vitals is None:
-            return self._renewed_until
-        return max(self._renewed_until, self._vitals.pulse.until)
+        return self._renewed_until if self._pulse is None else max(self._renewed_until, self._pulse.until)
 
     def _for_sidecar(self) -> Mapping[str, object]:
         times = self._seat.times
@@ -184,8 +185,8 @@ class Lease:
         # Where it took long, nobody knows when within that time it was done.
         self._tell(lambda: self._seat.adjust(found - (wall + time.time_ns() // 1000) // 2))
         self._renewed_until, self._has_lapsed, self._was_silent = began + times.work_seconds, False, False
-        if self._vitals is not None:
-            self._vitals.pulse.until = max(self._renewed_until, self._vitals.pulse.until)
+        if self._pulse is not None:
+            self._pulse.until = self._until
         self._tell(lambda: self._seat.member.renewed(self._until), on_loop=False)
 
     async def _hear(self, connection: Connection, seconds: float) -> None:
@@ -226,7 +227,7 @@ class Lease:
             await asyncio.wait_for(self._poke.wait(), seconds)
 
     def _refuse_if_unresponsive(self) -> None:
-        silent = 0.0 if self._vitals is None else self._vitals.pulse.silent_seconds
+        silent = 0.0 if self._pulse is None else self._pulse.silent_seconds
         if silent > self._seat.times.unresponsive_seconds:
             raise Unresponsive(f"its event loop has not answered for {silent:.0f} s")
 

@@ -64,7 +64,7 @@ class Pulse:
         write(self._page, READY, float(is_ready))
 
     def close(self) -> None:
-        self._page.close()
+        """Lets the file go; the memory goes with the last who looks at it."""
         os.close(self.fd)
 
 
