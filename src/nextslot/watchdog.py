@@ -131,12 +131,12 @@ class _Watch:
         why = f" ({_HELD})" if own_delay >= BLOCKED_SECONDS else ""
         with bound(**ids):
             log.error(
-                "the event loop has not answered for %.1f s%s: %s blocks it at %s; make it a plain function, which "
-                "gets a thread, or isolate it",
+                "the event loop has not answered for %.1f s%s: %s blocks it at %s%s",
                 seconds,
                 why,
                 _who(ids),
                 _where(frame),
+                _REMEDY if "job_type" in ids else "",
             )
 
     def _end(self, beat_at: float) -> None:
@@ -150,6 +150,7 @@ class _Watch:
             self._loop.call_soon_threadsafe(self._blocked, seconds)
 
 
+_REMEDY = "; make its handler a plain function, which gets a thread, or isolate it"
 _HELD = "a handler held the interpreter's lock, or the process or its machine stood still"
 
 
@@ -167,7 +168,7 @@ def _who(ids: Mapping[str, str]) -> str:
     if "job_type" in ids:
         kind = "job" if "job_id" in ids else "direct execution"
         return f"{kind} {ids.get('job_id') or ids.get('direct_id')} of type {ids['job_type']}"
-    return f"request {ids['request_id']}" if "request_id" in ids else "something"
+    return f"request {ids['request_id']}" if "request_id" in ids else "the scheduler itself"
 
 
 def _where(frame: FrameType | None) -> str:
