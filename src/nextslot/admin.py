@@ -32,6 +32,7 @@ from .store.move import Moved, Progress
 from .store.offline import Absent
 from .store.open import chores as chores_of
 from .store.open import load_export, open_store, sqlite_path, write_export
+from .store.open import reach as open_reach
 from .store.store import Closing, Tx
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "opened",
     "pending",
     "purge",
+    "reach",
     "restore",
     "webhook_secret",
 ]
@@ -109,6 +111,11 @@ async def is_guarded(configuration: Configuration) -> bool:
         return False
     async with keys(configuration) as found:  # Opened as by a start, which brings it up to date.
         return await found.is_guarded()
+
+
+def reach(configuration: Configuration) -> None:
+    """Raises Away while the server of the database does not answer."""
+    open_reach(configuration.store_url)
 
 
 async def webhook_secret(configuration: Configuration) -> str:

@@ -19,11 +19,13 @@ from .handlers.registry import JobType
 from .meters import ProcessMeters
 from .policy.limits import Limits
 from .scheduler import Scheduler, default_node
+from .store.membership import LeaseTimes
 
 # What a running process cannot change about itself; all else is taken over by `reload`.
 RESTART = (
     "server.host",
     "server.port",
+    "server.health_port",
     "server.allowed_hosts",
     "server.allowed_origins",
     "server.root_path",
@@ -92,6 +94,7 @@ def compose(configuration: Configuration, clock: Clock | None = None, **options:
         node=node,
         node_running=settings.node.running,
         node_resources=settings.node.resources,
+        lease=LeaseTimes(unresponsive_seconds=settings.node.unresponsive_seconds),
         shutdown_grace_seconds=settings.server.shutdown_grace_seconds,
         synchronous=settings.store.synchronous,
         webhooks=_webhooks(settings),

@@ -138,6 +138,10 @@ class AlreadyOpen(StoreError):
     """Another scheduler has this database open."""
 
 
+class Away(StoreError):
+    """The server of the database does not answer, or takes no connections yet: trying again may help."""
+
+
 class SchemaTooNew(StoreError):
     """The database was written by a newer release."""
 

@@ -23,6 +23,10 @@ from .policy import retry as retry_policy
 from .policy.retry import Retry
 
 CRASH_ERROR = "Scheduler crash recovery"
+CRASHES_ERROR = (
+    "the scheduler died twice while only this ran in its process, so it is not retried: "
+    "run it isolated (isolate = true) or mend it, then retry it by hand"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +57,12 @@ def settle(
     outcome: Outcome,
     earlier_failures: Sequence[FailureKind],
     chance: float,
+    lone_crashes: int = 0,
 ) -> Settlement:
     """What follows the end of a run: retry, permanent failure, or the end of its chain.
 
-    `earlier_failures` are the kinds of the chain's failed runs before this one, oldest first.
+    `earlier_failures` are the kinds of the chain's failed runs before this one, oldest first; `lone_crashes` how often
+    in a row, this time included, the scheduler died while only this chain ran inside its process.
     """
     if outcome.status is not RunStatus.FAILED:
         return _ends(outcome, JobStatus.RUNNING, None, ChainEnd.SUCCEEDED)
@@ -66,6 +72,9 @@ def settle(
         return _ends(outcome, JobStatus.CANCELLED, Decision.CANCELLED, ChainEnd.CANCELLED)
     if cancel_mode is not None:
         return _ends(outcome, JobStatus.RUNNING, Decision.CANCELLED, ChainEnd.FAILED)
+    if kind is FailureKind.CRASH and lone_crashes >= retry_policy.MOST_LONE_CRASHES:
+        outcome = replace(outcome, error=CRASHES_ERROR)
+        return _ends(outcome, JobStatus.RUNNING, Decision.PERMANENT, ChainEnd.FAILED)
     retry = retry_policy.decide(policy, [*earlier_failures, kind], chance)
     if retry is None:
         return _ends(outcome, JobStatus.RUNNING, Decision.PERMANENT, ChainEnd.FAILED)

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from datetime import UTC, datetime
 from typing import IO, Any
 
@@ -34,6 +34,11 @@ def bound(**ids: str | None) -> Iterator[None]:
         yield
     finally:
         _bound.reset(token)
+
+
+def bound_in(context: Context) -> Mapping[str, str]:
+    """What the lines of a task or a callback are about, by its context."""
+    return context.get(_bound, {})
 
 
 def install(

@@ -104,6 +104,9 @@ class Meters(Protocol):
     def settled(self, status: str) -> None:
         """What a delivery is after an attempt is stored."""
 
+    def blocked(self, seconds: float) -> None:
+        """The event loop has not answered for so long, and does again."""
+
 
 class Unmeasured:
     """For those who do not look."""
@@ -135,6 +138,8 @@ class Unmeasured:
 
     def settled(self, status: str) -> None: ...
 
+    def blocked(self, seconds: float) -> None: ...
+
 
 class ProcessMeters:
     """Counts since the process began."""
@@ -157,6 +162,7 @@ class ProcessMeters:
         self.refused_outcomes = {"tried_again": 0, "given_up": 0}
         self.attempts: dict[str, Histogram] = {}
         self.deliveries: dict[str, int] = {}
+        self.blocks = Histogram(LONG)
 
     def committed(self, works: int, seconds: float, failures: int) -> None:
         self.writes.note(seconds)
@@ -210,6 +216,9 @@ class ProcessMeters:
 
     def settled(self, status: str) -> None:
         self.deliveries[status] = self.deliveries.get(status, 0) + 1
+
+    def blocked(self, seconds: float) -> None:
+        self.blocks.note(seconds)
 
 
 class HttpMeters:

@@ -14,9 +14,10 @@ from typing import Any
 from nextslot import Limits, NewJob, Scheduler
 from nextslot.errors import Invalid, Unavailable
 from nextslot.store.membership import LeaseTimes
-from nextslot.store.postgres_lease import boottime
+from nextslot.store.sidecar_main import now as boottime
 
-TIMES = LeaseTimes(renew_seconds=0.5, work_seconds=2.0, lease_seconds=4.0)
+# One that stands still is let go at once, so that others have something to take over.
+TIMES = LeaseTimes(renew_seconds=0.5, work_seconds=2.0, lease_seconds=4.0, unresponsive_seconds=1.0)
 RUNNING, GPUS, COMMANDS = 6, 2, 2
 # Of a short run the jobs are long, so that there is something to interrupt.
 LONGEST = float(os.environ.get("NEXTSLOT_NODE_SECONDS", "0.4"))

@@ -1,6 +1,7 @@
 """Section 15 of the specification: what start-up repairs (DEC-008, 4.4 and 4.5 of the persistence seed)."""
 
 import asyncio
+import itertools
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -323,15 +324,14 @@ def test_a_job_that_always_takes_the_scheduler_with_it_is_given_up(tmp_path: Pat
         await first.start()
         job = await first.submit("stubborn")
         await testing.crash(first)
-        for life in range(1, 4):
-            scheduler = new_scheduler(tmp_path, seed=life)
-            await scheduler.start()
-            assert len(await scheduler.chain(job.job_id)) == life + 1
-            await testing.crash(scheduler)
+        second = new_scheduler(tmp_path, seed=1)
+        await second.start()
+        assert len(await second.chain(job.job_id)) == 2
+        await testing.crash(second)
 
         async with new_scheduler(tmp_path, seed=9) as scheduler:
             chain = await scheduler.chain(job.job_id)
-            assert [link.state for link in chain] == ["FAILED"] * 4
+            assert [link.state for link in chain] == ["FAILED"] * 2
             assert chain[-1].permanently_failed
 
     testing.run(body())
@@ -558,3 +558,162 @@ def rows(directory: Path, sql: str) -> list[Any]:
 
 async def types(scheduler: Scheduler, job: Job) -> list[str]:
     return [event.type for event in await history(scheduler) if event.job_id == job.job_id]
+
+
+# A chain that takes its scheduler down.
+
+
+def test_a_chain_that_was_alone_in_two_schedulers_that_died_is_not_retried(tmp_path: Path) -> None:
+    job = life(tmp_path, start)
+    life(tmp_path, nothing)
+
+    async def check(scheduler: Scheduler) -> None:
+        first, second = await scheduler.chain(job.job_id)
+        assert (first.decision, second.decision) == ("retry", "permanent")
+        assert await crash_of(scheduler, first) == "Scheduler crash recovery"
+        assert "died twice" in await crash_of(scheduler, second)
+        assert [event.job_id for event in await history(scheduler) if event.type == "job_failed_permanently"] == [
+            second.job_id
+        ]
+        # A person may always try again, and sees at the first crash what comes of it.
+        await scheduler.retry(await run_id_of(scheduler, second))
+
+    life(tmp_path, check)
+    assert_counters(tmp_path)
+
+
+def test_a_neighbour_is_not_condemned_by_two_crashes(tmp_path: Path) -> None:
+    life(tmp_path, lambda scheduler: start_many(scheduler, 2))
+    life(tmp_path, nothing)
+
+    async def check(scheduler: Scheduler) -> None:
+        assert [one.state for one in await scheduler.running()] == ["RUNNING"] * 2
+
+    life(tmp_path, check)
+    assert rows(tmp_path, "select distinct beside from runs where failure_kind = 'crash'") == [(1,)]
+
+
+def test_a_crash_with_company_does_not_count_and_does_not_absolve(tmp_path: Path) -> None:
+    job = life(tmp_path, start)
+
+    async def with_company(scheduler: Scheduler) -> None:
+        await scheduler.offices.change("default", max_concurrent_jobs=2)
+        await scheduler.submit("stubborn", retry_policy={"max_attempts": 0})
+
+    life(tmp_path, with_company)
+    life(tmp_path, nothing)
+
+    async def check(scheduler: Scheduler) -> None:
+        assert [one.decision for one in await scheduler.chain(job.job_id)] == ["retry", "retry", "permanent"]
+
+    life(tmp_path, check)
+
+
+def test_a_direct_caller_is_company_too(tmp_path: Path) -> None:
+    async def with_caller(scheduler: Scheduler) -> Job:
+        await scheduler.offices.change("default", max_concurrent_jobs=2)
+        job = await scheduler.submit("stubborn")
+        calls.append(asyncio.ensure_future(scheduler.run_direct("stubborn")))
+        await asyncio.sleep(1)
+        return job
+
+    calls: list[asyncio.Future[Any]] = []
+    job = life(tmp_path, with_caller)
+    life(tmp_path, nothing)
+
+    async def check(scheduler: Scheduler) -> None:
+        assert [one.decision for one in await scheduler.chain(job.job_id)][:2] == ["retry", "retry"]
+
+    life(tmp_path, check)
+
+
+def test_another_failure_in_between_ends_the_row(tmp_path: Path) -> None:
+    job = life(tmp_path, lambda scheduler: scheduler.submit("work", {"seconds": 100}))
+
+    async def interrupted(scheduler: Scheduler) -> None:
+        assert await scheduler.stop(grace_seconds=0)
+
+    life(tmp_path, interrupted, is_killed=False)
+    life(tmp_path, nothing)
+
+    async def check(scheduler: Scheduler) -> None:
+        assert [one.decision for one in await scheduler.chain(job.job_id)] == ["retry", "retry", "retry", None]
+
+    life(tmp_path, check)
+
+
+def test_work_in_a_process_of_its_own_is_retried_after_every_crash(tmp_path: Path) -> None:
+    job = life(tmp_path, lambda scheduler: scheduler.submit("apart", retry_policy={"max_attempts": 9}))
+    for _ in range(3):
+        life(tmp_path, nothing)
+
+    async def check(scheduler: Scheduler) -> None:
+        assert [one.decision for one in await scheduler.chain(job.job_id)] == ["retry"] * 4 + [None]
+
+    life(tmp_path, check)
+
+
+def test_what_recovery_has_stored_about_company_stays_when_it_is_killed(tmp_path: Path) -> None:
+    """It ends the runs in more than one transaction: who is counted later finds fewer there."""
+    life(tmp_path, lambda scheduler: start_many(scheduler, 5))
+
+    async def main() -> None:
+        for steps in range(1, 12):
+            await killed_after(tmp_path, steps)
+
+    testing.run(main())
+    assert rows(tmp_path, "select distinct beside from runs where failure_kind = 'crash'") == [(4,)]
+
+
+def test_a_handler_that_calls_its_failure_a_crash_is_retried_as_its_policy_says(tmp_path: Path) -> None:
+    async def check(scheduler: Scheduler) -> None:
+        policy = {"max_attempts": 4, "base_delay_seconds": 0}
+        job = await scheduler.submit("fail", {"kind": "crash", "times": 4}, retry_policy=policy)
+        assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+
+    life(tmp_path, check)
+
+
+async def nothing(scheduler: Scheduler) -> None:
+    await asyncio.sleep(1)
+
+
+class Apart:
+    """A handler as those of commands are: with a process of its own, and a time of grace for it."""
+
+    grace_seconds = 1.0
+
+    async def __call__(self, run: Any) -> None:
+        await asyncio.sleep(100)
+
+
+_seeds = itertools.count(100)
+
+
+def life(directory: Path, work: Callable[[Scheduler], Awaitable[Any]], *, is_killed: bool = True) -> Any:
+    """What a life of the scheduler returned, which then dies."""
+    found: list[Any] = []
+
+    async def body() -> None:
+        scheduler = new_scheduler(directory, seed=next(_seeds))
+        scheduler.job_types.register("apart", Apart())
+        await scheduler.start()
+        found.append(await work(scheduler))
+        if is_killed:
+            await testing.crash(scheduler)
+
+    testing.run(body())
+    return found[0]
+
+
+async def run_id_of(scheduler: Scheduler, job: Job) -> str:
+    run = await scheduler.run_of(job.job_id)
+    assert run is not None
+    return run.run_id
+
+
+async def crash_of(scheduler: Scheduler, job: Job) -> str:
+    run = await scheduler.run_of(job.job_id)
+    assert run is not None
+    assert run.failure_kind == "crash"
+    return run.error or ""

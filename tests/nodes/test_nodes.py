@@ -353,6 +353,7 @@ def test_when_the_leader_goes_another_fires_what_is_due(database: str, tmp_path:
 def stand_still(scheduler: Scheduler) -> asyncio.Event:
     """Its lease is not renewed any more, as if its machine slept, until the event is set."""
     awake = asyncio.Event()
+    scheduler.watchdog.sidecar.keep(None)
     lease = scheduler._access.store._lease  # type: ignore[attr-defined]
     loop = asyncio.get_running_loop()
     renew = lease._renew

@@ -49,6 +49,25 @@ def test_success_ends_the_chain_whatever_went_before(outcome: Outcome, mode: Can
         assert settlement.outcome is outcome
 
 
+def test_the_second_lone_crash_ends_a_chain_with_a_sentence_that_helps() -> None:
+    patient = RetryPolicy(max_attempts=9)
+
+    once, twice = (settle(patient, None, lose(None), [K.CRASH], 0.5, lone_crashes=count) for count in (1, 2))
+    cancelled = settle(patient, CancelMode.INTERRUPT, lose(CancelMode.INTERRUPT), [K.CRASH], 0.5, lone_crashes=2)
+    finishing = settle(patient, CancelMode.FINISH, lose(CancelMode.FINISH), [K.CRASH], 0.5, lone_crashes=2)
+    of_something_else = settle(patient, None, failed(K.ERROR), [K.CRASH, K.CRASH], 0.5, lone_crashes=2)
+
+    assert (once.decision, once.outcome.error) == (Decision.RETRY, CRASH_ERROR)
+    assert (twice.decision, twice.chain_end, twice.outcome.failure_kind) == (
+        Decision.PERMANENT,
+        ChainEnd.FAILED,
+        K.CRASH,
+    )
+    assert "isolate = true" in (twice.outcome.error or "")
+    assert (cancelled.decision, finishing.decision) == (Decision.CANCELLED, Decision.CANCELLED)
+    assert of_something_else.decision is Decision.RETRY
+
+
 def test_a_retry_and_an_end_exclude_each_other() -> None:
     for policy, mode, kind, history in product(policies(), MODES, K, histories()):
         settlement = settle(policy, mode, failed(kind), history, 0.5)

@@ -4,7 +4,7 @@ import pytest
 
 from nextslot.model import Backoff, FailureKind, RetryPolicy, default_office
 from nextslot.model import Office as AnyOffice
-from nextslot.policy.retry import Retry, decide, delay_seconds, is_retryable
+from nextslot.policy.retry import Retry, decide, delay_seconds, is_retryable, lone_crashes
 from nextslot.testing import BEGINNING
 
 K = FailureKind
@@ -86,6 +86,26 @@ def test_links_after_a_crash_count() -> None:
 def test_no_attempts_means_no_retry_at_all() -> None:
     """Also after our own shutdown: who says 0 says that the work must not be done twice."""
     assert {number(RetryPolicy(max_attempts=0), [kind]) for kind in K} == {None}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "count"),
+    [
+        ([], 0),
+        ([(K.CRASH, 0)], 1),
+        ([(K.CRASH, 0), (K.CRASH, 0)], 2),
+        ([(K.CRASH, 0), (K.CRASH, 3), (K.CRASH, 0)], 2),  # With company nobody knows who it was.
+        ([(K.CRASH, 1), (K.CRASH, 1)], 0),
+        ([(K.CRASH, None), (K.CRASH, None)], 0),  # In a process of its own, or called a crash by its handler.
+        ([(K.CRASH, 0), (K.ERROR, None), (K.CRASH, 0)], 1),
+        ([(K.CRASH, 0), (None, None), (K.CRASH, 0)], 1),
+        ([(K.CRASH, 0), (K.CRASH, 0), (K.INTERRUPTED, None)], 0),
+    ],
+)
+def test_only_crashes_alone_and_in_a_row_are_held_against_a_chain(
+    attempts: list[tuple[FailureKind | None, int | None]], count: int
+) -> None:
+    assert lone_crashes(attempts) == count
 
 
 def delays(policy: RetryPolicy) -> list[float]:

@@ -4,6 +4,7 @@ Nothing here knows the engine. A job is known by its chain's first job and by it
 specification leaves something open, the comment says what is taken.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ class Job:
     cancel_mode: str | None = None
     told: str | None = None
     kind: str | None = None
+    # Whether it was alone in a scheduler that died.
+    was_alone: bool = False
     is_cancelled_by_request: bool = False
 
     @property
@@ -200,11 +203,16 @@ class Model:
             return
         self._end(job, "FAILED", kind)
         counted = self._counted_links(self.chains[job.root])
-        if job.cancel_mode or kind in NOT_RETRIED or job.retries == 0 or counted > job.retries:
+        is_spent = job.retries == 0 or counted > job.retries or self._lone_crashes(self.chains[job.root]) > 1
+        if job.cancel_mode or kind in NOT_RETRIED or is_spent:
             self._conclude([job])
         else:
             delay = 0 if kind in AT_ONCE else job.base_delay * (counted if job.is_linear else 2 ** (counted - 1))
             self._follow(job, job.priority, self.now + delay * SECOND if delay else None)
+
+    def _lone_crashes(self, chain: list[Job]) -> int:
+        row = itertools.takewhile(lambda job: job.kind == "crash", reversed(chain))
+        return sum(job.was_alone for job in row)
 
     def _counted_links(self, chain: list[Job]) -> int:
         """How many retries there will have been: interruptions are free, up to four in a row."""
@@ -347,7 +355,9 @@ class Model:
 
     def start(self) -> None:
         """What the last life left running is lost, one worker after the other; then all goes on."""
+        is_alone = len(self.running) == 1
         for job in sorted(self.running, key=lambda job: job.slot or 0):
+            job.was_alone = is_alone
             self._fail(job, "cancelled" if job.cancel_mode == "interrupt" else "crash")
         self._release_due()
         self.is_up = True

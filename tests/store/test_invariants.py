@@ -470,6 +470,21 @@ def test_INV_002_the_log_and_the_session_of_a_run_are_written_once(db: Attacked,
     db.refuses(RUN_ONCE, f"update runs set {column} = null where job_id = :{name}")
 
 
+def test_where_a_run_took_place_and_beside_whom_is_written_once(db: Attacked) -> None:
+    company = "where a run took place, and beside whom, does not change"
+    db.run("update runs set beside = 2 where job_id = :running and is_inside = 1")
+
+    db.refuses(company, "update runs set beside = 0 where job_id = :running")
+    db.refuses(company, "update runs set beside = null where job_id = :running")
+    for name in ("running", "completed", "failed"):
+        db.refuses(company, f"update runs set is_inside = 1 - is_inside where job_id = :{name}")
+    db.refuses(company, "update runs set beside = 0 where job_id = :completed")
+    db.refuses(CHECK, "insert into runs (run_id, job_id, params_snapshot, started_at, is_inside) "
+               "values ('new', :queued, '{}', 1, 2)")  # fmt: skip
+    db.refuses(CHECK, "insert into runs (run_id, job_id, params_snapshot, started_at, beside) "
+               "values ('new', :queued, '{}', 1, -1)")  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("column", "value"),
     [("exit_code", 0), ("error", "x"), ("failure_kind", "error"), ("reason", "x"), ("result", "1")],
@@ -1046,7 +1061,7 @@ def test_maintenance_lets_history_be_deleted_and_imported(db: Attacked) -> None:
     db.run("delete from jobs where job_id = :completed")
     db.run(db.copy("insert", "jobs", "job_id = :skipped", job_id="'new'", chain_id="'new'"))
     db.run("insert into runs select 'new', 'new', template_id, params_snapshot, status, started_at, timeout_at, "
-           "finished_at, exit_code, error, failure_kind, reason, log_path, session_id, result "
+           "finished_at, exit_code, error, failure_kind, reason, log_path, session_id, result, is_inside, beside "
            "from runs where job_id = :skipped")  # fmt: skip
     db.run("delete from maintenance")
     db.run("commit")
@@ -1215,7 +1230,7 @@ def test_every_rule_of_the_schema_is_attacked_here_or_in_a_file_of_its_own(db: A
         "schedule_identity", "schedule_inserted_once", "schedule_kept", "template_identity",
         "template_inserted_once", "template_kept", "template_renamed",
         "reservation_identity", "reservation_inserted_once", "reservation_kept", "reservation_moves",
-        "run_born_running", "run_identity", "run_inserted_once", "run_kept", "run_written_once",
+        "run_born_running", "run_company_kept", "run_identity", "run_inserted_once", "run_kept", "run_written_once",
     }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Answers: JSON that is written once, pages, what was created, and streams of server-sent events."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, TypeVar
@@ -10,10 +11,13 @@ from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 
 from ..engine.idempotency import Once, Replayed, digest
+from ..errors import NextslotError
 from ..faces.access import once
+from .problems import problem_of
 from .schemas import SOME
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 # A comment as often as this, so that proxies and readers know that the line is alive.
 KEEP_ALIVE_SECONDS = 15.0
@@ -74,6 +78,11 @@ async def _kept_alive(events: AsyncGenerator[bytes, None]) -> AsyncIterator[byte
             try:
                 yield upcoming.result()
             except StopAsyncIteration:
+                return
+            except NextslotError as error:
+                # The answer has begun: its last event says what else its status would have said.
+                log.warning("a stream ends: %s", error)
+                yield event(problem_of(error), event="error")
                 return
             upcoming = None
     finally:

@@ -1,14 +1,15 @@
 """Events: everything that happened, from any number on, and live as server-sent events that can be resumed."""
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated
 
 from fastapi import Query, Request, Response
 from pydantic import Field
 
 from .. import representation
-from ..errors import Invalid
-from ..model import Scope
+from ..errors import Invalid, Unavailable
+from ..model import Event, Scope
 from ..policy.filters import EventFilter
 from ..scheduler import Scheduler
 from . import schemas
@@ -19,6 +20,9 @@ from .routing import needs, router
 from .schemas import Page
 
 events = router("Events")
+
+# After how long a stream asks again for what a database that is away could not give.
+ASK_AGAIN_SECONDS = 1.0
 
 
 class EventQuery(PageQuery):
@@ -52,10 +56,25 @@ def _resumed(request: Request, after: int) -> int:
 async def _followed(scheduler: Scheduler, wanted: EventFilter, after: int) -> AsyncGenerator[bytes, None]:
     last = after
     # What is there is sent together: a message of its own for each would take ten times as long.
-    async for some in scheduler.event_pages(after):
+    async for some in _pages(scheduler, after):
         last = some[-1].seq
         taken = [event(representation.event(one), event=one.type, id=str(one.seq)) for one in some if wanted.takes(one)]
         if taken:
             yield b"".join(taken)
     # Only a scheduler that stops ends it: whoever comes back with this number misses nothing.
     yield event({"after": last}, event="end", id=str(last))
+
+
+async def _pages(scheduler: Scheduler, after: int) -> AsyncIterator[list[Event]]:
+    """Yields the events from a number on. In an outage of the database it waits, and goes on where it was."""
+    last = after
+    while True:
+        try:
+            async for some in scheduler.event_pages(last):
+                yield some
+                last = some[-1].seq
+            return
+        except Unavailable:
+            if scheduler.is_draining:
+                return
+            await asyncio.sleep(ASK_AGAIN_SECONDS)

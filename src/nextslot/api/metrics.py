@@ -172,6 +172,8 @@ def _measured(meters: ProcessMeters) -> Iterator[Metric]:
         yield _counter(name, about, ("office",), by_office)
     handovers = {(): meters.handovers}
     yield _histogram("nextslot_handover_seconds", "From the end of a run to the start of the next.", (), handovers)
+    blocks = {(): meters.blocks}
+    yield _histogram("nextslot_loop_blocked_seconds", "Times that the event loop did not answer.", (), blocks)
     runs = {(name, kind, outcome.lower()): durations for (name, kind, outcome), durations in meters.runs.items()}
     labels = ("job_type", "kind", "outcome")
     yield _histogram("nextslot_run_duration_seconds", "How long handlers ran.", labels, runs)

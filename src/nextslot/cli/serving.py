@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from .. import admin, logs
 from ..api.app import Options, create_app
@@ -12,7 +13,8 @@ from ..api.service import Reload
 from ..composition import Configured, is_loopback
 from ..config import Configuration
 from ..config.loading import without_password
-from ..errors import Invalid, NextslotError
+from ..errors import Invalid, NextslotError, StoreError
+from ..store.open import is_shared
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +23,8 @@ async def serve(configuration: Configuration, ready: Callable[[str], None]) -> b
     """Until it is told to stop. Whether everything that ran has been stored."""
     settings = configuration.settings
     logs.install(settings.logs.format, settings.logs.level, configuration.secrets())
-    await _check_keys(configuration)
+    if not is_shared(configuration.store_url):
+        await _check_keys(configuration)
     configured = Configured(configuration)
     reloads: set[asyncio.Task[None]] = set()
 
@@ -31,7 +34,9 @@ async def serve(configuration: Configuration, ready: Callable[[str], None]) -> b
         task.add_done_callback(reloads.discard)
 
     app = create_app(configured.scheduler, options_of(configuration, configured.reload))
-    process = Process(configured.scheduler, app, settings.server.host, settings.server.port, reload)
+    prepare = partial(_prepare, configuration) if is_shared(configuration.store_url) else None
+    server = settings.server
+    process = Process(configured.scheduler, app, server.host, server.port, reload, prepare, server.health_port)
     try:
         return await process.run(ready)
     except OSError as error:
@@ -56,6 +61,16 @@ def options_of(configuration: Configuration, reload: Reload | None = None) -> Op
         has_docs=server.docs,
         reload=reload,
     )
+
+
+async def _prepare(configuration: Configuration) -> None:
+    """Before each attempt to start on a database that is a server: raises Away while that does not answer."""
+    await asyncio.to_thread(admin.reach, configuration)
+    try:
+        await _check_keys(configuration)
+    except StoreError:
+        await asyncio.to_thread(admin.reach, configuration)  # Away again: this is tried once more, too.
+        raise
 
 
 async def _check_keys(configuration: Configuration) -> None:

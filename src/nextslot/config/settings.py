@@ -65,6 +65,10 @@ class Server(Section):
         default="127.0.0.1", min_length=1, description="The address to listen on; any but loopback needs a key."
     )
     port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on; 0 takes a free one.")
+    health_port: int | None = Field(
+        default=None, ge=0, le=65535,
+        description="A port where a small process of its own answers `/health` and `/ready`; none: `port` alone.",
+    )  # fmt: skip
     allowed_hosts: list[str] = Field(
         default=[], description="Names that a request's Host may have besides the address itself; `*` allows any."
     )
@@ -127,6 +131,11 @@ class Node(Section):
     resources: dict[str, Limit] = Field(
         default={},
         description="Units that this machine has; a resource that one node names runs only on nodes that name it.",
+    )
+
+    unresponsive_seconds: Seconds = Field(
+        default=300,
+        description="How long a node whose event loop does not answer keeps its lease (PostgreSQL).",
     )
 
 

@@ -287,7 +287,8 @@ class Dispatcher:
         if not starting:
             return
         for one in starting:
-            runs.begin(tx, one.run_id, one.job_id, pass_.now, one.session_id)
+            is_inside = self._job_types.runs_inside(one.lane.job_type)
+            runs.begin(tx, one.run_id, one.job_id, pass_.now, one.session_id, is_inside)
         for one in starting:
             jobs.start(tx, one.job_id, one.worker_id, pass_.now)
         for one in starting:

@@ -14,6 +14,7 @@ from ..errors import AlreadyFinished, NotFound
 from ..lifecycle import Cancellation, Settlement, cancel, event_of, settle
 from ..model import CancelMode, ChainEnd, Decision, FailureKind, Job, JobStatus, Outcome, Run, RunStatus
 from ..policy.groups import Action
+from ..policy.retry import lone_crashes
 from ..policy.webhooks import run_events
 from ..store import groups, jobs, offices, runs
 from ..store.jobs import EndingFacts
@@ -94,6 +95,7 @@ class Endings:
             outcome,
             jobs.failures_before(tx, facts.chain_id, job_id) if has_history else (),
             self._chance.fraction() if outcome.status is RunStatus.FAILED else 0.0,
+            _lone_crashes(tx, facts.chain_id, job_id, outcome),
         )
         runs.finish(tx, run_id, job_id, settlement.outcome, now)
         self._end_job(tx, job_id, settlement, now)
@@ -144,12 +146,14 @@ class Endings:
         """Makes the decision that is missing after a failure (4.4): once, however often it is asked for."""
         run = runs.of_job(tx, job.job_id)
         assert run is not None
+        outcome = Outcome.failed(run.failure_kind or FailureKind.ERROR, run.error or "")
         settlement = settle(
             job.retry_policy,
             job.cancel_mode,
-            Outcome.failed(run.failure_kind or FailureKind.ERROR, run.error or ""),
+            outcome,
             jobs.failures_before(tx, job.chain_id, job.job_id),
             self._chance.fraction(),
+            _lone_crashes(tx, job.chain_id, job.job_id, outcome),
         )
         if settlement.decision is not None and jobs.decide(tx, job.job_id, settlement.decision):
             ended = _ended(job, settlement.chain_end or ChainEnd.FAILED)._replace(counts_as=ChainEnd.FAILED)
@@ -311,6 +315,14 @@ class Endings:
 
 def _ended(job: Job, end: ChainEnd, by_request: bool = False) -> _Ended:
     return _Ended(job.chain_id, job.lane_id, job.group_id, job.sequence, end, by_request)
+
+
+def _lone_crashes(tx: Tx, chain_id: str, job_id: str, outcome: Outcome) -> int:
+    """Counts for the end of a run how often its chain was alone in a scheduler that died; this time included."""
+    if outcome.failure_kind is not FailureKind.CRASH:
+        return 0
+    *before, (_, beside) = jobs.attempts(tx, chain_id, job_id)
+    return lone_crashes([*before, (FailureKind.CRASH, beside)])
 
 
 def _count(tally: Tally, chain: _Ended) -> None:

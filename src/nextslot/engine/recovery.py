@@ -72,6 +72,8 @@ class Recovery:
     ) -> Recovered:
         # First of all, and while nothing else goes on there: no retry may run beside what it replaces.
         end_survivors(await store.read(lambda tx: _running_run_ids(tx, node_id) if is_ours(tx, node_id) else []))
+        # Before any of them has ended, since who was there decides whether the scheduler's death is held against it.
+        await store.write(lambda tx: runs.note_company(tx, node_id) if is_ours(tx, node_id) else None)
         lost = closed = decided = 0
         while True:
             found = await store.write(

@@ -30,11 +30,13 @@ class Access:
         self.clock = clock
         self._tracer = tracer or Untraced()
         self.is_draining = False
+        # What keeps the scheduler from starting, in a sentence for callers.
+        self.obstacle: str | None = None
         self._audit = audit
         self._store: Store | None = None
 
     def open(self, store: Store) -> None:
-        self._store = store
+        self._store, self.obstacle = store, None
 
     def close(self) -> None:
         self._store = None
@@ -46,6 +48,8 @@ class Access:
     @property
     def store(self) -> Store:
         if self._store is None:
+            if self.obstacle is not None:
+                raise Unavailable(self.obstacle)
             raise Unavailable("this scheduler is not running: use `async with scheduler:` or `await scheduler.start()`")
         return self._store
 

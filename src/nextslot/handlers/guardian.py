@@ -6,8 +6,9 @@ lets its parent end, becomes the guardian's own child. So "no child is left", wh
 that no process of the tree is left, and killing its own children again and again reaches all of them, in tree order.
 
 To the server, one message a command: the path of the command's cgroup, or "-", with these descriptors: the guardian's
-socket, the command's input, its output, and a file with the request as JSON (argv, env, cwd, lease, tag). On the
-guardian's socket, in lines, instants of CLOCK_BOOTTIME:
+socket, the command's input, its output, a file with the request as JSON (argv, env, cwd, lease, tag), and perhaps the
+node's pulse (`store/sidecar.py`), in which the lease may have been put off by a process beside a scheduler that stands
+still. On the guardian's socket, in lines, instants of CLOCK_BOOTTIME:
 
     from the scheduler:  stop SECONDS     TERM for the tree; KILL when the time is over
                          kill             KILL now
@@ -41,12 +42,14 @@ import resource
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 from collections.abc import Container, Iterator
 
 SERVER_FD, SCHEDULER_FD = 3, 4
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PULSE_UNTIL = 8  # Where the deadline is in the pulse.
 # What a command left running when it ended by itself has this long between TERM and KILL.
 LEFTOVER_GRACE = 2.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
@@ -192,8 +195,17 @@ class Server:
 class Guardian:
     """Starts one command, and ends with the last process of its tree."""
 
-    def __init__(self, control: socket.socket, scheduler: int | None, stdin: int, output: int, request: int) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        scheduler: int | None,
+        stdin: int,
+        output: int,
+        request: int,
+        pulse: int | None = None,
+    ) -> None:
         self._control = control
+        self._pulse = pulse
         self._stdin, self._output = stdin, output
         with open(request, encoding="utf-8") as file:
             self._request = json.load(file)
@@ -311,6 +323,9 @@ class Guardian:
 
     def _act(self) -> float | None:
         """Kills if it is time to; how long there is nothing to do then."""
+        if 0 < self._lease <= now() and self._pulse is not None:
+            (until,) = struct.unpack("d", os.pread(self._pulse, 8, PULSE_UNTIL))
+            self._lease = max(self._lease, until)
         end = min(self._deadline, self._lease)
         if end > now():
             return None if end == float("inf") else min(end - now(), LONGEST_WAIT)

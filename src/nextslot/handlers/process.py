@@ -261,6 +261,8 @@ class Guardians:
         self._cgroup = own_cgroup() if cgroup is None else cgroup
         self._server: _Server | None = None
         self._lease: float | None = None
+        # The node's pulse, where a process beside this one may have put the deadline off.
+        self.pulse: int | None = None
         self._processes: set[Process] = set()
         self._lock = threading.Lock()
 
@@ -296,7 +298,8 @@ class Guardians:
             file = _file_of(json.dumps(request).encode())
             theirs.callback(os.close, file)
             cgroup = f"{self._cgroup}/{cgroup_of(run_id)}" if self._cgroup and run_id else "-"
-            server = await self._send(os.fsencode(cgroup), [guardians.fileno(), stdin, written, file])
+            pulse = [] if self.pulse is None else [self.pulse]
+            server = await self._send(os.fsencode(cgroup), [guardians.fileno(), stdin, written, file, *pulse])
             ours.pop_all()
         return self._watched(Process(control, output, on_output, server, self._beat_seconds))
 

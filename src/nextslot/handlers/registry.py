@@ -132,6 +132,12 @@ class JobTypes:
         """The type of a job that was started: it was there then, and may have been taken away since."""
         return self._types.get(name) or self._gone[name]
 
+    def runs_inside(self, name: str) -> bool:
+        """Whether the handler of a type runs in the scheduler's own process: one that has a process of its own has a
+        time of grace for it too."""
+        job_type = self._types.get(name)
+        return job_type is not None and not hasattr(job_type.handler, "grace_seconds")
+
     def get(self, name: str) -> JobType:
         job_type = self._types.get(name)
         if job_type is None:

@@ -8,6 +8,9 @@ from ..model import RETRYABLE, Backoff, FailureKind, RetryPolicy
 # Our own shutdowns are not the job's fault; but a job that never survives one must not loop for ever.
 FREE_INTERRUPTIONS = 4
 AT_ONCE = frozenset({FailureKind.CRASH, FailureKind.INTERRUPTED})
+# One crash may be anybody's: an operator's kill, the machine's. Twice with nobody else there is hardly chance, and
+# each further attempt would cost all work of the scheduler again.
+MOST_LONE_CRASHES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,20 @@ def delay_seconds(policy: RetryPolicy, number: int, kind: FailureKind, chance: f
     if policy.max_delay_seconds is not None:
         delay = min(delay, policy.max_delay_seconds)
     return delay * (1 + policy.jitter * (2 * chance - 1))
+
+
+def lone_crashes(attempts: Sequence[tuple[FailureKind | None, int | None]]) -> int:
+    """Counts the crashes at the end of a chain in which its run was alone inside the scheduler's process.
+
+    `attempts` are (why it failed, how many others were inside the process that died with it), oldest first. A crash
+    with company neither counts nor ends the row: nobody knows who was to blame.
+    """
+    count = 0
+    for kind, beside in reversed(attempts):
+        if kind is not FailureKind.CRASH:
+            break
+        count += beside == 0
+    return count
 
 
 def _link_counts(kinds: Sequence[FailureKind]) -> bool:

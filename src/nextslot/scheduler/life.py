@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import signal
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 from ..engine.cluster import Cluster
 from ..engine.recovery import Recovered
 from ..engine.runner import Runner
-from ..errors import NextslotError
+from ..errors import NextslotError, Unavailable
 from ..faces.access import Access
 from ..model import FailureKind, default_office
 from ..store import lanes
@@ -42,6 +43,7 @@ class Life:
         self.store: Store | None = None
         self._runner: Runner | None = None
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
+        self._watching = ExitStack()
         self.recovered = Recovered()
 
     # It starts.
@@ -59,6 +61,7 @@ class Life:
         machinery.events.open()
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         try:
+            self._be_watched(store)
             await store.write(lambda tx: machinery.offices.install(tx, default_office(machinery.clock.now())))
             await store.write(machinery.webhooks.load)
             self.recovered = await self._cluster.start(store, runner)
@@ -69,9 +72,24 @@ class Life:
         except BaseException:
             # Else the database would stay locked, with nobody to stop.
             if self.store is store:
-                await self.stop(grace_seconds=0)
+                await self._take_back()
             raise
         return self.recovered
+
+    async def _take_back(self) -> None:
+        """Ends a start that failed. Where the database has gone away meanwhile, nothing can be stored any more: the
+        next start recovers what this one began."""
+        try:
+            await self.stop(grace_seconds=0)
+        except Unavailable:
+            await self.crash()
+
+    def _be_watched(self, store: Store) -> None:
+        """Where others could take this node for lost: its lease needs to know whether its event loop answers."""
+        if store.is_shared:
+            self._watching.enter_context(self._machinery.watchdog.watching())
+            self._machinery.job_types.go_by(self._machinery.watchdog.pulse.fd)
+            self._watching.callback(self._machinery.job_types.go_by, None)
 
     def _refresh(self, tx: Tx) -> None:
         """The beginning of a transaction that finds that another node has changed what is kept in memory here."""
@@ -98,12 +116,16 @@ class Life:
         if self._access.is_draining:
             return "the scheduler is stopping: running work finishes, and no new jobs are taken"
         if not self._access.is_open:
-            return "the scheduler is starting: it repairs what the last life left"
+            return self._access.obstacle or "the scheduler is starting: it repairs what the last life left"
         try:
             await self._access.read(lambda tx: None)
         except NextslotError as error:
             return f"the store does not answer: {error}"
         return None
+
+    def wait_for(self, obstacle: str) -> None:
+        """Says to callers, in place of an answer, what the start waits for."""
+        self._access.obstacle = obstacle
 
     # It stops.
 
@@ -127,6 +149,7 @@ class Life:
         await machinery.job_types.close()
         machinery.events.close()
         await store.close()
+        self._watching.close()
         self._access.close()
         self.store = self._runner = None
         self._waiters.release()
@@ -179,5 +202,6 @@ class Life:
             abandon_store(self.store)
             await self._runner.abandon()
             await self._cluster.abandon()
+        self._watching.close()
         self._access.close()
         self.store = self._runner = None

@@ -77,6 +77,7 @@ from ..store.nodes import Card
 from ..store.open import is_shared
 from ..store.store import Tx
 from ..tracing import Tracer
+from ..watchdog import Watchdog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +102,7 @@ class Machinery:
         starvation_after_seconds: float,
         data: Path,
     ) -> None:
+        self.watchdog = Watchdog(given.meters)
         self.clock, self.meters, self.tracer = given.clock, given.meters, given.tracer
         self.workers = workers
         self.job_types = Catalog(given.clock)

@@ -128,8 +128,15 @@ class Scheduler:
         self._waiters = Waiters(access, machinery.events)
         cluster = machinery.new_cluster(lease or LeaseTimes(), self.keys.forget, self._waiters.look)
         opening = partial(
-            open_store, url, node=self.node, threaded=is_threaded, synchronous=synchronous, meters=self.meters
+            open_store,
+            url,
+            node=self.node,
+            threaded=is_threaded,
+            synchronous=synchronous,
+            meters=self.meters,
+            vitals=machinery.watchdog,
         )
+        self.watchdog = machinery.watchdog
         self._life = Life(opening, machinery, access, cluster, self._waiters)
         self.nodes = Nodes(access, cluster, audit)
         self.forecast = Forecasts(
@@ -173,6 +180,10 @@ class Scheduler:
     async def start(self) -> Recovered:
         """Opens the store, repairs what the last life left (section 15), and begins to dispatch."""
         return await self._life.start()
+
+    def wait_for(self, obstacle: str) -> None:
+        """Says to callers, until the scheduler has started, what the start waits for."""
+        self._life.wait_for(obstacle)
 
     @property
     def recovered(self) -> Recovered:

@@ -305,7 +305,8 @@ def misretried(tx: Tx, events: list[Told]) -> Iterator[Broken]:
         number, most = _counted(kinds), policy["max_attempts"]
         kind = kinds[-1]
         may = kind not in NOT_RETRIED and (policy["retry_on"] is None or kind in policy["retry_on"])
-        should = may and most > 0 and number <= most and job.cancel_mode is None
+        is_culprit = kind == "crash" and _lone_crashes(facts, job) >= 2
+        should = may and most > 0 and number <= most and job.cancel_mode is None and not is_culprit
         if should != (job.decision == "retry"):
             yield Broken("retries are as many as agreed (DEC-007)", f"{job.job_id}: {kinds}, {job.decision}, {most}")
         delay = told.get(job.job_id, {}).get("delay_seconds")
@@ -322,6 +323,15 @@ def _failures(facts: dict[str, JobFacts], job: JobFacts) -> list[str]:
         kinds.append(at.failure_kind or "error")
         at = facts.get(at.retry_of) if at.retry_of is not None else None
     return kinds[::-1]
+
+
+def _lone_crashes(facts: dict[str, JobFacts], job: JobFacts) -> int:
+    """How often in a row the scheduler died while it ran this chain, and nothing else inside its process."""
+    count, at = 0, facts.get(job.job_id)
+    while at is not None and at.failure_kind == "crash":
+        count += at.beside == 0
+        at = facts.get(at.retry_of) if at.retry_of is not None else None
+    return count
 
 
 def _counted(kinds: list[str]) -> int:

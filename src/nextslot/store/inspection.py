@@ -75,6 +75,7 @@ class JobFacts(NamedTuple):
     cancel_mode: str | None
     timeout_at: int | None
     run_id: str | None
+    beside: int | None
 
 
 class Message(NamedTuple):

@@ -196,14 +196,20 @@ def chain(tx: Tx, chain_id: str) -> list[Job]:
 
 def failures_before(tx: Tx, chain_id: str, job_id: str) -> list[FailureKind]:
     """The kinds of the failed runs that lead to a job, oldest first: found by walking the chain, never counted."""
-    before = {row[0]: (row[1], row[2]) for row in tx.rows("jobs.chain_links", chain_id=chain_id)}
-    kinds: list[FailureKind] = []
-    link = before[job_id][0]
+    # A job that was cancelled before it ran and then retried by hand has no run; its link counts like an error's.
+    return [kind or FailureKind.ERROR for kind, _ in attempts(tx, chain_id, job_id)[:-1]]
+
+
+def attempts(tx: Tx, chain_id: str, job_id: str) -> list[tuple[FailureKind | None, int | None]]:
+    """Reads why each run up to that of a job failed, oldest first; and, if it was inside a scheduler's process that
+    died, how many others were."""
+    before = {row[0]: row[1:] for row in tx.rows("jobs.chain_links", chain_id=chain_id)}
+    found: list[tuple[FailureKind | None, int | None]] = []
+    link: str | None = job_id
     while link is not None:
-        link, kind = before[link]
-        # A job that was cancelled before it ran and then retried by hand has no run; its link counts like an error's.
-        kinds.append(FailureKind.ERROR if kind is None else FailureKind(kind))
-    return kinds[::-1]
+        link, kind, beside = before[link]
+        found.append((None if kind is None else FailureKind(kind), beside))
+    return found[::-1]
 
 
 def first_start(tx: Tx, chain_id: str) -> Instant | None:

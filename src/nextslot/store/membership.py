@@ -12,11 +12,13 @@ TOPICS = ("work", "stop", "timer", "deliveries", "callers", "settings", "nodes",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
-    """How often a lease is renewed, when a node that could not ends its own work, and when others take it for lost."""
+    """How often a lease is renewed, when a node that could not ends its own work, and when others take it for lost;
+    and for how long a node is kept alive whose event loop does not answer."""
 
     renew_seconds: float = 5.0
     work_seconds: float = 20.0
     lease_seconds: float = 30.0
+    unresponsive_seconds: float = 300.0
 
 
 class Member(Protocol):

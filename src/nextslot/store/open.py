@@ -11,6 +11,7 @@ from ..meters import Meters
 from . import move_sqlite
 from .chores import Chores, SqliteChores
 from .move import Moved, Progress
+from .sidecar import Vitals
 from .sqlite import SqliteStore
 from .store import Closing, Effects, Store, Work
 
@@ -28,6 +29,7 @@ def open_store(
     threaded: bool,
     synchronous: str,
     meters: Meters | None = None,
+    vitals: Vitals | None = None,
 ) -> Store:
     """`node` and `refresh` are for a database that several nodes share; without a node it is had for itself alone."""
     if synchronous not in ("FULL", "NORMAL"):
@@ -46,6 +48,7 @@ def open_store(
             threaded=threaded,
             synchronous=synchronous,
             meters=meters,
+            vitals=vitals,
         )
     path = _path(url)
     if not path.parent.is_dir():
@@ -53,6 +56,14 @@ def open_store(
     if path.is_dir():
         raise StoreError(f"{path} is a directory: name a file in it")
     return SqliteStore(path, closing, effects=effects, threaded=threaded, synchronous=synchronous, meters=meters)
+
+
+def reach(url: str) -> None:
+    """Raises Away while the server of a database does not answer; a file needs none."""
+    if is_shared(url):
+        with _driver():
+            from . import postgres_session
+        postgres_session.reach(postgres_session.Address.of(url))
 
 
 @contextmanager

@@ -18,15 +18,16 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from ..errors import CommitUnknown, Fenced, StoreError, Unavailable
+from ..errors import Away, CommitUnknown, Fenced, StoreError, Unavailable
 from ..meters import Meters, Unmeasured
 from . import text
 from .commits import Answer, GroupCommit, GroupFailed, TxMemory, WorkFailed, attempt_all
 from .membership import Seat
 from .postgres_lease import Lease
-from .postgres_session import Address, Connection, Session, connect, is_lost, may_be_repeated, translated
+from .postgres_session import Address, Connection, Session, connect, is_lost, may_be_repeated, reach, translated
 from .postgres_wire import Reply, wire_of
 from .reading import Readers
+from .sidecar import Vitals
 from .store import Closing, Effect, Effects, Foreseen, NoEffects, Read, Row, Work
 
 T = TypeVar("T")
@@ -274,6 +275,7 @@ class PostgresStore:
         threaded: bool = True,
         synchronous: str = "FULL",
         meters: Meters | None = None,
+        vitals: Vitals | None = None,
     ) -> None:
         """`refresh` reads again what the scheduler keeps in memory, when another node has changed it."""
         self._address = Address.of(url)
@@ -284,18 +286,11 @@ class PostgresStore:
         self._has_company = True
         self._seat: Seat | None = None
         self._lease: Lease | None = None
+        self._vitals = vitals
         self._threaded = threaded
         # Of the last transaction that is known to be committed.
         self._mark = random.getrandbits(62)
-        try:
-            self._session = Session(self._address, synchronous, node)
-            try:
-                self._session.migrate(self._mark)
-            except BaseException:
-                self._session.close()
-                raise
-        except psycopg.Error as error:
-            raise self._not_opened(error) from error
+        self._session = self._opened(synchronous, node)
         self._unsettled: _Unsettled | None = None
         self._last_asked: list[Read] = []
         self._habits: list[Read] = []
@@ -308,6 +303,33 @@ class PostgresStore:
         self._readers = Readers(self._read, READERS, threaded, self._meters)
         self._reader = threading.local()
         self._open_readers: list[Connection] = []
+
+    def _opened(self, synchronous: str, node: str | None) -> Session:
+        """Connects and brings the schema up to date. Raises Away if the server does not answer, and what the server
+        says if it does: a second time, since it may have come back just now."""
+        for is_last in (False, True):
+            try:
+                session = Session(self._address, synchronous, node)
+                try:
+                    session.migrate(self._mark)
+                except BaseException:
+                    session.close()
+                    raise
+            except psycopg.OperationalError as error:
+                try:
+                    reach(self._address)
+                except Away as away:
+                    raise Away(f"{self._address.place} cannot be opened: {self._said(error)}") from away
+                if is_last:
+                    raise self._not_opened(error) from error
+            except psycopg.Error as error:
+                raise self._not_opened(error) from error
+            else:
+                return session
+        raise AssertionError("not reached")
+
+    def _said(self, error: psycopg.Error) -> str:
+        return self._address.hide(str(error).strip())
 
     def _not_opened(self, error: psycopg.Error) -> BaseException:
         ours = self.translated(error)
@@ -338,7 +360,7 @@ class PostgresStore:
         self._seat = seat
         if self._threaded:
             self._end_lease()
-            self._lease = Lease(self._address, self._session.name, self._session.keys, seat)
+            self._lease = Lease(self._address, self._session.name, self._session.keys, seat, self._vitals)
         else:
             seat.member.leads(True)
 

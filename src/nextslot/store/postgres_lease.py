@@ -3,6 +3,10 @@ handler that blocks the event loop looks like a dead machine.
 
 It renews the lease by the database's clock, tries to become the leader, and listens to what other nodes announce.
 Whatever happens, it tells its member in time that the work must end.
+
+A handler that holds the interpreter's lock stops this thread too: then the sidecar renews the lease in its place, and
+the deadline of all work, which is in the node's pulse, is the later of what the two have got from the database. A node
+whose event loop has not answered for `unresponsive_seconds` is renewed by neither.
 """
 
 import asyncio
@@ -10,15 +14,19 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from .membership import LOST, TOPICS, Seat
 from .postgres_session import VIGILANCE, Address, Keys
+from .sidecar import Vitals
+from .sidecar_main import RENEW
+from .sidecar_main import now as boottime
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -30,22 +38,24 @@ ALWAYS = frozenset(TOPICS)
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
-_RENEW = """
-update nodes set renewed_at = {now}, lease_until = {now} + %s where node_id = %s and life = %s and status = 'live'
-returning renewed_at
-""".replace("{now}", "(extract(epoch from clock_timestamp()) * 1000000)::bigint")
-
 
 class Fence(Exception):
     """The lease is gone: somebody declared this node lost."""
 
 
+class Unresponsive(Exception):
+    """The event loop of this node has not answered for so long that others had better do its work."""
+
+
 class Lease:
-    def __init__(self, address: Address, name: str, keys: Keys, seat: Seat) -> None:
+    def __init__(self, address: Address, name: str, keys: Keys, seat: Seat, vitals: Vitals | None = None) -> None:
         self._address = address
         self._name = name
         self._keys = keys
         self._seat = seat
+        self._sidecar = None if vitals is None else vitals.sidecar
+        # Kept here, since this thread may outlast the watchdog by a moment.
+        self._pulse = None if vitals is None else vitals.pulse
         self._loop = asyncio.get_running_loop()
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._life: asyncio.Task[None] | None = None
@@ -54,7 +64,12 @@ class Lease:
         self._is_leader = False
         self._is_following = False
         self._has_lapsed = False
-        self._until = boottime() + seat.times.work_seconds
+        self._was_silent = False
+        self._renewed_until = boottime() + seat.times.work_seconds
+        if self._pulse is not None:
+            self._pulse.until = self._renewed_until
+        if self._sidecar is not None:
+            self._sidecar.keep(self._for_sidecar())
         self._tell(lambda: seat.member.renewed(self._until), on_loop=False)
         self._thread = threading.Thread(target=self._run, name="nextslot-lease", daemon=True)
         self._thread.start()
@@ -67,7 +82,27 @@ class Lease:
         """From the scheduler's thread; the lock of the leader goes with the connection."""
         self._is_over = True
         self._wake()
+        if self._sidecar is not None:
+            self._sidecar.keep(None)
         self._thread.join(timeout=self._seat.times.renew_seconds + 1)
+
+    @property
+    def _until(self) -> float:
+        """When work must have ended: by the last renewal, whoever of the two has made it."""
+        return self._renewed_until if self._pulse is None else max(self._renewed_until, self._pulse.until)
+
+    def _for_sidecar(self) -> Mapping[str, object]:
+        times = self._seat.times
+        named = {**self._address.parameters, "connect_timeout": 2, "application_name": f"{self._name} sidecar"[:63]}
+        return {
+            "conninfo": make_conninfo(**named),
+            "node_id": self._seat.node_id,
+            "life": self._seat.life,
+            "renew": times.renew_seconds,
+            "work": times.work_seconds,
+            "lease": times.lease_seconds,
+            "unresponsive": times.unresponsive_seconds,
+        }
 
     def _wake(self) -> None:
         loop = self._own_loop
@@ -85,6 +120,7 @@ class Lease:
         pause = PAUSE_SECONDS
         while not self._is_over:
             try:
+                self._refuse_if_unresponsive()
                 connection = await self._in_time(self._connect())
                 try:
                     pause = PAUSE_SECONDS
@@ -95,6 +131,8 @@ class Lease:
             except Fence:
                 self._tell(self._seat.member.fenced)
                 self._is_over = True
+            except Unresponsive as silent:
+                self._say_once(silent)
             except (psycopg.Error, TimeoutError, OSError) as error:
                 log.warning("node %s cannot renew its lease: %s", self._seat.node_id, self._address.hide(str(error)))
             self._lose_lead()
@@ -120,6 +158,7 @@ class Lease:
             if topic != "events":
                 await self._in_time(connection.execute(sql.SQL("listen {}").format(self._channel(topic))))
         while not self._is_over:
+            self._refuse_if_unresponsive()
             await self._renew(connection)
             if not self._is_leader and await self._in_time(self._asked(connection, self._keys.lead_sql)):
                 self._is_leader = True
@@ -140,12 +179,14 @@ class Lease:
     async def _renew(self, connection: Connection) -> None:
         times, began, wall = self._seat.times, boottime(), time.time_ns() // 1000
         values = (round(times.lease_seconds * 1_000_000), self._seat.node_id, self._seat.life)
-        found = await self._in_time(self._asked(connection, _RENEW, values))
+        found = await self._in_time(self._asked(connection, RENEW, values))
         if found is None:
             raise Fence
         # Where it took long, nobody knows when within that time it was done.
         self._tell(lambda: self._seat.adjust(found - (wall + time.time_ns() // 1000) // 2))
-        self._until, self._has_lapsed = began + times.work_seconds, False
+        self._renewed_until, self._has_lapsed, self._was_silent = began + times.work_seconds, False, False
+        if self._pulse is not None:
+            self._pulse.until = self._until
         self._tell(lambda: self._seat.member.renewed(self._until), on_loop=False)
 
     async def _hear(self, connection: Connection, seconds: float) -> None:
@@ -185,6 +226,16 @@ class Lease:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._poke.wait(), seconds)
 
+    def _refuse_if_unresponsive(self) -> None:
+        silent = 0.0 if self._pulse is None else self._pulse.silent_seconds
+        if silent > self._seat.times.unresponsive_seconds:
+            raise Unresponsive(f"its event loop has not answered for {silent:.0f} s")
+
+    def _say_once(self, silent: Unresponsive) -> None:
+        if not self._was_silent:
+            self._was_silent = True
+            log.error("the lease of node %s is let go: %s", self._seat.node_id, silent)
+
     def _lose_lead(self) -> None:
         if self._is_leader:
             self._is_leader = False
@@ -204,8 +255,3 @@ class Lease:
         else:
             with contextlib.suppress(RuntimeError):  # The scheduler's loop has ended without us.
                 self._loop.call_soon_threadsafe(call)
-
-
-def boottime() -> float:
-    """As the guardians count: it goes on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
-from psycopg import errors
+from psycopg import errors, pq
 from psycopg.adapt import Buffer, Dumper, Loader
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.numeric import Int8Dumper
 
-from ..errors import AlreadyOpen, Refused, SchemaTooNew, StoreError, Unavailable
+from ..errors import AlreadyOpen, Away, Refused, SchemaTooNew, StoreError, Unavailable
 from . import text
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -114,6 +114,19 @@ class _Number(Loader):
 
 
 _living: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def reach(address: Address) -> None:
+    """Raises Away unless the server takes connections; whether it takes ours (user, password, database) is not asked.
+
+    By the protocol itself: what a refused connection says is in the server's language.
+    """
+    conninfo = make_conninfo(**{**_NETWORK, **address.parameters})
+    answer = pq.Ping(pq.PGconn.ping(conninfo.encode()))
+    if answer is pq.Ping.REJECT:
+        raise Away(f"the server of {address.place} takes no connections now: it starts, stops or recovers")
+    if answer is pq.Ping.NO_RESPONSE:
+        raise Away(f"the server of {address.place} does not answer: check that it runs and can be reached from here")
 
 
 def connect(address: Address, name: str, synchronous: str = "FULL") -> Connection:

@@ -8,9 +8,18 @@ from . import codec
 from .store import Row, Tx
 
 
-def begin(tx: Tx, run_id: str, job_id: str, now: Instant, session_id: str | None = None) -> None:
-    """The run of a queued job; without it the job cannot start."""
-    tx.put("runs.begin", run_id=run_id, job_id=job_id, now=now, session_id=session_id)
+def begin(
+    tx: Tx, run_id: str, job_id: str, now: Instant, session_id: str | None = None, is_inside: bool = False
+) -> None:
+    """Inserts the run of a queued job, without which the job cannot start; `is_inside`: in the scheduler's process."""
+    tx.put("runs.begin", run_id=run_id, job_id=job_id, now=now, session_id=session_id, is_inside=int(is_inside))
+
+
+def note_company(tx: Tx, node_id: str | None) -> None:
+    """Stores with each run inside a process that died how many others were inside it; what is stored stays."""
+    row = tx.row("runs.inside", node_id=node_id)
+    if row is not None and row[0] > 0:
+        tx.run("runs.note_company", node_id=node_id, beside=row[0] - 1)
 
 
 def finish(tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant) -> None:

@@ -42,7 +42,7 @@ select 1 from direct_executions where direct_id = :run_id and status = 'RUNNING'
 select jobs.job_id, jobs.chain_id, jobs.retry_of, jobs.office_id, jobs.lane_id, jobs.status, jobs.outcome, jobs.decision,
     jobs.retry_policy, runs.failure_kind, jobs.created_at, jobs.started_at, jobs.finished_at, jobs.scheduled_for,
     jobs.expires_at, jobs.unmet, jobs.is_due, jobs.is_turn, jobs.group_id, jobs.sequence, jobs.webhook is not null,
-    jobs.cancel_mode, runs.timeout_at, runs.run_id
+    jobs.cancel_mode, runs.timeout_at, runs.run_id, runs.beside
 from jobs left join runs on runs.job_id = jobs.job_id order by jobs.job_id;
 
 -- waits: which chains jobs still wait for

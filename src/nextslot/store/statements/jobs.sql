@@ -98,8 +98,8 @@ order by length(worker_id), worker_id limit :limit;
 select {jobs.columns} from jobs where job_id = :chain_id or (chain_id = :chain_id and retry_of is not null)
 order by created_at, job_id;
 
--- chain_links: (job_id, retry_of, failure_kind) of a whole chain
-select jobs.job_id, jobs.retry_of, runs.failure_kind from jobs left join runs on runs.job_id = jobs.job_id
+-- chain_links: (job_id, retry_of, failure_kind, beside) of a whole chain
+select jobs.job_id, jobs.retry_of, runs.failure_kind, runs.beside from jobs left join runs on runs.job_id = jobs.job_id
 where jobs.job_id = :chain_id or (jobs.chain_id = :chain_id and jobs.retry_of is not null);
 
 -- first_start: when the first job of a chain that ran began

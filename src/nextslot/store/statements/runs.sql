@@ -3,8 +3,8 @@ run_id, job_id, template_id, params_snapshot, status, started_at, timeout_at, fi
 failure_kind, reason, log_path, session_id, result
 
 -- begin: the run of a queued job, with its parameters as they are now
-insert into runs (run_id, job_id, template_id, params_snapshot, started_at, timeout_at, session_id)
-select :run_id, job_id, template_id, params, :now, :now + cast(timeout_seconds * 1000000 as bigint), :session_id
+insert into runs (run_id, job_id, template_id, params_snapshot, started_at, timeout_at, session_id, is_inside)
+select :run_id, job_id, template_id, params, :now, :now + cast(timeout_seconds * 1000000 as bigint), :session_id, :is_inside
 from jobs where job_id = :job_id and status = 'QUEUED';
 
 -- finish: a run ends, once: one that has ended is not touched
@@ -22,6 +22,17 @@ select {runs.columns} from runs where job_id = :job_id;
 -- repair: the run of a job that is RUNNING without one (4.5, first row); only under maintenance
 insert into runs (run_id, job_id, template_id, params_snapshot, started_at)
 select :run_id, job_id, template_id, params, started_at from jobs where job_id = :job_id;
+
+-- inside: how many works ran inside the process of a node, or of all; callers on the line count, whatever they ran
+select (select count(*) from jobs join runs on runs.job_id = jobs.job_id
+    where jobs.status = 'RUNNING' and jobs.finished_at is null and runs.status is null and runs.is_inside = 1
+        and (cast(:node_id as text) is null or (worker_id >= :node_id || '/slot-' and worker_id < :node_id || '/slot.')))
++ (select count(*) from direct_executions where status = 'RUNNING' and node_id = coalesce(:node_id, node_id));
+
+-- note_company: how many others were inside a process that died, for each run that was; once
+update runs set beside = :beside where status is null and is_inside = 1 and beside is null and job_id in (
+    select job_id from jobs where jobs.status = 'RUNNING' and finished_at is null and (cast(:node_id as text) is null
+        or (worker_id >= :node_id || '/slot-' and worker_id < :node_id || '/slot.')));
 
 -- next_timeout: when the time of the next unfinished run is up
 select min(timeout_at) from runs where status is null and timeout_at is not null and timeout_at > :now;

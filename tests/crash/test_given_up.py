@@ -1,0 +1,94 @@
+"""Handlers that take their server down, on real servers: one inside it is given up, one apart from it does no harm."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.crash.server import PATIENCE, Server, living, prepare
+
+LEAVE = """
+[job_types.leave]
+handler = "tests.nodes.blocking_jobs:leave"
+isolate = {isolate}
+retry_policy = {{ max_attempts = 5, base_delay_seconds = 0 }}
+[job_types.long]
+command = ["sleep", "600"]
+retry_policy = {{ max_attempts = 9 }}
+"""
+
+
+def test_a_handler_that_ends_its_server_does_so_twice_and_no_more(tmp_path: Path) -> None:
+    data = prepare(tmp_path, LEAVE.format(isolate="false"))
+    with living(data) as server:
+        submit(server.wait_until_ready(), "leave")
+        assert server.process.wait(PATIENCE) == 9
+    with living(data) as server:
+        server.wait_until_ready_or_dead()
+        assert server.process.wait(PATIENCE) == 9
+
+    with living(data) as server:
+        url = server.wait_until_ready()
+        jobs = found(url, "leave")
+        [run] = [one for one in runs(url) if "died twice" in one["error"]]
+
+    assert [(job["state"], job["permanently_failed"]) for job in jobs] == [("FAILED", False), ("FAILED", True)]
+    assert run["failure_kind"] == "crash"
+    assert "isolate = true" in run["error"]
+
+
+def test_an_isolated_handler_that_ends_its_process_harms_nothing_else(tmp_path: Path) -> None:
+    data = prepare(tmp_path, LEAVE.format(isolate="true"))
+    with living(data) as server:
+        url = server.wait_until_ready()
+        submit(url, "leave")
+        until(server, lambda: [job["permanently_failed"] for job in found(url, "leave")][-1:] == [True])
+
+        assert {run["failure_kind"] for run in runs(url)} == {"error"}
+        assert len(found(url, "leave")) == 6
+
+
+def test_a_command_is_retried_however_often_its_server_is_killed(tmp_path: Path) -> None:
+    data = prepare(tmp_path, LEAVE.format(isolate="false"))
+    for life in range(4):
+        with living(data) as server:
+            url = server.wait_until_ready()
+            if life == 0:
+                submit(url, "long")
+            until(server, partial(is_running, url))
+
+            assert len(found(url, "long")) == life + 1
+
+
+def is_running(url: str) -> bool:
+    return [job["state"] for job in found(url, "long")][-1:] == ["RUNNING"]
+
+
+def submit(url: str, job_type: str) -> None:
+    # It is started by the commit that stores it, and may be quicker than the answer.
+    with contextlib.suppress(httpx2.TransportError):
+        httpx2.post(f"{url}/api/jobs", json={"job_type": job_type}, timeout=60)
+
+
+def found(url: str, job_type: str) -> list[dict[str, Any]]:
+    """The oldest first."""
+    answer = httpx2.get(f"{url}/api/jobs", params={"job_type": job_type}, timeout=60).json()
+    return sorted(answer["items"], key=lambda job: str(job["created_at"]))
+
+
+def runs(url: str) -> list[dict[str, Any]]:
+    """Of every job of the type `leave`."""
+    jobs = found(url, "leave")
+    return [httpx2.get(f"{url}/api/jobs/{job['job_id']}", timeout=60).json()["run"] for job in jobs]
+
+
+def until(server: Server, is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < end, "it never came"
+        assert server.process.poll() is None, "the server ended"
+        time.sleep(0.05)
