@@ -166,7 +166,7 @@ def _is_ours(configuration: Configuration, file: Path) -> bool:
     """Whether it is the database of this directory, or what SQLite and the lock keep beside it."""
     path = sqlite_path(configuration.store_url)
     return path is not None and file.resolve() in {
-        Path(f"{path.resolve()}{suffix}") for suffix in ("", "-wal", "-shm", "-journal", ".lock", ".import")
+        Path(f"{path.resolve()}{suffix}") for suffix in ("", "-wal", "-shm", "-journal", ".lock", ".commits", ".import")
     }
 
 
