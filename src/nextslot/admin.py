@@ -12,6 +12,7 @@ from pathlib import Path
 from .chance import SystemChance
 from .clock import SystemClock
 from .config.loading import Configuration
+from .disk import DiskLimits, DiskSpace
 from .engine.audit import AuditLog
 from .engine.keys import KeyRing
 from .engine.retention import Keep, Purged, Retention
@@ -29,7 +30,7 @@ from .store.doctor import Finding
 from .store.move import Moved, Progress
 from .store.offline import Absent
 from .store.open import chores as chores_of
-from .store.open import load_export, open_store, sqlite_path, write_export
+from .store.open import directories, load_export, open_store, sqlite_path, write_export
 from .store.store import Tx
 
 __all__ = [
@@ -134,11 +135,18 @@ def migrate(configuration: Configuration) -> list[str]:
 def doctor(configuration: Configuration, repair: bool = False) -> Examined:
     """Whether what is stored is in order: it reads, also beside a running server, unless it is to repair counters."""
     database = _chores(configuration)
-    if not repair:
-        return Examined(tuple(database.examine()))
-    with _hint("while it runs, use: nextslot doctor, without --repair"):
-        repaired = database.repair()
-    return Examined(tuple(database.examine()), repaired)
+    repaired = 0
+    if repair:
+        with _hint("while it runs, use: nextslot doctor, without --repair"):
+            repaired = database.repair()
+    return Examined((*database.examine(), *_disk_findings(configuration)), repaired)
+
+
+def _disk_findings(configuration: Configuration) -> Iterator[Finding]:
+    limits = DiskLimits(configuration.settings.store.disk_warn_bytes, configuration.settings.store.disk_refuse_bytes)
+    space = DiskSpace(limits, directories(configuration.store_url, configuration.data), SystemClock().now)
+    if (warning := space.warning()) is not None:
+        yield Finding("disk", warning, f"free some space: below {limits.refuse_bytes:,} bytes no new work is taken")
 
 
 def backup(

@@ -50,7 +50,7 @@ class Life:
         if self.store is not None:
             raise NextslotError("this scheduler has been started already")
         machinery = self._machinery
-        store = self.store = self.open_store(machinery.close_transaction, refresh=self._refresh)
+        store = self.store = self.open_store(self._close_transaction, refresh=self._refresh)
         self._access.is_draining = False
         machinery.events.open()
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
@@ -69,6 +69,12 @@ class Life:
                 await self.stop(grace_seconds=0)
             raise
         return self.recovered
+
+    def _close_transaction(self, tx: Tx) -> None:
+        """Ends every writing transaction; starts no more jobs once the database file was found to be damaged."""
+        if self.store is not None and self.store.health.damage is not None:
+            self._machinery.dispatcher.stop()
+        self._machinery.close_transaction(tx)
 
     def _refresh(self, tx: Tx) -> None:
         """The beginning of a transaction that finds that another node has changed what is kept in memory here."""
@@ -90,18 +96,6 @@ class Life:
     async def process(self) -> None:
         """Looks at every office's queue and starts what may start."""
         await self._access.write(lambda tx: self._machinery.lanes.slate(tx).look_everywhere())
-
-    async def readiness(self) -> str | None:
-        """What keeps it from taking and running jobs, if anything does."""
-        if self._access.is_draining:
-            return "the scheduler is stopping: running work finishes, and no new jobs are taken"
-        if not self._access.is_open:
-            return "the scheduler is starting: it repairs what the last life left"
-        try:
-            await self._access.read(lambda tx: None)
-        except NextslotError as error:
-            return f"the store does not answer: {error}"
-        return None
 
     # It stops.
 
