@@ -172,6 +172,7 @@ class SqliteStore:
         connection = self._writer
         began = time.perf_counter()
         try:
+            self._acknowledged.begin()
             connection.execute("begin immediate")
             tx = SqliteTx(connection)
             answers = [attempt(tx, work) for work in works]
