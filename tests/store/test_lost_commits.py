@@ -115,10 +115,10 @@ def cut_log(data: Path) -> None:
 @pytest.mark.parametrize(
     ("lose", "says"),
     [
-        (remove_file, "is not there, and nextslot.db-wal and nextslot.db.commits beside it"),
-        (empty_file, "is empty, and nextslot.db-wal and nextslot.db.commits beside it"),
-        (remove_file_and_log, "is not there, and nextslot.db.commits beside it"),
-        (remove_file_and_record, "is not there, and nextslot.db-wal beside it"),
+        (remove_file, "is not there, but it had commits (see nextslot.db-wal and nextslot.db.commits)"),
+        (empty_file, "is empty, but it had commits (see nextslot.db-wal and nextslot.db.commits)"),
+        (remove_file_and_log, "is not there, but it had commits (see nextslot.db.commits)"),
+        (remove_file_and_record, "is not there, but it had commits (see nextslot.db-wal)"),
         (remove_log, "lacks commits that were acknowledged"),
         (cut_log, "lacks commits that were acknowledged"),
     ],

@@ -112,7 +112,7 @@ def refuse_if_removed(path: Path) -> None:
     if evidence and (evidence[0] == wal.name or _says_there_were_commits(path)):
         what = "is empty" if path.exists() else "is not there"
         raise LostCommits(
-            f"{path} {what}, and {' and '.join(evidence)} beside it says that it had commits. Put the file back, or "
+            f"{path} {what}, but it had commits (see {' and '.join(evidence)}). Put the file back, or "
             f"restore a backup: nextslot restore FILE. To start anew on purpose, delete {' and '.join(evidence)}"
         )
 
