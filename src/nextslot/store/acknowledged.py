@@ -14,7 +14,6 @@ has put on the disk, and a crash or a power cut leaves it at most older: an olde
 
 import contextlib
 import logging
-import mmap
 import os
 import zlib
 from pathlib import Path
@@ -57,7 +56,7 @@ class AcknowledgedCommits:
         self._synchronous = synchronous.encode()
         self._last = number_of(connection)
         self._changes = 0
-        self._record: mmap.mmap | None = None
+        self._file: int | None = None
 
     def begin(self) -> None:
         """Prepares for a transaction: what SQLite knows of the last inserted row outlives a rollback."""
@@ -82,21 +81,19 @@ class AcknowledgedCommits:
     def store(self, number: CommitNumber) -> None:
         """Records a commit that has returned. The commit is durable whatever becomes of its record.
 
-        The file is mapped into memory, as SQLite maps the index of its log: a write to it takes 33 µs after a sync,
-        for the journal of the file system, and this takes 14 (measured on ext4). The mapping outlives the process.
+        A mapped file would save 6 of 36 µs (measured in turns, each after a sync); but whoever truncates a mapped file
+        kills the process.
         """
         self._last = number
-        line = _line(number, self._synchronous)
-        if self._record is not None:
-            self._record[: len(line)] = line
-            return
-        with contextlib.suppress(OSError, ValueError):  # Without a record nothing is refused.
-            self._record = _mapped(self._path, line)
+        with contextlib.suppress(OSError):  # An older record refuses nothing.
+            if self._file is None:
+                self._file = _opened(self._path)
+            os.pwrite(self._file, _line(number, self._synchronous), 0)
 
     def close(self) -> None:
-        if self._record is not None:
-            self._record.close()
-            self._record = None
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
 
 def refuse_if_removed(path: Path) -> None:
@@ -201,16 +198,6 @@ def _has_content(file: Path) -> bool:
 
 def _opened(path: Path) -> int:
     return os.open(record_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def _mapped(path: Path, line: bytes) -> mmap.mmap:
-    """Writes the line before it maps it: a file that has its block on the disk cannot run out of space later."""
-    file = _opened(path)
-    try:
-        os.pwrite(file, line, 0)
-        return mmap.mmap(file, len(line))
-    finally:
-        os.close(file)
 
 
 def _line(number: CommitNumber, synchronous: bytes) -> bytes:
