@@ -13,6 +13,7 @@ from pathlib import Path
 from .chance import SystemChance
 from .clock import SystemClock
 from .config.loading import Configuration
+from .disk import DiskLimits, DiskSpace
 from .engine.audit import AuditLog
 from .engine.keys import KeyRing
 from .engine.repairs import Repairs
@@ -31,7 +32,7 @@ from .store.doctor import Finding, unstored_outcomes
 from .store.move import Moved, Progress
 from .store.offline import Absent
 from .store.open import chores as chores_of
-from .store.open import load_export, open_store, sqlite_path, write_export
+from .store.open import directories, load_export, open_store, sqlite_path, write_export
 from .store.open import reach as open_reach
 from .store.store import Closing, Tx
 
@@ -149,13 +150,14 @@ def migrate(configuration: Configuration) -> list[str]:
 def doctor(configuration: Configuration, repair: bool = False) -> Examined:
     """Whether what is stored is in order: it only reads, also beside a running server, unless it is to repair."""
     database = _chores(configuration)
-    if not repair:
-        return Examined(tuple(database.examine()))
-    online = "while it runs, use: nextslot doctor, without --repair"
-    with _hint(online):
-        repaired = database.repair()
-    retried = asyncio.run(_retry_unstored(configuration, online)) if database.ask(unstored_outcomes) else 0
-    return Examined(tuple(database.examine()), repaired, retried)
+    repaired = retried = 0
+    if repair:
+        online = "while it runs, use: nextslot doctor, without --repair"
+        with _hint(online):
+            repaired = database.repair()
+        if database.ask(unstored_outcomes):
+            retried = asyncio.run(_retry_unstored(configuration, online))
+    return Examined((*database.examine(), *_disk_findings(configuration)), repaired, retried)
 
 
 async def _retry_unstored(configuration: Configuration, online: str) -> int:
@@ -164,6 +166,13 @@ async def _retry_unstored(configuration: Configuration, online: str) -> int:
         while found := await access.store.write(repairs.retry_unstored):
             retried += found
     return retried
+
+
+def _disk_findings(configuration: Configuration) -> Iterator[Finding]:
+    limits = DiskLimits(configuration.settings.store.disk_warn_bytes, configuration.settings.store.disk_refuse_bytes)
+    space = DiskSpace(limits, directories(configuration.store_url, configuration.data), SystemClock().now)
+    if (warning := space.warning()) is not None:
+        yield Finding("disk", warning, f"free some space: below {limits.refuse_bytes:,} bytes no new work is taken")
 
 
 def backup(
@@ -191,7 +200,7 @@ def _is_ours(configuration: Configuration, file: Path) -> bool:
     """Whether it is the database of this directory, or what SQLite and the lock keep beside it."""
     path = sqlite_path(configuration.store_url)
     return path is not None and file.resolve() in {
-        Path(f"{path.resolve()}{suffix}") for suffix in ("", "-wal", "-shm", "-journal", ".lock", ".import")
+        Path(f"{path.resolve()}{suffix}") for suffix in ("", "-wal", "-shm", "-journal", ".lock", ".commits", ".import")
     }
 
 

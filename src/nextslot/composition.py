@@ -12,6 +12,7 @@ from . import logs, tracing
 from .clock import Clock
 from .config.loading import Configuration
 from .config.settings import Settings
+from .disk import DiskLimits
 from .engine.retention import Keep
 from .engine.webhooks import WebhookSettings
 from .faces.tuning import Tuned
@@ -97,6 +98,7 @@ def compose(configuration: Configuration, clock: Clock | None = None, **options:
         lease=LeaseTimes(unresponsive_seconds=settings.node.unresponsive_seconds),
         shutdown_grace_seconds=settings.server.shutdown_grace_seconds,
         synchronous=settings.store.synchronous,
+        disk=DiskLimits(settings.store.disk_warn_bytes, settings.store.disk_refuse_bytes),
         webhooks=_webhooks(settings),
     )
     scheduler.job_types.add_offered()

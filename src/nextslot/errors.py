@@ -118,6 +118,12 @@ class Draining(Unavailable):
     code = "draining"
 
 
+class DiskLow(Unavailable):
+    """The disk has too little room left for new work; what runs is still stored."""
+
+    code = "disk_low"
+
+
 class Fenced(Unavailable):
     """This node was taken for lost, so that its work is somebody else's now: what it wanted to store is not stored."""
 
@@ -140,6 +146,14 @@ class AlreadyOpen(StoreError):
 
 class Away(StoreError):
     """The server of the database does not answer, or takes no connections yet: trying again may help."""
+
+
+class Damaged(StoreError):
+    """The database file is damaged, or not a database."""
+
+
+class LostCommits(StoreError):
+    """The database lacks commits that were acknowledged."""
 
 
 class SchemaTooNew(StoreError):

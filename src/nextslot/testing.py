@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .clock import Alarm, Instant, LoopAlarm, SystemClock
+from .disk import DiskLimits
 from .engine.deliveries import Answer
 from .handlers.threads import InlineThreads
 from .scheduler import Scheduler
@@ -148,6 +149,8 @@ def scheduler(directory: Path | str, seed: int = 0, url: str | None = None, **op
         "threads": InlineThreads(),
         "sender": Mailbox(),
         "is_threaded": False,
+        # What a test does depends on no disk.
+        "disk": DiskLimits(warn_bytes=0, refuse_bytes=0),
         **options,
     }
     return Scheduler(url or f"sqlite:///{directory}/nextslot.db", **options)

@@ -10,6 +10,7 @@ import pytest
 from nextslot.api.app import Options
 from nextslot.api.guard import Admission
 from nextslot.api.problems import TITLES
+from nextslot.disk import DiskLimits
 
 from ..support import eventually
 from .support import Server, ServerThread, with_server
@@ -241,6 +242,35 @@ def test_a_store_that_does_not_answer_is_503_and_says_so_in_ready(tmp_path: Path
         assert health.status_code == 200
 
     with_server(tmp_path, main)
+
+
+def test_a_disk_that_is_nearly_full_is_503_for_new_work_and_a_warning_before_that(tmp_path: Path) -> None:
+    free = {"bytes": 10_000}
+    limits = DiskLimits(warn_bytes=5_000, refuse_bytes=1_000, free_bytes=lambda place: free["bytes"])
+
+    async def main(server: Server) -> None:
+        async def ready_with(free_bytes: int) -> httpx2.Response:
+            free["bytes"] = free_bytes
+            server.scheduler.disk._asked_at = None  # What was found holds for a second.
+            return await server.client.get("/ready")
+
+        enough, short = await ready_with(10_000), await ready_with(4_999)
+        taken = await server.client.post("/api/jobs", json={"job_type": "gate"})
+        low = await ready_with(999)
+        submitted = await server.client.post("/api/jobs", json={"job_type": "echo"})
+        many = await server.client.post("/api/jobs/batch", json={"jobs": [{"job_type": "echo"}]})
+        direct = await server.client.post("/api/direct/echo", json={})
+        cancelled = await server.client.post(f"/api/jobs/{taken.json()['job_id']}/cancel", json={"interrupt": True})
+        metrics = await server.client.get("/metrics")
+
+        assert enough.json() == {"status": "ready", "warnings": []}
+        assert short.json()["warnings"] == ["the disk of the data directory has 4,999 bytes left, less than 5,000"]
+        assert (taken.status_code, cancelled.status_code) == (201, 202)
+        assert problem(low) == problem(submitted) == problem(many) == problem(direct) == (503, "disk_low")
+        assert submitted.headers["retry-after"]
+        assert "nextslot_disk_free_bytes 999.0" in metrics.text
+
+    with_server(tmp_path, main, disk=limits)
 
 
 def test_every_code_has_a_title_for_people() -> None:

@@ -19,7 +19,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 @pytest.mark.sqlite_only("a file")
-@pytest.mark.parametrize("companion", ["", "-wal", "-shm", ".lock", ".import"])
+@pytest.mark.parametrize("companion", ["", "-wal", "-shm", ".lock", ".commits", ".import"])
 @pytest.mark.parametrize("command", ["backup", "export"])
 def test_a_database_is_never_written_over_by_its_own_copy(
     alone: Terminal, tmp_path: Path, command: str, companion: str
@@ -76,7 +76,11 @@ def test_a_database_and_its_copies_are_for_their_owner_only(alone: Terminal, tmp
         rights = {file.name: file.stat().st_mode & 0o777 for file in [*old.glob("nextslot.db*"), copy]}
     restored = alone("restore", str(copy), "--data", str(new))
 
-    files = ("nextslot.db", "nextslot.db-wal", "nextslot.db-shm") if databases.kind() == "sqlite" else ()
+    files = (
+        ("nextslot.db", "nextslot.db-wal", "nextslot.db-shm", "nextslot.db.commits")
+        if databases.kind() == "sqlite"
+        else ()
+    )
     assert (made.code, restored.code) == (0, 0)
     assert rights | {"nextslot.db.lock": 0o600} == dict.fromkeys((*files, "nextslot.db.lock", "copy.db"), 0o600)
     assert [file.stat().st_mode & 0o777 for file in new.glob("nextslot.db")] == [0o600] * len(files[:1])

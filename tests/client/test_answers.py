@@ -28,6 +28,7 @@ RAISED: list[NextslotError] = [
     errors.Unavailable("later"),
     errors.SlotBusy(3, "three are ahead"),
     errors.Draining("stopping"),
+    errors.DiskLow("full"),
     errors.CommitUnknown("perhaps"),
 ]
 

@@ -80,7 +80,7 @@ def test_a_log_with_a_torn_page_loses_that_commit_and_no_earlier_one(tmp_path: P
     found = stored(path)
 
     assert found == ids[:11]
-    assert offline.examine(path) == []
+    assert [one.check for one in offline.examine(path)] == ["commits"], "it was acknowledged"
 
 
 @pytest.fixture
@@ -108,12 +108,16 @@ def test_a_disk_that_is_full_refuses_new_work_and_loses_nothing_it_has_taken(sma
             with pytest.raises(Unavailable, match="did not take it"):
                 await fill(scheduler, taken)
             refused = stored_count(scheduler)
+            while_full = await scheduler.readiness()
             ballast.unlink()
             after = await scheduler.submit("work")
+            at_last = await scheduler.readiness()
             await scheduler.resume()
             ended = [await scheduler.wait(job_id) for job_id in (*taken, after.job_id)]
 
         assert await refused == len(taken)
+        assert "the database stores nothing" in (while_full or "")
+        assert at_last is None
         assert {one.state for one in ended} == {"COMPLETED"}
         assert offline.examine(small_disk / "nextslot.db") == []
 

@@ -8,8 +8,8 @@ from typing import Any
 import apsw
 import pytest
 
-from nextslot.errors import StoreError, Unavailable
-from nextslot.store import sqlite
+from nextslot.errors import Damaged, Unavailable
+from nextslot.store import soundness, sqlite
 from nextslot.store.sqlite import SqliteStore
 from tests.store.bench import (
     Bench,
@@ -20,7 +20,6 @@ from tests.store.bench import (
     run_with_a_store,
     say,
     together,
-    words,
 )
 
 # Durable.
@@ -161,18 +160,25 @@ def test_a_disk_that_fails_is_told_and_the_next_write_works(run: Run, disk: "Fai
 
 
 @pytest.mark.parametrize("way", ["read", "write"])
-def test_a_damaged_file_is_told(tmp_path: Path, way: str) -> None:
+def test_damage_that_is_met_while_it_runs_is_reported_and_kept_in_mind(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soundness, "CHECKED_AT_ONCE_BYTES", 0)
+
     async def main() -> None:
         before = Bench(tmp_path, threaded=False)
-        await before.store.write(lambda tx: [say(word, details="1" * 1000)(tx) for word in "abcdefgh"])
+        await before.store.write(say("a"))
         before.other.close()
         await before.store.close()
-        damage(tmp_path / "nextslot.db", "events")
-        store = SqliteStore(tmp_path / "nextslot.db", lambda tx: None)
+        damage(tmp_path / "nextslot.db", "nodes")
+        store = SqliteStore(tmp_path / "nextslot.db", lambda tx: None, threaded=False)
+        found_at_the_start = store.health.damage
 
-        with pytest.raises(StoreError, match="damaged"):
-            await getattr(store, way)(words)
+        with pytest.raises(Damaged, match="damaged"):
+            await getattr(store, way)(lambda tx: tx.rows("nodes.all"))
 
+        assert found_at_the_start is None
+        assert "restore a backup" in (store.health.damage or "")
         await store.close()
 
     asyncio.run(main())

@@ -72,6 +72,9 @@ class Exposition:
         about = {"version": product_version(), "node": self._scheduler.node, "python": platform.python_version()}
         yield InfoMetricFamily("nextslot", "What runs here.", about)
         yield GaugeMetricFamily("nextslot_ready", "1 while it takes and runs jobs.", int(is_ready))
+        if (free := self._scheduler.disk.free()) is not None:
+            about_space = "Free bytes where the database, logs and artifacts are, the least of them."
+            yield GaugeMetricFamily("nextslot_disk_free_bytes", about_space, free)
         if status is not None:
             yield from _facts(status, self._offices, self._limits)
         recovered = self._scheduler.recovered

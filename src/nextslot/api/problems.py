@@ -9,7 +9,18 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from ..errors import Conflict, Draining, Invalid, NextslotError, NotFound, Problem, SlotBusy, StoreError, Unavailable
+from ..errors import (
+    Conflict,
+    DiskLow,
+    Draining,
+    Invalid,
+    NextslotError,
+    NotFound,
+    Problem,
+    SlotBusy,
+    StoreError,
+    Unavailable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +53,7 @@ TITLES = {
     "unavailable": "Not available now",
     "slot_busy": "No slot in time",
     "draining": "Shutting down",
+    "disk_low": "Too little disk space",
     "commit_unknown": "It may or may not have been stored",
 }
 
@@ -103,7 +115,7 @@ def install(app: FastAPI) -> None:
 def of_error(error: NextslotError) -> Response:
     if isinstance(error, StoreError):
         log.error("the store: %s", error)
-    elif isinstance(error, Unavailable) and not isinstance(error, (Draining, SlotBusy)):
+    elif isinstance(error, Unavailable) and not isinstance(error, (Draining, DiskLow, SlotBusy)):
         # With a cause the database did not take it; without, we are starting, or it is away and that has been told.
         log.log(logging.ERROR if error.__cause__ else logging.WARNING, "not available: %s", error)
     elif _status(error) == 500:

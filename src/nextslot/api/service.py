@@ -32,6 +32,7 @@ class Health(schemas.Answer):
 
 class Ready(schemas.Answer):
     status: Literal["ready"]
+    warnings: list[str] = Field(description="What is not wrong yet: little disk space")
 
 
 class JobType(schemas.Answer):
@@ -105,12 +106,22 @@ async def health() -> Response:
 @service.get("/ready", response_model=Ready)
 @open_to_all
 async def ready(request: Request) -> Response:
-    """200: it takes and runs jobs. 503 while it recovers, drains, or its store does not answer."""
+    """200: it takes and runs jobs, and a write was stored within the last 30 seconds; else this writes one row.
+
+    503 while it recovers or drains, or its store does not answer, stores nothing, is damaged or has no disk space.
+    """
     scheduler: Scheduler = request.app.state.scheduler
     state = await scheduler.readiness()
     if state is None:
-        return answer({"status": "ready"})
-    return problem(503, "draining" if scheduler.is_draining else "unavailable", state)
+        warning = scheduler.disk.warning()
+        return answer({"status": "ready", "warnings": [] if warning is None else [warning]})
+    return problem(503, _code(scheduler), state)
+
+
+def _code(scheduler: Scheduler) -> str:
+    if scheduler.is_draining:
+        return "draining"
+    return "unavailable" if scheduler.disk.refusal() is None else "disk_low"
 
 
 @service.get("/api/job-types", response_model=JobTypes)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
+from ..disk import DiskLimits
 from ..policy import requests
 from ..policy.webhooks import secret_problem
 
@@ -96,6 +97,14 @@ class Store(Section):
     synchronous: Literal["FULL", "NORMAL"] = Field(
         default="FULL", description="`NORMAL` is faster, and a power cut may lose the last moment (SQLite)."
     )
+    disk_warn_bytes: int = Field(
+        default=DiskLimits().warn_bytes, ge=0,
+        description="Below so many free bytes for the database, logs or artifacts there is a warning; 0: never.",
+    )  # fmt: skip
+    disk_refuse_bytes: int = Field(
+        default=DiskLimits().refuse_bytes, ge=0,
+        description="Below so many, new work is refused with 503 `disk_low`; what runs is stored. 0: never.",
+    )  # fmt: skip
 
 
 class LimitsTable(Section):

@@ -1,5 +1,6 @@
 """Access: how a scheduler and its faces reach the store while it runs; who asked is written down with the change."""
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -26,13 +27,21 @@ def asked_by() -> str | None:
 
 
 class Access:
-    def __init__(self, clock: Clock, audit: AuditLog, tracer: Tracer | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        audit: AuditLog,
+        tracer: Tracer | None = None,
+        refuse_if_low: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`refuse_if_low` raises while the disk has no room for new work."""
         self.clock = clock
         self._tracer = tracer or Untraced()
         self.is_draining = False
         # What keeps the scheduler from starting, in a sentence for callers.
         self.obstacle: str | None = None
         self._audit = audit
+        self._refuse_if_low = refuse_if_low
         self._store: Store | None = None
 
     def open(self, store: Store) -> None:
@@ -63,7 +72,14 @@ class Access:
         """A write that brings new work in, which a scheduler that is stopping does not take."""
         if self.is_draining:
             raise Draining("the scheduler is stopping and takes no new jobs")
+        self.refuse_new_work()
         return await self.write(self._once(work), rows=rows)
+
+    def refuse_new_work(self) -> None:
+        """Raises if what is new could not be kept: the file is damaged, or the disk is nearly full."""
+        if self.store.health.damage is not None:
+            raise Unavailable(f"{self.store.health.damage}. Nothing new is taken until then")
+        self._refuse_if_low()
 
     def _once(self, work: Work[T]) -> Work[T]:
         request = once.get()

@@ -113,6 +113,7 @@ class Bulk:
         async for page in self._pages(wanted, wanted.states & {State.FAILED}, end):
             if self._access.is_draining:
                 raise Draining("the scheduler is stopping and takes no new jobs")
+            self._access.refuse_new_work()
             ids = [job.job_id for job in page if job.chain_id not in made]
             new = await self._step(
                 lambda tx, ids=ids: self._actions.retry(tx, ids, wanted, self._access.clock.now()),  # type: ignore[misc]

@@ -55,7 +55,7 @@ class Life:
         machinery = self._machinery
         runner = self._runner = self._new_runner()
         effects = machinery.interpreter(runner, self._waiters.chain_ended, self._cluster.registry.note_life)
-        store = self.store = self.open_store(machinery.close_transaction, effects=effects, refresh=self._refresh)
+        store = self.store = self.open_store(self._close_transaction, effects=effects, refresh=self._refresh)
         runner.open(store)
         self._access.is_draining = False
         machinery.events.open()
@@ -91,6 +91,12 @@ class Life:
             self._machinery.job_types.go_by(self._machinery.watchdog.pulse.fd)
             self._watching.callback(self._machinery.job_types.go_by, None)
 
+    def _close_transaction(self, tx: Tx) -> None:
+        """Ends every writing transaction; starts no more jobs once the database file was found to be damaged."""
+        if self.store is not None and self.store.health.damage is not None:
+            self._machinery.dispatcher.stop()
+        self._machinery.close_transaction(tx)
+
     def _refresh(self, tx: Tx) -> None:
         """The beginning of a transaction that finds that another node has changed what is kept in memory here."""
         self._machinery.webhooks.load(tx)
@@ -110,18 +116,6 @@ class Life:
     async def process(self) -> None:
         """Looks at every office's queue and starts what may start."""
         await self._access.write(lambda tx: self._machinery.lanes.slate(tx).look_everywhere())
-
-    async def readiness(self) -> str | None:
-        """What keeps it from taking and running jobs, if anything does."""
-        if self._access.is_draining:
-            return "the scheduler is stopping: running work finishes, and no new jobs are taken"
-        if not self._access.is_open:
-            return self._access.obstacle or "the scheduler is starting: it repairs what the last life left"
-        try:
-            await self._access.read(lambda tx: None)
-        except NextslotError as error:
-            return f"the store does not answer: {error}"
-        return None
 
     def wait_for(self, obstacle: str) -> None:
         """Says to callers, in place of an answer, what the start waits for."""

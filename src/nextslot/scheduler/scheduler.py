@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from .. import arguments
 from ..chance import Chance, SystemChance
 from ..clock import Clock, SharedClock, SystemClock
+from ..disk import DiskLimits, DiskSpace
 from ..engine.deliveries import Sender
 from ..engine.direct import Update
 from ..engine.dispatcher import STARVATION_AFTER_SECONDS
@@ -45,12 +46,13 @@ from ..policy.limits import ConcurrencyPolicy, Limits
 from ..store import direct, groups, jobs, runs
 from ..store.jobs import Place
 from ..store.membership import LeaseTimes
-from ..store.open import data_directory, is_shared, open_store
+from ..store.open import data_directory, directories, is_shared, open_store
 from ..tracing import Tracer, Untraced
 from .changes import JobChanges, checked
 from .language_models import use_language_models
 from .life import Life
 from .machinery import Given, Machinery, default_node
+from .readiness import Readiness
 from .waiting import Ended, Waiters
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ class Scheduler:
         starvation_after_seconds: float = STARVATION_AFTER_SECONDS,
         shutdown_grace_seconds: float | None = None,
         synchronous: str = "FULL",
+        disk: DiskLimits | None = None,
         webhooks: WebhookSettings | None = None,
         clock: Clock | None = None,
         chance: Chance | None = None,
@@ -106,9 +109,11 @@ class Scheduler:
             limits or Limits(),
             webhooks or WebhookSettings(),
             starvation_after_seconds,
-            Path(data) if data is not None else data_directory(url),
+            place := Path(data) if data is not None else data_directory(url),
         )
-        audit, access = machinery.audit, Access(self._clock, machinery.audit, self.tracer)
+        self.disk = DiskSpace(disk or DiskLimits(), directories(url, place), self._clock.now)
+        audit = machinery.audit
+        access = Access(self._clock, audit, self.tracer, self.disk.refuse_if_low)
         # The faces: verbs by subject.
         self.job_types = machinery.job_types
         self.files = Files(machinery.files, self.node)
@@ -135,9 +140,11 @@ class Scheduler:
             synchronous=synchronous,
             meters=self.meters,
             vitals=machinery.watchdog,
+            now=self._clock.now,
         )
         self.watchdog = machinery.watchdog
         self._life = Life(opening, machinery, access, cluster, self._waiters)
+        self._readiness = Readiness(access, self.disk, self.node)
         self.nodes = Nodes(access, cluster, audit)
         self.forecast = Forecasts(
             access,
@@ -213,7 +220,7 @@ class Scheduler:
 
     async def readiness(self) -> str | None:
         """Why it does not take and run jobs now; None if it does."""
-        return await self._life.readiness()
+        return await self._readiness.problem()
 
     def run(self) -> None:
         """Runs until SIGTERM or SIGINT, and then stops gracefully; a second signal interrupts what still runs.
@@ -362,7 +369,7 @@ class Scheduler:
         Cancelled while it waits, it gives its place up; while its work runs, the work is cancelled unless `detach`.
         """
         wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
-        self._refuse_while_draining()
+        self._refuse_unless_taking()
         return await self._direct.execute(self._access.store, wanted)
 
     async def stream_direct(
@@ -370,17 +377,18 @@ class Scheduler:
     ) -> AsyncGenerator[Update, None]:
         """As `run_direct`, but hears its place, progress and output as they come, and the result at the end."""
         wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
-        self._refuse_while_draining()
+        self._refuse_unless_taking()
         # Closed at once when the caller leaves, so that it hangs up then and not when the memory is cleaned.
         async with aclosing(self._direct.stream(self._access.store, wanted)) as updates:
             async for update in updates:
                 yield update
 
-    def _refuse_while_draining(self) -> None:
+    def _refuse_unless_taking(self) -> None:
         if self._access.is_draining:
             raise Draining("the scheduler is stopping and takes no direct requests")
         if self._dispatcher.is_held:
             raise Draining(f"node {self.node} is being drained and takes no direct requests: ask another node")
+        self._access.refuse_new_work()
 
     async def direct(self, direct_id: str) -> Direct:
         return arguments.found(

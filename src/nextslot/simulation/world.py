@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from .. import testing
+from ..disk import DiskLimits
 from ..errors import NextslotError, Refused
 from ..handlers.threads import InlineThreads
 from ..policy.limits import Limits
@@ -62,7 +63,14 @@ class SimulatedScheduler(Scheduler):
     """The real one, on a disk of ours."""
 
     def __init__(self, path: Path, disk: FaultyDisk, committed: Callable[[Tx], None], **options: Any) -> None:
-        super().__init__(f"sqlite:///{path}", data=path.parent, is_threaded=False, threads=InlineThreads(), **options)
+        super().__init__(
+            f"sqlite:///{path}",
+            data=path.parent,
+            is_threaded=False,
+            threads=InlineThreads(),
+            disk=DiskLimits(warn_bytes=0, refuse_bytes=0),
+            **options,
+        )
         self._path = path
         self._disk = disk
         self._committed = committed
@@ -70,7 +78,7 @@ class SimulatedScheduler(Scheduler):
         self.prepare: Callable[[FaultyStore], None] = lambda store: None
 
     def _open_store(self, closing: Closing, *, effects: Effects, refresh: Work[None]) -> Store:
-        store = FaultyStore(self._path, closing, effects, self._disk, self._committed)
+        store = FaultyStore(self._path, closing, effects, self._disk, self._committed, self._clock.now)
         self.prepare(store)
         return store
 

@@ -15,6 +15,7 @@ from typing import Any
 import apsw
 
 from .commits import Answer
+from .health import wall_clock
 from .sqlite import SqliteStore, SqliteTx, connect, migrate
 from .store import Closing, Effect, Effects, Tx, Work
 
@@ -94,7 +95,13 @@ class FaultyStore(SqliteStore):
     """A store on such a disk, which tells of every commit, and dies before or after the one that it is told."""
 
     def __init__(
-        self, path: Path, closing: Closing, effects: Effects, disk: FaultyDisk, committed: Callable[[Tx], None]
+        self,
+        path: Path,
+        closing: Closing,
+        effects: Effects,
+        disk: FaultyDisk,
+        committed: Callable[[Tx], None],
+        now: Callable[[], int] = wall_clock,
     ) -> None:
         self._disk = disk
         self._committed = committed
@@ -103,7 +110,7 @@ class FaultyStore(SqliteStore):
         self.dies_before_commit = True
         # The next commit takes so long; what is due meanwhile is late.
         self.delay = 0.0
-        super().__init__(path, self._close_or_die, effects=effects, threaded=False, vfs=disk.name)
+        super().__init__(path, self._close_or_die, effects=effects, threaded=False, vfs=disk.name, now=now)
         self._close_rightly = closing
 
     def transaction(self, works: list[Work[Any]]) -> tuple[list[Answer], list[Effect]]:
@@ -164,9 +171,10 @@ def _empty() -> bytes:
 
 
 def salvage(path: Path, target: Path) -> None:
-    """What a power cut leaves of a database: the file and its log as they are, and nothing of the shared memory."""
+    """What a power cut leaves of a database: the file, its log and the record of its commits as they are, and nothing
+    of the shared memory. The next life refuses the file if the record was ever ahead of it."""
     target.parent.mkdir(parents=True)
-    for suffix in ("", "-wal"):
+    for suffix in ("", "-wal", ".commits"):
         source = path.with_name(path.name + suffix)
         if source.exists():
             shutil.copyfile(source, target.with_name(target.name + suffix))

@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 
 from ..errors import Conflict, StoreError
-from . import exports, imports, move, offline
+from . import acknowledged, exports, imports, move, offline
 from .exports import Table
 from .move import Moved, Progress
 from .sqlite import ROWS_AT_ONCE, SqliteTx, connect, connect_reader, migrate, translated
@@ -114,6 +114,7 @@ class _Staging:
         if self._connection.pragma("journal_mode", "delete") != "delete":
             raise StoreError(f"somebody else has {self._part} open")
         self.close()
+        acknowledged.forget(self._path)  # The database that it is about has nothing in it.
         _remove(self._path)
         offline.put(self._part, self._path)
 

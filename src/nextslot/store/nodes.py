@@ -88,6 +88,11 @@ def offer(tx: Tx, node_id: str, life: int, job_types: list[str]) -> bool:
     return tx.run("nodes.job_types", node_id=node_id, life=life, job_types=codec.dumps(job_types)) == 1
 
 
+def touch(tx: Tx, node_id: str, now: Instant) -> None:
+    """Notes that a node was seen: the one row that a probe writes to find out whether the database stores anything."""
+    tx.run("nodes.touch", node_id=node_id, now=now)
+
+
 def lead(tx: Tx, node_id: str) -> None:
     tx.run("nodes.lead", node_id=node_id)
 

@@ -3,6 +3,7 @@
 Called by `admin`. What writes takes the scheduler's own lock; what reads sees the last commit.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import TypeVar
 import apsw
 
 from ..errors import SchemaTooNew, StoreError
-from . import doctor, text
+from . import acknowledged, doctor, text
 from .doctor import Finding
 from .sqlite import FileLock, SqliteTx, connect, connect_reader, migrate, refuse_affected_version, translated
 from .store import Work
@@ -40,6 +41,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _opened(path: Path, *, is_writing: bool = False) -> Iterator[apsw.Connection]:
+    acknowledged.refuse_if_removed(path.resolve())
     if not path.is_file():
         raise Absent(f"there is no database {path}")
     try:
@@ -85,10 +87,13 @@ def apply_migrations(path: Path) -> list[str]:
 
 def examine(path: Path) -> list[Finding]:
     """The file's own soundness, and then what is stored in it, as of one moment."""
+    recorded = acknowledged.read(path.resolve())  # Before the file: a scheduler that runs records after its commit.
     with _opened(path) as connection:
         damage = [*_damage(connection)]
         if damage:
             return damage
+        if lost := acknowledged.missing(recorded, acknowledged.number_of(connection)):
+            return [Finding("commits", f"the database {lost}", acknowledged.remedy(path))]
         if steps := _pending(connection):
             return [Finding("schema", f"the schema is older than this release: {', '.join(steps)}", "nextslot migrate")]
         connection.execute("begin")
@@ -166,13 +171,17 @@ def put_in_place(source: Path, path: Path) -> Path | None:
 
     A log that is left of the old file would be taken for the new one's, so it is emptied into its own file first.
     """
+    path = path.resolve()  # SQLite keeps the log beside the file itself, whatever link leads to it.
     part = path.with_name(path.name + ".part")
     with locked(path):
         part.unlink(missing_ok=True)
         try:
             with _opened(source) as connection:
+                number = acknowledged.number_of(connection)
                 _copy(connection, part)
-            kept = _put_aside(path) if path.exists() else None
+            kept = _put_aside(path) if any(one.exists() for one in (path, *_companions(path))) else None
+            # Before the file: whichever of the two is there after a crash, it does not lack what is recorded now.
+            acknowledged.reset(path, number)
             put(part, path)
         finally:
             part.unlink(missing_ok=True)
@@ -180,20 +189,31 @@ def put_in_place(source: Path, path: Path) -> Path | None:
 
 
 def _put_aside(path: Path) -> Path:
+    """Keeps a file with its log under another name; also a log whose file was removed, or is empty."""
     number = 1
-    while (kept := path.with_name(f"{path.name}.replaced-{number}")).exists():
+    kept = path.with_name(f"{path.name}.replaced-{number}")
+    while any(one.exists() for one in (kept, *_companions(kept))):
         number += 1
-    try:
-        with _opened(path, is_writing=True) as connection:
-            connection.pragma("wal_checkpoint(truncate)")
-    except StoreError:
-        pass  # It is damaged; then its log goes with it, for whoever wants to look into it.
-    os.link(path, kept)
-    for companion in COMPANIONS:
-        beside = path.with_name(path.name + companion)
+        kept = path.with_name(f"{path.name}.replaced-{number}")
+    if path.exists():
+        # SQLite would delete the log of an empty file.
+        if path.stat().st_size > 0:
+            _empty_log(path)
+        os.link(path, kept)
+    for companion, beside in zip(COMPANIONS, _companions(path), strict=True):
         if beside.exists():
             beside.rename(kept.with_name(kept.name + companion))
     return kept
+
+
+def _empty_log(path: Path) -> None:
+    # A damaged file keeps its log, for whoever wants to look into it.
+    with contextlib.suppress(StoreError), _opened(path, is_writing=True) as connection:
+        connection.pragma("wal_checkpoint(truncate)")
+
+
+def _companions(path: Path) -> list[Path]:
+    return [path.with_name(path.name + companion) for companion in COMPANIONS]
 
 
 def put(part: Path, target: Path) -> None:

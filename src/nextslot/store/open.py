@@ -1,7 +1,7 @@
 """Opens a store by its address: `sqlite:///file.db` (relative), `sqlite:////absolute/file.db`, `postgresql://…`."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
@@ -10,6 +10,7 @@ from ..errors import StoreError
 from ..meters import Meters
 from . import move_sqlite
 from .chores import Chores, SqliteChores
+from .health import wall_clock
 from .move import Moved, Progress
 from .sidecar import Vitals
 from .sqlite import SqliteStore
@@ -30,6 +31,7 @@ def open_store(
     synchronous: str,
     meters: Meters | None = None,
     vitals: Vitals | None = None,
+    now: Callable[[], int] = wall_clock,
 ) -> Store:
     """`node` and `refresh` are for a database that several nodes share; without a node it is had for itself alone."""
     if synchronous not in ("FULL", "NORMAL"):
@@ -49,13 +51,16 @@ def open_store(
             synchronous=synchronous,
             meters=meters,
             vitals=vitals,
+            now=now,
         )
     path = _path(url)
     if not path.parent.is_dir():
         raise StoreError(f"the directory of {path} does not exist: make it first")
     if path.is_dir():
         raise StoreError(f"{path} is a directory: name a file in it")
-    return SqliteStore(path, closing, effects=effects, threaded=threaded, synchronous=synchronous, meters=meters)
+    return SqliteStore(
+        path, closing, effects=effects, threaded=threaded, synchronous=synchronous, meters=meters, now=now
+    )
 
 
 def reach(url: str) -> None:
@@ -118,6 +123,13 @@ def is_shared(url: str) -> bool:
 def data_directory(url: str) -> Path:
     """Where logs and artifacts go unless another place is given: beside the database, or here if that is elsewhere."""
     return Path("nextslot-data") if url.startswith(_POSTGRES) else _path(url).parent
+
+
+def directories(url: str, data: Path) -> dict[str, Path]:
+    """Where disk space of this machine is needed, by names for people; PostgreSQL itself needs it elsewhere."""
+    path = sqlite_path(url)
+    own = {} if path is None else {"database": path.resolve().parent}
+    return {**own, "data directory": data}
 
 
 def sqlite_path(url: str) -> Path | None:

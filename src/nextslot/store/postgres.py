@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from ..errors import Away, CommitUnknown, Fenced, StoreError, Unavailable
 from ..meters import Meters, Unmeasured
 from . import text
 from .commits import Answer, GroupCommit, GroupFailed, TxMemory, WorkFailed, attempt_all
+from .health import Health, wall_clock
 from .membership import Seat
 from .postgres_lease import Lease
 from .postgres_session import Address, Connection, Session, connect, is_lost, may_be_repeated, reach, translated
@@ -276,9 +277,11 @@ class PostgresStore:
         synchronous: str = "FULL",
         meters: Meters | None = None,
         vitals: Vitals | None = None,
+        now: Callable[[], int] = wall_clock,
     ) -> None:
         """`refresh` reads again what the scheduler keeps in memory, when another node has changed it."""
         self._address = Address.of(url)
+        self.health = Health(now)
         self._closing = closing
         self._refresh = refresh
         # How often the settings had been changed when they were last read, and whether there were other nodes then.
@@ -476,6 +479,7 @@ class PostgresStore:
                 raise StoreError("the database undid a transaction instead of committing it")
             self._unsettled = None
             self._mark = transaction.mark
+            self.health.stored()
         except BaseException as error:
             if not is_lost(connection, error):
                 self._unsettled = None

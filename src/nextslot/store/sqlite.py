@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from pathlib import Path
@@ -18,12 +18,15 @@ from typing import Any, TypeVar
 
 import apsw
 
-from ..errors import AffectedDatabase, AlreadyOpen, Refused, SchemaTooNew, StoreError, Unavailable
+from ..errors import AffectedDatabase, AlreadyOpen, Damaged, Refused, SchemaTooNew, StoreError, Unavailable
 from ..meters import Meters, Unmeasured
-from . import text
+from . import acknowledged, soundness, text
+from .acknowledged import AcknowledgedCommits
 from .commits import GROUP_ROWS, Answer, GroupCommit, TxMemory, attempt_all
+from .health import Health, wall_clock
 from .membership import Seat
 from .reading import Readers
+from .soundness import BackgroundCheck
 from .store import Closing, Effect, Effects, NoEffects, Row, Work
 
 T = TypeVar("T")
@@ -91,6 +94,7 @@ class SqliteStore:
         synchronous: str = "FULL",
         meters: Meters | None = None,
         vfs: str | None = None,
+        now: Callable[[], int] = wall_clock,
     ) -> None:
         """`vfs` names another way to the disk than SQLite's own: one that fails when it is told to."""
         refuse_affected_version(apsw.sqlite_lib_version())
@@ -99,12 +103,11 @@ class SqliteStore:
         self._closing = closing
         self._threaded = threaded
         self._vfs = vfs
+        self.health = Health(now)
         self._lock = FileLock(path)
         try:
-            self._writer = connect(path, synchronous, vfs)
-            migrate(self._writer)
-            # A plain connection that checks no foreign keys can leave it on; from here on the rules hold.
-            self._writer.execute("delete from maintenance")
+            self._writer = connect_writer(path, synchronous, vfs)
+            self._acknowledged = AcknowledgedCommits(path, self._writer, synchronous)
         except BaseException as error:
             self._lock.release()
             raise translated(error) from error
@@ -116,6 +119,9 @@ class SqliteStore:
         self._readers = Readers(self._read, READERS, threaded, self._meters)
         self._reader = threading.local()
         self._open_readers: list[apsw.Connection] = []
+        self._check: BackgroundCheck | None = None
+        if threaded and soundness.is_large(path):
+            self._check = BackgroundCheck(connect_reader(path, vfs), self.health.found_damage)
 
     async def write(self, work: Work[T], /, *, rows: int = 1) -> T:
         return await self._commits.write(work, rows)
@@ -149,10 +155,13 @@ class SqliteStore:
         self._let_go()
 
     def _let_go(self) -> None:
+        if self._check is not None:
+            self._check.stop()
         self._thread.shutdown()
         self._readers.close()
         for connection in [*self._open_readers, self._writer]:
             connection.close()
+        self._acknowledged.close()
         self._lock.release()
 
     # How a group is committed.
@@ -168,11 +177,12 @@ class SqliteStore:
         connection = self._writer
         began = time.perf_counter()
         try:
+            self._acknowledged.begin()
             connection.execute("begin immediate")
             tx = SqliteTx(connection)
             answers = attempt_all(tx, works)
             self._closing(tx)
-            connection.execute("commit")
+            self._commit(connection)
         except BaseException:
             if connection.in_transaction:
                 connection.execute("rollback")
@@ -181,8 +191,24 @@ class SqliteStore:
             self._note_speed(time.perf_counter() - began)
         return answers, tx.effects
 
+    def _commit(self, connection: apsw.Connection) -> None:
+        number = self._acknowledged.next()
+        connection.execute("commit")
+        if number is not None:
+            self._acknowledged.store(number)
+            self.health.stored()
+
     def translated(self, error: BaseException) -> BaseException:
-        return translated(error)
+        """Translates an error of a write, and notes what it says about the file."""
+        ours = translated(error)
+        if isinstance(ours, (Unavailable, Damaged)) and ours is not error:
+            self.health.failed(str(ours))
+        self._note_damage(ours)
+        return ours
+
+    def _note_damage(self, error: BaseException) -> None:
+        if isinstance(error, Damaged):
+            self.health.found_damage(str(error))
 
     def _note_speed(self, seconds: float) -> None:
         """What matters is how long the event loop stands still, whatever was done in that time."""
@@ -202,7 +228,25 @@ class SqliteStore:
             finally:
                 connection.execute("rollback")
         except apsw.Error as error:
-            raise translated(error) from error
+            ours = translated(error)
+            self._note_damage(ours)
+            raise ours from error
+
+
+def connect_writer(path: Path, synchronous: str, vfs: str | None) -> apsw.Connection:
+    """Opens a database for its one scheduler: refuses one that lost commits or is damaged, and migrates its schema."""
+    acknowledged.refuse_if_removed(path)
+    connection = connect(path, synchronous, vfs)
+    try:
+        acknowledged.refuse_if_commits_are_missing(path, connection)
+        soundness.refuse_if_damaged(path, connection)
+        migrate(connection)
+        # A plain connection that checks no foreign keys can leave it on; from here on the rules hold.
+        connection.execute("delete from maintenance")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def connect(path: Path, synchronous: str, vfs: str | None = None) -> apsw.Connection:
@@ -273,7 +317,7 @@ def translated(error: BaseException) -> BaseException:
     elif isinstance(error, _UNAVAILABLE):
         ours = Unavailable(f"the database did not take it: {error}")
     elif isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
-        ours = StoreError(f"the database file is damaged, or not a database: {error}")
+        ours = Damaged(soundness.sentence(str(error)))
     elif isinstance(error, apsw.Error):
         ours = StoreError(f"the database failed: {error}")
     elif isinstance(error, StopIteration):

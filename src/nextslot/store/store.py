@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from .health import Health
 from .membership import Seat
 
 T = TypeVar("T")
@@ -99,6 +100,8 @@ class NoEffects:
 
 
 class Store(Protocol):
+    health: Health
+
     async def write(self, work: Work[T], /, *, rows: int = 1) -> T:
         """Runs `work` in a transaction, alone or with others. `rows` is its size, if it is large."""
 

@@ -53,6 +53,9 @@ update nodes set is_draining = :is_draining where node_id = :node_id and status 
 -- job_types: what a node can run has changed
 update nodes set job_types = :job_types where node_id = :node_id and life = :life and job_types <> :job_types;
 
+-- touch: a node was seen
+update nodes set renewed_at = :now where node_id = :node_id;
+
 -- lead: this node does for all what one must do
 update cluster set leader = :node_id where leader is distinct from :node_id;
 

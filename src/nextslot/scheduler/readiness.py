@@ -1,0 +1,60 @@
+"""Readiness: whether a scheduler takes and runs jobs now. `/ready`, `/api/status` and the metrics ask.
+
+A write that was stored in the last 30 seconds shows that the next can be, one that failed in the last five that it
+cannot. Otherwise the question itself writes one row, so an idle scheduler that nobody asks writes nothing.
+"""
+
+import asyncio
+
+from ..disk import DiskSpace
+from ..errors import NextslotError
+from ..faces.access import Access
+from ..store import nodes
+from ..store.store import Store
+
+# How long the row may take before it counts as not stored.
+PROBE_SECONDS = 5
+
+
+class Readiness:
+    def __init__(self, access: Access, disk: DiskSpace, node_id: str) -> None:
+        self._access = access
+        self._disk = disk
+        self._node_id = node_id
+        self._probe: asyncio.Task[None] | None = None
+
+    async def problem(self) -> str | None:
+        """Says what keeps the scheduler from taking and running jobs; None if nothing does."""
+        if self._access.is_draining:
+            return "the scheduler is stopping: running work finishes, and no new jobs are taken"
+        if not self._access.is_open:
+            return self._access.obstacle or "the scheduler is starting: it repairs what the last life left"
+        store = self._access.store
+        try:
+            await store.read(lambda tx: None)
+        except NextslotError as error:
+            return store.health.damage or f"the store does not answer: {error}"
+        if store.health.damage is not None:
+            return f"{store.health.damage}. No job is started until then"
+        return self._disk.refusal() or await self._not_storing(store)
+
+    async def _not_storing(self, store: Store) -> str | None:
+        health = store.health
+        if not health.has_stored() and health.failure() is None:
+            if self._probe is None:
+                self._probe = asyncio.create_task(self._write(store), name="nextslot-probe")
+            await asyncio.wait([self._probe], timeout=PROBE_SECONDS)
+        if health.has_stored():
+            return None
+        why = health.failure() or f"a row was not stored within {PROBE_SECONDS} seconds"
+        return f"the database stores nothing: {why}"
+
+    async def _write(self, store: Store) -> None:
+        """Writes one row, on behalf of all who ask meanwhile."""
+        try:
+            await store.write(lambda tx: nodes.touch(tx, self._node_id, self._access.clock.now()))
+            store.health.stored()
+        except NextslotError as error:
+            store.health.failed(str(error))
+        finally:
+            self._probe = None
