@@ -91,15 +91,15 @@ class Runner:
             await self._run_and_record(claim)
 
     async def _run_and_record(self, claim: Claim) -> None:
-        began = self._clock.now()
+        began = self._clock.monotonic()
         outcome = await self._execute(claim)
-        took = self._clock.now() - began
+        took = self._clock.monotonic() - began
         kind = "direct" if claim.is_direct else "job"
-        self._meters.ran(claim.job_type, kind, outcome.status, outcome.failure_kind, took / 1_000_000)
+        self._meters.ran(claim.job_type, kind, outcome.status, outcome.failure_kind, took)
         try:
             await self._record(claim, outcome)
             if outcome.status is RunStatus.COMPLETED:
-                self._completed(claim.job_type, took / 1_000_000)
+                self._completed(claim.job_type, took)
         except Exception as error:  # An outcome that the store refuses must not leave its job running for ever.
             log.exception("run %s: its outcome cannot be stored", claim.run_id)
             refused = f"its outcome could not be stored: {type(error).__name__}"

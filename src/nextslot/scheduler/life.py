@@ -24,9 +24,9 @@ STOP_GRACE_SECONDS = 10.0
 
 
 class OpenStore(Protocol):
-    """Opens the database, given what happens at the end of each transaction, and at the beginning of some."""
+    """Opens the database, given what happens at the end and at the beginning of each transaction, and of some."""
 
-    def __call__(self, closing: Closing, *, refresh: Work[None]) -> Store: ...
+    def __call__(self, closing: Closing, *, opening: Work[None], refresh: Work[None]) -> Store: ...
 
 
 class Life:
@@ -50,12 +50,15 @@ class Life:
         if self.store is not None:
             raise NextslotError("this scheduler has been started already")
         machinery = self._machinery
-        store = self.store = self.open_store(machinery.close_transaction, refresh=self._refresh)
+        store = self.store = self.open_store(
+            machinery.close_transaction, opening=machinery.open_transaction, refresh=self._refresh
+        )
         self._access.is_draining = False
         machinery.events.open()
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         runner = self._runner = self._new_runner(store)
         try:
+            await self._cluster.read_clock(store)
             await store.write(lambda tx: machinery.offices.install(tx, default_office(machinery.clock.now())))
             await store.write(machinery.webhooks.load)
             self.recovered = await self._cluster.start(store, runner)

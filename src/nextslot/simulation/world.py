@@ -69,8 +69,8 @@ class SimulatedScheduler(Scheduler):
         self._life.open_store = self._open_store
         self.prepare: Callable[[FaultyStore], None] = lambda store: None
 
-    def _open_store(self, closing: Closing, *, refresh: Work[None]) -> Store:
-        store = FaultyStore(self._path, closing, self._disk, self._committed)
+    def _open_store(self, closing: Closing, *, opening: Work[None], refresh: Work[None]) -> Store:
+        store = FaultyStore(self._path, closing, self._disk, self._committed, opening)
         self.prepare(store)
         return store
 

@@ -93,7 +93,14 @@ class _FaultyFile(apsw.VFSFile):
 class FaultyStore(SqliteStore):
     """A store on such a disk, which tells of every commit, and dies before or after the one that it is told."""
 
-    def __init__(self, path: Path, closing: Closing, disk: FaultyDisk, committed: Callable[[Tx], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        closing: Closing,
+        disk: FaultyDisk,
+        committed: Callable[[Tx], None],
+        opening: Work[None] = lambda tx: None,
+    ) -> None:
         self._disk = disk
         self._committed = committed
         # The power goes so many transactions from now: before the commit, or between it and what is to follow it.
@@ -101,7 +108,7 @@ class FaultyStore(SqliteStore):
         self.dies_before_commit = True
         # The next commit takes so long; what is due meanwhile is late.
         self.delay = 0.0
-        super().__init__(path, self._close_or_die, threaded=False, vfs=disk.name)
+        super().__init__(path, self._close_or_die, opening=opening, threaded=False, vfs=disk.name)
         self._close_rightly = closing
 
     def transaction(self, works: list[Work[Any]]) -> tuple[list[Answer], list[Call]]:

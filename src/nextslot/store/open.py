@@ -23,12 +23,16 @@ def open_store(
     closing: Closing,
     *,
     node: str | None = None,
+    opening: Work[None] = lambda tx: None,
     refresh: Work[None] = lambda tx: None,
     threaded: bool,
     synchronous: str,
     meters: Meters | None = None,
 ) -> Store:
-    """`node` and `refresh` are for a database that several nodes share; without a node it is had for itself alone."""
+    """`opening` runs first in each writing transaction, `closing` last.
+
+    `node` and `refresh` are for a database that several nodes share; without a node it is had for itself alone.
+    """
     if synchronous not in ("FULL", "NORMAL"):
         raise StoreError(
             "synchronous is FULL (durable when acknowledged) or NORMAL (a power cut may lose the last moment)"
@@ -37,14 +41,21 @@ def open_store(
         with _driver():
             from .postgres import PostgresStore
         return PostgresStore(
-            url, closing, node=node, refresh=refresh, threaded=threaded, synchronous=synchronous, meters=meters
+            url,
+            closing,
+            node=node,
+            opening=opening,
+            refresh=refresh,
+            threaded=threaded,
+            synchronous=synchronous,
+            meters=meters,
         )
     path = _path(url)
     if not path.parent.is_dir():
         raise StoreError(f"the directory of {path} does not exist: make it first")
     if path.is_dir():
         raise StoreError(f"{path} is a directory: name a file in it")
-    return SqliteStore(path, closing, threaded=threaded, synchronous=synchronous, meters=meters)
+    return SqliteStore(path, closing, opening=opening, threaded=threaded, synchronous=synchronous, meters=meters)
 
 
 @contextmanager

@@ -269,6 +269,7 @@ class PostgresStore:
         closing: Closing,
         *,
         node: str | None = None,
+        opening: Work[None] = lambda tx: None,
         refresh: Work[None] = lambda tx: None,
         threaded: bool = True,
         synchronous: str = "FULL",
@@ -276,6 +277,7 @@ class PostgresStore:
     ) -> None:
         """`refresh` reads again what the scheduler keeps in memory, when another node has changed it."""
         self._address = Address.of(url)
+        self._opening = opening
         self._closing = closing
         self._refresh = refresh
         # How often the settings had been changed when they were last read, and whether there were other nodes then.
@@ -410,6 +412,7 @@ class PostgresStore:
             tx = PostgresTx(connection)
             place = tx.begin(self._session.opening, self._foreseen(works))
             self._look_at(place, tx)
+            self._opening(tx)
             answers = [attempt(tx, work) for work in works]
             tx.hand_in()
             self._closing(tx)

@@ -86,6 +86,7 @@ class SqliteStore:
         path: Path,
         closing: Closing,
         *,
+        opening: Work[None] = lambda tx: None,
         threaded: bool = True,
         synchronous: str = "FULL",
         meters: Meters | None = None,
@@ -95,6 +96,7 @@ class SqliteStore:
         refuse_affected_version(apsw.sqlite_lib_version())
         # Whatever link or relative path leads to it, the file is one, and so is its lock.
         self._path = path = path.resolve()
+        self._opening = opening
         self._closing = closing
         self._threaded = threaded
         self._vfs = vfs
@@ -165,6 +167,7 @@ class SqliteStore:
         try:
             connection.execute("begin immediate")
             tx = SqliteTx(connection)
+            self._opening(tx)
             answers = [attempt(tx, work) for work in works]
             self._closing(tx)
             connection.execute("commit")

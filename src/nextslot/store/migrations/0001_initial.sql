@@ -452,7 +452,10 @@ rule run_identity before update of run_id, job_id, template_id, params_snapshot,
     refuse 'what a run is never changes (INV-002)'
     when new.run_id <> old.run_id or new.job_id <> old.job_id or new.template_id is distinct from old.template_id
         or new.params_snapshot <> old.params_snapshot or new.started_at <> old.started_at
-        or new.timeout_at is distinct from old.timeout_at;
+        -- Its deadline moves with the wall clock, while it runs (engine/clock_steps.py).
+        or (new.timeout_at is distinct from old.timeout_at
+            and (old.status is not null or old.timeout_at is null or new.timeout_at is null
+                or not exists (select 1 from maintenance)));
 
 rule run_written_once before update on runs
     refuse 'the outcome of a run is written once (INV-002)'
@@ -506,7 +509,10 @@ rule reservation_moves before update of status on reservations
 rule reservation_identity before update of reservation_id, office_id, reserved_at, reserved_by on reservations
     refuse 'what a reservation is never changes'
     when new.reservation_id <> old.reservation_id or new.office_id <> old.office_id
-        or new.reserved_at <> old.reserved_at or new.reserved_by <> old.reserved_by;
+        or new.reserved_by <> old.reserved_by
+        -- Its age counts, so its beginning moves with the wall clock (engine/clock_steps.py).
+        or (new.reserved_at <> old.reserved_at
+            and (old.status <> 'ACTIVE' or not exists (select 1 from maintenance)));
 
 rule reservation_kept before delete on reservations
     refuse 'a reservation is never deleted outside maintenance'

@@ -17,6 +17,8 @@ create table nodes (
     renewed_at {int} not null,
     lease_until {int},
     ended_at {int},
+    -- By how many microseconds the node's time is ahead of its monotonic clock: by this its due times are counted.
+    clock_offset {int},
     check ((status = 'live') = (ended_at is null))
 ) {table};
 
