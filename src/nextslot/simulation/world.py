@@ -389,6 +389,7 @@ class World:
             [
                 *store.look(lambda tx: list(oracles.unfinished(tx, now))),
                 *oracles.fired_twice(self._watch.events),
+                *oracles.timed_out_early(self._watch.events, self._witness.took),
                 *store.look(lambda tx: list(oracles.misretried(tx, self._watch.events))),
                 *store.look(lambda tx: list(oracles.unaccounted(tx, has_purged))),
                 *store.look(lambda tx: list(oracles.undelivered(tx, received, seen, has_purged))),
