@@ -156,6 +156,8 @@ class SystemClock:
     @property
     def has_stepped(self) -> bool:
         """Whether there was a step that `now` does not show yet."""
+        if abs(self._wall() - _microseconds(self.monotonic()) - self._offset) <= self.STEP_US:
+            return False
         return abs(self._measure() - self._offset) > self.STEP_US
 
     @property

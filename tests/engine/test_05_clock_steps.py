@@ -92,6 +92,23 @@ def test_a_timeout_lasts_its_seconds_though_others_write_meanwhile(tmp_path: Pat
     with_clock(tmp_path, main)
 
 
+def test_the_time_that_a_machine_sleeps_does_not_count(tmp_path: Path) -> None:
+    """The lid is closed twice: while it sleeps, the monotonic clock stands still and the wall clock goes on."""
+
+    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+        job = await scheduler.submit("work", {"seconds": 500}, timeout_seconds=600, stall_timeout_seconds=550)
+        for at in (60, 300):
+            await until(at)
+            clock.jump(8 * HOUR)
+        ended = await scheduler.wait(job.job_id)
+
+        assert ended.state == "COMPLETED"
+        assert seconds() == pytest.approx(500, abs=0.01)
+        assert ended.job.finished_at == BEGINNING.after(16 * HOUR + 500)
+
+    with_clock(tmp_path, main)
+
+
 @STEPS
 def test_a_stall_timeout_lasts_its_seconds(tmp_path: Path, step: float) -> None:
     async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
