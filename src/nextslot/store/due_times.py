@@ -15,21 +15,22 @@ def count_by(tx: Tx, node_id: str, clock_offset: int) -> None:
 
 def shift_own(tx: Tx, node_id: str, shift: int) -> None:
     """Moves the due times of what a node runs, and of the callers on its line."""
-    with_rules_suspended(tx, "due_times.shift_runs", node_id=node_id, shift=shift)
+    _with_rules_suspended(tx, "due_times.shift_runs", node_id=node_id, shift=shift)
     tx.run("due_times.shift_callers", node_id=node_id, shift=shift)
     tx.run("due_times.shift_reservations", node_id=node_id, shift=shift)
 
 
 def shift_common(tx: Tx, shift: int) -> None:
     """Moves the due times, and the ages that decide an order, which are no node's own."""
-    with_rules_suspended(tx, "due_times.shift_reservation_ages", shift=shift)
+    _with_rules_suspended(tx, "due_times.shift_reservation_ages", shift=shift)
     tx.run("due_times.shift_ages", shift=shift)
     tx.run("due_times.shift_retries", shift=shift)
     tx.run("due_times.shift_deliveries", shift=shift)
     tx.run("due_times.shift_probes", shift=shift)
 
 
-def with_rules_suspended(tx: Tx, statement: str, **values: object) -> None:
+def _with_rules_suspended(tx: Tx, statement: str, **values: object) -> None:
+    """Runs a statement that the rules of the database allow under maintenance only."""
     tx.run("maintenance.begin", reason="the wall clock has stepped")
     tx.run(statement, **values)
     tx.run("maintenance.end")
