@@ -19,11 +19,14 @@ _log = logging.getLogger(__name__)
 _log.setLevel(logging.WARNING)
 
 _JOB = "look at the clock"
+# How much later than APScheduler the loop looks whether it rang.
+BACKSTOP_SECONDS = 0.5
 
 
 class AlarmClock:
     def __init__(self, ring: Callable[[], None]) -> None:
         self._ring = ring
+        self._backstop: asyncio.TimerHandle | None = None
         self._scheduler = AsyncIOScheduler(
             event_loop=asyncio.get_running_loop(),
             timezone=UTC,
@@ -33,14 +36,36 @@ class AlarmClock:
         self._scheduler.start()
 
     def ring_after(self, seconds: float) -> None:
-        """Once, so many seconds from now, and not when it was told before. Late is better than never."""
+        """Rings once, so many seconds from now, in place of any earlier request. Late is better than never.
+
+        APScheduler compares the time with the wall clock, and would wait for another hour after a clock that was set
+        back by one. So the loop, which counts monotonic time, brings the job forward if it has not run by then.
+        """
+        self._stop_backstop()
         at = datetime.now(UTC) + timedelta(seconds=seconds)
         self._scheduler.add_job(
-            self._ring, DateTrigger(at), id=_JOB, replace_existing=True, misfire_grace_time=None, coalesce=True
+            self._rung, DateTrigger(at), id=_JOB, replace_existing=True, misfire_grace_time=None, coalesce=True
         )
+        loop = asyncio.get_running_loop()
+        self._backstop = loop.call_later(seconds + BACKSTOP_SECONDS, self._bring_forward)
 
     def close(self) -> None:
+        self._stop_backstop()
         self._scheduler.shutdown(wait=False)
+
+    def _rung(self) -> None:
+        self._stop_backstop()
+        self._ring()
+
+    def _bring_forward(self) -> None:
+        self._backstop = None
+        if self._scheduler.get_job(_JOB) is not None:
+            self._scheduler.modify_job(_JOB, next_run_time=datetime.now(UTC))
+
+    def _stop_backstop(self) -> None:
+        if self._backstop is not None:
+            self._backstop.cancel()
+            self._backstop = None
 
 
 class _OnTheLoop(BaseExecutor):  # type: ignore[misc]

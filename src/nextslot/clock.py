@@ -45,7 +45,18 @@ class Alarm(Protocol):
 
 
 class Clock(Protocol):
-    def now(self) -> Instant: ...
+    def now(self) -> Instant:
+        """Returns the wall time. A step of the wall clock shows here once `follow` has been called."""
+
+    def monotonic(self) -> float:
+        """Returns seconds since any beginning. No step changes them, and they stop while the machine sleeps."""
+
+    @property
+    def offset(self) -> int:
+        """Returns by how many microseconds `now` is ahead of `monotonic`. Nothing but `follow` changes it."""
+
+    def follow(self) -> None:
+        """Lets `now` follow a step of the wall clock, if there was one."""
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -55,18 +66,17 @@ class Clock(Protocol):
 class LoopAlarm:
     """An alarm on the running event loop.
 
-    The wait is worked out from the wall clock each time it is set, and is cut into pieces, so that a machine that
-    slept, or whose clock was set, is late by no more than one of them and never by the whole wait. A clock that is
-    found to have been set back rings too: what was planned by the wrong time has to be planned again.
+    The wait is worked out from the wall clock each time it is set, and is cut into pieces. At the end of each piece the
+    alarm compares the wall clock with the monotonic one, and rings if it finds a step: due times have to be worked out
+    again then.
     """
 
     LONGEST_WAIT = 3600.0
 
-    def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
+    def __init__(self, clock: "SystemClock", ring: Callable[[], None]) -> None:
         self._clock = clock
         self._ring = ring
         self._at: Instant | None = None
-        self._looked_at = Instant(0)
         self._handle: asyncio.TimerHandle | None = None
 
     def set(self, at: Instant | None) -> None:
@@ -74,14 +84,13 @@ class LoopAlarm:
         if at is None:
             self._stop()
         else:
-            self._looked_at = self._clock.now()
-            self._wait(min(max(0.0, (at - self._looked_at) / 1_000_000), self.LONGEST_WAIT))
+            self._wait(min(max(0.0, (at - self._clock.now()) / 1_000_000), self.LONGEST_WAIT))
 
     def _look(self) -> None:
-        at, now = self._at, self._clock.now()
+        at = self._at
         if at is None:
             return
-        if self._looked_at <= now < at:
+        if self._clock.now() < at and not self._clock.has_stepped:
             self.set(at)
         else:
             self._at = None
@@ -103,7 +112,7 @@ class SchedulerAlarm(LoopAlarm):
 
     LONGEST_WAIT = 60.0
 
-    def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
+    def __init__(self, clock: "SystemClock", ring: Callable[[], None]) -> None:
         super().__init__(clock, ring)
         self._alarm_clock: AlarmClock | None = None
 
@@ -122,10 +131,42 @@ class SchedulerAlarm(LoopAlarm):
 
 
 class SystemClock:
-    """The machine's wall clock and the running event loop's timers."""
+    """The machine's wall clock and monotonic clock, and the running event loop's timers.
+
+    A step is a change of the difference between the two clocks: somebody set the wall clock, or the machine slept.
+    `now` counts on by the monotonic clock until `follow` is called, so that all times that one transaction stores are
+    counted from the same beginning (`engine.clock_steps` calls it first in each transaction).
+    """
+
+    # A smaller difference is no step, and `now` shows it at once. Small differences that add up to this one are a step.
+    STEP_US = 1_000_000
+    # The two clocks are read again if the process stood still for longer than this between the readings.
+    PRECISION_SECONDS = 0.01
+
+    def __init__(self) -> None:
+        self._offset = self._measure()
 
     def now(self) -> Instant:
-        return Instant(time.time_ns() // 1000)
+        wall, expected = self._wall(), _microseconds(self.monotonic()) + self._offset
+        return Instant(wall if abs(wall - expected) <= self.STEP_US else expected)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether there was a step that `now` does not show yet."""
+        if abs(self._wall() - _microseconds(self.monotonic()) - self._offset) <= self.STEP_US:
+            return False
+        return abs(self._measure() - self._offset) > self.STEP_US
+
+    @property
+    def offset(self) -> int:
+        return self._offset
+
+    def follow(self) -> None:
+        if self.has_stepped:
+            self._offset = self._measure()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -133,20 +174,42 @@ class SystemClock:
     def alarm(self, ring: Callable[[], None]) -> Alarm:
         return SchedulerAlarm(self, ring)
 
+    def _wall(self) -> int:
+        """Reads the wall clock, in microseconds."""
+        return time.time_ns() // 1000
+
+    def _measure(self) -> int:
+        """Returns by how many microseconds the wall clock is ahead of the monotonic clock now."""
+        while True:
+            before, wall, after = self.monotonic(), self._wall(), self.monotonic()
+            if after - before <= self.PRECISION_SECONDS:
+                return wall - _microseconds(before)
+
 
 class SharedClock(SystemClock):
-    """The clock of a database that several machines share: each is put right by it, since their own may differ."""
+    """The clock of a database that several machines share, as this machine counts it on by its monotonic clock.
 
-    # What a network and a busy machine can be wrong by is left alone: a clock that jumps to and fro helps nobody.
+    The machine's own wall clock counts only until the server was first asked for its time.
+    """
+
+    # An answer that differs by less is what a network can be wrong by: a clock that jumps to and fro helps nobody.
     TOLERANCE_US = 100_000
 
     def __init__(self) -> None:
-        self._ahead = 0
+        self._server: int | None = None
+        super().__init__()
 
-    def now(self) -> Instant:
-        return Instant(super().now() + self._ahead)
+    def adjust(self, server: int, sent: float, received: float) -> None:
+        """Takes over the server's time, in microseconds, which it read between these two monotonic times."""
+        earliest, latest = server - _microseconds(received), server - _microseconds(sent)
+        known = self._server
+        # A slow answer says little: what it does not contradict stays as it is.
+        if known is None or not earliest - self.TOLERANCE_US <= known <= latest + self.TOLERANCE_US:
+            self._server = (earliest + latest) // 2
 
-    def adjust(self, ahead: int) -> None:
-        """By how many microseconds the database's clock is ahead of this machine's."""
-        if abs(ahead - self._ahead) > self.TOLERANCE_US:
-            self._ahead = ahead
+    def _wall(self) -> int:
+        return super()._wall() if self._server is None else self._server + _microseconds(self.monotonic())
+
+
+def _microseconds(seconds: float) -> int:
+    return round(seconds * 1_000_000)

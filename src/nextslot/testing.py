@@ -68,19 +68,27 @@ class _JumpingSelector(selectors.SelectSelector):
 
 
 class VirtualClock(SystemClock):
-    """The wall clock of a virtual loop; `jump` sets it forward or back, as people and time servers do."""
+    """The wall clock of a virtual loop, whose own time is the monotonic one.
+
+    `jump` sets the wall clock forward or back, as people and time servers do, and as a machine that sleeps does. Like
+    a real scheduler's clock, `now` shows it from the next transaction on.
+    """
 
     def __init__(self, beginning: Instant = BEGINNING) -> None:
         self._beginning = beginning
+        self._offset = int(beginning)
 
-    def now(self) -> Instant:
-        return self._beginning.after(asyncio.get_running_loop().time())
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
 
     def jump(self, seconds: float) -> None:
         self._beginning = self._beginning.after(seconds)
 
     def alarm(self, ring: Any) -> Alarm:
         return LoopAlarm(self, ring)
+
+    def _wall(self) -> int:
+        return self._beginning.after(self.monotonic())
 
 
 class SeededChance:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nextslot import RunContext, Scheduler
-from nextslot.clock import Alarm, Instant, LoopAlarm, SystemClock
+from nextslot.clock import Alarm, LoopAlarm, SystemClock
 
 
 def minute(count: int) -> float:
@@ -35,9 +35,14 @@ class FastClock(SystemClock):
         if not origin.exists():
             origin.write_text(str(time.time()))
         self._origin = float(origin.read_text())
+        self._began = (time.time() - self._origin) * speed - self.monotonic()
+        super().__init__()
 
-    def now(self) -> Instant:
-        return Instant(round((self._origin + (time.time() - self._origin) * self._speed) * 1_000_000))
+    def monotonic(self) -> float:
+        return time.monotonic() * self._speed
+
+    def _wall(self) -> int:
+        return round((self._origin + self._began + self.monotonic()) * 1_000_000)
 
     def alarm(self, ring: Callable[[], None]) -> Alarm:
         return _FastAlarm(self, ring, self._speed)

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple
 
-from nextslot.clock import Alarm, Instant, LoopAlarm, SystemClock
+from nextslot.clock import Alarm, LoopAlarm, SystemClock
 
 
 class Request(NamedTuple):
@@ -111,9 +111,13 @@ class MovedClock(SystemClock):
     def __init__(self) -> None:
         self._ahead = 0.0
         self._alarms: list[LoopAlarm] = []
+        super().__init__()
 
-    def now(self) -> Instant:
-        return super().now().after(self._ahead)
+    def monotonic(self) -> float:
+        return super().monotonic() + self._ahead
+
+    def _wall(self) -> int:
+        return super()._wall() + round(self._ahead * 1_000_000)
 
     def alarm(self, ring: Any) -> Alarm:
         self._alarms.append(LoopAlarm(self, ring))

@@ -5,8 +5,9 @@ Virtual time begins on Sunday, 15 November 2026, at 07:00 UTC.
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,12 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nextslot import Scheduler, representation, testing
-from nextslot.clock import Instant
+from nextslot.clock import Instant, LoopAlarm, SchedulerAlarm, SystemClock
 from nextslot.errors import Conflict, Invalid, NotFound
 from nextslot.model import Occurrence, Schedule, SkipReason
 from nextslot.policy import catch_up
 from nextslot.policy.cron import parse
-from tests.support import database, history, new_scheduler, with_scheduler
+from tests.support import database, history, new_scheduler, register_handlers, with_scheduler
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -370,12 +371,15 @@ def test_a_late_minute_is_on_time(tmp_path: Path) -> None:
 
 
 def with_clock(directory: Path, main: Callable[[Scheduler, testing.VirtualClock], Awaitable[None]]) -> None:
+    """With an alarm that looks at the clock once a minute, as in production."""
     clock = testing.VirtualClock()
 
     async def body(scheduler: Scheduler) -> None:
         await main(scheduler, clock)
 
-    with_scheduler(directory, body, clock=clock)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LoopAlarm, "LONGEST_WAIT", SchedulerAlarm.LONGEST_WAIT)
+        with_scheduler(directory, body, clock=clock)
 
 
 @pytest.mark.parametrize(("policy", "fate"), [("latest", "fired"), ("none", "missed")])
@@ -419,6 +423,80 @@ def test_a_clock_set_back_fires_nothing_twice_and_goes_on(tmp_path: Path) -> Non
         assert await told(scheduler, schedule) == fates
 
     with_clock(tmp_path, main)
+
+
+def test_after_a_clock_was_set_back_a_schedule_goes_on_after_the_last_instant_that_fired(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler, clock: testing.VirtualClock) -> None:
+        schedule = await new_schedule(scheduler, "*/10 * * * *")
+        await passes(25 * MINUTE)
+
+        clock.jump(-HOUR)
+        await passes(HOUR)
+        before = await told(scheduler, schedule)
+        assert (await fresh(scheduler, schedule)).next_trigger_at == at("07:30")
+        await passes(6 * MINUTE)
+
+        assert before == ["07:10 fired", "07:20 fired"]
+        assert await told(scheduler, schedule) == [*before, "07:30 fired"]
+
+    with_clock(tmp_path, main)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_has_not_fired_is_planned_by_the_corrected_clock(tmp_path: Path, is_restarted: bool) -> None:
+    """It was planned for tomorrow, since its time had passed by a clock that was an hour ahead."""
+
+    async def main(scheduler: Scheduler, clock: testing.VirtualClock) -> None:
+        schedule = await new_schedule(scheduler, "30 6 * * *")
+        await scheduler.schedules.change(schedule.schedule_id, name="renamed")
+        await passes(5 * MINUTE)
+        before = await fresh(scheduler, schedule)
+
+        clock.jump(-HOUR)
+        if is_restarted:
+            await testing.crash(scheduler)
+            scheduler = new_scheduler(tmp_path, seed=1, clock=clock)
+            await scheduler.start()
+        await passes(26 * MINUTE)
+
+        assert before.next_trigger_at == at("2026-11-16 06:30")
+        assert await told(scheduler, schedule) == ["06:30 fired"]
+        await scheduler.stop()
+
+    with_clock(tmp_path, main)
+
+
+def test_with_the_alarm_of_production_schedules_are_planned_again_when_the_clock_is_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real time, cut into much shorter pieces than minutes; APScheduler sees the clock that was set, too."""
+    monkeypatch.setattr(SchedulerAlarm, "LONGEST_WAIT", 0.02)
+    began, hours = time.monotonic(), [0]
+
+    class SetClock(SystemClock):
+        def _wall(self) -> int:
+            return testing.BEGINNING.after(self.monotonic() - began + hours[0] * HOUR)
+
+    class Set(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + timedelta(hours=hours[0])
+
+    async def main() -> Instant | None:
+        scheduler = Scheduler(f"sqlite:///{tmp_path}/nextslot.db", clock=SetClock())
+        register_handlers(scheduler)
+        async with scheduler:
+            schedule = await new_schedule(scheduler, "0 * * * *")
+            hours[0] = -1
+            for _ in range(3000):
+                if (await fresh(scheduler, schedule)).next_trigger_at != schedule.next_trigger_at:
+                    break
+                await asyncio.sleep(0.01)
+            return (await fresh(scheduler, schedule)).next_trigger_at
+
+    for module in ("apscheduler.schedulers.base", "nextslot.alarm_clock"):
+        monkeypatch.setattr(f"{module}.datetime", Set)
+    assert asyncio.run(main()) == at("07:00")
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])

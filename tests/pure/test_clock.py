@@ -2,13 +2,16 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nextslot import testing
-from nextslot.clock import Instant, LoopAlarm, SchedulerAlarm, SystemClock
+from nextslot.alarm_clock import AlarmClock
+from nextslot.clock import Instant, LoopAlarm, SchedulerAlarm, SharedClock, SystemClock
 from nextslot.engine.timer import Timer
 
 
@@ -96,19 +99,128 @@ def test_a_timer_that_was_stopped_does_not_ring_and_waits_for_nothing() -> None:
     assert testing.run(main()) == []
 
 
-@pytest.mark.parametrize("jump", [-1800, 1800, 7200])
-def test_an_alarm_follows_a_clock_that_is_set_within_an_hour(jump: float) -> None:
-    async def main() -> float:
+@pytest.mark.parametrize("jump", [-86400, -1800, -2, 2, 1800, 7200])
+def test_an_alarm_rings_at_its_next_look_when_the_clock_has_stepped(jump: float) -> None:
+    async def main() -> list[float]:
         rung: list[float] = []
-        clock = testing.VirtualClock()
-        due = clock.now().after(2.5 * 3600)
-        alarm = LoopAlarm(clock, lambda: rung.append((clock.now() - due) / 1e6))
-        alarm.set(due)
+        clock, loop = testing.VirtualClock(), asyncio.get_running_loop()
+        LoopAlarm(clock, lambda: rung.append(loop.time())).set(clock.now().after(5 * 3600))
         clock.jump(jump)
-        await asyncio.sleep(86400)
-        return rung[0]
+        await asyncio.sleep(2 * 86400)
+        return rung
 
-    assert 0 <= testing.run(main()) <= 3600
+    assert testing.run(main()) == [pytest.approx(3600)]
+
+
+@pytest.mark.parametrize("jump", [-3600, 3600])
+def test_a_clock_that_steps_counts_on_until_it_is_let_follow(jump: float) -> None:
+    async def main() -> None:
+        clock = testing.VirtualClock()
+        clock.jump(jump)
+        await asyncio.sleep(60)
+        before, has_stepped, offset = clock.now(), clock.has_stepped, clock.offset
+
+        clock.follow()
+
+        assert (before, has_stepped) == (testing.BEGINNING.after(60), True)
+        assert (clock.now(), clock.has_stepped) == (testing.BEGINNING.after(60 + jump), False)
+        assert clock.offset - offset == jump * 1_000_000
+
+    testing.run(main())
+
+
+def test_a_small_difference_is_no_step_and_is_shown_at_once() -> None:
+    async def main() -> None:
+        clock = testing.VirtualClock()
+        clock.jump(0.9)
+
+        assert (clock.now(), clock.has_stepped) == (testing.BEGINNING.after(0.9), False)
+
+    testing.run(main())
+
+
+def test_small_differences_that_add_up_are_a_step() -> None:
+    """A clock that drifts is not taken for one that steps at each look, and its drift does not add up unnoticed."""
+
+    async def main() -> list[int]:
+        clock = testing.VirtualClock()
+        offsets = [clock.offset]
+        for _ in range(100):
+            clock.jump(0.1)
+            clock.follow()
+            offsets.append(clock.offset)
+        return [later - earlier for earlier, later in pairwise(offsets) if later != earlier]
+
+    steps = testing.run(main())
+    assert steps == [1_100_000] * 9
+
+
+def test_a_process_that_stands_still_between_two_readings_sees_no_step() -> None:
+    """Stopped, or on a machine that is busy: the readings are taken again."""
+
+    class Stalled(SystemClock):
+        stalls = 0
+
+        def _wall(self) -> int:
+            wall = super()._wall()
+            if self.stalls:
+                self.stalls -= 1
+                self.ahead += 30.0
+            return wall
+
+        ahead = 0.0
+
+        def monotonic(self) -> float:
+            return super().monotonic() + self.ahead
+
+    clock = Stalled()
+    before = clock._measure()
+    clock.stalls = 3
+
+    assert clock._measure() == pytest.approx(before - 90_000_000, abs=20_000)
+
+
+def test_a_machine_whose_clock_is_wrong_counts_by_the_servers() -> None:
+    clock = WrongClock()
+
+    clock.adjust(testing.BEGINNING, sent=100.0, received=100.02)
+    clock.follow()
+
+    assert clock.now() == testing.BEGINNING.after(clock.monotonic() - 100.01)
+
+
+@pytest.mark.parametrize(
+    ("server", "sent", "received", "moved"),
+    [
+        (0.0, 100.0, 100.02, 0.0),
+        (0.09, 100.0, 100.0, 0.0),
+        (0.3, 100.0, 100.02, 0.3),
+        (-0.3, 100.0, 100.02, -0.3),
+        (3600.0, 100.0, 100.02, 3600.0),
+        (2.5, 100.0, 105.0, 0.0),
+        (30.0, 100.0, 105.0, 27.5),
+    ],
+    ids=["right", "within what a network does", "ahead", "behind", "it has stepped", "slow", "slow, and has stepped"],
+)
+def test_a_slow_answer_of_the_server_moves_the_clock_only_as_far_as_it_is_sure(
+    server: float, sent: float, received: float, moved: float
+) -> None:
+    clock = WrongClock()
+    clock.adjust(testing.BEGINNING, 100.0, 100.0)
+    clock.adjust(testing.BEGINNING.after(server), sent, received)
+    clock.follow()
+
+    assert (clock.now() - testing.BEGINNING.after(clock.monotonic() - 100)) / 1e6 == pytest.approx(moved, abs=0.02)
+
+
+class WrongClock(SharedClock):
+    """A machine whose wall clock is 437 s ahead, and that started a minute ago."""
+
+    def monotonic(self) -> float:
+        return 160.0
+
+    def _wall(self) -> int:
+        return super()._wall() + (437_000_000 if self._server is None else 0)
 
 
 def test_an_alarm_for_a_time_that_has_passed_rings_at_once() -> None:
@@ -120,18 +232,6 @@ def test_an_alarm_for_a_time_that_has_passed_rings_at_once() -> None:
         return rung
 
     assert testing.run(main()) == ["ring"]
-
-
-def test_an_alarm_rings_when_it_finds_that_the_clock_was_set_back() -> None:
-    async def main() -> list[float]:
-        rung: list[float] = []
-        clock, loop = testing.VirtualClock(), asyncio.get_running_loop()
-        LoopAlarm(clock, lambda: rung.append(loop.time())).set(clock.now().after(5 * 3600))
-        clock.jump(-86400)
-        await asyncio.sleep(2 * 86400)
-        return rung
-
-    assert testing.run(main()) == [pytest.approx(3600)]
 
 
 def test_DEC_003_the_alarm_of_production_is_one_job_of_APScheduler() -> None:
@@ -156,22 +256,49 @@ def test_DEC_003_the_alarm_of_production_is_one_job_of_APScheduler() -> None:
     assert asyncio.run(main()) == ([True, False], 1, True)
 
 
-def test_the_alarm_of_production_looks_at_the_clock_at_least_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut into much shorter pieces here: the clock is put forward, and a wait of an hour is over at the next look."""
+@pytest.mark.parametrize("ahead", [3600, -3600])
+def test_the_alarm_of_production_looks_at_the_clock_at_least_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    """Cut into much shorter pieces here: the clock is set, and a wait of an hour is over at the next look."""
     monkeypatch.setattr(SchedulerAlarm, "LONGEST_WAIT", SchedulerAlarm.LONGEST_WAIT / 3000)
 
     async def main() -> bool:
         rung = asyncio.Event()
         clock = SetClock()
         clock.alarm(rung.set).set(clock.now().after(3600))
-        clock.ahead = 3600
+        clock.ahead = ahead
         return bool(await asyncio.wait_for(rung.wait(), 15))
 
     assert asyncio.run(main())
 
 
 class SetClock(SystemClock):
-    ahead = 0.0
+    ahead = 0
 
-    def now(self) -> Instant:
-        return super().now().after(self.ahead)
+    def _wall(self) -> int:
+        return super()._wall() + self.ahead * 1_000_000
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_APScheduler_rings_in_time_though_the_wall_clock_is_set(monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
+    """It goes by the wall clock, and would wait for an hour more after one that was set back by an hour."""
+
+    class Set(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + timedelta(hours=hours)
+
+    async def main() -> bool:
+        rung = asyncio.Event()
+        alarm_clock = AlarmClock(rung.set)
+        alarm_clock.ring_after(0.05)
+        for module in (base, "nextslot.alarm_clock"):
+            monkeypatch.setattr(f"{module}.datetime", Set)
+        try:
+            return bool(await asyncio.wait_for(rung.wait(), 15))
+        finally:
+            alarm_clock.close()
+
+    base = "apscheduler.schedulers.base"
+    assert asyncio.run(main())

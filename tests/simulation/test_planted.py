@@ -1,8 +1,12 @@
 """The checkers are checked: each planted defect is found, and within how many seeds."""
 
+from unittest import mock
+
 import pytest
 
 from nextslot.simulation import world
+from nextslot.simulation.plan import Action
+from nextslot.store import due_times
 from tests.simulation.planted import DEFECTS, planted
 
 # The most seeds that any of them may take; docs/reliability.md has how many each took.
@@ -20,3 +24,22 @@ def test_a_planted_defect_is_found(defect: str) -> None:
                 return
 
     pytest.fail(f"{defect} was not found in {WITHIN} seeds")
+
+
+def test_a_timeout_that_ends_early_because_the_clock_was_set_is_found() -> None:
+    """Few seeds set the clock while something runs that has a timeout: this history does."""
+    hangs, by_an_hour = 11, 5
+    history = [
+        Action("submit", hangs, 5.0),
+        Action("clock_forward", by_an_hour, 0.0),
+        Action("submit", hangs, 200.0),
+        Action("submit", hangs, 5.0),
+        Action("clock_back", by_an_hour, 200.0),
+    ]
+
+    found = world.simulate(1, history).broken
+    with mock.patch.object(due_times, "shift_own"):
+        found_in_a_defect = world.simulate(1, history).broken
+
+    assert found == []
+    assert [one.law for one in found_in_a_defect] == ["a timeout lasts its seconds"]

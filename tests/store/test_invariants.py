@@ -1111,6 +1111,51 @@ def test_maintenance_left_on_by_a_plain_connection_ends_when_a_scheduler_opens_t
 # While a scheduler has it open.
 
 
+def test_INV_002_the_deadline_of_a_run_moves_in_maintenance_only_and_only_while_it_runs(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
+        bounded = await scheduler.submit("work", {"seconds": 10}, timeout_seconds=600)
+        endless = await scheduler.submit("work", {"seconds": 10})
+        ended = await scheduler.submit("skip", timeout_seconds=600)
+        await scheduler.wait(ended.job_id)
+        ids = {"bounded": bounded.job_id, "endless": endless.job_id, "ended": ended.job_id}
+        db, begun = Attacked(database(tmp_path), ids), ["insert into maintenance values ('the clock has stepped', 1)"]
+        move = "update runs set timeout_at = timeout_at + 1 where job_id = "
+        [(before,)] = db.run("select timeout_at from runs where job_id = :bounded")
+
+        db.refuses(RUN_IDENTITY, move + ":bounded")
+        for change in (
+            move + ":ended",
+            "update runs set timeout_at = null where job_id = :bounded",
+            "update runs set timeout_at = 7 where job_id = :endless",
+            "update runs set timeout_at = timeout_at + 1, started_at = started_at + 1 where job_id = :bounded",
+        ):
+            db.refuses_in_a_transaction(begun, RUN_IDENTITY, change)
+
+        for statement in ("begin", *begun, move + ":bounded", "delete from maintenance", "commit"):
+            db.run(statement)
+        assert db.run("select timeout_at from runs where job_id = :bounded") == [(before + 1,)]
+
+    with_scheduler(tmp_path, main)
+
+
+def test_5_5_the_age_of_a_reservation_moves_in_maintenance_only_and_only_while_it_is_held(db: Attacked) -> None:
+    begun = ["insert into maintenance values ('the clock has stepped', 1)"]
+    move, rule = "update reservations set reserved_at = reserved_at + 1", "what a reservation is never changes"
+    db.run(RESERVE, id="held", office="default")
+    db.run(RESERVE, id="released", office="elsewhere")
+    db.run("update reservations set status = 'RELEASED' where reservation_id = 'released'")
+
+    db.refuses(rule, move + " where reservation_id = 'held'")
+    db.refuses_in_a_transaction(begun, rule, move + ", reserved_by = 'another' where reservation_id = 'held'")
+    db.refuses_in_a_transaction(begun, rule, move + " where reservation_id = 'released'")
+
+    [(before,)] = db.run("select reserved_at from reservations where reservation_id = 'held'")
+    for statement in ("begin", *begun, move + " where status = 'ACTIVE'", "delete from maintenance", "commit"):
+        db.run(statement)
+    assert db.run("select reserved_at from reservations where reservation_id = 'held'") == [(before + 1,)]
+
+
 def test_the_rules_hold_beside_a_running_scheduler(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         job = await scheduler.submit("work", {"seconds": 10})

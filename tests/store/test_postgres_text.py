@@ -237,7 +237,7 @@ def test_every_rule_of_the_schema_is_a_trigger(empty: "psycopg.Connection[tuple[
 
     stored = empty.execute("select tgname from pg_trigger where not tgisinternal").fetchall()
 
-    assert sorted(row[0] for row in stored) == sorted(written)
+    assert sorted(row[0] for row in stored) == sorted(set(written))
 
 
 def test_text_is_compared_by_its_bytes_as_on_SQLite(empty: "psycopg.Connection[tuple[Any, ...]]") -> None:

@@ -15,6 +15,7 @@ from ..model import FailureKind
 from ..store import lanes, nodes
 from ..store.membership import LeaseTimes, Seat
 from ..store.store import Store, Tx
+from .clock_steps import ClockSteps
 from .deliveries import DeliveryWorker
 from .direct import DirectExecutionHandler
 from .dispatcher import Dispatcher
@@ -54,8 +55,9 @@ class Local:
     look_at_waiters: Callable[[], Awaitable[None]]
     # Tells the guardians of commands how long they may go on without hearing from us.
     renew: Callable[[float], None]
-    # By how many microseconds the database's clock is ahead of ours.
-    adjust: Callable[[int], None]
+    steps: ClockSteps
+    # Takes over the time of the database's clock, which was read between two monotonic times.
+    adjust: Callable[[int, float, float], None]
 
 
 class Cluster:
@@ -90,6 +92,17 @@ class Cluster:
 
     # Life.
 
+    async def read_clock(self, store: Store) -> None:
+        """Counts by the server's clock from here on: nothing is stored by a machine's clock that may be wrong."""
+        self._local.steps.end()
+        if store.is_shared:
+            self._local.adjust(*await store.read(self._server_time))
+            self._clock.follow()
+
+    def _server_time(self, tx: Tx) -> tuple[int, float, float]:
+        sent = self._clock.monotonic()
+        return nodes.time(tx, self._clock.now()), sent, self._clock.monotonic()
+
     async def start(self, store: Store, runner: Runner) -> Recovered:
         """Recovers what the last life of this node left (or of all, if it is the only one), and joins."""
         self._store, self._runner = store, runner
@@ -110,10 +123,15 @@ class Cluster:
     async def _join(self, store: Store) -> None:
         lease = self._times.lease_seconds if store.is_shared else None
         self._workers.forget()
-        life = await store.write(lambda tx: self._registry.join(tx, lease))
+        life = await store.write(lambda tx: self._begin_life(tx, lease))
         await self._look_at_nodes(store)
         seat = Seat(self._registry.node_id, life, self, self._times, self._local.adjust)
         store.join(seat)
+
+    def _begin_life(self, tx: Tx, lease_seconds: float | None) -> int:
+        life = self._registry.join(tx, lease_seconds)
+        self._local.steps.begin(tx, is_shared=lease_seconds is not None)
+        return life
 
     async def _wait_for_last_life(self, store: Store, node_id: str) -> None:
         """On another machine it may still be at work; on this one its processes are found and ended."""

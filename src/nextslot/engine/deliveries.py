@@ -106,6 +106,8 @@ class _Result(NamedTuple):
     endpoint: _Endpoint
     delivery: Delivery
     attempt: Attempt
+    # The clock's offset when it began: the wall clock may step before this is stored.
+    clock_offset: int
     # What else this attempt speaks for: nothing, what goes to the same URL, or to the same origin.
     speaks_for: str | None
     but: frozenset[str]
@@ -203,6 +205,12 @@ class DeliveryWorker:
         for endpoint in list(self._endpoints.values()):
             self._pump(endpoint)
 
+    def shift(self, microseconds: int) -> None:
+        """Moves what is kept in memory of when something is due, after the stored times were moved by as much."""
+        for endpoint in self._endpoints.values():
+            if endpoint.next_due is not None:
+                endpoint.next_due = Instant(endpoint.next_due + microseconds)
+
     def _endpoint(self, origin: str) -> _Endpoint:
         return self._endpoints.setdefault(origin, _Endpoint(origin))
 
@@ -257,32 +265,33 @@ class DeliveryWorker:
     # One attempt.
 
     async def _attempt(self, endpoint: _Endpoint, delivery: Delivery) -> None:
-        began = self._clock.now()
+        began, since, clock_offset = self._clock.now(), self._clock.monotonic(), self._clock.offset
         is_probe = endpoint.is_tripped
         try:
             answer = await self._send(delivery, began)
         finally:
             endpoint.in_flight -= 1
             self._in_flight -= 1
+        took = self._clock.monotonic() - since
         if answer is not _UNSIGNED:
             endpoint.answered(answer)
-            self._meters.attempted(answer.status_code, (self._clock.now() - began) / 1_000_000)
-        ended = self._clock.now()
+            self._meters.attempted(answer.status_code, took)
         attempt = Attempt(
             number=delivery.tries + 1,
             attempted_at=began,
-            duration_seconds=max(0.0, (ended - began) / 1_000_000),
+            duration_seconds=took,
             status_code=answer.status_code,
             error=answer.error,
             answer=answer.text,
-            retry_after_seconds=policy.retry_after(answer.status_code or 0, answer.retry_after, ended),
+            retry_after_seconds=policy.retry_after(answer.status_code or 0, answer.retry_after, self._clock.now()),
         )
         speaks_for = None
         if endpoint.is_tripped:
             self._put_back(endpoint)
             if is_probe:
                 speaks_for = "origin" if answer.is_unreachable else "url"
-        self._results.append(_Result(endpoint, delivery, attempt, speaks_for, frozenset(endpoint.taken)))
+        taken = frozenset(endpoint.taken)
+        self._results.append(_Result(endpoint, delivery, attempt, clock_offset, speaks_for, taken))
         self._record_soon()
         self._go_on(endpoint)
 
@@ -353,15 +362,16 @@ class DeliveryWorker:
         """Stores every attempt and what follows it; when the next of each is due."""
         upcoming = []
         for one in batch:
-            at = self._settle(tx, one.delivery, one.attempt)
+            moved = self._clock.offset - one.clock_offset
+            ended = Instant(one.attempt.attempted_at.after(one.attempt.duration_seconds) + moved)
+            at = self._settle(tx, one.delivery, one.attempt, ended)
             if one.speaks_for is not None:
-                others = self._share(tx, one)
+                others = self._share(tx, one, ended)
                 at = min((other for other in (at, *others) if other is not None), default=None)
             upcoming.append(at)
         return upcoming
 
-    def _settle(self, tx: Tx, delivery: Delivery, attempt: Attempt) -> Instant | None:
-        ended = attempt.attempted_at.after(attempt.duration_seconds)
+    def _settle(self, tx: Tx, delivery: Delivery, attempt: Attempt, ended: Instant) -> Instant | None:
         following: Next = policy.after(attempt, delivery.tries + 1, ended)
         deliveries.add_attempt(tx, delivery.delivery_id, attempt)
         if not deliveries.settle(tx, delivery.delivery_id, delivery.tries + 1, following, ended):
@@ -375,12 +385,12 @@ class DeliveryWorker:
                     self._service.gone(tx, signer, ended)
         return following.at
 
-    def _share(self, tx: Tx, result: _Result) -> list[Instant | None]:
+    def _share(self, tx: Tx, result: _Result, ended: Instant) -> list[Instant | None]:
         """An endpoint that is taken for dead was asked once, for everything that was due there when it was asked."""
         attempt = replace(result.attempt, error=f"not sent, another delivery there was tried: {result.attempt.error}")
-        due = deliveries.due(tx, result.endpoint.origin, attempt.attempted_at, SHARED)
+        due = deliveries.due(tx, result.endpoint.origin, ended.after(-attempt.duration_seconds), SHARED)
         return [
-            self._settle(tx, other, attempt)
+            self._settle(tx, other, attempt, ended)
             for other in due
             if other.delivery_id not in result.but
             and (result.speaks_for == "origin" or other.url == result.delivery.url)

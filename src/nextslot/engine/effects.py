@@ -84,10 +84,11 @@ class SettingsChanged(NamedTuple):
     settings: Any  # `faces.tuning.Tuned`, which stands above the engine.
 
 
-class SchedulesPlanned(NamedTuple):
-    """Schedules were planned by this time."""
+class ClockCounted(NamedTuple):
+    """The clock offset that this node's stored due times are counted by."""
 
-    now: Instant
+    offset: int
+    is_shared: bool
 
 
 class NodeJoined(NamedTuple):
@@ -174,6 +175,12 @@ class DirectEnded(NamedTuple):
     ahead: int = 0
 
 
+class ClockStepped(NamedTuple):
+    """The wall clock has stepped by so many microseconds, and stored due times were moved by as much."""
+
+    shift: int
+
+
 Update = (
     SlotsChanged
     | LanesLearned
@@ -181,7 +188,7 @@ Update = (
     | SubscribersChanged
     | WebhooksConfigured
     | SettingsChanged
-    | SchedulesPlanned
+    | ClockCounted
     | NodeJoined
     | RequestsLinked
     | DueBy
@@ -200,6 +207,7 @@ Action = (
     | DirectStarted
     | DirectMoved
     | DirectEnded
+    | ClockStepped
 )
 
 # Takes the fields of the effect, in their order.

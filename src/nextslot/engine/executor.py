@@ -104,14 +104,14 @@ class Executor:
         """Somebody who notices when a run has been silent for too long, if that matters to it."""
         if claim.stall_timeout_seconds is None:
             return None
-        run.now, run.last_active = self._clock.now, self._clock.now()
+        run.now, run.last_active = self._clock.monotonic, self._clock.monotonic()
         return asyncio.get_running_loop().create_task(
             self._notice_stall(claim.run_id, claim.stall_timeout_seconds, run)
         )
 
     async def _notice_stall(self, run_id: str, seconds: float, run: RunContext) -> None:
         while True:
-            left = seconds - (self._clock.now() - run.last_active) / 1_000_000
+            left = seconds - (self._clock.monotonic() - run.last_active)
             if left <= 0:
                 active = self._active.get(run_id)
                 if active is not None and active.told is None:

@@ -339,6 +339,16 @@ class _Clock:
     def now(self) -> Instant:
         return self.time
 
+    def monotonic(self) -> float:
+        return self.time / 1_000_000
+
+    @property
+    def offset(self) -> int:
+        return 0
+
+    def follow(self) -> None:
+        """Nobody sets this clock but the replay."""
+
     async def sleep(self, seconds: float) -> None:
         raise AssertionError("a replay waits for nobody")
 

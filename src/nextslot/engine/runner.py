@@ -109,9 +109,9 @@ class Runner:
             await self._run_and_record(claim)
 
     async def _run_and_record(self, claim: Claim) -> None:
-        began = self._clock.now()
+        began = self._clock.monotonic()
         outcome = await self._execute(claim)
-        seconds = (self._clock.now() - began) / 1_000_000
+        seconds = self._clock.monotonic() - began
         kind = "direct" if claim.is_direct else "job"
         self._meters.ran(claim.job_type, kind, outcome.status, outcome.failure_kind, seconds)
         await self._record(claim, outcome, seconds)

@@ -95,7 +95,6 @@ class ScheduleSettings:
         plan = cron.parse(schedule.cron_expression, schedule.timezone)
         upcoming = plan.after(accounted) if schedule.enabled else None
         self._timer.note(tx, upcoming)
-        self._trigger.note_time(tx, now)
         return replace(schedule, accounted_until=accounted, next_trigger_at=upcoming)
 
     def _changed(self, tx: Tx, before: Schedule, fields: Mapping[str, Any], now: Instant) -> Schedule:

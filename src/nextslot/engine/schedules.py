@@ -20,7 +20,6 @@ from ..policy.templates import of_schedule
 from ..store import occurrences, schedules, templates
 from ..store.schedules import Progress
 from ..store.store import Store, Tx
-from .effects import SchedulesPlanned
 from .intake import Intake
 from .kit import Kit
 
@@ -53,16 +52,11 @@ class ScheduleTrigger:
         self._events = kit.events
         self._intake = intake
         self._webhooks = kit.webhooks
-        # The latest time that was seen: before it, the clock has been set back.
-        self._latest = Instant(0)
 
     # What is due.
 
     def do_due(self, tx: Tx, now: Instant, limit: int = BATCH) -> tuple[bool, Instant | None]:
         """Fires what has come: whether that was all, and when the next is due."""
-        if now < self._latest.after(-1):
-            self._replan_all(tx, now)
-        self.note_time(tx, now)
         due = schedules.due(tx, now, limit)
         done = self._fire(tx, due, now) if due else _Batch()
         handled = len(done.advanced) + len(done.unreadable)
@@ -125,8 +119,8 @@ class ScheduleTrigger:
         now = self._clock.now()
         return self._fire(tx, schedules.due(tx, now, BATCH), now).count
 
-    def _replan_all(self, tx: Tx, now: Instant) -> None:
-        log.warning("the clock was set back from %s to %s: schedules are planned again", self._latest, now)
+    def plan_again(self, tx: Tx) -> None:
+        """Works out the next instant of every schedule, after the clock was set back: none fires a second time."""
         after: str | None = ""
         while after is not None:
             after = self._replan(tx, after)
@@ -147,14 +141,6 @@ class ScheduleTrigger:
                 changed.append(Progress(schedule.schedule_id, schedule.last_triggered_at, accounted, upcoming))
         schedules.advance(tx, changed)
         return page[-1].schedule_id if page else None
-
-    def note_time(self, tx: Tx, now: Instant) -> None:
-        """Something was planned by this time: if it is earlier the next time we look, it has to be planned again."""
-        tx.cause(SchedulesPlanned(now))
-
-    def planned(self, now: Instant) -> None:
-        """Follows a commit."""
-        self._latest = now
 
     # Firing.
 

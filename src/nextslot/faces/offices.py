@@ -127,11 +127,10 @@ class Offices:
     ) -> "tuple[list_[OfficeJob], bool]":
         """As `submit`, but says whether they are new or were there already."""
         wanted = new_jobs(office_id, jobs, task_id, created_by)
-        now = self._access.clock.now()
 
         def work(tx: Tx) -> tuple[list_[OfficeJob], bool]:
             get_office(tx, office_id)
-            return self._jobs.submit(tx, wanted, now, idempotency_key)
+            return self._jobs.submit(tx, wanted, self._access.clock.now(), idempotency_key)
 
         return await self._access.create(work, rows=max(len(wanted), 1))
 

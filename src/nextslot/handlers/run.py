@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..clock import Instant
 from ..model import FailureKind
 from .files import RunFiles, RunLog
 
@@ -60,8 +59,8 @@ class RunContext:
         self.log_cap: int | None = None
         # Who hears what this run does as it does it, and when it last did something; set where that matters.
         self.listen: Listener | None = None
-        self.now: Callable[[], Instant] | None = None
-        self.last_active = Instant(0)
+        self.now: Callable[[], float] | None = None
+        self.last_active = 0.0
         self._files = files
         self._is_stopped = False
         self._stop: threading.Event | None = None

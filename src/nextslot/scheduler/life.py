@@ -25,10 +25,10 @@ STOP_GRACE_SECONDS = 10.0
 
 
 class OpenStore(Protocol):
-    """Opens the database, given what happens at the end of each transaction, what commits cause, and what a
+    """Opens the database, given what happens first and last in each transaction, what commits cause, and what a
     transaction does first when another node has changed something."""
 
-    def __call__(self, closing: Closing, *, effects: Effects, refresh: Work[None]) -> Store: ...
+    def __call__(self, closing: Closing, *, effects: Effects, opening: Work[None], refresh: Work[None]) -> Store: ...
 
 
 class Life:
@@ -55,13 +55,16 @@ class Life:
         machinery = self._machinery
         runner = self._runner = self._new_runner()
         effects = machinery.interpreter(runner, self._waiters.chain_ended, self._cluster.registry.note_life)
-        store = self.store = self.open_store(self._close_transaction, effects=effects, refresh=self._refresh)
+        store = self.store = self.open_store(
+            self._close_transaction, effects=effects, opening=machinery.open_transaction, refresh=self._refresh
+        )
         runner.open(store)
         self._access.is_draining = False
         machinery.events.open()
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         try:
             self._be_watched(store)
+            await self._cluster.read_clock(store)
             await store.write(lambda tx: machinery.offices.install(tx, default_office(machinery.clock.now())))
             await store.write(machinery.webhooks.load)
             self.recovered = await self._cluster.start(store, runner)

@@ -11,6 +11,7 @@ from ..chance import Chance
 from ..clock import Clock, SharedClock
 from ..engine.audit import AuditLog
 from ..engine.bulk import BulkActions
+from ..engine.clock_steps import ClockSteps
 from ..engine.cluster import Cluster, Duties, Local
 from ..engine.deliveries import DeliveryWorker, Sender
 from ..engine.dependencies import DependencyResolver
@@ -19,6 +20,8 @@ from ..engine.dispatcher import Dispatcher
 from ..engine.durations import Durations
 from ..engine.effects import (
     ChainEnded,
+    ClockCounted,
+    ClockStepped,
     Deliver,
     DeliverySettled,
     DirectEnded,
@@ -32,7 +35,6 @@ from ..engine.effects import (
     NodeJoined,
     RequestsLinked,
     RunEnded,
-    SchedulesPlanned,
     SendersRenewed,
     SettingsChanged,
     SlotsChanged,
@@ -140,6 +142,7 @@ class Machinery:
         self.timeouts = TimeoutManager(
             kit, self.endings, self.direct, self.outages, self.executor.stop, self.deliveries.look, self.trigger
         )
+        self.clock_steps = ClockSteps(kit, workers.node, self.trigger, self.deliveries)
         self.retention = Retention(given.clock, self.files, given.threads)
         self.durations = Durations()
         self.audit = AuditLog(given.chance)
@@ -165,6 +168,7 @@ class Machinery:
             forget_settings,
             look_at_waiters,
             self.job_types.renew,
+            self.clock_steps,
             self.clock.adjust if isinstance(self.clock, SharedClock) else _ignore,
         )
         duties = Duties(self.timeouts, self.deliveries, self.retention, self.recovery)
@@ -186,7 +190,7 @@ class Machinery:
                 SubscribersChanged: self.webhooks.listen,
                 WebhooksConfigured: self.webhooks.use,
                 SettingsChanged: self.tunable().use,
-                SchedulesPlanned: self.trigger.planned,
+                ClockCounted: self.clock_steps.note,
                 NodeJoined: note_life,
                 RequestsLinked: self.tracer.link,
                 WakeBy: self.timer.note_earlier,
@@ -205,12 +209,17 @@ class Machinery:
                 DirectStarted: self.direct.tell_started,
                 DirectMoved: self.direct.tell_places,
                 DirectEnded: self.direct.tell_ended,
+                ClockStepped: self.clock_steps.stepped,
             },
         )
 
     def rules(self) -> Rules:
         """As they are now: they can be changed while it runs."""
         return Rules(self.lanes.policy, self.dispatcher.starvation_after_seconds)
+
+    def open_transaction(self, tx: Tx) -> None:
+        """The beginning of every writing transaction: what is stored from here on is counted by the clock as it is."""
+        self.clock_steps.follow(tx)
 
     def close_transaction(self, tx: Tx) -> None:
         """The end of every writing transaction: the next jobs are claimed, the events get their numbers, and
@@ -226,7 +235,7 @@ def default_node(url: str) -> str:
     return socket.gethostname() if is_shared(url) else "local"
 
 
-def _ignore(ahead: int) -> None:
+def _ignore(server: int, sent: float, received: float) -> None:
     """A clock that was given is right."""
 
 

@@ -263,9 +263,8 @@ class Scheduler:
         self, wanted: Sequence[NewJob], idempotency_key: str | None = None, route: str = "jobs"
     ) -> list[Accepted]:
         """As `submit` and `submit_many`, but says of each job whether it is new or was there already."""
-        now = self._clock.now()
         return await self._access.create(
-            lambda tx: self._intake.accept(tx, wanted, now, idempotency_key, route), rows=len(wanted)
+            lambda tx: self._intake.accept(tx, wanted, self._clock.now(), idempotency_key, route), rows=len(wanted)
         )
 
     async def submit_many(self, wanted: Sequence[NewJob], idempotency_key: str | None = None) -> list[Job]:
@@ -299,9 +298,10 @@ class Scheduler:
             arguments.choice(OnFailure, on_failure, "on_failure"),
         )
         wanted = arguments.with_instants(wanted)
-        now = self._clock.now()
         return await self._access.create(
-            lambda tx: self._intake.accept_group(tx, wanted, checked_mode, checked_failure, name, now, idempotency_key),
+            lambda tx: self._intake.accept_group(
+                tx, wanted, checked_mode, checked_failure, name, self._clock.now(), idempotency_key
+            ),
             rows=len(wanted),
         )
 

@@ -5,6 +5,7 @@ be asked of a live database, without having watched it, is in `store/doctor.py`,
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ AT_ONCE = {"crash", "interrupted"}
 ENDS = {"job_completed", "job_failed", "job_timeout", "job_skipped", "job_cancelled"}
 # No policy of the clients allows more, and few of them retry by hand as well.
 LONGEST_CHAIN = 30
+# A smaller difference of two clocks is no step (clock.py), so a timeout may be wrong by as much.
+NO_STEP_SECONDS = 1.01
 SUCCEEDED = ("COMPLETED", "SKIPPED")
 
 
@@ -246,6 +249,16 @@ def examined(tx: Tx) -> list[Broken]:
 
 
 # When all has come to rest.
+
+
+def timed_out_early(events: list[Told], took: Mapping[str, float]) -> Iterator[Broken]:
+    """No run is out of time before its seconds have passed, whatever the wall clock did. `took` is by run."""
+    for event in events:
+        limit = re.search(r"timed out after ([\d.]+) seconds", event.details) if event.type == "job_timeout" else None
+        seconds = took.get(event.run_id or "")
+        if limit is not None and seconds is not None and seconds < float(limit[1]) - NO_STEP_SECONDS:
+            how = f"run {event.run_id} had {limit[1]} seconds, and was ended after {seconds:.3f}"
+            yield Broken("a timeout lasts its seconds", how)
 
 
 def unfinished(tx: Tx, now: int) -> Iterator[Broken]:

@@ -19,6 +19,9 @@ class Witness:
 
     def __init__(self) -> None:
         self.began: dict[str, str] = {}
+        # In monotonic time: when each run began, and how long those took that have ended.
+        self.began_at: dict[str, float] = {}
+        self.took: dict[str, float] = {}
         self.broken: list[str] = []
         self.is_under_way: Callable[[str], bool] = lambda run_id: True
 
@@ -30,6 +33,10 @@ class Witness:
         if not self.is_under_way(run.run_id):
             self.broken.append(f"run {run.run_id} began, and is not stored as running")
         self.began[run.run_id] = run.job_id
+        self.began_at[run.run_id] = asyncio.get_running_loop().time()
+
+    def ends(self, run: RunContext) -> None:
+        self.took[run.run_id] = asyncio.get_running_loop().time() - self.began_at[run.run_id]
 
 
 def register(scheduler: Scheduler, witness: Witness) -> None:
@@ -37,12 +44,13 @@ def register(scheduler: Scheduler, witness: Witness) -> None:
 
     async def work(run: RunContext, do: str = "ok", seconds: float = 1.0, times: int = 1) -> Any:
         witness.begins(run)
-        if do == "stubborn":
-            await _ignoring_signals(seconds)
-        elif do == "hang":
-            await asyncio.sleep(1e9)
-        else:
-            await asyncio.sleep(seconds)
+        try:
+            if do == "stubborn":
+                await _ignoring_signals(seconds)
+            else:
+                await asyncio.sleep(1e9 if do == "hang" else seconds)
+        finally:
+            witness.ends(run)
         if do == "skip":
             raise Skip("nothing to do")
         if do not in ("ok", "stubborn") and run.attempt <= times:

@@ -77,8 +77,8 @@ class SimulatedScheduler(Scheduler):
         self._life.open_store = self._open_store
         self.prepare: Callable[[FaultyStore], None] = lambda store: None
 
-    def _open_store(self, closing: Closing, *, effects: Effects, refresh: Work[None]) -> Store:
-        store = FaultyStore(self._path, closing, effects, self._disk, self._committed, self._clock.now)
+    def _open_store(self, closing: Closing, *, effects: Effects, opening: Work[None], refresh: Work[None]) -> Store:
+        store = FaultyStore(self._path, closing, effects, self._disk, self._committed, opening, self._clock.now)
         self.prepare(store)
         return store
 
@@ -111,6 +111,8 @@ class World:
         # What was stored when it was last looked at, and when it was last examined.
         self._watched: object = None
         self._examined: object = None
+        # A run's time counts from its claim, which the witness sees only once that is committed.
+        self._has_slow_commits = False
         self.history = History()
 
     # The whole.
@@ -307,7 +309,7 @@ class World:
             self._die_in(chance, is_before=True)
 
     async def _fault_slow_commit(self, chance: Random) -> None:
-        store = self._scheduler.faulty_store
+        store, self._has_slow_commits = self._scheduler.faulty_store, True
         if store is not None:
             store.delay = chance.choice((0.5, 5.0, 60.0))
 
@@ -391,12 +393,14 @@ class World:
         self._check()
         self._refuse(store.look(oracles.examined))
         now = self._clock.now()
+        took = {} if self._has_slow_commits else self._witness.took
         received, has_purged = self._endpoints.received, self._clients.has_purged
         self.history.jobs = len(store.look(inspection.jobs))
         self._refuse(
             [
                 *store.look(lambda tx: list(oracles.unfinished(tx, now))),
                 *oracles.fired_twice(self._watch.events),
+                *oracles.timed_out_early(self._watch.events, took),
                 *store.look(lambda tx: list(oracles.misretried(tx, self._watch.events))),
                 *store.look(lambda tx: list(oracles.unaccounted(tx, has_purged))),
                 *store.look(lambda tx: list(oracles.undelivered(tx, received, seen, has_purged))),

@@ -101,6 +101,7 @@ class FaultyStore(SqliteStore):
         effects: Effects,
         disk: FaultyDisk,
         committed: Callable[[Tx], None],
+        opening: Work[None] = lambda tx: None,
         now: Callable[[], int] = wall_clock,
     ) -> None:
         self._disk = disk
@@ -110,7 +111,9 @@ class FaultyStore(SqliteStore):
         self.dies_before_commit = True
         # The next commit takes so long; what is due meanwhile is late.
         self.delay = 0.0
-        super().__init__(path, self._close_or_die, effects=effects, threaded=False, vfs=disk.name, now=now)
+        super().__init__(
+            path, self._close_or_die, effects=effects, opening=opening, threaded=False, vfs=disk.name, now=now
+        )
         self._close_rightly = closing
 
     def transaction(self, works: list[Work[Any]]) -> tuple[list[Answer], list[Effect]]:

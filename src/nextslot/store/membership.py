@@ -48,5 +48,5 @@ class Seat:
     life: int
     member: Member
     times: LeaseTimes
-    # By how many microseconds the database's clock is ahead of this machine's.
-    adjust: Callable[[int], None]
+    # Hears the time of the database's clock, in microseconds, and between which monotonic times it was read.
+    adjust: Callable[[int, float, float], None]

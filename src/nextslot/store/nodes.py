@@ -58,6 +58,13 @@ def lapsed(tx: Tx) -> bool:
     return tx.row("nodes.lapsed", now=0) is not None
 
 
+def time(tx: Tx, now: Instant) -> Instant:
+    """Returns the time of the clock that leases go by: the server's, or where there is none what was given."""
+    row = tx.row("nodes.time", now=now)
+    assert row is not None
+    return Instant(row[0])
+
+
 def patience(tx: Tx, node_id: str, now: Instant) -> tuple[str, float] | None:
     """On which machine the last life of a node may still be at work, and for how many seconds."""
     row = tx.row("nodes.patience", node_id=node_id, now=now)

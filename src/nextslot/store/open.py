@@ -26,6 +26,7 @@ def open_store(
     *,
     effects: Effects | None = None,
     node: str | None = None,
+    opening: Work[None] = lambda tx: None,
     refresh: Work[None] = lambda tx: None,
     threaded: bool,
     synchronous: str,
@@ -33,7 +34,10 @@ def open_store(
     vitals: Vitals | None = None,
     now: Callable[[], int] = wall_clock,
 ) -> Store:
-    """`node` and `refresh` are for a database that several nodes share; without a node it is had for itself alone."""
+    """`opening` runs first in each writing transaction, `closing` last.
+
+    `node` and `refresh` are for a database that several nodes share; without a node it is had for itself alone.
+    """
     if synchronous not in ("FULL", "NORMAL"):
         raise StoreError(
             "synchronous is FULL (durable when acknowledged) or NORMAL (a power cut may lose the last moment)"
@@ -46,6 +50,7 @@ def open_store(
             closing,
             effects=effects,
             node=node,
+            opening=opening,
             refresh=refresh,
             threaded=threaded,
             synchronous=synchronous,
@@ -59,7 +64,14 @@ def open_store(
     if path.is_dir():
         raise StoreError(f"{path} is a directory: name a file in it")
     return SqliteStore(
-        path, closing, effects=effects, threaded=threaded, synchronous=synchronous, meters=meters, now=now
+        path,
+        closing,
+        effects=effects,
+        opening=opening,
+        threaded=threaded,
+        synchronous=synchronous,
+        meters=meters,
+        now=now,
     )
 
 

@@ -272,6 +272,7 @@ class PostgresStore:
         *,
         effects: Effects | None = None,
         node: str | None = None,
+        opening: Work[None] = lambda tx: None,
         refresh: Work[None] = lambda tx: None,
         threaded: bool = True,
         synchronous: str = "FULL",
@@ -282,6 +283,7 @@ class PostgresStore:
         """`refresh` reads again what the scheduler keeps in memory, when another node has changed it."""
         self._address = Address.of(url)
         self.health = Health(now)
+        self._opening = opening
         self._closing = closing
         self._refresh = refresh
         # How often the settings had been changed when they were last read, and whether there were other nodes then.
@@ -436,6 +438,7 @@ class PostgresStore:
             tx = PostgresTx(connection)
             place = tx.begin(self._session.opening, self._foreseen(works))
             self._look_at(place, tx)
+            self._opening(tx)
             answers = attempt_all(tx, works)
             tx.hand_in()
             self._closing(tx)

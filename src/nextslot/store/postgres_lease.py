@@ -177,13 +177,14 @@ class Lease:
                 await self._hear(connection, left)
 
     async def _renew(self, connection: Connection) -> None:
-        times, began, wall = self._seat.times, boottime(), time.time_ns() // 1000
+        times, began, sent = self._seat.times, boottime(), time.monotonic()
         values = (round(times.lease_seconds * 1_000_000), self._seat.node_id, self._seat.life)
         found = await self._in_time(self._asked(connection, RENEW, values))
         if found is None:
             raise Fence
-        # Where it took long, nobody knows when within that time it was done.
-        self._tell(lambda: self._seat.adjust(found - (wall + time.time_ns() // 1000) // 2))
+        # Read here: the loop may come to it much later.
+        received = time.monotonic()
+        self._tell(lambda: self._seat.adjust(found, sent, received))
         self._renewed_until, self._has_lapsed, self._was_silent = began + times.work_seconds, False, False
         if self._pulse is not None:
             self._pulse.until = self._until

@@ -66,7 +66,7 @@ def _empty() -> bytes:
     connection = apsw.Connection(":memory:")
     for _, _, schema in text.migrations():
         for statement in text.for_sqlite(schema):
-            if not statement.startswith("create trigger ") and not _is_for_lists(statement):
+            if not statement.startswith(("create trigger ", "drop trigger ")) and not _is_for_lists(statement):
                 connection.execute(statement)
     image = connection.serialize("main")
     connection.close()

@@ -90,6 +90,7 @@ class SqliteStore:
         closing: Closing,
         *,
         effects: Effects | None = None,
+        opening: Work[None] = lambda tx: None,
         threaded: bool = True,
         synchronous: str = "FULL",
         meters: Meters | None = None,
@@ -100,6 +101,7 @@ class SqliteStore:
         refuse_affected_version(apsw.sqlite_lib_version())
         # Whatever link or relative path leads to it, the file is one, and so is its lock.
         self._path = path = path.resolve()
+        self._opening = opening
         self._closing = closing
         self._threaded = threaded
         self._vfs = vfs
@@ -180,6 +182,7 @@ class SqliteStore:
             self._acknowledged.begin()
             connection.execute("begin immediate")
             tx = SqliteTx(connection)
+            self._opening(tx)
             answers = attempt_all(tx, works)
             self._closing(tx)
             self._commit(connection)

@@ -8,7 +8,7 @@ in which an invariant is written once, as
 
     rule NAME before update of COLUMNS on TABLE refuse 'MESSAGE' when CONDITION;
 
-which becomes a trigger in whatever form the database has for one.
+which becomes a trigger in whatever form the database has for one; `drop rule NAME on TABLE;` takes it away again.
 """
 
 import re
@@ -25,6 +25,7 @@ _RULE = re.compile(
     r"\s+refuse '(?P<message>[^']+)'\s+when (?P<condition>.+)$",
     re.DOTALL,
 )
+_DROPPED = re.compile(r"^drop rule (\w+) on (\w+)$")
 _NUMBERED = re.compile(r"create table (\w+) \(\s*(\w+) \{serial\}")
 _TEXT_COLUMN = re.compile(r"^(\s*(?:alter table \w+ add column )?\w+) text\b", re.MULTILINE)
 
@@ -211,6 +212,8 @@ def for_sqlite(schema: str) -> Iterator[str]:
         spelled = _spelled(statement, SQLITE_WORDS)
         if spelled.startswith("rule "):
             yield _sqlite_trigger(_rule(spelled))
+        elif dropped := _DROPPED.match(spelled):
+            yield f"drop trigger {dropped[1]}"
         else:
             # References are looked at by the commit: else an insert would have to be able to undo itself alone.
             yield _REFERENCE.sub(r"\g<0> deferrable initially deferred", spelled)
@@ -229,6 +232,9 @@ def for_postgres(schema: str) -> Iterator[str]:
             spelled = spelled.replace("{serial}", f"bigint not null primary key default next_{numbered[1]}()")
         if spelled.startswith("rule "):
             yield from _postgres_trigger(_rule(spelled))
+        elif dropped := _DROPPED.match(spelled):
+            yield f"drop trigger {dropped[1]} on {dropped[2]}"
+            yield f"drop function {dropped[1]}()"
         else:
             # By its bytes, as SQLite compares: else the order of names would be that of the server's language.
             is_table = spelled.startswith(("create table ", "alter table "))

@@ -35,6 +35,9 @@ returning node_id;
 -- lapsed: those who should be taken for dead
 select node_id from nodes where status = 'live' and lease_until < {nodes.now};
 
+-- time: the time of the clock that leases go by
+select {nodes.now};
+
 -- patience: how long the last life of a node may go on working elsewhere, in microseconds
 select host, lease_until - {nodes.now} from nodes where node_id = :node_id and status = 'live';
 

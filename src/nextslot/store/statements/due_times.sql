@@ -1,0 +1,33 @@
+-- offset: by what the due times are counted that a node has stored
+select clock_offset from nodes where node_id = :node_id;
+
+-- count_by: a node's due times are counted by this from now on
+update nodes set clock_offset = :clock_offset where node_id = :node_id;
+
+-- shift_runs: when the time of what a node runs is up; only under maintenance
+update runs set timeout_at = timeout_at + :shift
+where status is null and timeout_at is not null and job_id in (
+    select job_id from jobs where status = 'RUNNING' and finished_at is null
+        and worker_id >= :node_id || '/slot-' and worker_id < :node_id || '/slot.');
+
+-- shift_callers: when the patience of a node's callers ends, or the time of their work is up
+update direct_executions set wait_until = wait_until + :shift, timeout_at = timeout_at + :shift
+where status in ('WAITING', 'RUNNING') and node_id = :node_id;
+
+-- shift_reservations: when the reservations of a node's callers expire
+update reservations set expires_at = expires_at + :shift where status = 'ACTIVE' and reserved_by = :node_id;
+
+-- shift_reservation_ages: since when reservations are held, which decides who is first; only under maintenance
+update reservations set reserved_at = reserved_at + :shift where status = 'ACTIVE';
+
+-- shift_ages: since when jobs have been passed over
+update jobs set passed_over_since = passed_over_since + :shift where status = 'QUEUED' and passed_over_since is not null;
+
+-- shift_retries: when retries are due
+update jobs set scheduled_for = scheduled_for + :shift where status = 'QUEUED' and is_due = 0 and retry_of is not null;
+
+-- shift_deliveries: when deliveries are tried next
+update deliveries set next_attempt_at = next_attempt_at + :shift where status = 'PENDING';
+
+-- shift_probes: when resources that do not answer are tried next
+update outages set probe_at = probe_at + :shift where probe_at is not null;
