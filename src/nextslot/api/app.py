@@ -92,7 +92,7 @@ def create_app(scheduler: Scheduler, options: Options | None = None) -> ASGIApp:
             allow_origins=options.admission.allowed_origins,
             allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Location", "Retry-After", "X-Log-Size", "X-Request-ID"],
+            expose_headers=["Location", "Retry-After", "X-Log-Next", "X-Log-Size", "X-Request-ID"],
         )
     app = Guard(app, options.admission)
     if options.has_legacy:

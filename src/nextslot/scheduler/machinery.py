@@ -75,7 +75,7 @@ class Machinery:
         starvation_after_seconds: float,
         data: Path,
     ) -> None:
-        self.clock, self.meters, self.tracer = given.clock, given.meters, given.tracer
+        self.clock, self.meters, self.tracer, self.threads = given.clock, given.meters, given.tracer, given.threads
         self.workers = workers
         self.job_types = Catalog(given.clock)
         self.files = RunFiles(data)
