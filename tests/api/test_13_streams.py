@@ -13,9 +13,10 @@ from nextslot.handlers.run import RunContext
 
 from .support import Server, with_server
 
-# A log's cap, and the length of each of its lines.
+# A log's cap, the length of each of its lines, and how many of them leave room for another one in the newest piece.
 CAP = 64_000
 LINE = 16
+COUNT = 3 * CAP // LINE - 10
 
 
 def test_a_reader_hears_what_was_and_what_comes_in_order(tmp_path: Path) -> None:
@@ -129,7 +130,7 @@ def test_a_follower_sees_the_newest_lines_behind_the_cut_and_hears_what_it_misse
 
         async def flood(run: RunContext) -> None:
             run.log_cap = CAP
-            run.write(lines(0, 3 * CAP // LINE))
+            run.write(lines(0, COUNT))
             await go_on.wait()
             run.write(lines(90_000, 90_001))
 
@@ -137,7 +138,7 @@ def test_a_follower_sees_the_newest_lines_behind_the_cut_and_hears_what_it_misse
         job = (await server.client.post("/api/jobs", json={"job_type": "flood"})).json()
         run = (await server.client.get(f"/api/jobs/{job['job_id']}")).json()["run"]
         path = f"/api/job-runs/{run['run_id']}/log"
-        last = lines(3 * CAP // LINE - 1, 3 * CAP // LINE).decode()
+        last = lines(COUNT - 1, COUNT).decode()
         try:
             await until(lambda: tail_is(server, path, last), True)
         except TimeoutError:
@@ -158,7 +159,7 @@ def test_a_follower_sees_the_newest_lines_behind_the_cut_and_hears_what_it_misse
         assert sum(one["data"].get("cut", 0) for one in heard) > CAP
         assert f"{heard[0]['data']['cut']:,} bytes cut here" in whole
         assert newest_two == last + lines(90_000, 90_001).decode()
-        assert heard[-1]["data"] == {"offset": 3 * CAP + LINE, "ended": True}
+        assert heard[-1]["data"] == {"offset": (COUNT + 1) * LINE, "ended": True}
         log_path = (await server.client.get(f"/api/job-runs/{run['run_id']}")).json()["log_path"]
         assert (tmp_path / log_path).read_text() == whole
 
