@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 
-from ..clock import Instant
+from ..clock import Clock, Instant, SystemClock
 from ..errors import Unavailable
 from ..meters import Meters, Tally, Unmeasured
 from ..model import Event, Job
@@ -15,7 +15,8 @@ from .feed import EventFeed, EventPage, read_page
 class EventLog:
     """Appends a transaction's events together, and wakes the readers once it is durable."""
 
-    def __init__(self, meters: Meters | None = None) -> None:
+    def __init__(self, meters: Meters | None = None, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
         self._meters = meters or Unmeasured()
         self._feed: EventFeed | None = None
         self._is_closing = False
@@ -106,7 +107,7 @@ class EventLog:
     async def _joined(self, store: Store) -> AsyncIterator[EventFeed]:
         """Gives a follower the feed that all share; the first one starts it, the last one stops it."""
         if self._feed is None or self._feed.is_over:
-            self._feed = EventFeed(store, self._is_closing)
+            self._feed = EventFeed(store, self._clock, self._is_closing)
         feed = self._feed
         feed.followers += 1
         try:

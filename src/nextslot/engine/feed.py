@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
+from ..clock import Clock
 from ..errors import Unavailable
 from ..model import Event
 from ..store import events
@@ -65,8 +66,9 @@ async def read_page(store: Store, after: int) -> EventPage:
 class EventFeed:
     """The newest committed events. Everything here happens on the event loop; only the store's reads leave it."""
 
-    def __init__(self, store: Store, is_closing: bool) -> None:
+    def __init__(self, store: Store, clock: Clock, is_closing: bool) -> None:
         self._store = store
+        self._clock = clock
         self._is_closing = is_closing
         self._news = asyncio.Event()
         self._pages: deque[EventPage] = deque()
@@ -160,9 +162,9 @@ class EventFeed:
         waiting, self._waiting = self._waiting, []
         for first in range(0, len(waiting), TOGETHER):
             self._wake_now(waiting[first : first + TOGETHER])
-            await asyncio.sleep(0)
+            await self._clock.sleep(0)
         if self.followers > FEW:
-            await asyncio.sleep(self.followers * REST)
+            await self._clock.sleep(self.followers * REST)
 
     def _wake_now(self, waiting: list[asyncio.Future[None]]) -> None:
         for one in waiting:

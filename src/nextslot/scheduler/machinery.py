@@ -79,7 +79,7 @@ class Machinery:
         self.workers = workers
         self.job_types = Catalog(given.clock)
         self.files = RunFiles(data)
-        self.events = EventLog(given.meters)
+        self.events = EventLog(given.meters, given.clock)
         self.timer = Timer(given.clock)
         self.lanes = Lanes(policy)
         self.webhooks = WebhookService(given.chance, self.events, webhooks)
