@@ -18,9 +18,9 @@ from ..store.store import Store
 T = TypeVar("T")
 
 PAGE = 500
-# How many events a feed keeps for followers that are a little slow: about 5 MiB.
+# How many events a feed keeps for followers that are a little slow: some MiB, by estimate.
 KEPT = 5_000
-# Followers that are woken in one turn of the event loop: it takes about 2 ms (bench/health.py).
+# Followers that are woken in one turn of the event loop: by estimate, 2 ms of work.
 TOGETHER = 25
 # Seconds between two reads, for each follower: with many of them, events are sent together and not one by one, so that
 # streams leave most of the event loop to others however many there are. A few followers get each event at once.
