@@ -13,7 +13,7 @@ from tests import databases
 # are measured on both.
 BOTH = {"api", "cli", "client", "engine", "simulation"}
 # Files elsewhere whose tests hold for any store.
-BOTH_FILES = {"test_admin.py", "test_reload.py", "test_store.py"}
+BOTH_FILES = {"test_admin.py", "test_event_feed.py", "test_reload.py", "test_store.py"}
 # In the folders of what is around the engine, a test that asks for no directory stores nothing.
 AROUND = {"api", "cli", "client"}
 DIRECTORIES = {"tmp_path", "tmp_path_factory"}

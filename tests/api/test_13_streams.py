@@ -13,6 +13,11 @@ from nextslot.handlers.run import RunContext
 
 from .support import Server, with_server
 
+# A log's cap, the length of each of its lines, and how many of them leave room for another one in the newest piece.
+CAP = 64_000
+LINE = 16
+COUNT = 3 * CAP // LINE - 10
+
 
 def test_a_reader_hears_what_was_and_what_comes_in_order(tmp_path: Path) -> None:
     async def main(server: Server) -> None:
@@ -119,6 +124,75 @@ def test_a_log_is_followed_from_its_begin_to_its_end(tmp_path: Path) -> None:
     with_server(tmp_path, main)
 
 
+def test_a_follower_sees_the_newest_lines_behind_the_cut_and_hears_what_it_missed(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        go_on = asyncio.Event()
+
+        async def flood(run: RunContext) -> None:
+            run.log_cap = CAP
+            run.write(lines(0, COUNT))
+            await go_on.wait()
+            run.write(lines(90_000, 90_001))
+
+        server.scheduler.job_types.add("flood", flood)
+        job = (await server.client.post("/api/jobs", json={"job_type": "flood"})).json()
+        run = (await server.client.get(f"/api/jobs/{job['job_id']}")).json()["run"]
+        path = f"/api/job-runs/{run['run_id']}/log"
+        last = lines(COUNT - 1, COUNT).decode()
+        try:
+            await until(lambda: tail_is(server, path, last), True)
+        except TimeoutError:
+            go_on.set()
+            raise
+
+        reader, late = Reader(server.client, path), Reader(server.client, f"{path}?tail=1")
+        heard, newest = [await reader.next()], await late.next()
+        go_on.set()
+        while heard[-1]["event"] != "end":
+            heard.append(await reader.next())
+        newest_two = newest["data"]["text"] + (await late.next())["data"]["text"]
+        await reader.close()
+        await late.close()
+
+        whole = await read_on(server, path)
+        assert "".join(one["data"].get("text", "") for one in heard) == whole
+        assert sum(one["data"].get("cut", 0) for one in heard) > CAP
+        assert f"{heard[0]['data']['cut']:,} bytes cut here" in whole
+        assert newest_two == last + lines(90_000, 90_001).decode()
+        assert heard[-1]["data"] == {"offset": (COUNT + 1) * LINE, "ended": True}
+        log_path = (await server.client.get(f"/api/job-runs/{run['run_id']}")).json()["log_path"]
+        assert (tmp_path / log_path).read_text() == whole
+
+    with_server(tmp_path, main)
+
+
+def test_a_character_that_is_written_in_two_parts_is_followed_as_one(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        go_on = asyncio.Event()
+
+        async def torn(run: RunContext) -> None:
+            run.write("a line\nß".encode()[:-1])
+            await go_on.wait()
+            run.write("ß\n".encode()[1:] + "ß".encode()[:1])
+
+        server.scheduler.job_types.add("torn", torn)
+        job = (await server.client.post("/api/jobs", json={"job_type": "torn"})).json()
+        run = (await server.client.get(f"/api/jobs/{job['job_id']}")).json()["run"]
+        reader = Reader(server.client, f"/api/job-runs/{run['run_id']}/log")
+        first = await reader.next()
+        go_on.set()
+        rest = [await reader.next()]
+        while rest[-1]["event"] != "end":
+            rest.append(await reader.next())
+        await reader.close()
+
+        assert (first["data"]["text"], first["id"]) == ("a line\n", "7")
+        # What is no whole character at the end of the run never becomes one.
+        assert "".join(one["data"].get("text", "") for one in rest) == "ß\n\ufffd"
+
+    with_server(tmp_path, main)
+
+
 def test_DEC_004_a_direct_caller_who_hangs_up_while_waiting_gives_its_place_up(tmp_path: Path) -> None:
     async def main(server: Server) -> None:
         await submitted(server, "gate", wait=False)
@@ -175,11 +249,28 @@ async def last_event(server: Server) -> int:
     return int((await server.client.get("/api/me")).json()["last_event"])
 
 
+def lines(first: int, end: int) -> bytes:
+    return b"".join(b"line %010d\n" % number for number in range(first, end))
+
+
+async def tail_is(server: Server, path: str, text: str) -> bool:
+    return (await server.client.get(f"{path}?tail=1")).text == text
+
+
+async def read_on(server: Server, path: str) -> str:
+    """The whole log, by the offset that each answer names."""
+    text, offset = "", 0
+    while (answer := await server.client.get(f"{path}?offset={offset}")).text:
+        text, offset = text + answer.text, int(answer.headers["X-Log-Next"])
+    assert offset == int(answer.headers["X-Log-Size"])
+    return text
+
+
 async def waiting(server: Server) -> int:
     return int((await server.client.get("/api/queue")).json()["direct_waiting"])
 
 
-async def until(count: Any, wanted: int) -> None:
+async def until(count: Any, wanted: object) -> None:
     async with asyncio.timeout(30):
         while await count() != wanted:  # noqa: ASYNC110 - the server is asked over HTTP
             await asyncio.sleep(0.02)

@@ -36,7 +36,17 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference.md").read_text()
 
 # The executor's side of a run: how it ends it, hears of it, and sees whether it is alive.
-NOT_FOR_HANDLERS = {"tell_to_stop", "has_log", "has_artifacts", "close", "listen", "now", "last_active", "note"}
+NOT_FOR_HANDLERS = {
+    "tell_to_stop",
+    "has_log",
+    "is_slow_to_close",
+    "has_artifacts",
+    "close",
+    "listen",
+    "now",
+    "last_active",
+    "note",
+}
 
 
 def test_every_method_of_the_scheduler_is_listed_with_its_parameters() -> None:

@@ -256,6 +256,33 @@ def test_logs_and_artifacts_go_with_their_job_or_before_it(tmp_path: Path) -> No
     with_scheduler(tmp_path, main)
 
 
+def test_a_log_in_pieces_goes_as_a_whole_and_not_while_its_run_goes_on(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        @scheduler.job_type("floods")
+        async def floods(run: Any, seconds: float) -> None:
+            run.log_cap = 10_000
+            run.write(b"a line\n" * 10_000)
+            await asyncio.sleep(seconds)
+
+        ended = await scheduler.wait((await scheduler.submit("floods", {"seconds": 0})).job_id)
+        assert ended.run is not None
+        await scheduler.submit("floods", {"seconds": 9 * DAY})
+        files = scheduler._machinery.files
+        now = scheduler._clock.now() / 1_000_000
+        for path in (tmp_path / "logs").rglob("*"):
+            os.utime(path, (now, now))
+        there = log_files(tmp_path)
+        await asyncio.sleep(3 * DAY)
+        purged = await purge(scheduler, Keep(files_days=2))
+
+        gone = {files.log_paths(ended.run.run_id).log, files.log_paths(ended.run.run_id).cut}
+        assert gone < there
+        assert (log_files(tmp_path), purged.files) == (there - gone, 1)
+        assert len(there - gone) > 2
+
+    with_scheduler(tmp_path, main)
+
+
 def test_a_crash_in_a_purge_leaves_whole_chains(tmp_path: Path) -> None:
     async def main() -> None:
         scheduler = testing.scheduler(tmp_path)
@@ -277,6 +304,10 @@ def test_a_crash_in_a_purge_leaves_whole_chains(tmp_path: Path) -> None:
             assert await again._access.read(doctor.examine) == []
 
     testing.run(main())
+
+
+def log_files(folder: Path) -> set[Path]:
+    return {path for path in (folder / "logs").rglob("*") if path.is_file()}
 
 
 async def _nothing(run: Any) -> None:

@@ -399,7 +399,7 @@ def test_a_gigabyte_of_output_is_capped_in_bounded_time_and_memory(tmp_path: Pat
 
     assert (run.status, run.log_path is not None) == ("COMPLETED", True)
     content = (tmp_path / str(run.log_path)).read_bytes()
-    assert 1_000_000 < len(content) < 1_000_100
+    assert 920_000 < len(content) < 1_000_100
     assert b"bytes cut here" in content
     assert time.monotonic() - began < 30
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 50_000  # KiB

@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from ..engine.idempotency import Once, Replayed, digest
 from ..errors import NextslotError
 from ..faces.access import once
+from ..handlers.run_log import LogPart
 from .problems import problem_of
 from .schemas import SOME
 
@@ -44,6 +45,12 @@ def created(content: object, location: str, is_new: bool = True) -> Response:
 
 def page(items: list[Any], next_cursor: str | None) -> Response:
     return answer({"items": items, "next_cursor": next_cursor})
+
+
+def log_answer(part: LogPart) -> Response:
+    """A part of a log as text. Never shown as a page: what work writes must not run in a browser."""
+    headers = {"X-Log-Size": str(part.size), "X-Log-Next": str(part.next), "X-Content-Type-Options": "nosniff"}
+    return Response(part.text, headers=headers, media_type="text/plain; charset=utf-8")
 
 
 def wants_stream(request: Request) -> bool:

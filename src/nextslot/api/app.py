@@ -34,6 +34,7 @@ from .runs import runs
 from .schedules import schedules
 from .service import Reload, product_version, service
 from .templates import templates
+from .turns import Turns
 from .webhooks import webhooks
 
 DESCRIPTION = """
@@ -91,12 +92,12 @@ def create_app(scheduler: Scheduler, options: Options | None = None) -> ASGIApp:
             allow_origins=options.admission.allowed_origins,
             allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Location", "Retry-After", "X-Log-Size", "X-Request-ID"],
+            expose_headers=["Location", "Retry-After", "X-Log-Next", "X-Log-Size", "X-Request-ID"],
         )
     app = Guard(app, options.admission)
     if options.has_legacy:
         app = Deprecated(app, options.root_path)
-    return _with_heads(Requests(app, http, time.perf_counter, scheduler.tracer))
+    return _with_heads(Requests(Turns(app), http, time.perf_counter, scheduler.tracer))
 
 
 def _with_heads(app: ASGIApp) -> ASGIApp:

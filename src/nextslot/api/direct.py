@@ -14,7 +14,7 @@ from ..model import DEFAULT_OFFICE, Direct, Scope
 from ..policy.filters import DirectFilter
 from ..scheduler import Scheduler
 from . import schemas
-from .answers import answer, event, page, stream, unless_hung_up, wants_stream
+from .answers import answer, event, log_answer, page, stream, unless_hung_up, wants_stream
 from .auth import caller_of, of_direct
 from .problems import problem_of
 from .queries import PageQuery, Values, filter_values, split
@@ -101,7 +101,7 @@ async def get_direct(name: Named, request: Request) -> Response:
     scheduler: Scheduler = request.app.state.scheduler
     found = await scheduler.direct(name)
     log = await scheduler.files.log(name, limit=LOG_BYTES) if await _is_here(scheduler, found) else None
-    return answer({**representation.direct(found), "log": None if log is None else log.decode(errors="replace")})
+    return answer({**representation.direct(found), "log": None if log is None else log.text.decode(errors="replace")})
 
 
 @direct.get("/api/direct/{direct_id}/log", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
@@ -109,14 +109,12 @@ async def get_direct(name: Named, request: Request) -> Response:
 async def get_direct_log(
     direct_id: str, request: Request, offset: Annotated[int, Query(ge=0, le=2**53)] = 0
 ) -> Response:
-    """At most 1 MiB at once, from a byte on. Of several nodes the one that was called has it."""
+    """At most 1 MiB at once, from a byte on, as the log of a run. Of several nodes the one that was called has it."""
     scheduler: Scheduler = request.app.state.scheduler
     found = await scheduler.direct(direct_id)
     if not await _is_here(scheduler, found):
         scheduler.files.check_node("log", direct_id, found.worker_id)
-    text = await scheduler.files.log(direct_id, offset)
-    headers = {"X-Log-Size": str(await scheduler.files.log_size(direct_id)), "X-Content-Type-Options": "nosniff"}
-    return Response(text, headers=headers, media_type="text/plain; charset=utf-8")
+    return log_answer(await scheduler.files.log(direct_id, offset))
 
 
 @direct.post("/api/direct/{direct_id}/cancel", response_model=schemas.Direct)

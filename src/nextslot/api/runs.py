@@ -1,6 +1,7 @@
 """Runs: what happened when jobs ran, retried by hand; their logs, live too, and their artifacts."""
 
 import asyncio
+import codecs
 import mimetypes
 from collections.abc import AsyncGenerator
 from typing import Annotated
@@ -13,11 +14,12 @@ from starlette.responses import FileResponse
 from .. import representation
 from ..errors import NotFound
 from ..faces.files import PIECE
+from ..handlers.run_log import LogPart
 from ..model import MAX_PRIORITY, Scope
 from ..policy.filters import RunFilter
 from ..scheduler import Scheduler
 from . import schemas
-from .answers import answer, create_once, created, event, page, stream, wants_stream
+from .answers import answer, create_once, created, event, log_answer, page, stream, wants_stream
 from .auth import caller_of, of_run
 from .queries import PageQuery, Values, filter_values
 from .routing import needs, router
@@ -101,24 +103,20 @@ async def get_log(
     tail: Annotated[int | None, Query(ge=0, le=100_000, description="The last so many lines")] = None,
     offset: Annotated[int, Query(ge=0, le=2**53, description="From this byte on")] = 0,
 ) -> Response:
-    """The log as text, at most 1 MiB at once; `X-Log-Size` is its size now. An event stream follows it to its end.
+    """The log as text, at most 1 MiB at once. An event stream follows it to its end.
+
+    `X-Log-Size` is how much the run has written so far, `X-Log-Next` the `offset` to go on from. Bytes are counted as
+    the run wrote them: what was cut from the middle is counted too, and a line says how much it was.
 
     Of several nodes the one that ran the work has it: another answers 404, and says which.
     """
     scheduler: Scheduler = request.app.state.scheduler
     await _find_log(scheduler, run_id)
+    files = scheduler.files
     if wants_stream(request):
-        start = (
-            offset
-            if tail is None
-            else await scheduler.files.log_size(run_id) - len(await scheduler.files.tail(run_id, tail))
-        )
-        return stream(_followed(scheduler, run_id, max(0, start)))
-    text = await (scheduler.files.log(run_id, offset) if tail is None else scheduler.files.tail(run_id, tail))
-    size = await scheduler.files.log_size(run_id)
-    # Never shown as a page: what work writes must not run in a browser.
-    headers = {"X-Log-Size": str(size), "X-Content-Type-Options": "nosniff"}
-    return Response(text, headers=headers, media_type="text/plain; charset=utf-8")
+        start = offset if tail is None else (await files.tail(run_id, tail)).start
+        return stream(_followed(scheduler, run_id, start))
+    return log_answer(await (files.log(run_id, offset) if tail is None else files.tail(run_id, tail)))
 
 
 @runs.get(
@@ -161,13 +159,23 @@ async def _followed(scheduler: Scheduler, run_id: str, offset: int) -> AsyncGene
     while True:
         # Asked before the log is read, so that nothing written before the end is left out.
         has_ended = (await scheduler.run_by_id(run_id)).status is not None
-        while piece := await scheduler.files.log(run_id, offset, PIECE // 16):
-            offset += len(piece)
-            yield event({"text": piece.decode(errors="replace")}, event="log", id=str(offset))
+        while True:
+            part = await scheduler.files.log(run_id, offset, PIECE // 16)
+            text, offset = _decoded(part, is_last=has_ended and part.next == part.size)
+            if not text:
+                break
+            yield event({"text": text} | ({"cut": part.cut} if part.cut else {}), event="log", id=str(offset))
         if has_ended or scheduler.is_draining:
             yield event({"offset": offset, "ended": has_ended}, event="end")
             return
         await asyncio.sleep(LOOK_SECONDS)
+
+
+def _decoded(part: LogPart, is_last: bool) -> tuple[str, int]:
+    """Returns a part as text, and where to go on: a character that is not there as a whole is left for later."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(part.text, is_last)
+    return text, part.next - len(decoder.getstate()[0])
 
 
 def _job_id(retried: object) -> str:

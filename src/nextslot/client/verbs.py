@@ -70,15 +70,15 @@ class Verbs(JobVerbs[Way]):
         return self._log(f"/api/job-runs/{part(run_id)}/log", tail)
 
     def _log(self, path: str, tail: int | None) -> Plan[str]:
-        """The server gives at most a part at once."""
+        """The server gives at most a part at once, and says where the next one begins."""
         pieces: list[bytes] = []
-        size = 0
+        offset = 0
         while True:
-            request = get(path, {"tail": tail, "offset": size or None})
+            request = get(path, {"tail": tail, "offset": offset or None})
             reply = yield from asked(self._manners, request, lambda reply: reply)
             pieces.append(reply.content)
-            size += len(reply.content)
-            if tail is not None or not reply.content or size >= int(reply.headers.get("x-log-size", 0)):
+            offset = int(reply.headers.get("x-log-next", offset + len(reply.content)))
+            if tail is not None or not reply.content or offset >= int(reply.headers.get("x-log-size", 0)):
                 return b"".join(pieces).decode(errors="replace")
 
     @stream_verb

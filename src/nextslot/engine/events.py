@@ -1,26 +1,25 @@
 """Events: noted while a transaction works, appended in one go before it commits, and followed by whoever listens."""
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 
-from ..clock import Instant
+from ..clock import Clock, Instant, SystemClock
 from ..errors import Unavailable
 from ..meters import Meters, Tally, Unmeasured
 from ..model import Event, Job
 from ..store import events
 from ..store.store import Store, Tx
 from .effects import EventsAppended
-
-PAGE = 500
+from .feed import EventFeed, EventPage, read_page
 
 
 class EventLog:
     """Appends a transaction's events together, and wakes the readers once it is durable."""
 
-    def __init__(self, meters: Meters | None = None) -> None:
+    def __init__(self, meters: Meters | None = None, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
         self._meters = meters or Unmeasured()
-        self._news = asyncio.Event()
+        self._feed: EventFeed | None = None
         self._is_closing = False
         self._listeners = 0
         self._attend: Callable[[bool], None] = lambda is_listening: None
@@ -75,35 +74,57 @@ class EventLog:
             tally = self._meters.tally((event.type, event.office_id) for event in noted)
             tx.cause(EventsAppended(tally))
 
-    async def follow(self, store: Store, after: int) -> AsyncIterator[Event]:
+    async def follow(self, store: Store, after: int) -> AsyncGenerator[Event, None]:
         """Every event from a number on, oldest first, and then each new one as it comes, until the scheduler stops."""
         async with aclosing(self.follow_pages(store, after)) as pages:
             async for page in pages:
-                for event in page:
+                for event in page.events:
                     yield event
 
-    async def follow_pages(self, store: Store, after: int) -> AsyncGenerator[list[Event], None]:
-        """The same, as many at a time as are there."""
+    async def follow_pages(self, store: Store, after: int) -> AsyncGenerator[EventPage, None]:
+        """The same, as many at a time as are there. Followers that are up to date get the same page."""
         follower = self._meters.follow(after)
         try:
-            with self.listening():
+            async with self._joined(store) as feed:
                 while True:
-                    news, is_closing = self._news, self._is_closing
-                    page = await self._page(store, follower.at)
-                    if page:
+                    # Before the look: what the feed reads between the look and the wait ends the wait.
+                    turn, is_over = feed.turn, feed.is_over
+                    page = feed.after(follower.at)
+                    if page is None:
+                        page = await self._page(store, follower.at)
+                    if page is not None and page.events:
                         yield page
-                        follower.at = page[-1].seq
-                    if page is None or (not page and is_closing):
-                        return
-                    if not page:
-                        await news.wait()
+                        follower.at = page.last
+                    elif page is None or is_over:
+                        break
+                    else:
+                        await feed.wait(turn)
+                if feed.error is not None:
+                    raise Unavailable(f"new events cannot be read; follow again from {follower.at}") from feed.error
         finally:
             self._meters.leave(follower)
 
-    async def _page(self, store: Store, after: int) -> list[Event] | None:
+    @asynccontextmanager
+    async def _joined(self, store: Store) -> AsyncIterator[EventFeed]:
+        """Gives a follower the feed that all share; the first one starts it, the last one stops it."""
+        if self._feed is None or self._feed.is_over:
+            self._feed = EventFeed(store, self._clock, self._is_closing)
+        feed = self._feed
+        feed.followers += 1
+        try:
+            with self.listening():
+                yield feed
+        finally:
+            feed.followers -= 1
+            if feed.followers == 0:
+                if self._feed is feed:
+                    self._feed = None
+                await feed.stop()
+
+    async def _page(self, store: Store, after: int) -> EventPage | None:
         """None: the store has gone with the scheduler; whoever comes back with its last number misses nothing."""
         try:
-            return await store.read(lambda tx: events.after(tx, after, PAGE))
+            return await read_page(store, after)
         except Unavailable:
             if self._is_closing:
                 return None
@@ -111,11 +132,14 @@ class EventLog:
 
     def open(self) -> None:
         self._is_closing = False
+        # One of an earlier life ends with its own followers.
+        self._feed = None
 
     def close(self) -> None:
         """Readers get what is left, and then their end."""
         self._is_closing = True
-        self.wake()
+        if self._feed is not None:
+            self._feed.close()
 
     def appended(self, tally: Tally) -> None:
         """Counts the events of a commit, and wakes those who follow them."""
@@ -124,8 +148,8 @@ class EventLog:
 
     def wake(self) -> None:
         """There may be something new to read."""
-        self._news.set()
-        self._news = asyncio.Event()
+        if self._feed is not None:
+            self._feed.news()
 
 
 class _Noted:

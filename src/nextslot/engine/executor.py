@@ -86,7 +86,7 @@ class Executor:
                 del self._active[claim.run_id]
             if watch is not None:
                 watch.cancel()
-        return self._completed(run, self._as_told(active, outcome))
+        return await self._completed(run, self._as_told(active, outcome))
 
     def stop(self, run_id: str, kind: FailureKind) -> None:
         """Tells a run to stop, and why; what it was told first is what it will have ended of."""
@@ -154,11 +154,14 @@ class Executor:
             error = f"timed out after {active.timeout_seconds:g} seconds"
         return replace(Outcome.failed(active.told, error, outcome.exit_code), session_id=outcome.session_id)
 
-    def _completed(self, run: RunContext, outcome: Outcome) -> Outcome:
+    async def _completed(self, run: RunContext, outcome: Outcome) -> Outcome:
         """With the files that the run left."""
         if not run.has_log and not run.has_artifacts:
             return outcome
-        run.close()
+        if run.is_slow_to_close:
+            await self._threads.run(run.close)
+        else:
+            run.close()
         return replace(
             outcome,
             log_path=self._files.log_path(run.run_id) if run.has_log else None,

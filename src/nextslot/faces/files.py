@@ -6,16 +6,17 @@ They are on the disk of the node that ran the work: who asks another is told whi
 import asyncio
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import NotFound, Unavailable
+from ..handlers import run_log
 from ..handlers.files import RunFiles
+from ..handlers.run_log import LogPart
 from ..model import Artifact
 
 # The most that is read at once.
 PIECE = 1024 * 1024
-# A run whose log could not be made has none, whatever stands in the place of its directory.
-_MISSING = (FileNotFoundError, NotADirectoryError)
 
 
 class Files:
@@ -33,16 +34,15 @@ class Files:
             where = f"it is on the disk of node {node!r}, where the work ran, and this is node {self._node!r}"
             raise NotFound(kind, name, where)
 
-    async def log(self, run_id: str, offset: int = 0, limit: int = PIECE) -> bytes:
-        """A piece of a log from a byte on; nothing if there is none (yet)."""
-        return await asyncio.to_thread(_read, self._files.log_file(run_id), offset, limit)
+    async def log(self, run_id: str, offset: int = 0, limit: int = PIECE) -> LogPart:
+        """Reads a log from a byte on, counted in all that the run has written; nothing if there is no log (yet)."""
+        return await asyncio.to_thread(_readable, lambda: run_log.read(self._files.log_paths(run_id), offset, limit))
 
-    async def log_size(self, run_id: str) -> int:
-        return await asyncio.to_thread(_size, self._files.log_file(run_id))
-
-    async def tail(self, run_id: str, lines: int) -> bytes:
-        """The last so many lines."""
-        return await asyncio.to_thread(_tail, self._files.log_file(run_id), lines)
+    async def tail(self, run_id: str, lines: int) -> LogPart:
+        """Reads the last lines."""
+        return await asyncio.to_thread(
+            _readable, lambda: run_log.tail(self._files.log_paths(run_id), lines, PIECE // 16)
+        )
 
     def artifact(self, run_id: str, artifact: Artifact) -> Path:
         """Where the file is; refused if it is gone, or has become a link that leads out."""
@@ -54,42 +54,11 @@ class Files:
         return real
 
 
-def _read(path: Path, offset: int, limit: int) -> bytes:
+def _readable(read: Callable[[], LogPart]) -> LogPart:
     try:
-        with path.open("rb") as file:
-            # Far beyond the end some file systems refuse to go.
-            file.seek(min(offset, os.fstat(file.fileno()).st_size))
-            return file.read(limit)
-    except _MISSING:
-        return b""
+        return read()
     except OSError as error:
-        raise _unreadable(error) from error
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except _MISSING:
-        return 0
-    except OSError as error:
-        raise _unreadable(error) from error
-
-
-def _unreadable(error: OSError) -> Unavailable:
-    return Unavailable(f"the log is there, but cannot be read: {error.strerror}")
-
-
-def _tail(path: Path, lines: int) -> bytes:
-    """Read from the end in pieces, so that a long log costs no more than what is shown."""
-    if lines == 0:
-        return b""
-    end, found = _size(path), b""
-    # The newline that ends the last line is none of those between lines.
-    while end > 0 and found.count(b"\n", 0, -1) < lines:
-        start = max(0, end - PIECE // 16)
-        found = _read(path, start, end - start) + found
-        end = start
-    return b"".join(found.splitlines(keepends=True)[-lines:])
+        raise Unavailable(f"the log is there, but cannot be read: {error.strerror}") from error
 
 
 def _is_regular(path: Path) -> bool:

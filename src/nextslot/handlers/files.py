@@ -1,20 +1,24 @@
-"""Where a run's files are: its log, capped, and its artifacts, all below the data directory."""
+"""Where a run's files are: its log and its artifacts, all below the data directory."""
 
 import logging
 import os
 import shutil
 import stat
-import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from ..clock import Instant
 from ..model import Artifact
 from ..policy.requests import is_storable
+from .run_log import LogPaths, RunLog, join
 
 log = logging.getLogger(__name__)
 
 LOG_CAP = 10 * 1024 * 1024
+
+# What a run leaves on disk: its places, and what stands behind the run's id in their names.
+_KINDS = (("logs/??/*.log", ".log"), ("logs/??/*.log.cut", ".log.cut"), ("logs/pieces/*", ""), ("artifacts/??/*", ""))
 
 
 class RunFiles:
@@ -31,11 +35,32 @@ class RunFiles:
     def log_file(self, run_id: str) -> Path:
         return self._data / self.log_path(run_id)
 
+    def log_paths(self, run_id: str) -> LogPaths:
+        """Where the log is in all its parts; see `run_log.py`."""
+        return LogPaths(self.log_file(run_id), self._pieces / run_id)
+
+    @property
+    def _pieces(self) -> Path:
+        """Of all runs in one place, so that those which a crash left are found without a look at every log."""
+        return self._data / "logs" / "pieces"
+
     def artifacts_root(self, run_id: str) -> Path:
         return self._data / self.artifacts_path(run_id)
 
-    def open_log(self, run_id: str, cap: int | None = None) -> "RunLog":
-        return RunLog(self.log_file(run_id), self._log_cap if cap is None else cap)
+    def open_log(self, run_id: str, cap: int | None = None) -> RunLog:
+        return RunLog(self.log_paths(run_id), self._log_cap if cap is None else cap)
+
+    def logs_in_pieces(self) -> list[str]:
+        """Runs whose logs are in pieces: they go on, or a crash or a full disk kept their logs from being joined."""
+        return sorted(path.name for path in self._pieces.glob("*"))
+
+    def join_logs(self, run_ids: Iterable[str]) -> None:
+        """Makes logs one file each; what cannot be joined now is readable all the same, and stays for the next time."""
+        for run_id in run_ids:
+            try:
+                join(self.log_paths(run_id))
+            except OSError as error:
+                log.error("the log of run %s stays in pieces until the next start: %s", run_id, error)
 
     def artifacts_path(self, run_id: str) -> str:
         return f"artifacts/{run_id[-2:]}/{run_id}"
@@ -66,17 +91,18 @@ class RunFiles:
     def older_than(self, before: Instant) -> list[tuple[str, Instant]]:
         """Runs whose log, or whose artifacts, were last changed before a time, and when that was."""
         changed: dict[str, Instant] = {}
-        for kind in ("logs", "artifacts"):
-            for path in sorted((self._data / kind).glob("??/*")):
-                at = Instant(path.lstat().st_mtime_ns // 1000)
-                run_id = path.name.removesuffix(".log")
-                changed[run_id] = max(changed.get(run_id, at), at)
+        for pattern, suffix in _KINDS:
+            for path in sorted(self._data.glob(pattern)):
+                with suppress(FileNotFoundError):  # A run has ended, and its pieces have been joined.
+                    at = Instant(path.lstat().st_mtime_ns // 1000)
+                    run_id = path.name.removesuffix(suffix)
+                    changed[run_id] = max(changed.get(run_id, at), at)
         return [(run_id, at) for run_id, at in changed.items() if at < before]
 
     def remove_all(self, run_ids: Iterable[str]) -> None:
         """The logs and artifacts of runs; what is gone already is fine."""
         for run_id in run_ids:
-            self.log_file(run_id).unlink(missing_ok=True)
+            self.log_paths(run_id).remove()
             root = self.artifacts_root(run_id)
             if root.is_symlink():
                 root.unlink()
@@ -91,48 +117,3 @@ def _size(path: Path) -> int | None:
     except OSError:
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
-
-
-class RunLog:
-    """A log file of bounded size: its first half as it comes, then its newest half, with a line that says what is cut.
-
-    Written by the handler's thread and closed by ours, hence the lock.
-    """
-
-    def __init__(self, path: Path, cap: int) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
-        self._half = max(1, cap // 2)
-        self._file = path.open("ab")
-        self._written = 0
-        self._tail = bytearray()
-        self._cut = 0
-        self._lock = threading.Lock()
-
-    def write(self, data: bytes) -> None:
-        with self._lock:
-            if self._file.closed:
-                return
-            room = self._half - self._written
-            if room > 0:
-                self._file.write(data[:room])
-                self._file.flush()
-                self._written += len(data[:room])
-                data = data[room:]
-            if data:
-                self._tail += data
-                # Cut in large steps: dropping a few bytes at every line would copy the whole tail each time.
-                if len(self._tail) > 2 * self._half:
-                    self._cut += len(self._tail) - self._half
-                    del self._tail[: -self._half]
-
-    def close(self) -> None:
-        with self._lock:
-            extra = len(self._tail) - self._half
-            if extra > 0:
-                self._cut += extra
-                del self._tail[:extra]
-            if self._cut:
-                self._file.write(f"\n… {self._cut:,} bytes cut here …\n".encode())
-            self._file.write(self._tail)
-            self._file.close()

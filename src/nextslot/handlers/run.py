@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..model import FailureKind
-from .files import RunFiles, RunLog
+from .files import RunFiles
+from .run_log import RunLog
 
 log = logging.getLogger(__name__)
 
@@ -159,12 +160,18 @@ class RunContext:
     def has_artifacts(self) -> bool:
         return self._artifacts is not None
 
+    @property
+    def is_slow_to_close(self) -> bool:
+        """Whether `close` has pieces of a log to join: up to half of the log's cap is copied."""
+        return self._log_file is not None and self._log_file.is_in_pieces
+
     def close(self) -> None:
+        """Closes the log. What cannot be joined now is on disk all the same, and is joined at the next start."""
         if self._log_file is not None:
             try:
                 self._log_file.close()
             except OSError as error:
-                log.error("the end of the log of run %s is lost: %s", self.run_id, error)
+                log.error("the log of run %s stays in pieces until the next start: %s", self.run_id, error)
 
 
 class _LogHandler(logging.Handler):

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any, Protocol
 
 from ..engine.cluster import Cluster
+from ..engine.left_logs import join_left_logs
 from ..engine.recovery import Recovered
 from ..engine.runner import Runner
 from ..errors import NextslotError, Unavailable
@@ -68,6 +69,7 @@ class Life:
             await store.write(lambda tx: machinery.offices.install(tx, default_office(machinery.clock.now())))
             await store.write(machinery.webhooks.load)
             self.recovered = await self._cluster.start(store, runner)
+            await join_left_logs(store, machinery.files, machinery.threads)
             machinery.dispatcher.start(await store.read(lanes.last_turn))
             # Callers from here on: until now they hear that it is starting.
             self._access.open(store)

@@ -105,11 +105,11 @@ class Machinery:
         data: Path,
     ) -> None:
         self.watchdog = Watchdog(given.meters)
-        self.clock, self.meters, self.tracer = given.clock, given.meters, given.tracer
+        self.clock, self.meters, self.tracer, self.threads = given.clock, given.meters, given.tracer, given.threads
         self.workers = workers
         self.job_types = Catalog(given.clock)
         self.files = RunFiles(data)
-        self.events = EventLog(given.meters)
+        self.events = EventLog(given.meters, given.clock)
         self.timer = Timer(given.clock)
         self.lanes = Lanes(policy)
         self.webhooks = WebhookService(given.chance, self.events, webhooks)

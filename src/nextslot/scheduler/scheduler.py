@@ -16,6 +16,7 @@ from ..engine.deliveries import Sender
 from ..engine.direct import Update
 from ..engine.dispatcher import STARVATION_AFTER_SECONDS
 from ..engine.endings import Cancelled
+from ..engine.feed import EventPage
 from ..engine.intake import Accepted
 from ..engine.keys import KeyRing
 from ..engine.outages import Probe
@@ -446,7 +447,7 @@ class Scheduler:
         """Every event from a number on, oldest first, and then each new one as it comes."""
         return self._events.follow(self._access.store, after)
 
-    def event_pages(self, after: int = 0) -> AsyncIterator[list[Event]]:
+    def event_pages(self, after: int = 0) -> AsyncGenerator[EventPage, None]:
         """The same, as many at a time as are there: for who passes them on."""
         return self._events.follow_pages(self._access.store, after)
 
