@@ -33,6 +33,7 @@ from .store.move import Moved, Progress
 from .store.offline import Absent
 from .store.open import chores as chores_of
 from .store.open import directories, load_export, open_store, sqlite_path, write_export
+from .store.open import is_shared as url_is_shared
 from .store.open import reach as open_reach
 from .store.store import Closing, Tx
 
@@ -45,6 +46,7 @@ __all__ = [
     "export_to",
     "import_from",
     "is_guarded",
+    "is_shared",
     "keys",
     "migrate",
     "opened",
@@ -112,6 +114,11 @@ async def is_guarded(configuration: Configuration) -> bool:
         return False
     async with keys(configuration) as found:  # Opened as by a start, which brings it up to date.
         return await found.is_guarded()
+
+
+def is_shared(configuration: Configuration) -> bool:
+    """Whether several nodes can have the database: then it is a server, which may be away."""
+    return url_is_shared(configuration.store_url)
 
 
 def reach(configuration: Configuration) -> None:

@@ -14,7 +14,6 @@ from ..composition import Configured, is_loopback
 from ..config import Configuration
 from ..config.loading import without_password
 from ..errors import Invalid, NextslotError, StoreError
-from ..store.open import is_shared
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +22,8 @@ async def serve(configuration: Configuration, ready: Callable[[str], None]) -> b
     """Until it is told to stop. Whether everything that ran has been stored."""
     settings = configuration.settings
     logs.install(settings.logs.format, settings.logs.level, configuration.secrets())
-    if not is_shared(configuration.store_url):
+    is_shared = admin.is_shared(configuration)
+    if not is_shared:
         await _check_keys(configuration)
     configured = Configured(configuration)
     reloads: set[asyncio.Task[None]] = set()
@@ -34,7 +34,7 @@ async def serve(configuration: Configuration, ready: Callable[[str], None]) -> b
         task.add_done_callback(reloads.discard)
 
     app = create_app(configured.scheduler, options_of(configuration, configured.reload))
-    prepare = partial(_prepare, configuration) if is_shared(configuration.store_url) else None
+    prepare = partial(_prepare, configuration) if is_shared else None
     server = settings.server
     process = Process(configured.scheduler, app, server.host, server.port, reload, prepare, server.health_port)
     try:
