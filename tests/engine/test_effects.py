@@ -3,12 +3,12 @@
 import ast
 import asyncio
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 import nextslot
-from nextslot import Scheduler
+from nextslot import Scheduler, testing
 from nextslot.engine import effects
 from nextslot.engine.runner import Runner
 from nextslot.faces.access import actor
@@ -92,3 +92,30 @@ def calls_of(file: Path, method: str) -> list[ast.Call]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
     ]
+
+
+def test_a_request_that_is_refused_at_once_costs_its_group_nothing(tmp_path: Path) -> None:
+    """Also one whose caller is named in the audit log: nothing is touched before the work itself decides."""
+    sizes: list[int] = []
+
+    async def ask(scheduler: Scheduler, number: int) -> object:
+        actor.set(Actor(name=f"caller {number}", key_id=None, action="POST", target="all"))
+        wanted = "work" if number % 2 else "nothing"
+        return await asyncio.gather(scheduler.submit(wanted), return_exceptions=True)
+
+    async def main() -> None:
+        scheduler = new_scheduler(tmp_path)
+        async with scheduler:
+            store: Any = scheduler._access.store
+            transaction = store.transaction
+
+            def counted(works: list[Any]) -> Any:
+                sizes.append(len(works))
+                return transaction(works)
+
+            store.transaction = counted
+            await asyncio.gather(*(asyncio.create_task(ask(scheduler, number)) for number in range(6)))
+
+    testing.run(main())
+    assert sizes[0] == 6
+    assert max(sizes[1:], default=0) <= 3, "no second attempt of the group"

@@ -13,15 +13,19 @@ class AuditLog:
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
 
-    def begin(self, tx: Tx) -> None:
-        """Works of several callers may share a transaction: what one of them changed is not another's."""
-        tx.local(_Changes).settings = None
-
     def changed(self, tx: Tx, before: Mapping[str, Json] | None, after: Mapping[str, Json] | None) -> None:
         """A setting was changed: what it was, and what it is. Secrets do not belong here."""
         tx.local(_Changes).settings = {"before": before, "after": after}
 
-    def note(self, tx: Tx, actor: Actor, now: Instant) -> None:
+    def note(self, tx: Tx, actor: Actor | None, now: Instant) -> None:
+        """Ends the work of a caller, if it is to be named: what one changed is not the next one's in the transaction.
+
+        Called after the work and not before it: a work that is refused at once has not touched its transaction.
+        """
+        changes = tx.local(_Changes)
+        details, changes.settings = changes.settings, None
+        if actor is None:
+            return
         audit.append(
             tx,
             AuditEntry(
@@ -32,7 +36,7 @@ class AuditLog:
                 action=actor.action,
                 target=actor.target,
                 office_id=actor.office_id,
-                details=tx.local(_Changes).settings,
+                details=details,
             ),
         )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..clock import Instant
-from ..errors import IdempotencyMismatch, Invalid
+from ..errors import IdempotencyMismatch, Invalid, NextslotError
 from ..policy import requests
 from ..store import idempotency
 from ..store.store import Tx
@@ -25,7 +25,7 @@ class Once:
     id_of: Callable[[Any], str]
 
 
-class Replayed(Exception):
+class Replayed(NextslotError):
     """This request was carried out before: nothing was done now, and this is what it made then."""
 
     def __init__(self, ids: Sequence[str]) -> None:

@@ -99,11 +99,8 @@ class Access:
 
     def _audited(self, work: Work[T]) -> Work[T]:
         who = actor.get()
-        if who is None:
-            return work
 
         def audited(tx: Tx) -> T:
-            self._audit.begin(tx)
             answer = work(tx)
             self._audit.note(tx, who, self.clock.now())
             return answer
