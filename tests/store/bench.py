@@ -42,8 +42,11 @@ class Bench:
         self.closings = 0
         self.commits = 0
         self.at_closing: Callable[[Tx], None] = lambda tx: None
+        # A test may add effects of the engine, and who carries them out.
+        self.actions: dict[type, Callable[..., None]] = {Call: carry_out}
+        effects = Interpreter({Update: carry_out}, self.actions)
         url = databases.url(directory)
-        self.store: Any = open_store(url, self._closing, effects=EFFECTS, threaded=threaded, synchronous="FULL")
+        self.store: Any = open_store(url, self._closing, effects=effects, threaded=threaded, synchronous="FULL")
         databases.watched(self.store, self._committed)
         self.other: Any = databases.plain(directory)
 

@@ -11,6 +11,7 @@ import pytest
 
 from nextslot.clock import Instant
 from nextslot.engine import feed
+from nextslot.engine.effects import EventsAppended
 from nextslot.engine.events import EventLog
 from nextslot.engine.feed import EventPage
 from nextslot.errors import Unavailable
@@ -240,6 +241,7 @@ def log_of(bench: Bench) -> EventLog:
     """An event log whose events are appended by the bench's transactions."""
     events = EventLog()
     bench.at_closing = events.append
+    bench.actions[EventsAppended] = events.appended
     return events
 
 
