@@ -64,7 +64,8 @@ prepare() {
     uv="$(find_uv)" || exit 1
     use_a_writable_cache
     unset VIRTUAL_ENV
-    export UV_PYTHON="${UV_PYTHON:-$python}" UV_PYTHON_DOWNLOADS=never UV_PROJECT_ENVIRONMENT="$venv"
+    # UV: for the test that builds the wheel, which finds it nowhere else where it is not on PATH.
+    export UV="$uv" UV_PYTHON="${UV_PYTHON:-$python}" UV_PYTHON_DOWNLOADS=never UV_PROJECT_ENVIRONMENT="$venv"
     [[ -d "$venv" ]] || say "setting up .venv (the first time takes a minute)"
     "$uv" sync --project "$root" --locked --quiet "$@" && return
     die "'uv sync --locked' failed, see above. Most often: a download failed (check the way to PyPI)," \

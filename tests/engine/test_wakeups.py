@@ -67,7 +67,7 @@ def test_a_client_who_waits_for_a_job_that_ends_while_it_looks(tmp_path: Path) -
 def test_a_reader_of_events_that_has_just_found_none(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         between = Between(scheduler)
-        between.after("read", "EventLog", lambda: scheduler.submit("work"))
+        between.after("read", "read_page", lambda: scheduler.submit("work"))
 
         async for event in scheduler.events():
             assert (event.type, between.happened) == ("job_queued", 1)
