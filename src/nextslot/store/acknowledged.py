@@ -109,8 +109,9 @@ def refuse_if_removed(path: Path) -> None:
     if evidence and (evidence[0] == wal.name or _says_there_were_commits(path)):
         what = "is empty" if path.exists() else "is not there"
         raise LostCommits(
-            f"{path} {what}, but it had commits (see {' and '.join(evidence)}). Put the file back, or "
-            f"restore a backup: nextslot restore FILE. To start anew on purpose, delete {' and '.join(evidence)}"
+            f"{path} {what}, but it had commits (see {' and '.join(evidence)}). "
+            "Put the file back, or restore a backup: nextslot restore FILE --force. "
+            f"To start anew on purpose, delete {' and '.join(evidence)}"
         )
 
 
@@ -140,7 +141,7 @@ def missing(record: Record | None, number: CommitNumber) -> str | None:
 
 def remedy(path: Path) -> str:
     return (
-        "Put the missing file back, or restore a backup: nextslot restore FILE. "
+        "Put the missing file back, or restore a backup: nextslot restore FILE --force. "
         f"To go on without these commits on purpose, delete {record_path(path).name}"
     )
 

@@ -124,7 +124,7 @@ def repair(path: Path) -> int:
 
 
 def _damage(connection: apsw.Connection) -> Iterator[Finding]:
-    advice = "restore a backup: nextslot restore FILE"
+    advice = "restore a backup: nextslot restore FILE --force"
     try:
         said = [line for (line,) in connection.execute("pragma integrity_check") if line != "ok"]
     except (apsw.CorruptError, apsw.NotADBError) as error:

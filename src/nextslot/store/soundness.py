@@ -39,7 +39,7 @@ def sentence(found: str) -> str:
     """Says what is wrong and what to do. `/ready` shows it to everybody, so it names no path."""
     return (
         f"the database file is damaged, or not a database: {found}. `nextslot doctor` shows what is wrong; "
-        "restore a backup: nextslot restore FILE"
+        "restore a backup: nextslot restore FILE --force"
     )
 
 
