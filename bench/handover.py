@@ -104,7 +104,9 @@ def raw(directory: Path, jobs: int) -> dict[str, float]:
         head: tuple[Any, ...] = connection.execute(sql["jobs.heads"], {"lane_id": lane_id, "limit": 1}).fetchall()[0]
         job_id = head[0]
         claimed = (str(uuid_utils.uuid7()), job_id)
-        connection.execute(sql["runs.begin"], {"run_id": claimed[0], "job_id": job_id, "now": now, "session_id": None})
+        connection.execute(
+            sql["runs.begin"], {"run_id": claimed[0], "job_id": job_id, "now": now, "session_id": None, "is_inside": 1}
+        )
         connection.execute(sql["jobs.start"], {"job_id": job_id, "worker_id": "local/slot-1", "now": now})
         events.append(event("job_started", job_id, claimed[0], now))
         ready -= 1
