@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from nextslot import NewJob, RunContext, Scheduler
-from nextslot.api.app import create_app
+from nextslot.server.app import create_app
 
 # A job as the comparison harness sends it, and one that says more.
 PLAIN: dict[str, Any] = {"job_type": "noop", "params": {"i": 1}}

@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[1]
 sys.path[0] = str(ROOT)
 
 from nextslot import NewJob, Scheduler  # noqa: E402
-from nextslot.api.app import create_app  # noqa: E402
-from nextslot.api.serve import Process  # noqa: E402
+from nextslot.server.app import create_app  # noqa: E402
+from nextslot.server.serve import Process  # noqa: E402
 from tests.browser import open_browser  # noqa: E402
 
 BATCH = 50_000

@@ -15,7 +15,12 @@ from pathlib import Path
 
 import apsw
 
-from nextslot import NewJob, RunContext, Scheduler, Skip
+from nextslot import (
+    NewJob,
+    RunContext,
+    Scheduler,
+    Skip,
+)
 
 RECEIVERS = 10
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"

@@ -22,7 +22,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nextslot import Job, Limits, NewJob, Scheduler, testing
+from nextslot import (
+    Job,
+    Limits,
+    NewJob,
+    Scheduler,
+    testing,
+)
 
 # Typical seconds and the spread of each type.
 Mix = dict[str, tuple[float, float]]
@@ -129,7 +135,7 @@ def drawn(chance: random.Random, mix: Mix) -> NewJob:
 
 async def errors_of(scheduler: Scheduler, jobs: list[Job], later: list[NewJob]) -> list[float]:
     now = scheduler._clock.now()
-    foreseen = {
+    prefetched = {
         job_id: expected.expected_start
         for office_id in "abc"
         for job_id, expected in (await scheduler.forecast.queue(office_id)).jobs.items()
@@ -139,7 +145,7 @@ async def errors_of(scheduler: Scheduler, jobs: list[Job], later: list[NewJob]) 
     errors = []
     for job in jobs:
         started = (await scheduler.wait(job.job_id)).job.started_at
-        expected = foreseen.get(job.job_id)
+        expected = prefetched.get(job.job_id)
         if started is not None and expected is not None and started > now.after(1):
             errors.append((expected - started) / (started - now))
     return errors

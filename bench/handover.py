@@ -21,7 +21,7 @@ import apsw
 import uuid_utils
 
 from nextslot import Limits, NewJob, Scheduler
-from nextslot.store import text
+from nextslot.store import dialects
 
 BATCH = 20_000
 
@@ -72,7 +72,7 @@ async def engine(directory: Path, jobs: int) -> dict[str, float]:
 
 def raw(directory: Path, jobs: int) -> dict[str, float]:
     """The same statements on the same schema, with nothing around them."""
-    sql = text.statements()
+    sql = dialects.statements()
     connection = apsw.Connection(str(directory / "nextslot.db"), statementcachesize=512)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     pragmas = {

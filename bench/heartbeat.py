@@ -11,8 +11,8 @@ import asyncio
 import os
 from pathlib import Path
 
-from nextslot.handlers.heartbeat import BEAT_SECONDS
-from nextslot.handlers.process import Guardians, Start
+from nextslot.executors.heartbeat import BEAT_SECONDS
+from nextslot.executors.process import Guardians, Start
 
 SLEEP = Start(argv=("sleep", "600"), env={"PATH": os.environ["PATH"], "NEXTSLOT_RUN_ID": "bench"})
 NEVER = 3600.0

@@ -18,8 +18,8 @@ from typing import Any
 import apsw
 
 from nextslot import NewJob, Scheduler
-from nextslot.policy.filters import EventFilter, JobFilter, RunFilter
-from nextslot.store import sqlite
+from nextslot.domain.filters import EventFilter, JobFilter, RunFilter
+from nextslot.store.sqlite import sqlite_store
 
 ROUNDS = 7
 QUEUED = 10_000
@@ -233,7 +233,7 @@ def main() -> None:
     arguments.add_argument("--jobs", type=int, default=1_000_000)
     arguments.add_argument("--walked", type=int, default=100_000)
     options = arguments.parse_args()
-    print(f"SQLite {apsw.sqlite_lib_version()}, {sqlite.READERS} readers")
+    print(f"SQLite {apsw.sqlite_lib_version()}, {sqlite_store.READERS} readers")
     with tempfile.TemporaryDirectory(prefix="nextslot-bench-") as made:
         asyncio.run(measure(Path(made), options.jobs, options.walked))
 

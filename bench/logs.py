@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from nextslot.handlers.files import RunFiles
-from nextslot.handlers.run import RunContext
+from nextslot.executors.run_context import RunContext
+from nextslot.executors.run_files import RunFiles
 
 LINE = b"x" * 99 + b"\n"
 HEAD_LINES = 50_000

@@ -24,7 +24,7 @@ import psycopg
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from nextslot import NewJob, Scheduler
-from nextslot.store.open import load_export, write_export
+from nextslot.store.open_store import load_export, write_export
 from tests.postgres import Server
 
 BATCH = 10_000

@@ -28,7 +28,7 @@ import psycopg
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from nextslot import Limits, NewJob, Scheduler
-from nextslot.store import postgres_wire
+from nextslot.store.postgres import pipeline
 from tests.postgres import Server
 
 BATCH = 10_000
@@ -173,15 +173,15 @@ async def ours(url: str, backlog: int, watch: Watch) -> None:
 
 def counted(watch: Watch) -> Callable[[], None]:
     """From now on, until what is returned is called: round trips, and statements in them."""
-    wire = postgres_wire.Wire
+    wire = pipeline.Wire
     exchange, send = wire.exchange, wire.send
     figures = {"round_trips": 0, "statements": 0}
 
-    def exchanging(self: postgres_wire.Wire) -> None:
+    def exchanging(self: pipeline.Wire) -> None:
         figures["round_trips"] += 1
         exchange(self)
 
-    def sending(self: postgres_wire.Wire, *statement: Any) -> postgres_wire.Reply:
+    def sending(self: pipeline.Wire, *statement: Any) -> pipeline.Reply:
         figures["statements"] += 1
         return send(self, *statement)
 

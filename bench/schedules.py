@@ -17,7 +17,7 @@ from typing import Any
 import apsw
 
 from nextslot import RunContext, Scheduler
-from nextslot.clock import Instant, SystemClock
+from nextslot.system.clock import Instant, SystemClock
 
 
 class MovedClock(SystemClock):

@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from nextslot.handlers.cgroup import own_cgroup
-from nextslot.handlers.process import Guardians, Start
+from nextslot.executors.cgroup import own_cgroup
+from nextslot.executors.process import Guardians, Start
 
 Spawn = Callable[[], Awaitable[object]]
 TRUE = Start(argv=("true",), env={"PATH": os.environ["PATH"], "NEXTSLOT_RUN_ID": "bench"})

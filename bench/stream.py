@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import uvicorn
 
 from nextslot import NewJob, RunContext, Scheduler
-from nextslot.api.app import create_app
+from nextslot.server.app import create_app
 
 BATCH = 1000
 

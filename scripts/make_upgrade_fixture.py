@@ -17,7 +17,7 @@ import apsw
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from nextslot.store.open import write_export  # noqa: E402
+from nextslot.store.open_store import write_export  # noqa: E402
 from tests import everything  # noqa: E402
 
 DATA = ROOT / "tests/store/data"

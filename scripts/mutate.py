@@ -1,7 +1,7 @@
 """Mutation testing: would a test notice, if this line were wrong? One mutant after the other, each in a process.
 
     uv run python scripts/mutate.py map                          # once: which tests reach which lines (minutes)
-    uv run python scripts/mutate.py map tests/pure               # again for these, and the rest stays as it was
+    uv run python scripts/mutate.py map tests/domain               # again for these, and the rest stays as it was
     uv run python scripts/mutate.py run lifecycle.py policy      # every mutant of these
     uv run python scripts/mutate.py run engine --sample 300      # of so many, drawn by --seed
 
@@ -35,12 +35,12 @@ from mutants import NOTHING, Mutant, changed, mutants  # type: ignore[import-not
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "nextslot"
 TESTS = (
-    "tests/pure",
+    "tests/domain",
     "tests/engine",
     "tests/config",
-    "tests/api/test_legacy.py",
-    "tests/api/test_14_offices.py",
-    "tests/api/test_metrics.py",
+    "tests/server/test_legacy.py",
+    "tests/server/test_14_offices.py",
+    "tests/server/test_metrics.py",
 )
 WORK = Path(os.environ.get("NEXTSLOT_MUTATE", "/tmp/nextslot-mutate"))
 # How many tests, and how many seconds of them, a mutant has to survive.
@@ -94,9 +94,7 @@ def make_map(some: Sequence[str]) -> int:
     earlier = list(WORK.glob("times-*.xml")) if some else []
     times = WORK / f"times-{len(earlier)}.xml"
     settings = WORK / "settings.ini"
-    settings.write_text(
-        f"[run]\nsource_pkgs = nextslot.lifecycle, nextslot.policy, nextslot.engine\ndata_file = {WORK / 'coverage'}\n"
-    )
+    settings.write_text(f"[run]\nsource_pkgs = nextslot.domain, nextslot.engine\ndata_file = {WORK / 'coverage'}\n")
     pytest = [sys.executable, "-m", "pytest", *(some or TESTS), "-p", "no:cacheprovider", f"--junitxml={times}"]
     coverage = ["--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
     return subprocess.call([*pytest, *coverage, *(["--cov-append"] if some else [])])
@@ -150,7 +148,7 @@ def _first(
 
     def few_by(particular: Callable[[str], int]) -> list[str]:
         def how_soon(test: str) -> tuple[bool, bool, int]:
-            return not test.startswith("tests/pure"), seconds.get(test, 0.1) > 1, particular(test)
+            return not test.startswith("tests/domain"), seconds.get(test, 0.1) > 1, particular(test)
 
         return sorted(tests, key=how_soon)[: MOST_TESTS // 4]
 

@@ -20,10 +20,10 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from nextslot import NewJob, Scheduler, testing  # noqa: E402
-from nextslot.api.app import create_app  # noqa: E402
-from nextslot.api.serve import Process  # noqa: E402
-from nextslot.clock import SystemClock  # noqa: E402
-from nextslot.handlers.run import RunContext  # noqa: E402
+from nextslot.executors.run_context import RunContext  # noqa: E402
+from nextslot.server.app import create_app  # noqa: E402
+from nextslot.server.serve import Process  # noqa: E402
+from nextslot.system.clock import SystemClock  # noqa: E402
 from tests.browser import open_browser  # noqa: E402
 
 HOURS = 5
@@ -227,7 +227,7 @@ async def _office_work(scheduler: Scheduler) -> None:
 
 
 async def _newest_failed(scheduler: Scheduler) -> str:
-    from nextslot.policy.filters import JobFilter
+    from nextslot.domain.filters import JobFilter
 
     found = await scheduler.lists.jobs(JobFilter(state=("FAILED",)), limit=1)
     return found.items[0].job.job_id

@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 import psycopg
 
-from nextslot.store import text
+from nextslot.store import dialects
 from tests import postgres
 
 KINDS = ("sqlite", "postgres")
@@ -201,7 +201,7 @@ class Plain:
 
     def _run(self, sql: str, values: Sequence[object] | Mapping[str, object] | None) -> "Rows":
         if isinstance(values, Mapping):
-            placed = text.placed(sql)
+            placed = dialects.placed(sql)
             cursor: psycopg.Cursor[Any] = psycopg.RawCursor(self._connection)
             cursor.execute(placed.sql, [values[name] for name in placed.names])
         else:
@@ -269,7 +269,7 @@ def taking_nothing(store: Any) -> Iterator[None]:
 def add_rule(directory: Path, rule: str) -> None:
     """One more thing that the database refuses."""
     connection = plain(directory)
-    for statement in (text.for_sqlite if _kind == "sqlite" else text.for_postgres)(rule):
+    for statement in (dialects.for_sqlite if _kind == "sqlite" else dialects.for_postgres)(rule):
         connection.execute(statement)
     connection.close()
 

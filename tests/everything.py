@@ -8,10 +8,15 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from nextslot import Fail, NewJob, Scheduler, testing
-from nextslot.engine.deliveries import Answer
-from nextslot.faces.access import actor
-from nextslot.model import Actor
+from nextslot import (
+    Fail,
+    NewJob,
+    Scheduler,
+    testing,
+)
+from nextslot.domain import Actor
+from nextslot.engine.webhooks.delivery_worker import EndpointResponse
+from nextslot.services.unit_of_work import actor
 from nextslot.testing import Mailbox
 from tests.support import new_scheduler
 
@@ -24,7 +29,7 @@ def make(directory: Path) -> None:
 
     async def body() -> None:
         box = Mailbox()
-        box.answers[DEAD] = Answer(500, text="out of order")
+        box.answers[DEAD] = EndpointResponse(500, text="out of order")
         scheduler = new_scheduler(directory, sender=box)
         _handlers(scheduler)
         await scheduler.start()

@@ -190,7 +190,7 @@ def admin() -> "psycopg.Connection[tuple[Any, ...]]":
 @functools.cache
 def _template() -> str:
     """A database with the whole schema, made once: a copy of it is made in a fraction of the time."""
-    from nextslot.store.postgres import PostgresStore
+    from nextslot.store.postgres.postgres_store import PostgresStore
 
     name = f"{TEMPLATE}_{os.getpid()}"
     create(name, "template0")

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import uvicorn
 
 from nextslot import Fail, Scheduler, Skip
-from nextslot.api.app import Options, create_app
+from nextslot.server.app import Options, create_app
 from tests import databases
 
 T = TypeVar("T")

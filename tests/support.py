@@ -10,8 +10,14 @@ from typing import Any
 
 import apsw
 
-from nextslot import Fail, Job, Scheduler, Skip, testing
-from nextslot.model import Event
+from nextslot import (
+    Fail,
+    Job,
+    Scheduler,
+    Skip,
+    testing,
+)
+from nextslot.domain import Event
 from tests import databases
 
 Main = Callable[[Scheduler], Awaitable[None]]
@@ -68,7 +74,7 @@ async def states(scheduler: Scheduler, *jobs: Job) -> list[str]:
 
 async def history(scheduler: Scheduler) -> list[Event]:
     """Every event so far."""
-    from nextslot.store import events
+    from nextslot.store.tables import events
 
     return await scheduler._access.read(lambda tx: events.after(tx, 0, 1_000_000))
 

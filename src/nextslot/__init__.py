@@ -4,13 +4,26 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from nextslot.domain.limits import ConcurrencyPolicy, Limits
+    from nextslot.engine.direct.direct_requests import NewDirect, Update
+    from nextslot.executors.run_context import Fail, RunContext, Skip
+    from nextslot.system.clock import Instant
+
     from .client import AsyncClient, Client
-    from .clock import Instant
-    from .engine.direct import NewDirect, Update
+    from .domain import (
+        Direct,
+        Event,
+        FailureKind,
+        Group,
+        Job,
+        NewJob,
+        Office,
+        Reservation,
+        RetryPolicy,
+        Run,
+        State,
+    )
     from .errors import NextslotError
-    from .handlers.run import Fail, RunContext, Skip
-    from .model import Direct, Event, FailureKind, Group, Job, NewJob, Office, Reservation, RetryPolicy, Run, State
-    from .policy.limits import ConcurrencyPolicy, Limits
     from .scheduler import Ended, Scheduler
 
 __all__ = [
@@ -43,15 +56,15 @@ __all__ = [
 _HOMES = {
     "AsyncClient": "client",
     "Client": "client",
-    "Instant": "clock",
-    "NewDirect": "engine.direct",
-    "Update": "engine.direct",
+    "Instant": "system.clock",
+    "NewDirect": "engine.direct.direct_requests",
+    "Update": "engine.direct.direct_requests",
     "NextslotError": "errors",
-    "Fail": "handlers.run",
-    "RunContext": "handlers.run",
-    "Skip": "handlers.run",
-    "ConcurrencyPolicy": "policy.limits",
-    "Limits": "policy.limits",
+    "Fail": "executors.run_context",
+    "RunContext": "executors.run_context",
+    "Skip": "executors.run_context",
+    "ConcurrencyPolicy": "domain.limits",
+    "Limits": "domain.limits",
     "Ended": "scheduler",
     "Scheduler": "scheduler",
 }
@@ -61,7 +74,7 @@ def __getattr__(name: str) -> object:
     """Imported when it is asked for: the command line and the clients need no engine, and start in half the time."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f".{_HOMES.get(name, 'model')}", __name__), name)
+    found = getattr(importlib.import_module(f".{_HOMES.get(name, 'domain')}", __name__), name)
     globals()[name] = found
     return found
 

@@ -19,15 +19,22 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .api.app import create_app
-from .api.serve import Process
-from .clock import Instant, SystemClock
-from .engine.direct import Update
+from nextslot.engine.direct.direct_requests import Update
+from nextslot.executors.run_context import RunContext
+from nextslot.extensions.stories.embedded_model import weights
+from nextslot.extensions.stories.language_models import DEFAULT_MODEL, LlmConfig
+from nextslot.server.app import create_app
+from nextslot.server.serve import Process
+from nextslot.system.clock import Instant, SystemClock
+
+from .domain import (
+    Direct,
+    Event,
+    Job,
+    NewJob,
+    OnDependencyFailure,
+)
 from .errors import NextslotError, Unavailable
-from .handlers.embedded import weights
-from .handlers.llm import DEFAULT_MODEL, LlmConfig
-from .handlers.run import RunContext
-from .model import Direct, Event, Job, NewJob, OnDependencyFailure
 from .scheduler import Scheduler
 
 FRAMES = 6

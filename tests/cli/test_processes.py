@@ -198,8 +198,8 @@ def test_the_package_is_light_and_so_is_the_client_until_it_asks() -> None:
 import sys, nextslot
 first = set(sys.modules)
 nextslot.Client("http://there")
-print(sorted({"nextslot.scheduler", "nextslot.model", "asyncio"} & first))
-print(sorted({"nextslot.scheduler", "nextslot.model", "asyncio", "httpx2"} & set(sys.modules)))
+print(sorted({"nextslot.scheduler", "nextslot.domain", "asyncio"} & first))
+print(sorted({"nextslot.scheduler", "nextslot.domain", "asyncio", "httpx2"} & set(sys.modules)))
 """
 
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from nextslot import Scheduler, client, errors
-from nextslot.api.app import describe
-from nextslot.api.problems import of_error
 from nextslot.client import values
 from nextslot.client.problems import Rejected, error_of
 from nextslot.errors import NextslotError, Problem
+from nextslot.server.app import describe
+from nextslot.server.problems import of_error
 
 RAISED: list[NextslotError] = [
     errors.Invalid([Problem("params.size", "too small"), Problem("title", "too long")]),
@@ -97,7 +97,7 @@ def documented() -> dict[str, set[str]]:
 
 def test_every_field_of_an_answer_is_a_field_of_the_value() -> None:
     classes = inspect.getmembers(values, inspect.isclass)
-    kinds = {name: kind for name, kind in classes if issubclass(kind, values.Answer)}
+    kinds = {name: kind for name, kind in classes if issubclass(kind, values.Value)}
 
     compared = {}
     for name, properties in documented().items():

@@ -13,10 +13,17 @@ import pytest
 
 import nextslot
 from nextslot import AsyncClient, Client
-from nextslot.api.app import Options
 from nextslot.client.binding import Subject, stream_verb, verb
 from nextslot.client.options import NewJob
-from nextslot.errors import AlreadyFinished, Invalid, NotFound, SlotBusy, Unavailable, UnknownJobType
+from nextslot.errors import (
+    AlreadyFinished,
+    Invalid,
+    NotFound,
+    SlotBusy,
+    Unavailable,
+    UnknownJobType,
+)
+from nextslot.server.app import Options
 from tests.serving import Served, open_gate, serving
 
 # Work with either client, written once: verbs are called through these two.

@@ -13,13 +13,34 @@ from hypothesis import strategies as st
 
 from nextslot import Instant, State
 from nextslot.client import NoAnswer, Rejected, streams
-from nextslot.client.plans import Give, Lost, Manners, Open, Pause, Read, Reply, Request, Send, asked, create, get, post
+from nextslot.client.operations import (
+    Give,
+    Lost,
+    Open,
+    Pause,
+    Read,
+    Reply,
+    Request,
+    RequestRetries,
+    Send,
+    asked,
+    create,
+    get,
+    post,
+)
 from nextslot.client.streams import Message, Messages
-from nextslot.errors import AlreadyFinished, Draining, Invalid, NextslotError, SlotBusy, Unavailable
+from nextslot.errors import (
+    AlreadyFinished,
+    Draining,
+    Invalid,
+    NextslotError,
+    SlotBusy,
+    Unavailable,
+)
 
 OK = Reply(200, {}, b'{"answer": 1}')
 LOST = Lost("Connection refused")
-MANNERS = Manners("http://there", retries=3)
+RETRIES_POLICY = RequestRetries("http://there", retries=3)
 
 
 def refusal(status: int, code: str, retry_after: int | None = None) -> Reply:
@@ -36,7 +57,7 @@ class Sent:
         self.pauses: list[float] = []
 
     def ask(self, request: Request) -> Any:
-        plan = asked(MANNERS, request, Reply.json)
+        plan = asked(RETRIES_POLICY, request, Reply.json)
         answer: Any = None
         while True:
             try:
@@ -182,7 +203,9 @@ def test_a_stream_is_taken_up_again_after_the_last_message_that_came() -> None:
         assert isinstance(step, Read)
         return pieces.pop(0)
 
-    plan = streams.followed(MANNERS, streams.stream_of(get("/api/events")), Message.json, streams.by_last_event_id)
+    plan = streams.followed(
+        RETRIES_POLICY, streams.stream_of(get("/api/events")), Message.json, streams.by_last_event_id
+    )
     items = heard(plan, server, most=3)
 
     assert items == [1, 2, 3]
@@ -190,7 +213,9 @@ def test_a_stream_is_taken_up_again_after_the_last_message_that_came() -> None:
 
 
 def test_a_stream_that_never_opens_is_an_error() -> None:
-    plan = streams.followed(MANNERS, streams.stream_of(get("/api/events")), Message.json, streams.by_last_event_id)
+    plan = streams.followed(
+        RETRIES_POLICY, streams.stream_of(get("/api/events")), Message.json, streams.by_last_event_id
+    )
 
     with pytest.raises(NoAnswer):
         heard(plan, lambda step: LOST)
@@ -204,7 +229,7 @@ def test_work_on_the_line_is_asked_for_once_and_a_broken_line_is_told() -> None:
         steps.append(step)
         return Reply(200, {}, b"") if isinstance(step, Open) else pieces.pop(0)
 
-    plan = streams.heard_once(MANNERS, post("/api/direct/x"), Message.json)
+    plan = streams.heard_once(RETRIES_POLICY, post("/api/direct/x"), Message.json)
     with pytest.raises(Unavailable, match="broke before the result came"):
         heard(plan, server)
 
@@ -215,7 +240,7 @@ def test_who_is_sent_away_from_the_line_gets_the_error_of_the_stream() -> None:
     problem = json.dumps({"code": "draining", "detail": "stopping", "status": 503})
     pieces: list[Any] = [f"event: error\ndata: {problem}\n\n".encode()]
 
-    plan = streams.heard_once(MANNERS, post("/api/direct/x"), Message.json)
+    plan = streams.heard_once(RETRIES_POLICY, post("/api/direct/x"), Message.json)
     with pytest.raises(Draining, match="stopping"):
         heard(plan, lambda step: Reply(200, {}, b"") if isinstance(step, Open) else pieces.pop(0))
 

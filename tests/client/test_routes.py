@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from nextslot import Client, Scheduler
-from nextslot.api.app import describe
 from nextslot.client.binding import Subject, stream_verb, verb
-from nextslot.client.plans import Open, Request, Send
+from nextslot.client.operations import Open, Request, Send
+from nextslot.server.app import describe
 
 # What a program has no use for: pages for people, and figures for a monitoring system.
 NO_VERB = {("GET", "/health"), ("GET", "/metrics")}

@@ -12,13 +12,24 @@ import apsw
 import orjson
 import pytest
 
-from nextslot import NewJob, Scheduler, admin, testing
-from nextslot.composition import compose
+from nextslot import (
+    NewJob,
+    Scheduler,
+    offline_commands,
+    testing,
+)
 from nextslot.config import Configuration, load
-from nextslot.errors import AlreadyOpen, Conflict, Invalid, SchemaTooNew, StoreError
-from nextslot.handlers.threads import InlineThreads
-from nextslot.model import Scope
-from nextslot.store import text
+from nextslot.domain import Scope
+from nextslot.errors import (
+    AlreadyOpen,
+    Conflict,
+    Invalid,
+    SchemaTooNew,
+    StoreError,
+)
+from nextslot.executors.threads import InlineThreads
+from nextslot.scheduler_from_config import compose
+from nextslot.store import dialects
 from tests import databases
 from tests.support import register_handlers
 
@@ -68,7 +79,7 @@ def tampered(directory: Path, *statements: str) -> None:
 
 
 def found(directory: Path) -> list[str]:
-    return [finding.check for finding in admin.doctor(configuration(directory)).findings]
+    return [finding.check for finding in offline_commands.doctor(configuration(directory)).findings]
 
 
 def jobs_in(directory: Path) -> int:
@@ -89,7 +100,7 @@ def jobs_in_backup(file: Path) -> int:
 
 def test_a_key_can_be_added_before_any_server_runs(tmp_path: Path) -> None:
     async def add() -> str:
-        async with admin.keys(configuration(tmp_path)) as keys:
+        async with offline_commands.keys(configuration(tmp_path)) as keys:
             await keys.create("ops", ["admin"])
             _, text_ = await keys.create("web", ["submit"], office_id="default")
             assert [key.name for key in (await keys.list()).items] == ["web", "ops"]
@@ -108,7 +119,7 @@ def test_a_key_can_be_added_before_any_server_runs(tmp_path: Path) -> None:
 
 def test_a_key_for_an_office_that_is_not_there_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
-        async with admin.keys(configuration(tmp_path)) as keys:
+        async with offline_commands.keys(configuration(tmp_path)) as keys:
             await keys.create("ops", ["admin"])
             with pytest.raises(Invalid, match="office_id: there is no office 'nowhere'"):
                 await keys.create("web", ["submit"], office_id="nowhere")
@@ -120,7 +131,7 @@ def test_a_key_for_an_office_that_is_not_there_is_refused(tmp_path: Path) -> Non
 
 def test_a_key_can_be_taken_away_offline_and_both_are_audited(tmp_path: Path) -> None:
     async def main() -> None:
-        async with admin.keys(configuration(tmp_path)) as keys:
+        async with offline_commands.keys(configuration(tmp_path)) as keys:
             await keys.create("ops", ["admin"])
             second, _ = await keys.create("old", ["read"])
             await keys.delete(second.key_id)
@@ -134,18 +145,18 @@ def test_a_key_can_be_taken_away_offline_and_both_are_audited(tmp_path: Path) ->
 
 
 def test_the_webhook_secret_is_the_one_that_the_server_signs_with(tmp_path: Path) -> None:
-    offline = asyncio.run(admin.webhook_secret(configuration(tmp_path)))
+    offline = asyncio.run(offline_commands.webhook_secret(configuration(tmp_path)))
 
     async def look(scheduler: Scheduler) -> None:
         assert scheduler.webhooks.secret() == offline
 
     with_server(tmp_path, look)
-    assert asyncio.run(admin.webhook_secret(configuration(tmp_path))) == offline
+    assert asyncio.run(offline_commands.webhook_secret(configuration(tmp_path))) == offline
     assert offline not in str(plain(tmp_path).execute("select * from audit").fetchall())
 
 
 async def _keys(given: Configuration) -> None:
-    async with admin.keys(given):
+    async with offline_commands.keys(given):
         raise AssertionError("it was not refused")
 
 
@@ -153,10 +164,10 @@ async def _keys(given: Configuration) -> None:
     "command",
     [
         lambda given: asyncio.run(_keys(given)),
-        admin.migrate,
-        lambda given: admin.doctor(given, repair=True),
-        lambda given: admin.restore(given, given.data / "good.db", force=True),
-        lambda given: asyncio.run(admin.purge(given)),
+        offline_commands.migrate,
+        lambda given: offline_commands.doctor(given, repair=True),
+        lambda given: offline_commands.restore(given, given.data / "good.db", force=True),
+        lambda given: asyncio.run(offline_commands.purge(given)),
     ],
     ids=["keys", "migrate", "repair", "restore", "purge"],
 )
@@ -167,7 +178,7 @@ def test_what_writes_is_refused_while_a_server_runs_and_told_by_whom(
 
     async def main() -> None:
         async with compose(given):
-            admin.backup(given, tmp_path / "good.db")
+            offline_commands.backup(given, tmp_path / "good.db")
             with pytest.raises(AlreadyOpen, match=rf"in use by process {os.getpid()} "):
                 await asyncio.to_thread(command, given)
 
@@ -189,10 +200,10 @@ def test_the_lock_is_free_again_after_each_command(tmp_path: Path) -> None:
     given = configuration(tmp_path)
     with_server(tmp_path, busy)
 
-    admin.migrate(given)
-    admin.doctor(given, repair=True)
-    admin.backup(given, tmp_path / "good.db")
-    asyncio.run(admin.purge(given))
+    offline_commands.migrate(given)
+    offline_commands.doctor(given, repair=True)
+    offline_commands.backup(given, tmp_path / "good.db")
+    asyncio.run(offline_commands.purge(given))
 
     with_server(tmp_path, busy)
 
@@ -203,8 +214,8 @@ def test_opening_the_store_offline_starts_no_job(tmp_path: Path) -> None:
         await scheduler.submit("work")
 
     async def look() -> None:
-        async with admin.opened(configuration(tmp_path)) as access:
-            await access.write(lambda tx: tx.run("limits.resume", scope="scheduler", name=""))
+        async with offline_commands.opened(configuration(tmp_path)) as access:
+            await access.write(lambda tx: tx.execute("limits.resume", scope="scheduler", name=""))
 
     with_server(tmp_path, queue)
     asyncio.run(look())
@@ -220,16 +231,16 @@ def test_pending_migrations_are_shown_and_then_applied(tmp_path: Path, monkeypat
     with_server(tmp_path, busy)
     databases.spoil(tmp_path)
     newer = [(1000 + number, f"later{number}", f"create table later{number} (a {{int}} not null)") for number in (1, 2)]
-    known = text.migrations()
-    monkeypatch.setattr(text, "migrations", lambda: [*known, *newer])
+    known = dialects.migrations()
+    monkeypatch.setattr(dialects, "migrations", lambda: [*known, *newer])
     wanted = ["1001_later1", "1002_later2"]
 
-    assert admin.pending(given) == wanted
+    assert offline_commands.pending(given) == wanted
     assert found(tmp_path) == ["schema"]
     with pytest.raises(StoreError, match=r"older than this release|the copy is not sound: the schema is older"):
-        admin.backup(given, tmp_path / "no.db")
-    assert admin.migrate(given) == wanted
-    assert admin.pending(given) == admin.migrate(given) == found(tmp_path) == []
+        offline_commands.backup(given, tmp_path / "no.db")
+    assert offline_commands.migrate(given) == wanted
+    assert offline_commands.pending(given) == offline_commands.migrate(given) == found(tmp_path) == []
 
 
 def test_a_database_of_a_newer_release_is_refused(tmp_path: Path) -> None:
@@ -237,13 +248,13 @@ def test_a_database_of_a_newer_release_is_refused(tmp_path: Path) -> None:
     databases.spoil(tmp_path)
     plain(tmp_path).execute("insert into schema_migrations values (9999, 'future')")
 
-    for command in (admin.pending, admin.migrate, admin.doctor):
+    for command in (offline_commands.pending, offline_commands.migrate, offline_commands.doctor):
         with pytest.raises(SchemaTooNew):
             command(configuration(tmp_path))
 
 
 @pytest.mark.sqlite_only("a file; tests/cli/test_postgres.py has its counterpart")
-@pytest.mark.parametrize("command", [admin.pending, admin.doctor])
+@pytest.mark.parametrize("command", [offline_commands.pending, offline_commands.doctor])
 def test_a_directory_without_a_database_is_told(tmp_path: Path, command: Callable[[Configuration], object]) -> None:
     with pytest.raises(StoreError, match="there is no database"):
         command(configuration(tmp_path))
@@ -303,7 +314,7 @@ def test_the_doctor_finds_what_should_not_be(tmp_path: Path, statement: str, che
 
     tampered(tmp_path, statement)
 
-    findings = admin.doctor(configuration(tmp_path)).findings
+    findings = offline_commands.doctor(configuration(tmp_path)).findings
     assert set(check.split("|")) & {finding.check for finding in findings}
     assert all(finding.problem and finding.suggestion for finding in findings)
 
@@ -332,11 +343,11 @@ def test_counters_are_repaired_when_asked_and_only_then(tmp_path: Path) -> None:
     wrong = found(tmp_path)
 
     assert found(tmp_path) == wrong != []
-    examined = admin.doctor(configuration(tmp_path), repair=True)
+    examined = offline_commands.doctor(configuration(tmp_path), repair=True)
 
     assert examined.findings == ()
     assert examined.repaired > 0
-    assert admin.doctor(configuration(tmp_path), repair=True).repaired == 0
+    assert offline_commands.doctor(configuration(tmp_path), repair=True).repaired == 0
 
 
 def test_a_chain_that_failed_only_because_its_outcome_was_not_stored_is_found_and_retried_by_repair(
@@ -368,10 +379,10 @@ def test_a_chain_that_failed_only_because_its_outcome_was_not_stored_is_found_an
     )
     assert found(tmp_path) == ["unstored_outcomes", "unstored_outcomes"]
 
-    examined = admin.doctor(configuration(tmp_path), repair=True)
+    examined = offline_commands.doctor(configuration(tmp_path), repair=True)
 
     assert (examined.findings, examined.retried) == ((), 2)
-    assert admin.doctor(configuration(tmp_path), repair=True).retried == 0
+    assert offline_commands.doctor(configuration(tmp_path), repair=True).retried == 0
     with_server(tmp_path, mended)
     assert found(tmp_path) == []
 
@@ -381,7 +392,7 @@ def test_a_damaged_file_is_told_and_not_looked_into(tmp_path: Path) -> None:
     with_server(tmp_path, busy)
     damage(tmp_path / "nextslot.db")
 
-    findings = admin.doctor(configuration(tmp_path)).findings
+    findings = offline_commands.doctor(configuration(tmp_path)).findings
 
     assert {finding.check for finding in findings} == {"integrity"}
     assert "restore" in findings[0].suggestion
@@ -404,11 +415,11 @@ def damage(path: Path) -> None:
 def test_a_backup_of_a_running_server_is_restored_and_goes_on(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         await busy(scheduler)
-        admin.backup(configuration(tmp_path / "a"), tmp_path / "good.db")
+        offline_commands.backup(configuration(tmp_path / "a"), tmp_path / "good.db")
         await scheduler.submit("work")
 
     with_server(tmp_path / "a", main)
-    assert admin.restore(configuration(tmp_path / "b"), tmp_path / "good.db") is None
+    assert offline_commands.restore(configuration(tmp_path / "b"), tmp_path / "good.db") is None
 
     async def go_on(scheduler: Scheduler) -> None:
         assert scheduler.recovered.lost == 1
@@ -428,12 +439,14 @@ def test_a_backup_is_made_while_another_process_writes(tmp_path: Path) -> None:
     try:
         assert writer.stdout.readline() == "going\n"
         for number in range(5):
-            assert admin.backup(given, tmp_path / f"{number}.db").exists()
+            assert offline_commands.backup(given, tmp_path / f"{number}.db").exists()
     finally:
         writer.kill()
         writer.communicate()
 
-    assert [admin.restore(given, tmp_path / f"{number}.db", verify=True) for number in range(5)] == [None] * 5
+    assert [offline_commands.restore(given, tmp_path / f"{number}.db", verify=True) for number in range(5)] == [
+        None
+    ] * 5
 
 
 WRITER = """
@@ -457,12 +470,12 @@ def test_a_backup_is_one_file_and_takes_no_other_files_place(tmp_path: Path) -> 
     with_server(tmp_path, busy)
     there = set(tmp_path.iterdir())
 
-    admin.backup(configuration(tmp_path), tmp_path / "good.db")
+    offline_commands.backup(configuration(tmp_path), tmp_path / "good.db")
 
     assert set(tmp_path.iterdir()) - there <= {tmp_path / "good.db", *companions(tmp_path)}
     with pytest.raises(Conflict, match="exists already"):
-        admin.backup(configuration(tmp_path), tmp_path / "good.db")
-    admin.backup(configuration(tmp_path), tmp_path / "good.db", force=True)
+        offline_commands.backup(configuration(tmp_path), tmp_path / "good.db")
+    offline_commands.backup(configuration(tmp_path), tmp_path / "good.db", force=True)
 
 
 def companions(directory: Path) -> set[Path]:
@@ -474,7 +487,7 @@ def test_no_backup_is_left_of_what_is_not_sound(tmp_path: Path) -> None:
     tampered(tmp_path, "update limits set used = 9")
 
     with pytest.raises(StoreError, match="the copy is not sound: the limit"):
-        admin.backup(configuration(tmp_path), tmp_path / "bad.db")
+        offline_commands.backup(configuration(tmp_path), tmp_path / "bad.db")
 
     assert not list(tmp_path.glob("*bad.db*"))
 
@@ -483,14 +496,14 @@ def test_no_backup_is_left_of_what_is_not_sound(tmp_path: Path) -> None:
 def test_restore_overwrites_nothing_unless_it_is_told_to_and_keeps_what_was_there(tmp_path: Path) -> None:
     given = configuration(tmp_path)
     with_server(tmp_path, busy)
-    admin.backup(given, tmp_path / "good.db")
+    offline_commands.backup(given, tmp_path / "good.db")
     with_server(tmp_path, busy, crash=True)  # What it did last is still in the log beside the file.
     before = jobs_in(tmp_path)
 
     with pytest.raises(Conflict, match=r"nextslot\.db exists already"):
-        admin.restore(given, tmp_path / "good.db")
+        offline_commands.restore(given, tmp_path / "good.db")
     assert jobs_in(tmp_path) == before
-    kept = admin.restore(given, tmp_path / "good.db", force=True)
+    kept = offline_commands.restore(given, tmp_path / "good.db", force=True)
 
     assert kept is not None
     assert jobs_in_backup(kept) == before
@@ -502,10 +515,10 @@ def test_restore_overwrites_nothing_unless_it_is_told_to_and_keeps_what_was_ther
 def test_restore_replaces_a_damaged_database(tmp_path: Path) -> None:
     given = configuration(tmp_path)
     with_server(tmp_path, busy)
-    admin.backup(given, tmp_path / "good.db")
+    offline_commands.backup(given, tmp_path / "good.db")
     (tmp_path / "nextslot.db").write_bytes(b"not a database at all" * 100)
 
-    kept = admin.restore(given, tmp_path / "good.db", force=True)
+    kept = offline_commands.restore(given, tmp_path / "good.db", force=True)
 
     assert kept is not None
     assert kept.read_bytes().startswith(b"not a database")
@@ -516,14 +529,14 @@ def test_restore_replaces_a_damaged_database(tmp_path: Path) -> None:
 def test_a_backup_that_is_not_sound_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
     given = configuration(tmp_path)
     with_server(tmp_path, busy)
-    admin.backup(given, tmp_path / "bad.db")
+    offline_commands.backup(given, tmp_path / "bad.db")
     damage(tmp_path / "bad.db")
     before: Any = (tmp_path / "nextslot.db").stat()
 
     for verify in (True, False):
         with pytest.raises(StoreError, match="is not a sound backup: the file is damaged"):
-            admin.restore(given, tmp_path / "bad.db", force=True, verify=verify)
+            offline_commands.restore(given, tmp_path / "bad.db", force=True, verify=verify)
 
     assert (tmp_path / "nextslot.db").stat().st_ino == before.st_ino
     with pytest.raises(StoreError, match="there is no database"):
-        admin.restore(given, tmp_path / "missing.db")
+        offline_commands.restore(given, tmp_path / "missing.db")

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from nextslot import Scheduler, logs, testing
-from nextslot.composition import compose, reload
+from nextslot import Scheduler, testing
 from nextslot.config import load
+from nextslot.scheduler_from_config import compose, reload
+from nextslot.telemetry import logs
 from tests.support import with_scheduler
 
 log = logging.getLogger("nextslot.test")
@@ -262,8 +263,8 @@ def test_a_run_has_a_context_of_its_own(tmp_path: Path) -> None:
     seen: list[Any] = []
 
     async def main(scheduler: Scheduler) -> None:
-        from nextslot.faces.access import actor
-        from nextslot.model import Actor
+        from nextslot.domain import Actor
+        from nextslot.services.unit_of_work import actor
 
         @scheduler.job_type("look")
         async def look(run: Any) -> None:

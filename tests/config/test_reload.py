@@ -8,14 +8,26 @@ from typing import Any
 
 import pytest
 
-from nextslot import Scheduler, admin, testing
-from nextslot.composition import Configured, Reloaded, compose, reload, tuned
+from nextslot import Scheduler, offline_commands, testing
 from nextslot.config import Configuration, load
-from nextslot.errors import Conflict, Invalid, SlotBusy, Unavailable, UnknownJobType
-from nextslot.faces.access import actor
-from nextslot.handlers.threads import InlineThreads
-from nextslot.model import Actor
-from nextslot.policy.limits import Limits
+from nextslot.domain import Actor
+from nextslot.domain.limits import Limits
+from nextslot.errors import (
+    Conflict,
+    Invalid,
+    SlotBusy,
+    Unavailable,
+    UnknownJobType,
+)
+from nextslot.executors.threads import InlineThreads
+from nextslot.scheduler_from_config import (
+    ConfiguredScheduler,
+    Reloaded,
+    compose,
+    reload,
+    tuned,
+)
+from nextslot.services.unit_of_work import actor
 from tests import databases
 from tests.support import register_handlers, states
 
@@ -27,7 +39,7 @@ class Server:
 
     def __init__(self, directory: Path, text: str, **options: Any) -> None:
         self.directory = directory
-        self.configured = Configured(
+        self.configured = ConfiguredScheduler(
             self.written(text),
             clock=testing.VirtualClock(),
             chance=testing.SeededChance(),
@@ -55,7 +67,9 @@ def with_server(directory: Path, text: str, main: Main, **options: Any) -> None:
             await main(server)
 
     testing.run(body())
-    assert admin.doctor(load(directory, os.devnull, environment=databases.variables(directory))).findings == ()
+    assert (
+        offline_commands.doctor(load(directory, os.devnull, environment=databases.variables(directory))).findings == ()
+    )
 
 
 async def running(scheduler: Scheduler, office_id: str = "default") -> int:
@@ -249,7 +263,7 @@ def test_a_type_that_Python_registered_is_not_taken_over_by_the_file(tmp_path: P
         with pytest.raises(Invalid, match=r"job_types\.work: there is a job type of this name already"):
             await server.reload("[job_types.work]\ncommand = ['true']\n[limits]\nrunning = 7")
 
-        assert server.scheduler._machinery.lanes.policy == Limits()
+        assert server.scheduler._runtime.lanes.policy == Limits()
 
     with_server(tmp_path, "", main)
 
@@ -345,7 +359,7 @@ def test_two_who_ask_at_once_are_served_one_after_the_other(tmp_path: Path) -> N
 
         assert [change.after for change in first.changes] in ([5], [])
         assert server.configured.configuration.settings.limits.running == 0
-        assert server.scheduler._machinery.lanes.policy == Limits()
+        assert server.scheduler._runtime.lanes.policy == Limits()
         assert len(first.changes) == len(second.changes)
 
     with_server(tmp_path, "", main)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from tests.api.support import ServerThread
 from tests.browser import open_browser
+from tests.server.support import ServerThread
 
 from .support import Console, opened
 

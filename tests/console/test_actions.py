@@ -11,9 +11,9 @@ import pytest
 from playwright.sync_api import APIResponse, Route, expect
 
 from nextslot import NewJob
-from nextslot.handlers.run import RunContext
-from nextslot.policy.filters import JobFilter
-from tests.api.support import ServerThread
+from nextslot.domain.filters import JobFilter
+from nextslot.executors.run_context import RunContext
+from tests.server.support import ServerThread
 
 from .support import Console, queue_order
 

@@ -15,8 +15,8 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser
 
-from nextslot.api.app import Options
-from tests.api.support import ServerThread
+from nextslot.server.app import Options
+from tests.server.support import ServerThread
 
 from .support import opened
 
@@ -59,7 +59,7 @@ def test_files_are_small_on_the_wire_and_are_not_sent_twice(server: ServerThread
     assert "content-encoding" not in plain.headers
 
 
-@pytest.mark.parametrize("name", ["../api/keys.py", "..%2fapi%2fkeys.py", "views", "nothing.js"])
+@pytest.mark.parametrize("name", ["../server/routes/keys.py", "..%2fapi%2fkeys.py", "views", "nothing.js"])
 def test_nothing_but_its_files_is_served(name: str, server: ServerThread) -> None:
     assert httpx2.get(f"{server.url}/console/{name}").status_code == 404
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.api.support import ServerThread
+from tests.server.support import ServerThread
 
 from .support import Console, opened
 

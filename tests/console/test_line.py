@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, expect
 
-from nextslot.handlers.run import RunContext
-from tests.api.support import ServerThread
+from nextslot.executors.run_context import RunContext
+from tests.server.support import ServerThread
 
 from .support import Console, Line, opened
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.api.support import ServerThread
+from tests.server.support import ServerThread
 
 from .support import Console, opened
 from .world import HOSTILE, furnish, live_through_yesterday

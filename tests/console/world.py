@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from nextslot import NewJob, Scheduler, testing
-from nextslot.clock import SystemClock
 from nextslot.errors import Draining
-from nextslot.handlers.run import RunContext
-from tests.api.support import ServerThread
+from nextslot.executors.run_context import RunContext
+from nextslot.system.clock import SystemClock
+from tests.server.support import ServerThread
 
 # A tag, a script, both quotes, templates of several kinds, a letter that turns the text around, and no end.
 HOSTILE = '<img src=x onerror="hacked=1"><script>hacked=1</script>\'"{{7*7}}${7*7}</pre></textarea>\u202e' + "long" * 60

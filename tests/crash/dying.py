@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from nextslot.cli.main import main
-from nextslot.store import sqlite
+from nextslot.store.sqlite import sqlite_store
 
 
 class Point(NamedTuple):
@@ -37,40 +37,52 @@ class Write(NamedTuple):
 
 POINTS: dict[str, Point | Write] = {
     # Starting, and recovery.
-    "while the tables are made": Point("nextslot.store.text:for_sqlite"),
-    "before processes of the last life are ended": Point("nextslot.engine.recovery:end_survivors"),
-    "while recovery stores what was lost": Point("nextslot.engine.recovery:Recovery._lose_running", is_after=True),
-    "between two steps of recovery": Point("nextslot.engine.recovery:Recovery._decide"),
-    "while recovery lets go of callers": Point("nextslot.engine.direct:DirectExecutionHandler.recover", is_after=True),
-    "after recovery, before the first dispatch": Point("nextslot.engine.dispatcher:Dispatcher.start"),
+    "while the tables are made": Point("nextslot.store.dialects:for_sqlite"),
+    "before processes of the last life are ended": Point("nextslot.engine.cluster.recovery:end_survivors"),
+    "while recovery stores what was lost": Point(
+        "nextslot.engine.cluster.recovery:Recovery._lose_running", is_after=True
+    ),
+    "between two steps of recovery": Point("nextslot.engine.cluster.recovery:Recovery._decide"),
+    "while recovery lets go of callers": Point(
+        "nextslot.engine.direct.direct_requests:DirectExecutionHandler.recover", is_after=True
+    ),
+    "after recovery, before the first dispatch": Point("nextslot.engine.dispatch.dispatcher:Dispatcher.start"),
     # Work.
-    "before a commit": Point("nextslot.scheduler.machinery:Machinery.close_transaction", is_after=True),
-    "between a commit and its acknowledgement": Point("nextslot.store.sqlite:SqliteStore.transaction", is_after=True),
-    "between a claim and its handler": Point("nextslot.engine.runner:Runner.launch"),
-    "when a handler has ended and nothing is stored": Point("nextslot.engine.runner:Runner._record"),
-    "while an end is stored": Point("nextslot.engine.endings:Endings.finish", is_after=True),
+    "before a commit": Point("nextslot.scheduler.runtime:Machinery.close_transaction", is_after=True),
+    "between a commit and its acknowledgement": Point(
+        "nextslot.store.sqlite.sqlite_store:SqliteStore.transaction", is_after=True
+    ),
+    "between a claim and its handler": Point("nextslot.engine.execution.runner:Runner.launch"),
+    "when a handler has ended and nothing is stored": Point("nextslot.engine.execution.runner:Runner._record"),
+    "while an end is stored": Point("nextslot.engine.finish.job_finisher:Endings.finish", is_after=True),
     "in the middle of a write to the log": Write(is_log=True),
     "in the middle of a checkpoint": Write(is_log=False),
     # Commands, callers and deliveries.
-    "while a command starts": Point("nextslot.handlers.process:Process.__init__"),
-    "while a command runs": Point("nextslot.handlers.process:Process._heard", is_after=True),
-    "while a caller is stored": Point("nextslot.engine.direct:DirectExecutionHandler.request", is_after=True),
-    "while a caller gets the slot": Point("nextslot.engine.direct:DirectExecutionHandler.start", is_after=True),
+    "while a command starts": Point("nextslot.executors.process:Process.__init__"),
+    "while a command runs": Point("nextslot.executors.process:Process._heard", is_after=True),
+    "while a caller is stored": Point(
+        "nextslot.engine.direct.direct_requests:DirectExecutionHandler.request", is_after=True
+    ),
+    "while a caller gets the slot": Point(
+        "nextslot.engine.direct.direct_requests:DirectExecutionHandler.start", is_after=True
+    ),
     "while the end of a caller's work is stored": Point(
-        "nextslot.engine.direct:DirectExecutionHandler.finish", is_after=True
+        "nextslot.engine.direct.direct_requests:DirectExecutionHandler.finish", is_after=True
     ),
-    "while a delivery is sent": Point("nextslot.engine.deliveries:DeliveryWorker._send"),
+    "while a delivery is sent": Point("nextslot.engine.webhooks.delivery_worker:DeliveryWorker._send"),
     "when a delivery has arrived and nothing is stored": Point(
-        "nextslot.engine.deliveries:DeliveryWorker._record_soon"
+        "nextslot.engine.webhooks.delivery_worker:DeliveryWorker._record_soon"
     ),
-    "while the end of a delivery is stored": Point("nextslot.engine.deliveries:DeliveryWorker._record", is_after=True),
+    "while the end of a delivery is stored": Point(
+        "nextslot.engine.webhooks.delivery_worker:DeliveryWorker._record", is_after=True
+    ),
     # Stopping.
-    "in the middle of a drain": Point("nextslot.scheduler.life:Life._wait_for_the_end"),
-    "after a drain, before the file is closed": Point("nextslot.store.sqlite:SqliteStore.close"),
+    "in the middle of a drain": Point("nextslot.scheduler.startup_and_shutdown:Life._wait_for_the_end"),
+    "after a drain, before the file is closed": Point("nextslot.store.sqlite.sqlite_store:SqliteStore.close"),
     # Copies.
-    "while a backup is copied": Point("nextslot.store.offline:_copy", is_after=True),
-    "before a backup gets its name": Point("nextslot.store.offline:put"),
-    "while the old file is put aside": Point("nextslot.store.offline:_put_aside", is_after=True),
+    "while a backup is copied": Point("nextslot.store.maintenance.sqlite_files:_copy", is_after=True),
+    "before a backup gets its name": Point("nextslot.store.maintenance.sqlite_files:put"),
+    "while the old file is put aside": Point("nextslot.store.maintenance.sqlite_files:_put_aside", is_after=True),
 }
 
 
@@ -151,7 +163,7 @@ def _on_disk(write: Write, death: Death) -> None:
         def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> File:
             return File(name, flags)
 
-    disk, connect = Disk(), sqlite.connect
+    disk, connect = Disk(), sqlite_store.connect
 
     def connect_there(path: Path, synchronous: str, vfs: str | None = None) -> apsw.Connection:
         assert disk is not None  # It is registered as long as somebody has it.
@@ -159,7 +171,7 @@ def _on_disk(write: Write, death: Death) -> None:
         connection.wal_autocheckpoint(20)  # Pages: the first checkpoint comes soon, and not only after a thousand.
         return connection
 
-    sqlite.connect = connect_there
+    sqlite_store.connect = connect_there
 
 
 if __name__ == "__main__":

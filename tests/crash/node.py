@@ -14,7 +14,7 @@ from typing import Any
 from nextslot import Limits, NewJob, Scheduler
 from nextslot.errors import Invalid, Unavailable
 from nextslot.store.membership import LeaseTimes
-from nextslot.store.sidecar_main import now as boottime
+from nextslot.system.sidecar_main import now as boottime
 
 # One that stands still is let go at once, so that others have something to take over.
 TIMES = LeaseTimes(renew_seconds=0.5, work_seconds=2.0, lease_seconds=4.0, unresponsive_seconds=1.0)

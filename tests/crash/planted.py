@@ -12,11 +12,16 @@ from unittest import mock
 
 import apsw
 
+from nextslot.domain.limits import Limits
 from nextslot.engine.effects import Claim, Interpreter
-from nextslot.engine.runner import Runner
-from nextslot.policy.limits import Limits
-from nextslot.store import events, jobs, lanes, runs
-from nextslot.store.sqlite import migrate
+from nextslot.engine.execution.runner import Runner
+from nextslot.store.sqlite.sqlite_store import migrate
+from nextslot.store.tables import (
+    events,
+    jobs,
+    lanes,
+    runs,
+)
 from tests.crash.worker import Life
 
 WINDOW = 0.01

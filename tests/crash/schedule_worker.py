@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nextslot import RunContext, Scheduler
-from nextslot.clock import Alarm, LoopAlarm, SystemClock
+from nextslot.system.clock import Alarm, LoopAlarm, SystemClock
 
 
 def minute(count: int) -> float:

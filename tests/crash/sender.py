@@ -7,7 +7,12 @@ import asyncio
 import sys
 from pathlib import Path
 
-from nextslot import NewJob, RunContext, Scheduler, Skip
+from nextslot import (
+    NewJob,
+    RunContext,
+    Scheduler,
+    Skip,
+)
 
 
 async def main(directory: Path, jobs: int, port: int, life: int) -> None:

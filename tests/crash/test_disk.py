@@ -14,8 +14,8 @@ import pytest
 
 from nextslot import NewJob, Scheduler, testing
 from nextslot.errors import NextslotError, StoreError, Unavailable
-from nextslot.store import offline
-from nextslot.store.faults import salvage
+from nextslot.store.maintenance import sqlite_files
+from nextslot.testing.faulty_disk import salvage
 from tests.support import register_handlers
 
 pytestmark = pytest.mark.sqlite_only("is about its files")
@@ -59,10 +59,10 @@ def test_a_log_that_is_cut_anywhere_opens_and_keeps_a_prefix_of_what_was_committ
         place.mkdir()
         shutil.copyfile(tmp_path / "cut" / "nextslot.db", place / "nextslot.db")
         (place / "nextslot.db-wal").write_bytes(log[:size])
-        offline.apply_migrations(place / "nextslot.db")
+        sqlite_files.apply_migrations(place / "nextslot.db")
         found = stored(place / "nextslot.db")
         assert found == ids[: len(found)]
-        assert offline.examine(place / "nextslot.db") == []
+        assert sqlite_files.examine(place / "nextslot.db") == []
         counts.add(len(found))
 
     # The whole log has all of it, and some cuts were in the middle.
@@ -80,7 +80,7 @@ def test_a_log_with_a_torn_page_loses_that_commit_and_no_earlier_one(tmp_path: P
     found = stored(path)
 
     assert found == ids[:11]
-    assert [one.check for one in offline.examine(path)] == ["commits"], "it was acknowledged"
+    assert [one.check for one in sqlite_files.examine(path)] == ["commits"], "it was acknowledged"
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_disk_that_is_full_refuses_new_work_and_loses_nothing_it_has_taken(sma
         assert "the database stores nothing" in (while_full or "")
         assert at_last is None
         assert {one.state for one in ended} == {"COMPLETED"}
-        assert offline.examine(small_disk / "nextslot.db") == []
+        assert sqlite_files.examine(small_disk / "nextslot.db") == []
 
     testing.run(main())
 

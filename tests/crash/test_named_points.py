@@ -19,9 +19,9 @@ import apsw
 import httpx2
 import pytest
 
-from nextslot import admin
+from nextslot import offline_commands
 from nextslot.config.loading import load
-from nextslot.handlers.survivors import find_survivors
+from nextslot.executors.survivors import find_survivors
 from tests.crash import laws
 from tests.crash.dying import POINTS
 from tests.crash.laws import Judge
@@ -112,7 +112,7 @@ def test_DEC_004_a_death_with_callers_on_the_line_leaves_no_reservation_behind(t
     for point, nth in CALLERS:
         with living(data, dying(point, nth)) as server, calling(server.wait_until_ready()):
             expect_death(server, data, point)
-        assert admin.doctor(load(data)).findings == ()
+        assert offline_commands.doctor(load(data)).findings == ()
 
     with living(data) as server:
         server.wait_until_ready()
@@ -173,7 +173,7 @@ def test_DEC_002_a_death_of_a_backup_or_a_restore_leaves_the_database_and_no_hal
     assert (died.returncode, last_death(data)) == (-signal.SIGKILL, point)
     expect_sound(data, judge)
     assert run(data, "restore", str(file), "--force").returncode == 0
-    assert admin.doctor(load(data)).findings == ()
+    assert offline_commands.doctor(load(data)).findings == ()
 
 
 def test_every_named_point_is_met() -> None:
@@ -211,7 +211,7 @@ def last_death(data: Path) -> str:
 
 def expect_sound(data: Path, judge: Judge) -> None:
     assert judge.judge(laws.find(data))[:3] == []
-    assert admin.doctor(load(data)).findings == ()
+    assert offline_commands.doctor(load(data)).findings == ()
 
 
 def expect_all_done(data: Path) -> None:
@@ -220,7 +220,7 @@ def expect_all_done(data: Path) -> None:
     chains = [job for job in found.jobs.values() if job.retry_of is None]
     assert chains
     assert list(laws.unfinished(found, len(chains)))[:3] == []
-    assert admin.doctor(load(data)).findings == ()
+    assert offline_commands.doctor(load(data)).findings == ()
 
 
 def run_ids(data: Path) -> list[str]:

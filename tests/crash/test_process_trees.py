@@ -18,11 +18,11 @@ import httpx2
 import pytest
 
 from nextslot import Scheduler
-from nextslot.handlers.cgroup import own_cgroup
-from nextslot.handlers.command import register_command
-from nextslot.handlers.command_config import command_type
-from nextslot.handlers.guardian import descendants, processes, state
-from nextslot.handlers.process import Guardians
+from nextslot.executors.cgroup import own_cgroup
+from nextslot.executors.command import register_command
+from nextslot.executors.command_config import command_type
+from nextslot.executors.process import Guardians
+from nextslot.executors.process_guardian import descendants, processes, state
 from tests.crash.server import living, prepare
 from tests.support import database, eventually, processes_of
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nextslot import admin
+from nextslot import offline_commands
 from nextslot.config.loading import load
 from tests.crash import laws
 from tests.crash.laws import Judge
@@ -33,7 +33,7 @@ def test_DEC_008_a_server_that_is_killed_under_load_loses_and_doubles_nothing(tm
     for _ in range(KILLS):
         live_and_be_killed(data, load_, chance)
         broken = judge.judge(laws.find(data))
-        findings = admin.doctor(load(data)).findings
+        findings = offline_commands.doctor(load(data)).findings
 
         assert broken[:3] == []
         assert findings == ()
@@ -60,7 +60,7 @@ def test_DEC_002_a_backup_under_load_is_sound_and_has_all_that_was_acknowledged_
         restored = run(other, "restore", str(file), "--force")
 
         assert (made.returncode, restored.returncode) == (0, 0), made.stderr + restored.stderr
-        assert admin.doctor(load(other)).findings == ()
+        assert offline_commands.doctor(load(other)).findings == ()
         assert set(before) <= laws.find(other).jobs.keys()
         assert run(other, "doctor").returncode == 0
         log.warning("backup %d: sound, with %d of %d acknowledged jobs", number + 1, len(before), len(before))

@@ -18,7 +18,7 @@ import apsw
 
 from nextslot import NewJob, RunContext, Scheduler
 from nextslot.errors import Conflict
-from nextslot.store import sqlite
+from nextslot.store.sqlite import sqlite_store
 
 OFFICE = "crash"
 LIMIT = 3
@@ -114,7 +114,7 @@ class Life:
 def main(directory: str, jobs: str, number: str, *planted: str) -> None:
     if int(number) % 2:
         # Every other life has a disk that seems slow, so that its commits are made in the writer's thread.
-        sqlite.SLOW_COMMIT = sqlite.QUICK_COMMIT = 0.0
+        sqlite_store.SLOW_COMMIT = sqlite_store.QUICK_COMMIT = 0.0
     life = Life(Path(directory), int(jobs), int(number))
     if planted:
         from tests.crash.planted import DEFECTS

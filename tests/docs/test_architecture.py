@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.support import Server, with_server
+from tests.server.support import Server, with_server
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/nextslot"

@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 
 from nextslot import NewJob, Scheduler, testing
-from nextslot.model import (
+from nextslot.domain import (
     RETRYABLE,
     TRANSITIONS,
     Backoff,
@@ -22,7 +22,7 @@ from nextslot.model import (
     RunStatus,
     State,
 )
-from nextslot.policy.retry import AT_ONCE, delay_seconds
+from nextslot.domain.retry import AT_ONCE, delay_seconds
 from tests.support import database, with_scheduler
 
 PAGE = (Path(__file__).parents[2] / "docs/lifecycle.md").read_text()

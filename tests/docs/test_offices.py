@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from nextslot import Client
-from nextslot.clock import Instant
-from nextslot.faces.offices import Offices
-from nextslot.model import Office
-from nextslot.policy.offices import config_of
-from nextslot.representation import office_config
+from nextslot.domain import Office
+from nextslot.domain.json_form import office_config
+from nextslot.extensions.offices.office_service import OfficeService
+from nextslot.extensions.offices.office_words import config_of
+from nextslot.system.clock import Instant
 
 PAGE = (Path(__file__).parents[2] / "docs/offices.md").read_text()
 EXAMPLE = Path(__file__).parents[2] / "examples/office"
@@ -109,7 +109,7 @@ def test_every_method_of_offices_is_listed_with_its_parameters() -> None:
 
     listed = {name: [part.strip("* ") for part in parameters.split(",")] for name, parameters in rows}
 
-    methods = {name: method for name, method in vars(Offices).items() if not name.startswith("_")}
+    methods = {name: method for name, method in vars(OfficeService).items() if not name.startswith("_")}
     assert listed == {name: list(inspect.signature(method).parameters)[1:] for name, method in methods.items()}
 
 

@@ -10,14 +10,20 @@ from typing import Any
 
 import pytest
 
-from nextslot import Ended, Event, Group, Job, NewJob, Office, RetryPolicy, Run, RunContext, Scheduler, errors
-from nextslot.clock import Instant
-from nextslot.engine.direct import NewDirect, Update
-from nextslot.faces.forecast import Forecasts
-from nextslot.handlers.catalog import Catalog
-from nextslot.handlers.registry import JobTypes
-from nextslot.lifecycle import settle
-from nextslot.model import (
+from nextslot import (
+    Ended,
+    Event,
+    Group,
+    Job,
+    NewJob,
+    Office,
+    RetryPolicy,
+    Run,
+    RunContext,
+    Scheduler,
+    errors,
+)
+from nextslot.domain import (
     CancelMode,
     Direct,
     Expected,
@@ -29,7 +35,13 @@ from nextslot.model import (
     Why,
     default_office,
 )
-from nextslot.policy.filters import EventType
+from nextslot.domain.filters import EventType
+from nextslot.domain.job_lifecycle import settle
+from nextslot.engine.direct.direct_requests import NewDirect, Update
+from nextslot.executors.job_type_catalog import Catalog
+from nextslot.executors.job_types import JobTypes
+from nextslot.services.forecast import ForecastService
+from nextslot.system.clock import Instant
 from tests.support import with_scheduler
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +76,7 @@ def test_every_way_to_add_a_job_type_is_listed_with_its_parameters() -> None:
 
 
 def test_every_method_of_the_forecast_is_listed_with_its_parameters() -> None:
-    assert listed_methods("Forecast") == methods_of(Forecasts)
+    assert listed_methods("Forecast") == methods_of(ForecastService)
 
 
 def test_every_option_of_the_scheduler_and_of_a_job_type_is_listed() -> None:

@@ -5,10 +5,10 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from nextslot.engine.webhooks import WebhookSettings
-from nextslot.faces.webhooks import Webhooks
-from nextslot.model import Attempt, Delivery, Webhook
-from nextslot.policy.webhooks import DIRECT_EVENTS, EVENTS, TEST_EVENT
+from nextslot.domain import Attempt, Delivery, Webhook
+from nextslot.domain.webhook_delivery import DIRECT_EVENTS, EVENTS, TEST_EVENT
+from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
+from nextslot.services.webhooks import WebhookSubscriptions
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/webhooks.md").read_text()
@@ -39,7 +39,7 @@ def test_every_method_is_in_the_reference_with_its_parameters() -> None:
 
     assert {name: given.replace("**", "").split(", ") if given else [] for name, given in listed.items()} == {
         name: [parameter for parameter in inspect.signature(method).parameters if parameter != "self"]
-        for name, method in inspect.getmembers(Webhooks, inspect.isfunction)
+        for name, method in inspect.getmembers(WebhookSubscriptions, inspect.isfunction)
         if not name.startswith("_")
     }
 

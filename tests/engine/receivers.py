@@ -6,7 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple
 
-from nextslot.clock import Alarm, LoopAlarm, SystemClock
+from nextslot.system.clock import Alarm, LoopAlarm, SystemClock
 
 
 class Request(NamedTuple):

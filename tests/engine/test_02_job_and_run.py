@@ -8,9 +8,21 @@ from typing import Any
 import pytest
 
 from nextslot import Job, Scheduler, testing
-from nextslot.errors import AlreadyDispatched, AlreadyFinished, Invalid, NotFound, UnknownJobType
-from nextslot.model import TRANSITIONS, URGENT, JobStatus, NewJob, State
-from nextslot.policy.limits import Limits
+from nextslot.domain import (
+    TRANSITIONS,
+    URGENT,
+    JobStatus,
+    NewJob,
+    State,
+)
+from nextslot.domain.limits import Limits
+from nextslot.errors import (
+    AlreadyDispatched,
+    AlreadyFinished,
+    Invalid,
+    NotFound,
+    UnknownJobType,
+)
 from tests import databases
 from tests.support import (
     assert_counters,
@@ -223,7 +235,7 @@ def test_DEC_001_a_dispatched_job_has_one_run_that_says_what_happened(tmp_path: 
 def test_ids_are_UUIDv7_and_sort_by_age(tmp_path: Path) -> None:
     import uuid
 
-    from nextslot.chance import SystemChance
+    from nextslot.system.randomness import SystemChance
 
     async def main(scheduler: Scheduler) -> None:
         jobs = [await scheduler.submit("work") for _ in range(20)]

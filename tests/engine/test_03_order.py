@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nextslot import Job, Scheduler, testing
-from nextslot.engine.queue import GAP
+from nextslot.domain import MAX_PRIORITY, URGENT, NewJob
+from nextslot.engine.submit.queue_order import GAP
 from nextslot.errors import (
     AlreadyDispatched,
     AlreadyFinished,
@@ -21,8 +22,7 @@ from nextslot.errors import (
     Invalid,
     NotFound,
 )
-from nextslot.model import MAX_PRIORITY, URGENT, NewJob
-from nextslot.store.jobs import place_of
+from nextslot.store.tables.jobs import place_of
 from tests.support import (
     assert_counters,
     database,
@@ -277,7 +277,7 @@ def test_no_move_changes_the_relative_order_of_other_jobs(
 
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         # A small gap makes every other move a respacing.
-        patch.setattr("nextslot.engine.queue.GAP", gap)
+        patch.setattr("nextslot.engine.submit.queue_order.GAP", gap)
         with_counts(Path(directory), main, synchronous="NORMAL")
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from nextslot import Job, Scheduler, testing
+from nextslot.domain import NewJob, Office
+from nextslot.domain.limits import Limits
 from nextslot.errors import Conflict, Invalid, NotFound
-from nextslot.model import NewJob, Office
-from nextslot.policy.limits import Limits
 from tests import databases
 from tests.support import (
     assert_counters,

@@ -4,7 +4,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from nextslot import Fail, FailureKind, Job, Limits, Scheduler, testing
+from nextslot import (
+    Fail,
+    FailureKind,
+    Job,
+    Limits,
+    Scheduler,
+    testing,
+)
 from tests.support import history, new_scheduler, states, with_scheduler
 
 

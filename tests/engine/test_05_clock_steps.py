@@ -12,12 +12,21 @@ from typing import Any
 
 import pytest
 
-from nextslot import Fail, FailureKind, Job, Limits, NewJob, RunContext, Scheduler, testing
-from nextslot.clock import LoopAlarm, SchedulerAlarm
-from nextslot.engine.deliveries import Answer
+from nextslot import (
+    Fail,
+    FailureKind,
+    Job,
+    Limits,
+    NewJob,
+    RunContext,
+    Scheduler,
+    testing,
+)
 from nextslot.engine.effects import ChainEnded
+from nextslot.engine.webhooks.delivery_worker import EndpointResponse
 from nextslot.errors import SlotBusy, Unavailable
-from nextslot.store.store import Tx
+from nextslot.store.contract import Tx
+from nextslot.system.clock import LoopAlarm, SchedulerAlarm
 from nextslot.testing import BEGINNING, Mailbox, VirtualClock
 from tests.support import database, history, new_scheduler, states, with_scheduler
 
@@ -183,10 +192,10 @@ def test_a_delivery_is_tried_again_after_5_and_15_seconds(tmp_path: Path, step: 
     tries: list[float] = []
 
     class Slow(Mailbox):
-        async def send(self, *message: Any) -> Answer:
+        async def send(self, *message: Any) -> EndpointResponse:
             tries.append(seconds())
             await asyncio.sleep(4)
-            return Answer(500)
+            return EndpointResponse(500)
 
     async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
         await scheduler.submit("skip", webhook={"url": HOOK})

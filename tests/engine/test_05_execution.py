@@ -10,12 +10,21 @@ from typing import Any, NoReturn
 
 import pytest
 
-from nextslot import Event, FailureKind, NewJob, Run, RunContext, Scheduler, Skip, testing
-from nextslot.engine.runner import MOST_REFUSALS, Runner
+from nextslot import (
+    Event,
+    FailureKind,
+    NewJob,
+    Run,
+    RunContext,
+    Scheduler,
+    Skip,
+    testing,
+)
+from nextslot.domain import Outcome
+from nextslot.engine.execution.runner import MOST_REFUSALS, Runner
 from nextslot.errors import Refused, Unavailable
-from nextslot.meters import ProcessMeters
-from nextslot.model import Outcome
-from nextslot.store import runs
+from nextslot.store.tables import runs
+from nextslot.telemetry.meters import ProcessMeters
 from tests import databases
 from tests.support import history, register_handlers, states, with_counts, with_scheduler
 
@@ -76,7 +85,7 @@ def test_an_outcome_that_comes_too_late_is_dropped_and_that_is_told(
             run = await scheduler.run_of(job.job_id)
             assert run is not None
             await scheduler._access.store.write(
-                lambda tx: scheduler._machinery.endings.finish(
+                lambda tx: scheduler._runtime.finisher.finish(
                     tx, run.run_id, job.job_id, Outcome.completed({"by": "somebody else"}), scheduler._clock.now()
                 )
             )

@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
-from nextslot import Job, NewJob, Scheduler, testing
+from nextslot import (
+    Job,
+    NewJob,
+    Scheduler,
+    testing,
+)
+from nextslot.domain import OnDependencyFailure
 from nextslot.errors import Conflict, Invalid, NotFound
-from nextslot.model import OnDependencyFailure
 from tests.support import assert_counters, history, new_scheduler, states, with_counts
 
 # What a retry has of its own: ids, times, its place at the back, and how far it is. Everything else is intent.

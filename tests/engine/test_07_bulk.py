@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
-from nextslot import Fail, Job, NewJob, Scheduler, testing
+from nextslot import (
+    Fail,
+    Job,
+    NewJob,
+    Scheduler,
+    testing,
+)
+from nextslot.domain import Actor, OnDependencyFailure
+from nextslot.domain.filters import JobFilter
 from nextslot.errors import Draining, Invalid
-from nextslot.faces import bulk
-from nextslot.faces.access import actor
-from nextslot.model import Actor, OnDependencyFailure
-from nextslot.policy.filters import JobFilter
+from nextslot.services import bulk
+from nextslot.services.unit_of_work import actor
 from tests.support import assert_counters, history, new_scheduler, states, with_counts, with_scheduler
 
 NO_RETRY = {"max_attempts": 0}

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from nextslot import NewJob, Run, RunContext, Scheduler, testing
+from nextslot import (
+    NewJob,
+    Run,
+    RunContext,
+    Scheduler,
+    testing,
+)
 from nextslot.errors import AlreadyFinished, NotFound
 from tests.support import assert_counters, history, new_scheduler, states, steps_of, with_counts
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nextslot import Job, NewJob, Scheduler
-from nextslot.engine.dependencies import find_cycle
+from nextslot.engine.finish.dependents import find_cycle
 from nextslot.errors import DependencyCycle, Invalid
 from nextslot.testing import BEGINNING
 from tests.support import history, started_order, states, steps_of, with_counts

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from nextslot import Group, Job, NewJob, Scheduler, testing
+from nextslot import (
+    Group,
+    Job,
+    NewJob,
+    Scheduler,
+    testing,
+)
 from nextslot.errors import Invalid
 from tests.support import assert_counters, history, new_scheduler, states, steps_of, with_counts
 

@@ -16,12 +16,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nextslot import Scheduler, representation, testing
-from nextslot.clock import Instant, LoopAlarm, SchedulerAlarm, SystemClock
+from nextslot import Scheduler, testing
+from nextslot.domain import Occurrence, Schedule, SkipReason, catch_up, json_form
+from nextslot.domain.cron import parse
 from nextslot.errors import Conflict, Invalid, NotFound
-from nextslot.model import Occurrence, Schedule, SkipReason
-from nextslot.policy import catch_up
-from nextslot.policy.cron import parse
+from nextslot.system.clock import (
+    Instant,
+    LoopAlarm,
+    SchedulerAlarm,
+    SystemClock,
+)
 from tests.support import database, history, new_scheduler, register_handlers, with_scheduler
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -494,7 +498,7 @@ def test_with_the_alarm_of_production_schedules_are_planned_again_when_the_clock
                 await asyncio.sleep(0.01)
             return (await fresh(scheduler, schedule)).next_trigger_at
 
-    for module in ("apscheduler.schedulers.base", "nextslot.alarm_clock"):
+    for module in ("apscheduler.schedulers.base", "nextslot.system.alarm_clock"):
         monkeypatch.setattr(f"{module}.datetime", Set)
     assert asyncio.run(main()) == at("07:00")
 
@@ -877,7 +881,7 @@ def test_upcoming_shows_what_is_to_come_and_fires_nothing(tmp_path: Path, enable
         soon = await scheduler.schedules.upcoming(schedule.schedule_id, count=2)
         later = await scheduler.schedules.upcoming(schedule.schedule_id, 1, datetime(2027, 3, 27, 12, tzinfo=UTC))
 
-        assert [representation.upcoming(one) for one in (*soon, *later)] == [
+        assert [json_form.upcoming(one) for one in (*soon, *later)] == [
             {"utc": "2026-11-16T01:30:00.000000Z", "local": "2026-11-16T02:30:00+01:00"},
             {"utc": "2026-11-17T01:30:00.000000Z", "local": "2026-11-17T02:30:00+01:00"},
             {"utc": "2027-03-28T01:00:00.000000Z", "local": "2027-03-28T03:00:00+02:00"},
@@ -916,7 +920,7 @@ def test_the_ledger_is_listed_by_pages_the_newest_first(tmp_path: Path) -> None:
         first = await scheduler.schedules.occurrences(schedule.schedule_id, limit=3)
         rest = await scheduler.schedules.occurrences(schedule.schedule_id, first.next_cursor, limit=3)
 
-        shown = [representation.occurrence(one)["instant"][11:16] for one in (*first.items, *rest.items)]
+        shown = [json_form.occurrence(one)["instant"][11:16] for one in (*first.items, *rest.items)]
         assert shown == ["07:05", "07:04", "07:03", "07:02", "07:01"]
         assert rest.next_cursor is None
         with pytest.raises(Invalid, match="cursor"):
@@ -931,7 +935,7 @@ def test_a_schedule_is_shown_with_its_cron_in_words(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         schedule = await new_schedule(scheduler, "30 6 * * 1-5")
 
-        shown = representation.schedule(schedule)
+        shown = json_form.schedule(schedule)
 
         assert shown["cron_words"] == "At 06:30 on Monday through Friday"
         assert (shown["next_trigger_at"], shown["last_triggered_at"]) == ("2026-11-16T06:30:00.000000Z", None)

@@ -5,9 +5,19 @@ from typing import Any
 
 import pytest
 
-from nextslot import Fail, NewJob, Scheduler, testing
-from nextslot.errors import Conflict, Invalid, NotFound, UnknownJobType
-from nextslot.model import Template
+from nextslot import (
+    Fail,
+    NewJob,
+    Scheduler,
+    testing,
+)
+from nextslot.domain import Template
+from nextslot.errors import (
+    Conflict,
+    Invalid,
+    NotFound,
+    UnknownJobType,
+)
 from tests.support import with_scheduler
 
 

@@ -8,9 +8,15 @@ from typing import Any, cast
 import pytest
 
 from nextslot import Limits, Scheduler, testing
-from nextslot.errors import Conflict, Draining, Invalid, SlotBusy, UnknownJobType
-from nextslot.model import Direct, DirectStatus, FailureKind
-from nextslot.store.store import Store, Tx
+from nextslot.domain import Direct, DirectStatus, FailureKind
+from nextslot.errors import (
+    Conflict,
+    Draining,
+    Invalid,
+    SlotBusy,
+    UnknownJobType,
+)
+from nextslot.store.contract import Store, Tx
 from tests.support import database, history, new_scheduler, states, with_scheduler
 
 
@@ -529,7 +535,7 @@ def test_a_place_that_was_read_too_early_is_not_told(tmp_path: Path) -> None:
         listening = asyncio.ensure_future(listen())
         await testing.settled()
         for seconds in (8, 8):  # Over the start of the one before it, and over its own.
-            await scheduler._machinery.direct.look(cast("Store", SlowPlaces(scheduler._access.store, seconds)))
+            await scheduler._runtime.direct.look(cast("Store", SlowPlaces(scheduler._access.store, seconds)))
         await before
 
         assert await listening == [1, 0, "started", "result"]

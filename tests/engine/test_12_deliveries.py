@@ -7,15 +7,20 @@ from typing import Any
 
 import pytest
 
-from nextslot import NewJob, Scheduler, errors, testing
-from nextslot.engine.deliveries import Answer
-from nextslot.engine.webhooks import WebhookSettings
-from nextslot.model import Delivery
+from nextslot import (
+    NewJob,
+    Scheduler,
+    errors,
+    testing,
+)
+from nextslot.domain import Delivery
+from nextslot.engine.webhooks.delivery_worker import EndpointResponse
+from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from nextslot.testing import Mailbox
 from tests.support import new_scheduler, with_scheduler
 
 HOOK = "http://example.com/hook"
-REFUSED = Answer(error="could not connect: refused", is_unreachable=True)
+REFUSED = EndpointResponse(error="could not connect: refused", is_unreachable=True)
 
 
 class Timed(Mailbox):
@@ -28,14 +33,14 @@ class Timed(Mailbox):
         self.most_at_once: dict[str, int] = {}
         self._at_once: dict[str, int] = {}
 
-    async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
+    async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> EndpointResponse:
         self.times.append(asyncio.get_running_loop().time())
         now = self._at_once[url] = self._at_once.get(url, 0) + 1
         self.most_at_once[url] = max(now, self.most_at_once.get(url, 0))
         answer = await super().send(url, headers, body, seconds)
         await asyncio.sleep(min(self.seconds.get(url, 0), seconds))
         self._at_once[url] -= 1
-        return Answer(error="no answer") if self.seconds.get(url, 0) > seconds else answer
+        return EndpointResponse(error="no answer") if self.seconds.get(url, 0) > seconds else answer
 
 
 @pytest.fixture
@@ -63,7 +68,7 @@ def test_DEC_009_a_delivery_is_tried_at_once_and_after_5_15_and_45_seconds_and_t
     tmp_path: Path, box: Timed
 ) -> None:
     async def main(scheduler: Scheduler) -> None:
-        box.answers[HOOK] = Answer(500, text="out of order")
+        box.answers[HOOK] = EndpointResponse(500, text="out of order")
         await tell(scheduler, box)
         base = asyncio.get_running_loop().time()
         await asyncio.sleep(3600)
@@ -83,7 +88,7 @@ def test_DEC_009_a_delivery_is_tried_at_once_and_after_5_15_and_45_seconds_and_t
 @pytest.mark.parametrize("status_code", [200, 201, 202, 204, 299])
 def test_any_2xx_is_success(tmp_path: Path, box: Timed, status_code: int) -> None:
     async def main(scheduler: Scheduler) -> None:
-        box.answers[HOOK] = Answer(status_code)
+        box.answers[HOOK] = EndpointResponse(status_code)
         await tell(scheduler, box)
         await asyncio.sleep(3600)
 
@@ -109,7 +114,7 @@ def test_each_attempt_is_signed_with_its_own_time(tmp_path: Path, box: Timed) ->
 @pytest.mark.parametrize("status_code", [429, 503])
 def test_an_endpoint_that_asks_for_time_gets_it(tmp_path: Path, box: Timed, status_code: int) -> None:
     async def main(scheduler: Scheduler) -> None:
-        box.answers[HOOK] = Answer(status_code, retry_after="120")
+        box.answers[HOOK] = EndpointResponse(status_code, retry_after="120")
         await tell(scheduler, box)
         (delivery,) = await delivered(scheduler)
         box.answers.clear()
@@ -127,10 +132,10 @@ def test_an_endpoint_that_asks_for_time_gets_it(tmp_path: Path, box: Timed, stat
 def test_410_ends_a_delivery_at_once_and_disables_its_subscription(tmp_path: Path, box: Timed) -> None:
     async def main(scheduler: Scheduler) -> None:
         webhook, _ = await scheduler.webhooks.create(HOOK, ["job.run.skipped"])
-        box.answers[HOOK] = Answer(500)
+        box.answers[HOOK] = EndpointResponse(500)
         await scheduler.wait((await scheduler.submit("skip")).job_id)
         await testing.settled()
-        box.answers[HOOK] = Answer(410)
+        box.answers[HOOK] = EndpointResponse(410)
         await scheduler.wait((await scheduler.submit("skip")).job_id)
         await testing.settled()
         await scheduler.wait((await scheduler.submit("skip")).job_id)
@@ -148,7 +153,7 @@ def test_410_ends_a_delivery_at_once_and_disables_its_subscription(tmp_path: Pat
 
 def test_410_of_a_job_s_own_webhook_is_not_tried_again(tmp_path: Path, box: Timed) -> None:
     async def main(scheduler: Scheduler) -> None:
-        box.answers[HOOK] = Answer(410)
+        box.answers[HOOK] = EndpointResponse(410)
         await tell(scheduler, box)
         await asyncio.sleep(3600)
 
@@ -159,7 +164,7 @@ def test_410_of_a_job_s_own_webhook_is_not_tried_again(tmp_path: Path, box: Time
 
 def test_an_attempt_that_breaks_in_an_unforeseen_way_has_failed_and_no_more(tmp_path: Path) -> None:
     class Broken(Mailbox):
-        async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
+        async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> EndpointResponse:
             if not self.messages:
                 await super().send(url, headers, body, seconds)
                 raise RuntimeError("a defect")
@@ -182,7 +187,7 @@ def test_an_attempt_that_breaks_in_an_unforeseen_way_has_failed_and_no_more(tmp_
 def test_webhook_status_follows_the_job_s_own_deliveries_only(tmp_path: Path, box: Timed) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.webhooks.create("http://example.com/subscribed")
-        box.answers[HOOK] = Answer(500)
+        box.answers[HOOK] = EndpointResponse(500)
         job = await scheduler.submit("work", webhook={"url": HOOK})
         without = await scheduler.submit("work")
 
@@ -211,7 +216,7 @@ def test_webhook_status_follows_the_job_s_own_deliveries_only(tmp_path: Path, bo
 def test_webhook_status_is_failed_if_one_of_several_has_failed(tmp_path: Path, box: Timed) -> None:
     async def main(scheduler: Scheduler) -> None:
         webhook = {"url": HOOK, "events": ["job.run.failed", "job.failed_permanently"]}
-        box.answers[HOOK] = Answer(410)
+        box.answers[HOOK] = EndpointResponse(410)
         job = await scheduler.submit("fail", webhook=webhook, retry_policy={"max_attempts": 0})
         await scheduler.wait(job.job_id)
         await testing.settled()
@@ -475,7 +480,7 @@ def test_what_was_sent_while_the_store_was_being_read_is_not_sent_again(tmp_path
             return found
 
     async def main(scheduler: Scheduler) -> None:
-        deliveries = scheduler._machinery.deliveries
+        deliveries = scheduler._runtime.deliveries
         deliveries._store = SlowReads(deliveries._store)  # type: ignore[assignment]
         box.seconds[HOOK] = 0.5
         await tell(scheduler, box, count=100)
@@ -498,6 +503,6 @@ def test_an_idle_scheduler_with_subscriptions_does_nothing(tmp_path: Path, box: 
 
         assert len(box.messages) == 1
         assert len(loop._scheduled) <= timers  # type: ignore[attr-defined]
-        assert scheduler._machinery.deliveries._endpoints == {}
+        assert scheduler._runtime.deliveries._endpoints == {}
 
     with_scheduler(tmp_path, main, sender=box)

@@ -12,9 +12,9 @@ import pytest
 from standardwebhooks.webhooks import Webhook as Verifier
 
 from nextslot import Job, NewJob, Scheduler
-from nextslot.engine.deliveries import MOST_ROOM
-from nextslot.engine.webhooks import WebhookSettings
-from nextslot.model import Delivery
+from nextslot.domain import Delivery
+from nextslot.engine.webhooks.delivery_worker import MOST_ROOM
+from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from tests.engine.receivers import MovedClock, Receiver, answers, dribbles, says, unused_port
 from tests.support import eventually, register_handlers
 

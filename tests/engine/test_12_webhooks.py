@@ -9,12 +9,17 @@ import pytest
 from standardwebhooks.webhooks import Webhook as Receiver
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from nextslot import NewJob, Scheduler, errors, representation, testing
-from nextslot.engine.deliveries import Answer
-from nextslot.engine.webhooks import WebhookSettings
-from nextslot.faces.access import actor
-from nextslot.model import Actor
-from nextslot.policy.webhooks import LEGACY_EVENTS
+from nextslot import (
+    NewJob,
+    Scheduler,
+    errors,
+    testing,
+)
+from nextslot.domain import Actor, json_form
+from nextslot.domain.webhook_delivery import LEGACY_EVENTS
+from nextslot.engine.webhooks.delivery_worker import EndpointResponse
+from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
+from nextslot.services.unit_of_work import actor
 from nextslot.testing import Mailbox, Message
 from tests import databases
 from tests.engine.test_cost import HAND_OVER, transactions
@@ -72,9 +77,9 @@ def test_DEC_009_the_end_of_a_run_is_told_in_the_words_of_the_api(
         assert content["event"] == event
         assert content["delivery_id"] == message.headers["webhook-id"] == delivery.delivery_id
         assert content["timestamp"] == str(ended.job.finished_at)
-        as_it_was = representation.job(ended.job, 1) | {"webhook_status": "pending"}
+        as_it_was = json_form.job(ended.job, 1) | {"webhook_status": "pending"}
         assert content["job"] == as_it_was
-        assert content["run"] == representation.run(ended.run)
+        assert content["run"] == json_form.run(ended.run)
 
     with_scheduler(tmp_path, main, sender=box)
 
@@ -137,7 +142,7 @@ def test_members_that_a_group_skips_are_told_too_and_the_group_itself(tmp_path: 
         assert (skipped["event"], skipped["job"]["job_id"]) == ("job.run.skipped", jobs[1].job_id)
         assert skipped["run"]["reason"] == "predecessor failed"
         assert finished["event"] == "group.finished"
-        assert finished["group"] == representation.group(await scheduler.group(group.group_id))
+        assert finished["group"] == json_form.group(await scheduler.group(group.group_id))
 
     with_scheduler(tmp_path, main, sender=box)
 
@@ -167,7 +172,7 @@ def test_a_skipped_occurrence_is_told(tmp_path: Path, box: Mailbox) -> None:
         await scheduler.webhooks.create(HOOK, ["schedule.skipped"])
         now = scheduler._clock.now()
         shown: tuple[dict[str, str], dict[str, str]] = ({"schedule_id": "s"}, {"reason": "missed"})
-        service = scheduler._machinery.webhooks
+        service = scheduler._runtime.webhooks
         await scheduler._access.write(lambda tx: service.schedule_skipped(tx, "default", *shown, now))
         await testing.settled()
 
@@ -193,7 +198,7 @@ def test_a_direct_request_is_told_only_if_it_names_a_webhook(
         (message,) = box.messages
         content = verified(message, scheduler.webhooks.secret())
         assert content["event"] == event
-        assert content["direct"] == representation.direct(ended)
+        assert content["direct"] == json_form.direct(ended)
 
     with_scheduler(tmp_path, main, sender=box)
 
@@ -465,8 +470,8 @@ def test_a_secret_is_shown_once_and_is_in_no_representation_audit_or_log(
         await scheduler.webhooks.test(webhook.webhook_id)
         await testing.settled()
 
-        shown = [representation.webhook(one) for one in (await scheduler.webhooks.list()).items]
-        shown += [representation.delivery(one) for one in (await scheduler.webhooks.deliveries()).items]
+        shown = [json_form.webhook(one) for one in (await scheduler.webhooks.list()).items]
+        shown += [json_form.delivery(one) for one in (await scheduler.webhooks.deliveries()).items]
         audit = (await scheduler.lists.audit()).items
         assert webhook.created_by == "ann"
         assert len(audit) == 3
@@ -630,7 +635,7 @@ def test_a_disabled_subscription_hears_nothing_but_tests_until_it_is_enabled(tmp
 @pytest.mark.parametrize("end", ["delete", "disable"])
 def test_what_waits_for_a_subscription_that_ends_is_given_up_and_kept(tmp_path: Path, box: Mailbox, end: str) -> None:
     async def main(scheduler: Scheduler) -> None:
-        box.answers[HOOK] = Answer(500)
+        box.answers[HOOK] = EndpointResponse(500)
         webhook, _ = await scheduler.webhooks.create(HOOK)
         await run_to_its_end(scheduler, "work")
         if end == "delete":
@@ -650,7 +655,7 @@ def test_what_goes_to_a_job_s_own_webhook_too_is_sent_when_the_subscription_is_d
     tmp_path: Path, box: Mailbox
 ) -> None:
     async def main(scheduler: Scheduler) -> None:
-        box.answers[HOOK] = Answer(500)
+        box.answers[HOOK] = EndpointResponse(500)
         webhook, _ = await scheduler.webhooks.create(HOOK)
         ended = await run_to_its_end(scheduler, "work", webhook={"url": HOOK})
         await scheduler.webhooks.delete(webhook.webhook_id)
@@ -684,7 +689,7 @@ def test_lists_go_page_by_page_the_newest_first(tmp_path: Path, box: Mailbox) ->
 
 def test_deliveries_are_found_by_job_subscription_event_and_status(tmp_path: Path, box: Mailbox) -> None:
     async def main(scheduler: Scheduler) -> None:
-        box.answers[OTHER] = Answer(410)
+        box.answers[OTHER] = EndpointResponse(410)
         webhook, _ = await scheduler.webhooks.create(HOOK, ["job.run.completed", "job.run.skipped"])
         first = await run_to_its_end(scheduler, "work", webhook={"url": OTHER})
         second = await run_to_its_end(scheduler, "skip")

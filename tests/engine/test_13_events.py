@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from nextslot import Event, Fail, NewJob, Scheduler, testing
+from nextslot import (
+    Event,
+    Fail,
+    NewJob,
+    Scheduler,
+    testing,
+)
 from nextslot.errors import Invalid
 from nextslot.testing import BEGINNING
 from tests import databases

@@ -7,11 +7,31 @@ from typing import Any
 
 import pytest
 
-from nextslot import Fail, Limits, NewJob, Scheduler, representation, testing
-from nextslot.engine.office_jobs import STEP
-from nextslot.errors import AlreadyDispatched, AlreadyFinished, Conflict, DependencyCycle, Invalid, NoHandler, NotFound
-from nextslot.model import MAX_PRIORITY, Event
-from nextslot.policy.offices import Blocker, ExecutionStatus, OfficeConfig, OfficeJob, OfficeStats
+from nextslot import (
+    Fail,
+    Limits,
+    NewJob,
+    Scheduler,
+    testing,
+)
+from nextslot.domain import MAX_PRIORITY, Event, json_form
+from nextslot.errors import (
+    AlreadyDispatched,
+    AlreadyFinished,
+    Conflict,
+    DependencyCycle,
+    Invalid,
+    NoHandler,
+    NotFound,
+)
+from nextslot.extensions.offices.office_jobs import STEP
+from nextslot.extensions.offices.office_words import (
+    Blocker,
+    ExecutionStatus,
+    OfficeConfig,
+    OfficeJob,
+    OfficeStats,
+)
 from tests.support import (
     database,
     history,
@@ -995,11 +1015,11 @@ def test_a_paused_office_starts_nothing_until_it_is_active_again(tmp_path: Path)
         paused = await scheduler.offices.change("o", status="paused")
         job = await one(scheduler)
         await asyncio.sleep(60)
-        assert (representation.office(paused)["status"], await statuses(scheduler, [job])) == ("paused", ["ready"])
+        assert (json_form.office(paused)["status"], await statuses(scheduler, [job])) == ("paused", ["ready"])
 
         active = await scheduler.offices.change("o", status="active")
 
-        assert (representation.office(active)["status"], await statuses(scheduler, [job])) == ("active", ["processing"])
+        assert (json_form.office(active)["status"], await statuses(scheduler, [job])) == ("active", ["processing"])
         assert [event.type for event in await history(scheduler) if event.type.startswith("queue")] == [
             "queue_paused",
             "queue_resumed",
@@ -1044,7 +1064,7 @@ def test_the_configuration_has_the_names_units_and_defaults_of_the_seed(tmp_path
     async def main(scheduler: Scheduler) -> None:
         await scheduler.offices.create("o")
 
-        assert representation.office_config(await scheduler.offices.config("o")) == {
+        assert json_form.office_config(await scheduler.offices.config("o")) == {
             "maxConcurrentJobs": 3,
             "maxConcurrentByRole": {"FE": 1, "BE": 1, "QA": 1, "DevOps": 1},
             "defaultTimeout": 1_800_000,
@@ -1195,9 +1215,9 @@ def test_an_office_job_is_shown_with_all_its_fields(tmp_path: Path) -> None:
         first, second = await scheduler.offices.submit(
             "o", [item("A", key="a", role="FE", priority=3, timeout_ms=5000), item("B", depends_on=["a"])], "t"
         )
-        shown = representation.office_job(second)
+        shown = json_form.office_job(second)
 
-        assert representation.office_job(first) == {
+        assert json_form.office_job(first) == {
             "job_id": first.job_id, "office_id": "o", "job_type": "work", "task_id": "t", "role": "FE",
             "description": "A", "status": "ready", "priority": 3, "params": {}, "timeout_ms": 5000, "depends_on": [],
             "blocked_by": [], "retry_count": 0, "executions": [], "created_at": str(testing.BEGINNING),

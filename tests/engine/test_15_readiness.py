@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from nextslot import NewJob, Scheduler, testing
-from nextslot.disk import DiskLimits
 from nextslot.errors import DiskLow, Unavailable
-from nextslot.handlers.run import RunContext
-from nextslot.meters import ProcessMeters
-from nextslot.simulation.world import SimulatedScheduler
-from nextslot.store import soundness
-from nextslot.store.faults import FaultyDisk, FaultyStore
+from nextslot.executors.run_context import RunContext
+from nextslot.store.sqlite import integrity_check
+from nextslot.system.disk_space import DiskLimits
+from nextslot.telemetry.meters import ProcessMeters
+from nextslot.testing.faulty_disk import FaultyDisk, FaultyStore
+from nextslot.testing.simulation.world import SimulatedScheduler
 from tests import databases
 from tests.store.test_sqlite_store import damage
 from tests.support import eventually
@@ -219,7 +219,7 @@ def test_below_the_lower_limit_outcomes_and_cancels_are_stored_and_reads_go_on(t
 
 
 def test_low_space_is_logged_once_and_so_is_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "nextslot.disk")
+    caplog.set_level(logging.INFO, "nextslot.system.disk_space")
 
     async def main() -> None:
         space = Space()
@@ -318,5 +318,5 @@ def test_damage_that_is_found_while_it_runs_stops_dispatch_and_new_work_and_says
 
     job_id = asyncio.run(before())
     damage(tmp_path / "nextslot.db", "artifacts")
-    monkeypatch.setattr(soundness, "CHECKED_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(integrity_check, "CHECKED_AT_ONCE_BYTES", 0)
     asyncio.run(after(job_id))

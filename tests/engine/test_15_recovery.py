@@ -10,12 +10,17 @@ from typing import Any
 import apsw
 import pytest
 
-from nextslot import Job, NewJob, Scheduler, testing
-from nextslot.engine import recovery
-from nextslot.engine.recovery import Recovered
+from nextslot import (
+    Job,
+    NewJob,
+    Scheduler,
+    testing,
+)
+from nextslot.domain.webhook_delivery import JOB_EVENTS
+from nextslot.engine.cluster import recovery
+from nextslot.engine.cluster.recovery import Recovered
 from nextslot.errors import AlreadyOpen
-from nextslot.policy.webhooks import JOB_EVENTS
-from nextslot.store import soundness
+from nextslot.store.sqlite import integrity_check
 from tests import databases
 from tests.support import Steps, assert_counters, database, history, new_scheduler
 
@@ -405,7 +410,7 @@ def test_a_clean_start_recovers_nothing_and_says_nothing(tmp_path: Path) -> None
 @pytest.mark.sqlite_only("counts the steps of its machine")
 def test_recovery_costs_nothing_for_what_is_queued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The check of the file reads all of it, up to a size; recovery is what comes after it.
-    monkeypatch.setattr(soundness, "CHECKED_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(integrity_check, "CHECKED_AT_ONCE_BYTES", 0)
     costs = []
     for queued in (10, 20_000):
         directory = tmp_path / str(queued)
@@ -513,7 +518,7 @@ def break_at(scheduler: Scheduler, number: int) -> None:
 
         return broken
 
-    repair = scheduler._machinery.recovery
+    repair = scheduler._runtime.recovery
     repair._lose_running = breaking(repair._lose_running)  # type: ignore[method-assign]
     repair._decide = breaking(repair._decide)  # type: ignore[method-assign]
 

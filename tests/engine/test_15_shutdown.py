@@ -14,10 +14,15 @@ from typing import Any
 
 import pytest
 
-from nextslot import Job, NewJob, Scheduler, testing
+from nextslot import (
+    Job,
+    NewJob,
+    Scheduler,
+    testing,
+)
 from nextslot.engine.retention import Keep
 from nextslot.errors import Draining, NextslotError, Unavailable
-from nextslot.scheduler.life import STOP_GRACE_SECONDS
+from nextslot.scheduler.startup_and_shutdown import STOP_GRACE_SECONDS
 from tests import databases
 from tests.support import assert_counters, database, new_scheduler, register_handlers, states
 

@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nextslot import Job, Limits, NewJob, Scheduler, testing
-from nextslot.clock import Instant
-from nextslot.engine import snapshot
-from nextslot.model import Forecast
+from nextslot import (
+    Job,
+    Limits,
+    NewJob,
+    Scheduler,
+    testing,
+)
+from nextslot.domain import Forecast
+from nextslot.engine.forecast import queue_snapshot
+from nextslot.system.clock import Instant
 from tests.support import new_scheduler, with_scheduler
 
 NOW = testing.BEGINNING
@@ -295,7 +301,7 @@ def test_of_a_type_that_never_ran_the_start_is_foreseen_and_the_end_is_not(tmp_p
 def test_a_job_beyond_the_first_thousand_is_foreseen_at_their_pace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "WINDOW", 20)
+    monkeypatch.setattr(queue_snapshot, "WINDOW", 20)
 
     async def main(scheduler: Scheduler) -> None:
         jobs = await scheduler.submit_many([NewJob(job_type="middle")] * 41)
@@ -533,6 +539,6 @@ def ends(made: Forecast, jobs: list[Job]) -> list[Instant | None]:
 
 
 def _completed(tx: Any) -> list[Any]:
-    from nextslot.store import forecast
+    from nextslot.store.tables import forecast_reads
 
-    return forecast.durations(tx, 1000)
+    return forecast_reads.durations(tx, 1000)

@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
-from nextslot import Job, Limits, NewJob, Scheduler, errors, representation, testing
-from nextslot.model import Reason, Why
+from nextslot import (
+    Job,
+    Limits,
+    NewJob,
+    Scheduler,
+    errors,
+    testing,
+)
+from nextslot.domain import Reason, Why, json_form
 from tests import databases
 from tests.support import Steps, database, new_scheduler, with_scheduler
 
@@ -523,7 +530,7 @@ def test_why_is_plain_json_to_the_outside(tmp_path: Path) -> None:
         await scheduler.submit("work", {"seconds": 100})
         job = await scheduler.submit("work", scheduled_for=NOW.after(500))
 
-        shown = representation.why(await scheduler.forecast.why(job.job_id))
+        shown = json_form.why(await scheduler.forecast.why(job.job_id))
 
         assert shown == {
             "job_id": job.job_id,

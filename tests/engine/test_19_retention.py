@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from nextslot import NewJob, Scheduler, testing
+from nextslot.domain import Actor
 from nextslot.engine import retention
-from nextslot.engine.deliveries import Answer
 from nextslot.engine.retention import Keep, Purged
+from nextslot.engine.webhooks.delivery_worker import EndpointResponse
 from nextslot.errors import NotFound
-from nextslot.faces.access import actor
-from nextslot.model import Actor
-from nextslot.store import doctor
+from nextslot.services.unit_of_work import actor
+from nextslot.store.maintenance import doctor
 from tests.support import history, with_counts, with_scheduler
 
 DAY = 86_400
@@ -25,9 +25,9 @@ ALL = Keep(jobs_days=2, events_days=2, deliveries_days=2, audit_days=2)
 class Silence(testing.Mailbox):
     """An endpoint that takes days to answer."""
 
-    async def send(self, *message: Any) -> Answer:
+    async def send(self, *message: Any) -> EndpointResponse:
         await asyncio.sleep(9 * DAY)
-        return Answer(200)
+        return EndpointResponse(200)
 
 
 async def exists(scheduler: Scheduler, job_id: str) -> bool:
@@ -240,7 +240,7 @@ def test_logs_and_artifacts_go_with_their_job_or_before_it(tmp_path: Path) -> No
 
         ended = await scheduler.wait((await scheduler.submit("writes")).job_id)
         assert ended.run is not None
-        files = scheduler._machinery.files
+        files = scheduler._runtime.files
         log, kept = files.log_file(ended.run.run_id), files.artifacts_root(ended.run.run_id)
         were_there = log.exists() and kept.exists()
         now = scheduler._clock.now() / 1_000_000
@@ -267,7 +267,7 @@ def test_a_log_in_pieces_goes_as_a_whole_and_not_while_its_run_goes_on(tmp_path:
         ended = await scheduler.wait((await scheduler.submit("floods", {"seconds": 0})).job_id)
         assert ended.run is not None
         await scheduler.submit("floods", {"seconds": 9 * DAY})
-        files = scheduler._machinery.files
+        files = scheduler._runtime.files
         now = scheduler._clock.now() / 1_000_000
         for path in (tmp_path / "logs").rglob("*"):
             os.utime(path, (now, now))

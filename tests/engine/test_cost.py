@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from nextslot import NewJob, Scheduler, testing
-from nextslot.store import postgres, sqlite
+from nextslot.store.postgres import postgres_store
+from nextslot.store.sqlite import sqlite_store
 from tests import databases
 from tests.support import with_scheduler
 
@@ -105,7 +106,7 @@ def transactions() -> Iterator[list[list[str]]]:
     """The names of the statements of every transaction, in order."""
     seen: list[list[str]] = []
 
-    module, name = (sqlite, "SqliteTx") if databases.kind() == "sqlite" else (postgres, "PostgresTx")
+    module, name = (sqlite_store, "SqliteTx") if databases.kind() == "sqlite" else (postgres_store, "PostgresTx")
     real = getattr(module, name)
 
     def counted(connection: object) -> object:

@@ -9,11 +9,11 @@ import pytest
 
 import nextslot
 from nextslot import Scheduler, testing
+from nextslot.domain import Actor
 from nextslot.engine import effects
-from nextslot.engine.runner import Runner
-from nextslot.faces.access import actor
-from nextslot.model import Actor
-from nextslot.store.sqlite import SqliteStore
+from nextslot.engine.execution.runner import Runner
+from nextslot.services.unit_of_work import actor
+from nextslot.store.sqlite.sqlite_store import SqliteStore
 from tests import databases
 from tests.support import new_scheduler, register_handlers
 
@@ -22,9 +22,9 @@ SOURCE = Path(nextslot.__file__).parent
 
 def test_every_effect_has_the_component_that_carries_it_out(tmp_path: Path) -> None:
     async def main() -> None:
-        machinery = new_scheduler(tmp_path)._machinery
-        runner = Runner(machinery.clock, machinery.executor, machinery.endings, machinery.direct)
-        interpreter = machinery.interpreter(runner, lambda chain_id: None, lambda life: None)
+        runtime = new_scheduler(tmp_path)._runtime
+        runner = Runner(runtime.clock, runtime.executor, runtime.finisher, runtime.direct)
+        interpreter = runtime.interpreter(runner, lambda chain_id: None, lambda life: None)
 
         assert set(interpreter._updates) == set(get_args(effects.Update))
         assert set(interpreter._actions) == set(get_args(effects.Action))

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from nextslot import NewJob, Scheduler
+from nextslot.domain import Job
+from nextslot.domain.limits import Limits
 from nextslot.errors import Refused
-from nextslot.model import Job
-from nextslot.policy.limits import Limits
-from nextslot.store import jobs
+from nextslot.store.tables import jobs
 from tests.support import history, with_scheduler
 
 # More than one statement's rows, and some that are left over.

@@ -13,15 +13,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nextslot import Instant, Job, Scheduler, testing
+from nextslot import (
+    Instant,
+    Job,
+    Scheduler,
+    testing,
+)
+from nextslot.domain import (
+    Actor,
+    Listed,
+    NewJob,
+    Page,
+    State,
+)
+from nextslot.domain.filters import (
+    DirectFilter,
+    EventFilter,
+    GroupFilter,
+    JobFilter,
+    RunFilter,
+)
 from nextslot.errors import Invalid, NotFound
-from nextslot.faces.access import actor
-from nextslot.faces.lists import _status, listed
-from nextslot.model import Actor, Listed, NewJob, Page, State
-from nextslot.policy.filters import DirectFilter, EventFilter, GroupFilter, JobFilter, RunFilter
-from nextslot.store import filters, pages
-from nextslot.store import jobs as store_jobs
-from nextslot.store.sqlite import SqliteTx
+from nextslot.services.lists import _status, listed
+from nextslot.services.unit_of_work import actor
+from nextslot.store.sqlite.sqlite_store import SqliteTx
+from nextslot.store.tables import filter_sql, keyset_pagination
+from nextslot.store.tables import jobs as store_jobs
 from tests.support import Steps, database, history, with_scheduler
 
 NO_RETRY = {"max_attempts": 0}
@@ -267,7 +284,7 @@ def test_a_filter_finds_what_a_plain_look_at_every_job_finds(
     said = data.draw(wanted(every))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "BUDGET", budget)
+        patch.setattr(keyset_pagination, "BUDGET", budget)
         found = [job for part in parts(tx, JobFilter(**said), limit) for job in part]
 
     newest_first = sorted(every, key=lambda job: (job.created_at, job.job_id), reverse=True)
@@ -311,7 +328,7 @@ def some_filter(chance: random.Random, every: Sequence[Job]) -> dict[str, Any]:
 def parts(tx: SqliteTx, filter: JobFilter, limit: int) -> Iterator[list[Job]]:
     after = None
     while True:
-        part = filters.jobs_page(tx, filter, after, limit)
+        part = filter_sql.jobs_page(tx, filter, after, limit)
         assert len(part.items) <= limit
         yield part.items
         after = part.after
@@ -379,7 +396,7 @@ def test_a_filter_that_finds_little_costs_the_same_in_any_history(tmp_path: Path
 
 @pytest.mark.sqlite_only("counts the steps of its virtual machine")
 def test_a_search_looks_at_a_bounded_number_of_jobs_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "BUDGET", 100)
+    monkeypatch.setattr(keyset_pagination, "BUDGET", 100)
     tx, steps = history_of(tmp_path, 1_000)
     small = max(costs(tx, steps, JobFilter(q="not there"), limit=50))
     tx, steps = history_of(tmp_path, 4_000)
@@ -459,8 +476,8 @@ def test_a_page_of_retries_costs_one_statement_more_and_one_of_first_attempts_no
             await scheduler.wait((await scheduler.submit("fail", retry_policy={"max_attempts": 1})).job_id)
         await scheduler.submit("work")
         tx = CountingTx(tmp_path)
-        retries = filters.jobs_page(tx, JobFilter(job_type="fail"), None, 50).items
-        first = filters.jobs_page(tx, JobFilter(job_type="work"), None, 50).items
+        retries = filter_sql.jobs_page(tx, JobFilter(job_type="fail"), None, 50).items
+        first = filter_sql.jobs_page(tx, JobFilter(job_type="work"), None, 50).items
         tx.names.clear()
 
         assert len(listed(tx, retries)) == 10

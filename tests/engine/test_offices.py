@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nextslot import Scheduler, testing
+from nextslot.domain import Office, RetryPolicy, default_office
 from nextslot.errors import Conflict, Invalid, NotFound
-from nextslot.model import Office, RetryPolicy, default_office
 from tests.support import new_scheduler, peaks, states, with_counts, with_scheduler
 
 

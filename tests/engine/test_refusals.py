@@ -1,7 +1,7 @@
 """A refused request changes nobody else's answer and nobody else's work, whatever refuses it, in one group commit.
 
 Each refusal below meets polite requests in the same group commit: on one thread and on virtual time, and on the
-threads of a real server. `tests/api/test_impolite_clients.py` does the same over HTTP.
+threads of a real server. `tests/server/test_impolite_clients.py` does the same over HTTP.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ import pytest
 
 from nextslot import NewJob, Scheduler
 from nextslot.errors import NextslotError
-from nextslot.store import jobs
-from nextslot.store.commits import GroupCommit
-from nextslot.store.sqlite import SqliteStore
-from nextslot.store.store import Tx
+from nextslot.store.contract import Tx
+from nextslot.store.group_commit import GroupCommit
+from nextslot.store.sqlite.sqlite_store import SqliteStore
+from nextslot.store.tables import jobs
 from tests import databases
 from tests.support import assert_counters, register_handlers, with_counts
 
@@ -57,7 +57,7 @@ async def broken_rule(scheduler: Scheduler, facts: Facts) -> None:
 
 async def broken_reference(scheduler: Scheduler, facts: Facts) -> None:
     """What only the commit itself finds."""
-    await scheduler._access.write(lambda tx: tx.run("maintenance.begin", reason="forgotten"))
+    await scheduler._access.write(lambda tx: tx.execute("maintenance.begin", reason="forgotten"))
 
 
 async def idempotency(scheduler: Scheduler, facts: Facts) -> None:

@@ -6,9 +6,19 @@ from typing import Any
 
 import pytest
 
-from nextslot import Job, NewJob, Scheduler, testing
-from nextslot.errors import IllegalTransition, Invalid, NotFound, UnknownJobType
-from nextslot.model import URGENT
+from nextslot import (
+    Job,
+    NewJob,
+    Scheduler,
+    testing,
+)
+from nextslot.domain import URGENT
+from nextslot.errors import (
+    IllegalTransition,
+    Invalid,
+    NotFound,
+    UnknownJobType,
+)
 from tests.support import new_scheduler, with_counts
 
 INTENT = (

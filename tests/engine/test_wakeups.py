@@ -109,7 +109,7 @@ def test_a_delivery_that_is_stored_while_a_new_leader_reads_what_there_is_to_sen
             await testing.settled()
 
         between.after("read", "origins", end_one)
-        await scheduler._machinery.deliveries.refresh()
+        await scheduler._runtime.deliveries.refresh()
         await asyncio.sleep(1)
 
         assert (len(mailbox.messages), between.happened) == (1, 1)

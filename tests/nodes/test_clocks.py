@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from nextslot import RetryPolicy, Scheduler, testing
-from nextslot.clock import SharedClock
+from nextslot.system.clock import SharedClock
 from tests.nodes.test_nodes import database, eventually, node, running
 
 __all__ = ["database"]
@@ -83,7 +83,7 @@ def set_machine(monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
         def time_ns(self) -> int:
             return time.time_ns() + ahead * 1_000_000_000
 
-    for module in ("nextslot.clock", "nextslot.store.postgres_lease"):
+    for module in ("nextslot.system.clock", "nextslot.store.postgres.lease"):
         monkeypatch.setattr(f"{module}.time", Machine())
 
 

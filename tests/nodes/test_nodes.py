@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from nextslot import Limits, Scheduler
-from nextslot.errors import AlreadyOpen, Conflict, Draining, NotFound
+from nextslot.errors import (
+    AlreadyOpen,
+    Conflict,
+    Draining,
+    NotFound,
+)
 from nextslot.store.membership import LeaseTimes
 from tests import postgres
 
@@ -284,7 +289,7 @@ def test_clearing_up_after_a_node_that_is_back_takes_nothing_of_its_new_life(dat
         async with running(a, b):
             job = await a.submit("work", {"seconds": 2})
 
-            await b._machinery.recovery.clear_up(b._access.store, "a")
+            await b._runtime.recovery.clear_up(b._access.store, "a")
 
             assert (await a.job(job.job_id)).state == "RUNNING"
             assert (await asyncio.wait_for(a.wait(job.job_id), 20)).state == "COMPLETED"

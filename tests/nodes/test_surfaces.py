@@ -9,9 +9,9 @@ from typing import Any
 import httpx2
 
 from nextslot import Limits, Scheduler
-from nextslot.api.app import create_app
-from nextslot.handlers.run import RunContext
-from nextslot.model import Job
+from nextslot.domain import Job
+from nextslot.executors.run_context import RunContext
+from nextslot.server.app import create_app
 
 from .test_nodes import database, eventually, node, running
 

@@ -12,26 +12,35 @@ from unittest import mock
 
 import apsw
 
-from nextslot.engine import idempotency as engine_idempotency
-from nextslot.engine import intake, runner
-from nextslot.engine.deliveries import DeliveryWorker
-from nextslot.engine.dependencies import DependencyResolver
-from nextslot.engine.direct import DirectExecutionHandler
+from nextslot.domain import ChainEnd, Limit, retry
+from nextslot.domain.limits import Limits
+from nextslot.engine.direct.direct_requests import DirectExecutionHandler
+from nextslot.engine.dispatch.limit_counters import OfficeCounters, TransactionCounters
 from nextslot.engine.effects import Interpreter, Launch
-from nextslot.engine.endings import Endings
-from nextslot.engine.events import EventLog
-from nextslot.engine.lanes import OfficeSlate, Slate
-from nextslot.engine.queue import QueueManager
-from nextslot.engine.retry import RetryController
-from nextslot.engine.runner import Runner
-from nextslot.engine.schedules import ScheduleTrigger
-from nextslot.engine.timeouts import TimeoutManager
+from nextslot.engine.events.event_log import EventLog
+from nextslot.engine.execution import runner
+from nextslot.engine.execution.runner import Runner
+from nextslot.engine.execution.timeouts import TimeoutManager
+from nextslot.engine.finish.dependents import DependencyResolver
+from nextslot.engine.finish.job_finisher import JobFinisher
+from nextslot.engine.finish.retries import RetryController
+from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
+from nextslot.engine.submit import idempotency as engine_idempotency
+from nextslot.engine.submit import intake
+from nextslot.engine.submit.queue_order import QueueManager
+from nextslot.engine.webhooks.delivery_worker import DeliveryWorker
 from nextslot.errors import Refused
-from nextslot.model import ChainEnd, Limit
-from nextslot.policy import retry
-from nextslot.policy.limits import Limits
-from nextslot.store import commits, events, jobs, lanes, occurrences, runs, schedules, sqlite
-from nextslot.store.schedules import Progress
+from nextslot.store import group_commit
+from nextslot.store.sqlite import sqlite_store
+from nextslot.store.tables import (
+    events,
+    jobs,
+    lanes,
+    occurrences,
+    runs,
+    schedules,
+)
+from nextslot.store.tables.schedules import Progress
 
 Patch = contextlib.AbstractContextManager[object]
 
@@ -48,7 +57,7 @@ def patched(place: Any, name: str, defect: Any) -> Patch:
 
 def without_rules(*names: str, opened: Callable[[], None] = lambda: None) -> Patch:
     """Every file is opened without these rules or indexes; `opened` hears of it."""
-    migrate = sqlite.migrate
+    migrate = sqlite_store.migrate
 
     def migrate_and_drop(connection: apsw.Connection) -> None:
         migrate(connection)
@@ -58,7 +67,7 @@ def without_rules(*names: str, opened: Callable[[], None] = lambda: None) -> Pat
                 connection.execute(f"drop {kind} {name}")
         opened()
 
-    return patched(sqlite, "migrate", migrate_and_drop)
+    return patched(sqlite_store, "migrate", migrate_and_drop)
 
 
 def finish_without_fence() -> list[Patch]:
@@ -248,14 +257,14 @@ def idempotency_key_forgotten() -> list[Patch]:
 
 def counter_drift() -> list[Patch]:
     """A job that is cancelled while it is ready is still counted as such."""
-    cancel_queued = Endings._cancel_queued
+    cancel_queued = JobFinisher._cancel_queued
 
-    def cancel(self: Endings, tx: Any, job: Any, *values: Any, **named: Any) -> Any:
+    def cancel(self: JobFinisher, tx: Any, job: Any, *values: Any, **named: Any) -> Any:
         if job.is_ready:
-            self._lanes.slate(tx).add_ready(job.lane_id)
+            self._lanes.counters(tx).add_ready(job.lane_id)
         return cancel_queued(self, tx, job, *values, **named)
 
-    return [patched(Endings, "_cancel_queued", cancel)]
+    return [patched(JobFinisher, "_cancel_queued", cancel)]
 
 
 def statistics_drift() -> list[Patch]:
@@ -264,7 +273,7 @@ def statistics_drift() -> list[Patch]:
 
     def reopen_uncounted(self: RetryController, tx: Any, last: Any, *values: Any) -> Any:
         made = reopen(self, tx, last, *values)
-        self._lanes.slate(tx).tally(last.lane_id).failed += 1
+        self._lanes.counters(tx).tally(last.lane_id).failed += 1
         return made
 
     return [patched(RetryController, "_reopen", reopen_uncounted)]
@@ -319,14 +328,14 @@ def offices_out_of_turn() -> list[Patch]:
 
 
 def nobody_looks_when_room_comes_free() -> list[Patch]:
-    give_back = Slate.give_back
+    give_back = TransactionCounters.give_back
 
-    def quietly(self: Slate, lane: Any) -> None:
+    def quietly(self: TransactionCounters, lane: Any) -> None:
         was_freed = self.is_freed
         give_back(self, lane)
         self.is_freed = was_freed
 
-    return [patched(Slate, "give_back", quietly)]
+    return [patched(TransactionCounters, "give_back", quietly)]
 
 
 def interrupted_jobs_not_retried() -> list[Patch]:
@@ -348,25 +357,25 @@ def retried_for_ever() -> list[Patch]:
 
 def failed_commit_reported_as_done() -> list[Patch]:
     """An error of the disk is swallowed, and everybody is told yes."""
-    transaction = sqlite.SqliteStore.transaction
+    transaction = sqlite_store.SqliteStore.transaction
 
     def hopeful(self: Any, works: Any) -> Any:
         try:
             return transaction(self, works)
         except (apsw.FullError, apsw.IOError):
             self._writer.execute("begin")
-            tx = sqlite.SqliteTx(self._writer)
-            answers = commits.attempt_all(tx, works)
+            tx = sqlite_store.SqliteTx(self._writer)
+            answers = group_commit.attempt_all(tx, works)
             self._writer.execute("rollback")
             return answers, tx.effects
 
-    return [patched(sqlite.SqliteStore, "transaction", hopeful)]
+    return [patched(sqlite_store.SqliteStore, "transaction", hopeful)]
 
 
 def handler_before_the_commit() -> list[Patch]:
     """What a transaction causes happens as soon as it is named."""
     runners: list[Runner] = []
-    cause, open_ = commits.TxMemory.cause, Runner.open
+    cause, open_ = group_commit.TxMemory.cause, Runner.open
 
     def opened(self: Runner, store: Any) -> None:
         runners[:] = [self]
@@ -378,11 +387,11 @@ def handler_before_the_commit() -> list[Patch]:
         else:
             cause(self, effect)
 
-    return [patched(Runner, "open", opened), patched(commits.TxMemory, "cause", cause_now)]
+    return [patched(Runner, "open", opened), patched(group_commit.TxMemory, "cause", cause_now)]
 
 
 def queue_goes_before_callers() -> list[Patch]:
-    return [patched(OfficeSlate, "is_closed", property(lambda self: self.is_paused))]
+    return [patched(OfficeCounters, "is_closed", property(lambda self: self.is_paused))]
 
 
 def turn_given_early() -> list[Patch]:
@@ -410,7 +419,7 @@ def skipped_members_not_told() -> list[Patch]:
 
 def memory_follows_the_whole_group() -> list[Patch]:
     """What commits change in memory waits until every work of a group that failed has run again."""
-    commit = commits.GroupCommit._commit
+    commit = group_commit.GroupCommit._commit
 
     def commit_and_apply(self: Any, group: Any) -> Any:
         answers, effects = commit(self, group)
@@ -421,8 +430,8 @@ def memory_follows_the_whole_group() -> list[Patch]:
         batch.effects += effects
 
     return [
-        patched(commits.GroupCommit, "_commit", commit_and_apply),
-        patched(commits.GroupCommit, "_apply", collect),
+        patched(group_commit.GroupCommit, "_commit", commit_and_apply),
+        patched(group_commit.GroupCommit, "_apply", collect),
     ]
 
 
@@ -430,14 +439,16 @@ def refusals_take_the_others_with_them() -> list[Patch]:
     """A work that is refused after it has changed something fails for everybody in its group."""
 
     def hand_on(self: Any, group: Any) -> Any:
-        batch = commits._Batch([waiting.work for waiting in group])
+        batch = group_commit._Batch([waiting.work for waiting in group])
         try:
             self._transact(batch, list(range(len(group))))
         except Exception as error:
-            batch.answers = [commits.Answer(error=self._store.translated(commits._own(error))) for _ in group]
+            batch.answers = [
+                group_commit.WorkResult(error=self._store.translated(group_commit._own(error))) for _ in group
+            ]
         return batch.answers, batch.effects
 
-    return [patched(commits.GroupCommit, "_commit", hand_on)]
+    return [patched(group_commit.GroupCommit, "_commit", hand_on)]
 
 
 def refused_outcome_thrown_away() -> list[Patch]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nextslot import Scheduler, testing
-from nextslot.store import doctor
+from nextslot.store.maintenance import doctor
 from tests.support import new_scheduler, states, with_scheduler
 
 
@@ -55,7 +55,7 @@ def test_recovery_counts_the_callers_of_the_last_life_out_in_its_own_transaction
 
         def recover_and_look(tx: Any, node_id: str | None = None) -> int:
             done = recover(tx, node_id)
-            second._machinery.lanes.slate(tx).save()
+            second._runtime.lanes.counters(tx).save()
             found.extend(doctor.examine(tx))
             return done
 

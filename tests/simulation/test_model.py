@@ -24,12 +24,21 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from nextslot import Fail, Instant, Limits, NewJob, RunContext, Scheduler, Skip, testing
-from nextslot import model as stored
-from nextslot.engine import queue
+from nextslot import (
+    Fail,
+    Instant,
+    Limits,
+    NewJob,
+    RunContext,
+    Scheduler,
+    Skip,
+    testing,
+)
+from nextslot import domain as stored
+from nextslot.domain import OnDependencyFailure
+from nextslot.engine.submit import queue_order
 from nextslot.errors import Conflict
-from nextslot.model import OnDependencyFailure
-from nextslot.store import jobs
+from nextslot.store.tables import jobs
 from tests import databases
 from tests.crash.laws import miscounts, stored_events, stored_jobs, untold
 from tests.simulation.model import SECOND, Group, Job, Model
@@ -515,7 +524,7 @@ PROFILE = settings(
 
 
 def test_the_engine_does_at_every_step_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "GAP", 2)  # So that neighbours often have to make room.
+    monkeypatch.setattr(queue_order, "GAP", 2)  # So that neighbours often have to make room.
     # A step takes ten times as long on PostgreSQL, where the SQL is to be seen at work and not the engine once more.
     few = settings(PROFILE, max_examples=EXAMPLES or 20)
 
@@ -557,7 +566,7 @@ LIVES: dict[str, list[tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("life", LIVES)
 def test_a_life_that_went_wrong_once_goes_as_the_model_says(life: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "GAP", 2)
+    monkeypatch.setattr(queue_order, "GAP", 2)
     engine = Engine()
     engine.serve_each_office()
 

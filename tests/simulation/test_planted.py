@@ -4,9 +4,9 @@ from unittest import mock
 
 import pytest
 
-from nextslot.simulation import world
-from nextslot.simulation.plan import Action
-from nextslot.store import due_times
+from nextslot.store.tables import due_times
+from nextslot.testing.simulation import world
+from nextslot.testing.simulation.plan import Action
 from tests.simulation.planted import DEFECTS, planted
 
 # The most seeds that any of them may take; docs/reliability.md has how many each took.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nextslot.simulation import main, plan, world
+from nextslot.testing.simulation import main, plan, world
 from tests.simulation.planted import planted
 
 SEEDS = int(os.environ.get("NEXTSLOT_SEEDS", "1000"))
@@ -52,7 +52,7 @@ def test_the_same_seed_gives_the_same_history_to_the_byte() -> None:
 
 def test_also_in_another_process_with_other_hashes() -> None:
     """Nothing depends on the order of a set."""
-    program = "import hashlib; from nextslot.simulation import world; h = world.simulate(13, dumps=True); " + (
+    program = "import hashlib; from nextslot.testing.simulation import world; h = world.simulate(13, dumps=True); " + (
         "print(hashlib.sha256('\\n'.join([*h.lines, h.dump]).encode()).hexdigest())"
     )
     answers = {

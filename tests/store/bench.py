@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nextslot.clock import Instant
 from nextslot.engine.effects import Interpreter
 from nextslot.errors import Conflict
-from nextslot.store import events
-from nextslot.store.open import open_store
-from nextslot.store.store import Tx
+from nextslot.store.contract import Tx
+from nextslot.store.open_store import open_store
+from nextslot.store.tables import events
+from nextslot.system.clock import Instant
 from tests import databases
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nextslot.store.open import write_export
+from nextslot.store.open_store import write_export
 from tests import databases, everything, postgres
 from tests.store import moving
 from tests.store.bench import Main, Run, run_with_a_store

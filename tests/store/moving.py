@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 import psycopg
 
-from nextslot.store.open import open_store
+from nextslot.store.open_store import open_store
 
 Notes = list[tuple[str, str, int, int]]
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from nextslot.clock import Instant
-from nextslot.engine import feed
 from nextslot.engine.effects import EventsAppended
-from nextslot.engine.events import EventLog
-from nextslot.engine.feed import EventPage
+from nextslot.engine.events import event_feed
+from nextslot.engine.events.event_feed import EventPage
+from nextslot.engine.events.event_log import EventLog
 from nextslot.errors import Unavailable
-from nextslot.store.store import Tx
+from nextslot.store.contract import Tx
+from nextslot.system.clock import Instant
 
 from .bench import Bench, Run
 
@@ -28,7 +28,7 @@ def test_followers_that_come_go_and_dawdle_get_every_event_in_order(
 ) -> None:
     # Small, so that followers fall behind what is kept, and are woken in several portions.
     for name, value in {"PAGE": 5, "KEPT": 12, "TOGETHER": 3, "FEW": 4, "REST": 0.00001}.items():
-        monkeypatch.setattr(feed, name, value)
+        monkeypatch.setattr(event_feed, name, value)
     chance = random.Random(seed)
     total = 150
 
@@ -128,16 +128,16 @@ def test_what_is_made_of_a_page_is_made_once_for_each_form() -> None:
 
     assert [page.form(key, make(key)) for key in "abab"] == ["a", "b", "a", "b"]
     assert made == ["a", "b"]
-    for number in range(3 * feed.MOST_FORMS):
+    for number in range(3 * event_feed.MOST_FORMS):
         page.form(number, make("more"))
-    assert len(page._forms) == feed.MOST_FORMS
+    assert len(page._forms) == event_feed.MOST_FORMS
 
 
 def test_a_follower_that_does_not_read_holds_up_nobody_and_costs_no_memory(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "KEPT", 20)
-    monkeypatch.setattr(feed, "PAGE", 10)
+    monkeypatch.setattr(event_feed, "KEPT", 20)
+    monkeypatch.setattr(event_feed, "PAGE", 10)
     total = 200
 
     async def main(bench: Bench) -> None:

@@ -17,12 +17,12 @@ import apsw
 import pytest
 
 from nextslot import NewJob, Scheduler, testing
-from nextslot.clock import Instant
+from nextslot.domain import Actor, RunStatus
 from nextslot.errors import Refused
-from nextslot.faces.access import actor
-from nextslot.model import Actor, RunStatus
-from nextslot.store import jobs
-from nextslot.store.sqlite import SqliteStore
+from nextslot.services.unit_of_work import actor
+from nextslot.store.sqlite.sqlite_store import SqliteStore
+from nextslot.store.tables import jobs
+from nextslot.system.clock import Instant
 from tests import databases, postgres
 from tests.store import test_webhook_rules
 from tests.support import database, register_handlers, with_scheduler

@@ -13,14 +13,15 @@ from pathlib import Path
 import apsw
 import pytest
 
-from nextslot import Scheduler, admin, testing
+from nextslot import Scheduler, offline_commands, testing
 from nextslot.config.loading import Configuration, load
 from nextslot.errors import Damaged, LostCommits, StoreError
-from nextslot.store import acknowledged, offline, soundness
-from nextslot.store.acknowledged import CommitNumber
-from nextslot.store.open import open_store
-from nextslot.store.sqlite import SqliteStore
-from nextslot.store.store import Tx
+from nextslot.store.contract import Tx
+from nextslot.store.maintenance import sqlite_files
+from nextslot.store.open_store import open_store
+from nextslot.store.sqlite import acknowledged_commits, integrity_check
+from nextslot.store.sqlite.acknowledged_commits import CommitNumber
+from nextslot.store.sqlite.sqlite_store import SqliteStore
 from tests.store.bench import say
 from tests.support import eventually
 
@@ -164,9 +165,9 @@ def test_the_refused_one_starts_once_what_the_sentence_names_is_deleted(
 def test_a_commit_without_an_event_is_missed_too(tmp_path: Path) -> None:
     async def main() -> None:
         store = open_at(tmp_path)
-        await store.write(lambda tx: tx.run("nodes.settings_changed"))
+        await store.write(lambda tx: tx.execute("nodes.settings_changed"))
         copy_files(tmp_path, tmp_path / "before")
-        await store.write(lambda tx: tx.run("nodes.settings_changed"))
+        await store.write(lambda tx: tx.execute("nodes.settings_changed"))
         record = tmp_path / "nextslot.db.commits"
         shutil.copyfile(record, tmp_path / "before" / record.name)
         await store.close()
@@ -178,10 +179,10 @@ def test_a_commit_without_an_event_is_missed_too(tmp_path: Path) -> None:
 
 
 def test_the_doctor_reports_lost_commits(data: Path) -> None:
-    assert admin.doctor(configuration(data)).findings == ()
+    assert offline_commands.doctor(configuration(data)).findings == ()
     remove_log(data)
 
-    findings = admin.doctor(configuration(data)).findings
+    findings = offline_commands.doctor(configuration(data)).findings
 
     assert [one.check for one in findings] == ["commits"]
     assert "nextslot restore FILE" in findings[0].suggestion
@@ -194,11 +195,11 @@ def test_offline_commands_refuse_it_too_and_leave_its_log_alone(
     lose(data)
     log = (data / "nextslot.db-wal").read_bytes()
     commands: list[Callable[[], object]] = [
-        lambda: admin.doctor(configuration(data)),
-        lambda: admin.doctor(configuration(data), repair=True),
-        lambda: admin.migrate(configuration(data)),
-        lambda: admin.backup(configuration(data), tmp_path / "backup.db"),
-        lambda: admin.export_to(configuration(data), tmp_path / "export"),
+        lambda: offline_commands.doctor(configuration(data)),
+        lambda: offline_commands.doctor(configuration(data), repair=True),
+        lambda: offline_commands.migrate(configuration(data)),
+        lambda: offline_commands.backup(configuration(data), tmp_path / "backup.db"),
+        lambda: offline_commands.export_to(configuration(data), tmp_path / "export"),
     ]
 
     for command in commands:
@@ -221,7 +222,7 @@ def test_a_killed_server_never_leaves_a_record_that_is_ahead(tmp_path: Path) -> 
 def test_a_record_that_is_older_torn_empty_or_absent_refuses_no_sound_database(data: Path) -> None:
     record = data / "nextslot.db.commits"
     whole = record.read_bytes()
-    older = acknowledged._line(CommitNumber(1, 0), b"FULL")
+    older = acknowledged_commits._line(CommitNumber(1, 0), b"FULL")
 
     for content in (older, whole[:20], whole.replace(b"0", b"9", 3), b"", b"\xff" * 60):
         record.write_bytes(content)
@@ -290,9 +291,9 @@ def test_a_rolled_back_transaction_is_never_recorded(tmp_path: Path) -> None:
         for work in (say("a"), fail, change, fail, nothing, fail, say("b")):
             with contextlib.suppress(ZeroDivisionError):
                 await store.write(work)
-            record = acknowledged.read(tmp_path / "nextslot.db")
+            record = acknowledged_commits.read(tmp_path / "nextslot.db")
             assert record is not None
-            assert record.number == acknowledged.number_of(store._writer)
+            assert record.number == acknowledged_commits.number_of(store._writer)
             numbers.append(tuple(record.number))
         await store.close()
 
@@ -316,7 +317,7 @@ def test_only_events_have_a_rowid(tmp_path: Path) -> None:
 def test_a_transaction_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         store = open_at(tmp_path)
-        await store.write(lambda tx: tx.run("nodes.settings_changed"))
+        await store.write(lambda tx: tx.execute("nodes.settings_changed"))
         before = (tmp_path / "nextslot.db-wal").read_bytes()
         await store.write(nothing)
 
@@ -330,7 +331,7 @@ def test_a_commit_stands_when_its_record_cannot_be_written(tmp_path: Path) -> No
     async def main() -> None:
         store = open_at(tmp_path)
         (tmp_path / "nextslot.db.commits").mkdir()
-        assert await store.write(lambda tx: tx.run("nodes.settings_changed")) == 1
+        assert await store.write(lambda tx: tx.execute("nodes.settings_changed")) == 1
         await store.close()
 
     asyncio.run(main())
@@ -339,9 +340,9 @@ def test_a_commit_stands_when_its_record_cannot_be_written(tmp_path: Path) -> No
 def test_synchronous_NORMAL_only_warns_and_only_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         store = open_at(tmp_path, "NORMAL")
-        await store.write(lambda tx: tx.run("nodes.settings_changed"))
+        await store.write(lambda tx: tx.execute("nodes.settings_changed"))
         copy_files(tmp_path, tmp_path / "cut")
-        await store.write(lambda tx: tx.run("nodes.settings_changed"))
+        await store.write(lambda tx: tx.execute("nodes.settings_changed"))
         shutil.copyfile(tmp_path / "nextslot.db.commits", tmp_path / "cut" / "nextslot.db.commits")
         await store.close()
 
@@ -363,13 +364,13 @@ def test_a_restore_takes_the_place_of_whatever_was_there(
     data: Path, tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
     backup = tmp_path / "backup.db"
-    admin.backup(configuration(data), backup)
+    offline_commands.backup(configuration(data), backup)
     jobs = counted(data)
     killed_after(data, 5)
     log = (data / "nextslot.db-wal").read_bytes()
     lose(data)
 
-    kept = admin.restore(configuration(data), backup, force=True)
+    kept = offline_commands.restore(configuration(data), backup, force=True)
 
     assert counted(data) == jobs
     assert counted(data) == jobs
@@ -382,10 +383,10 @@ def test_a_restore_that_dies_anywhere_leaves_a_database_that_starts(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backup = tmp_path / "backup.db"
-    admin.backup(configuration(data), backup)
+    offline_commands.backup(configuration(data), backup)
     before = counted(data)
     killed_after(data, 5)
-    put = offline.put
+    put = sqlite_files.put
 
     def die_before(part: Path, target: Path) -> None:
         raise KeyboardInterrupt
@@ -395,9 +396,9 @@ def test_a_restore_that_dies_anywhere_leaves_a_database_that_starts(
         raise KeyboardInterrupt
 
     for moment, has_been_replaced in ((die_before, False), (die_after, True)):
-        monkeypatch.setattr(offline, "put", moment)
+        monkeypatch.setattr(sqlite_files, "put", moment)
         with pytest.raises(KeyboardInterrupt):
-            offline.put_in_place(backup, data / "nextslot.db")
+            sqlite_files.put_in_place(backup, data / "nextslot.db")
 
         assert (counted(data) == before) is has_been_replaced
 
@@ -405,11 +406,11 @@ def test_a_restore_that_dies_anywhere_leaves_a_database_that_starts(
 def test_an_import_forgets_the_record_of_the_empty_database(data: Path, tmp_path: Path) -> None:
     export, target = tmp_path / "export", tmp_path / "target"
     jobs = counted(data)
-    admin.export_to(configuration(data), export)
+    offline_commands.export_to(configuration(data), export)
     target.mkdir()
     asyncio.run(commit_something(target))
 
-    admin.import_from(configuration(target), export)
+    offline_commands.import_from(configuration(target), export)
 
     assert counted(target) == jobs
 
@@ -417,16 +418,16 @@ def test_an_import_forgets_the_record_of_the_empty_database(data: Path, tmp_path
 def test_an_import_takes_the_place_of_a_database_that_was_removed(data: Path, tmp_path: Path) -> None:
     export = tmp_path / "export"
     jobs = counted(data)
-    admin.export_to(configuration(data), export)
+    offline_commands.export_to(configuration(data), export)
     remove_file(data)
 
-    admin.import_from(configuration(data), export)
+    offline_commands.import_from(configuration(data), export)
 
     assert counted(data) == jobs
 
 
 def test_a_migration_keeps_to_the_record(data: Path) -> None:
-    assert admin.migrate(configuration(data)) == []
+    assert offline_commands.migrate(configuration(data)) == []
     assert counted(data) >= 30
 
 
@@ -455,16 +456,16 @@ def test_a_damaged_file_is_refused_at_the_start_and_by_backup_and_shown_by_the_d
     with pytest.raises(Damaged, match=r"damaged, or not a database: .*nextslot restore FILE"):
         counted(data)
     with pytest.raises(StoreError, match="damaged"):
-        admin.backup(configuration(data), tmp_path / "backup.db")
+        offline_commands.backup(configuration(data), tmp_path / "backup.db")
 
     assert not (tmp_path / "backup.db").exists()
-    assert {one.check for one in admin.doctor(configuration(data)).findings} == {"integrity"}
+    assert {one.check for one in offline_commands.doctor(configuration(data)).findings} == {"integrity"}
 
 
 def test_a_large_file_is_checked_in_the_background(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted(data)
     invert_a_page(data / "nextslot.db")
-    monkeypatch.setattr(soundness, "CHECKED_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(integrity_check, "CHECKED_AT_ONCE_BYTES", 0)
 
     async def main() -> None:
         store = SqliteStore(data / "nextslot.db", lambda tx: None)
@@ -479,7 +480,7 @@ def test_a_check_in_the_background_finds_nothing_in_a_sound_file_and_ends_with_t
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted(data)
-    monkeypatch.setattr(soundness, "CHECKED_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(integrity_check, "CHECKED_AT_ONCE_BYTES", 0)
 
     async def main() -> None:
         store = SqliteStore(data / "nextslot.db", lambda tx: None)
@@ -502,13 +503,13 @@ def open_at(directory: Path, synchronous: str = "FULL") -> SqliteStore:
 async def commit_something(directory: Path) -> None:
     """Stores nothing that an import would have to keep."""
     store = open_at(directory)
-    await store.write(lambda tx: tx.run("nodes.settings_changed"))
+    await store.write(lambda tx: tx.execute("nodes.settings_changed"))
     await store.close()
 
 
 def change(tx: Tx) -> None:
     """Changes a row, and appends no event."""
-    tx.run("nodes.settings_changed")
+    tx.execute("nodes.settings_changed")
 
 
 def nothing(tx: Tx) -> None:

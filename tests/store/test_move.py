@@ -14,11 +14,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nextslot import testing
-from nextslot.errors import AlreadyOpen, CommitUnknown, Conflict, SchemaTooNew, StoreError
-from nextslot.store import exports, imports, move, text
-from nextslot.store.exports import Header, Sum, Summing, Table
-from nextslot.store.open import load_export, open_store, write_export
-from nextslot.store.postgres_session import Session
+from nextslot.errors import (
+    AlreadyOpen,
+    CommitUnknown,
+    Conflict,
+    SchemaTooNew,
+    StoreError,
+)
+from nextslot.store import dialects
+from nextslot.store.maintenance import export_file, import_file, move
+from nextslot.store.maintenance.export_file import (
+    Header,
+    Sum,
+    Summing,
+    Table,
+)
+from nextslot.store.open_store import load_export, open_store, write_export
+from nextslot.store.postgres.sessions import Session
 from tests import databases, postgres
 from tests.store.moving import (
     END_THE_OTHERS,
@@ -37,8 +49,8 @@ from tests.support import history, queued_ids, register_handlers
 
 def written(path: Path, lines: list[Any]) -> Path:
     """A file whose last digest is right for the lines before it."""
-    body = b"".join(exports.line(line) for line in lines[:-1])
-    path.write_bytes(body + exports.line({"sha256": hashlib.sha256(body).hexdigest()}))
+    body = b"".join(export_file.line(line) for line in lines[:-1])
+    path.write_bytes(body + export_file.line({"sha256": hashlib.sha256(body).hexdigest()}))
     return path
 
 
@@ -70,8 +82,8 @@ def test_every_table_is_moved_and_the_test_has_rows_in_each(source: str, exporte
 
 
 def test_who_refers_to_a_table_is_moved_after_it() -> None:
-    schema = "\n".join(sql for _, _, sql in text.migrations())
-    statements = [one for one in text._split(schema) if one.startswith("create table ")]
+    schema = "\n".join(sql for _, _, sql in dialects.migrations())
+    statements = [one for one in dialects._split(schema) if one.startswith("create table ")]
 
     for statement in statements:
         name = statement.split()[2]
@@ -281,7 +293,7 @@ def test_any_changed_byte_is_noticed_by_the_reader(exported: Path, tmp_path: Pat
 
 
 def read(path: Path) -> None:
-    with exports.opened(path) as reader:
+    with export_file.opened(path) as reader:
         for table in reader.tables():
             list(reader.rows(table))
         reader.end()
@@ -487,7 +499,7 @@ def altered(exported: Path, path: Path, name: str, column: str, value: object) -
     lines[start + 1][lines[start]["columns"].index(column)] = value
     summing = Summing()
     rows = lines[start + 1 : start + 1 + lines[start]["rows"]]
-    summing.add(exports.lines(rows), len(rows))
+    summing.add(export_file.lines(rows), len(rows))
     lines[-2]["end"][name]["sha256"] = summing.sum.sha256
     return written(path, lines)
 
@@ -545,7 +557,7 @@ def test_a_limit_for_short_statements_is_not_for_a_move(
 ) -> None:
     name = answers(fresh, "select current_database()")[0][0]
     postgres.admin().execute(f"alter database {name} set statement_timeout = 1000")
-    pieces = imports._piece
+    pieces = import_file._piece
     slow = iter(["select pg_sleep(1.2)"])  # The server's own clock is what counts.
 
     def take_long(*given: Any) -> Iterator[list[Any]]:
@@ -554,7 +566,7 @@ def test_a_limit_for_short_statements_is_not_for_a_move(
             for statement in slow:
                 postgres.admin().execute(statement)
 
-    monkeypatch.setattr(imports, "_piece", take_long)
+    monkeypatch.setattr(import_file, "_piece", take_long)
 
     assert load_export(exported, fresh, quietly).tables["jobs"] > 50
 
@@ -621,8 +633,11 @@ def test_an_older_database_is_not_exported_before_it_is_migrated(
     source: str, fresh: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     close(fresh)
-    newer = [*text.migrations(), (1000, "later", "create table later (\n    a {int} not null primary key\n) {table};")]
-    monkeypatch.setattr(text, "migrations", lambda: newer)
+    newer = [
+        *dialects.migrations(),
+        (1000, "later", "create table later (\n    a {int} not null primary key\n) {table};"),
+    ]
+    monkeypatch.setattr(dialects, "migrations", lambda: newer)
 
     for url in (source, fresh):
         with pytest.raises(StoreError, match=r"older than this release \(1000_later\)|has schema \d+, this release"):
@@ -633,8 +648,8 @@ def test_an_export_of_an_older_release_is_imported_and_migrated(
     exported: Path, empty: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later = "create table later (\n    a {int} not null primary key\n) {table};\ninsert into later values (1);"
-    newer = [*text.migrations(), (text.migrations()[-1][0] + 1, "later", later)]
-    monkeypatch.setattr(text, "migrations", lambda: newer)
+    newer = [*dialects.migrations(), (dialects.migrations()[-1][0] + 1, "later", later)]
+    monkeypatch.setattr(dialects, "migrations", lambda: newer)
 
     moved = load_export(exported, empty, quietly)
 
@@ -683,14 +698,14 @@ VALUES = st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=Fals
 @given(st.lists(st.lists(VALUES, min_size=2, max_size=2)), st.sampled_from(["rows", "rows.gz"]))
 def test_what_is_written_is_read(tmp_path: Path, rows: list[list[Any]], name: str) -> None:
     summing = Summing()
-    summing.add(exports.lines(rows), len(rows))
-    with exports.created(tmp_path / name) as target:
-        writer = exports.Writer(target, Header(4, "0.1.0"))
+    summing.add(export_file.lines(rows), len(rows))
+    with export_file.created(tmp_path / name) as target:
+        writer = export_file.Writer(target, Header(4, "0.1.0"))
         writer.table(Table("t", ("a", "b"), len(rows)))
-        writer.rows(exports.lines(rows))
+        writer.rows(export_file.lines(rows))
         writer.end({"t": summing.sum}, ["a finding"])
 
-    with exports.opened(tmp_path / name) as reader:
+    with export_file.opened(tmp_path / name) as reader:
         [(table, found)] = [(table, list(reader.rows(table))) for table in reader.tables()]
         ends = reader.end()
 

@@ -13,9 +13,15 @@ import psycopg
 import pytest
 
 from nextslot.errors import Conflict, StoreError, Unavailable
-from nextslot.store import exports, imports, move, offline, text
-from nextslot.store.open import load_export, write_export
-from nextslot.store.sqlite import connect
+from nextslot.store import dialects
+from nextslot.store.maintenance import (
+    export_file,
+    import_file,
+    move,
+    sqlite_files,
+)
+from nextslot.store.open_store import load_export, write_export
+from nextslot.store.sqlite.sqlite_store import connect
 from tests import postgres
 from tests.store.moving import (
     END_THE_OTHERS,
@@ -37,7 +43,7 @@ ANEW = "is of no use, so this one begins anew: "
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imports, "PIECE_ROWS", 20)
+    monkeypatch.setattr(import_file, "PIECE_ROWS", 20)
 
 
 def break_off(exported: Path, url: str, doing: str, table: str = "") -> None:
@@ -98,7 +104,7 @@ def test_broken_off_again_and_again_no_row_is_loaded_twice(exported: Path, empty
         assert unseen(empty)
 
     assert tries > 5
-    assert loaded == sum(-(-rows // imports.PIECE_ROWS) for rows in moved.tables.values()), "each piece once"
+    assert loaded == sum(-(-rows // import_file.PIECE_ROWS) for rows in moved.tables.values()), "each piece once"
     assert is_as_exported(empty, exported, tmp_path)
 
 
@@ -109,10 +115,12 @@ def test_it_goes_on_after_what_was_committed_and_says_so(exported: Path, empty: 
     resumed_rows, notes = go_on(exported, empty)
 
     assert resumed_rows == stored > 200
-    assert told(notes, "skip")["events"] == imports.PIECE_ROWS
+    assert told(notes, "skip")["events"] == import_file.PIECE_ROWS
     assert "jobs" in told(notes, "skip")
     assert set(told(notes, "import")) == set(move.TABLES[move.TABLES.index("events") :])
-    assert min(done for now, table, done, _ in notes if (now, table) == ("import", "events")) == 2 * imports.PIECE_ROWS
+    assert (
+        min(done for now, table, done, _ in notes if (now, table) == ("import", "events")) == 2 * import_file.PIECE_ROWS
+    )
 
 
 @pytest.mark.parametrize("table", ["offices", "delivery_attempts"])
@@ -141,16 +149,16 @@ def test_going_on_can_be_broken_off_too(exported: Path, empty: str) -> None:
 def test_what_was_not_committed_of_a_piece_is_undone(
     exported: Path, empty: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pieces = imports._piece
+    pieces = import_file._piece
 
-    def broken(reader: exports.Reader, rows: Iterator[list[Any]]) -> Iterator[list[Any]]:
+    def broken(reader: export_file.Reader, rows: Iterator[list[Any]]) -> Iterator[list[Any]]:
         for number, row in enumerate(pieces(reader, rows)):
             if number == 13:
                 raise KeyboardInterrupt
             yield row
 
     with monkeypatch.context() as patched:
-        patched.setattr(imports, "_piece", broken)
+        patched.setattr(import_file, "_piece", broken)
         with pytest.raises(KeyboardInterrupt):
             load_export(exported, empty, quietly)
 
@@ -160,7 +168,7 @@ def test_what_was_not_committed_of_a_piece_is_undone(
 
 
 def test_a_piece_ends_early_where_rows_are_large(exported: Path, empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imports, "PIECE_BYTES", 1)
+    monkeypatch.setattr(import_file, "PIECE_BYTES", 1)
 
     _, notes = go_on(exported, empty)
 
@@ -187,8 +195,8 @@ def test_it_goes_on_with_the_same_bytes_under_another_name(
 
 def test_an_older_release_s_file_goes_on_too(exported: Path, empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
     later = "create table later (\n    a {int} not null primary key\n) {table};\ninsert into later values (1);"
-    newer = [*text.migrations(), (text.migrations()[-1][0] + 1, "later", later)]
-    monkeypatch.setattr(text, "migrations", lambda: newer)
+    newer = [*dialects.migrations(), (dialects.migrations()[-1][0] + 1, "later", later)]
+    monkeypatch.setattr(dialects, "migrations", lambda: newer)
     break_off(exported, empty, "verify", "runs")
 
     resumed_rows, notes = go_on(exported, empty)
@@ -213,7 +221,7 @@ def test_a_full_disk_leaves_what_was_stored(exported: Path, tmp_path: Path, monk
             connections[0].pragma("max_page_count", connections[0].pragma("page_count"))
 
     with monkeypatch.context() as patched:
-        patched.setattr("nextslot.store.move_sqlite.connect", connected)
+        patched.setattr("nextslot.store.maintenance.move_sqlite.connect", connected)
         with pytest.raises(Unavailable, match=r"the database did not take it: .*full"):
             load_export(exported, target, fill_up)
 
@@ -237,14 +245,14 @@ def test_a_lost_connection_leaves_what_was_stored(exported: Path, fresh: str, tm
 def test_a_file_that_does_not_answer_leaves_what_was_stored(
     exported: Path, empty: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(reader: exports.Reader, rows: Iterator[list[Any]]) -> Iterator[list[Any]]:
-        raise exports.Unreadable("it is on a disk that is gone")
+    def away(reader: export_file.Reader, rows: Iterator[list[Any]]) -> Iterator[list[Any]]:
+        raise export_file.Unreadable("it is on a disk that is gone")
         yield []
 
     break_off(exported, empty, "import", "runs")
     stored = stored_rows(empty)
     with monkeypatch.context() as patched:
-        patched.setattr(imports, "_piece", away)
+        patched.setattr(import_file, "_piece", away)
         with pytest.raises(StoreError, match="a disk that is gone"):
             load_export(exported, empty, quietly)
 
@@ -299,9 +307,9 @@ def test_a_file_without_the_table_that_was_reached_is_another(
     """An end that comes too early, with the right digest."""
     lines = exported.read_bytes().split(b"\n")
     start = next(number for number, line in enumerate(lines) if line.startswith(b'{"table":"events"'))
-    summed = exports.line({"end": {}, "findings": []})
+    summed = export_file.line({"end": {}, "findings": []})
     body = b"\n".join(lines[:start]) + b"\n" + summed
-    (tmp_path / "less").write_bytes(body + exports.line({"sha256": hashlib.sha256(body).hexdigest()}))
+    (tmp_path / "less").write_bytes(body + export_file.line({"sha256": hashlib.sha256(body).hexdigest()}))
     break_off(exported, empty, "import", "events")
 
     with pytest.raises(StoreError, match="its tables have other digests"):
@@ -388,7 +396,7 @@ def test_a_file_that_had_not_got_its_name_yet_begins_anew(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(offline, "put", killed)
+        patched.setattr(sqlite_files, "put", killed)
         with pytest.raises(KeyboardInterrupt):
             load_export(exported, target, quietly)
     assert unseen(target)

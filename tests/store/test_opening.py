@@ -13,16 +13,21 @@ from pathlib import Path
 import apsw
 import pytest
 
-from nextslot.errors import AffectedDatabase, AlreadyOpen, SchemaTooNew, StoreError
-from nextslot.store import text
-from nextslot.store.open import data_directory, open_store
-from nextslot.store.sqlite import SqliteStore, refuse_affected_version
-from nextslot.store.store import Store
+from nextslot.errors import (
+    AffectedDatabase,
+    AlreadyOpen,
+    SchemaTooNew,
+    StoreError,
+)
+from nextslot.store import dialects
+from nextslot.store.contract import Store
+from nextslot.store.open_store import data_directory, open_store
+from nextslot.store.sqlite.sqlite_store import SqliteStore, refuse_affected_version
 
 HOLDER = """
 import sys
 from pathlib import Path
-from nextslot.store.sqlite import SqliteStore
+from nextslot.store.sqlite.sqlite_store import SqliteStore
 store = SqliteStore(Path(sys.argv[1]), lambda tx: None)
 print("open", flush=True)
 sys.stdin.read()
@@ -162,7 +167,7 @@ def test_a_new_file_gets_the_whole_schema(tmp_path: Path) -> None:
 
     tables = {name for kind, name, _ in schema(tmp_path) if kind == "table"}
     assert tables >= {"jobs", "runs", "artifacts", "events", "reservations", "occurrences", "schema_migrations"}
-    assert migrations(tmp_path) == [(number, name) for number, name, _ in text.migrations()]
+    assert migrations(tmp_path) == [(number, name) for number, name, _ in dialects.migrations()]
 
 
 def test_opening_again_changes_nothing(tmp_path: Path) -> None:
@@ -176,7 +181,7 @@ def test_opening_again_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_schema_from_the_future_is_refused_and_left_alone(tmp_path: Path) -> None:
     opened(tmp_path / "nextslot.db").abandon()
-    known = text.migrations()[-1][0]
+    known = dialects.migrations()[-1][0]
     connection(tmp_path).execute("insert into schema_migrations values (?, 'from_the_future')", (known + 1,))
     before = (schema(tmp_path), migrations(tmp_path))
 
@@ -371,5 +376,5 @@ def migrations(directory: Path) -> list[tuple[object, ...]]:
 
 
 def add_migration(monkeypatch: pytest.MonkeyPatch, schema: str) -> None:
-    steps = [*text.migrations(), (9999, "added", schema)]
-    monkeypatch.setattr(text, "migrations", lambda: steps)
+    steps = [*dialects.migrations(), (9999, "added", schema)]
+    monkeypatch.setattr(dialects, "migrations", lambda: steps)

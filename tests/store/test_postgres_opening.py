@@ -17,15 +17,16 @@ import pytest
 
 from nextslot import Scheduler
 from nextslot.errors import AlreadyOpen, SchemaTooNew, StoreError
-from nextslot.store import postgres_session, text
-from nextslot.store.open import data_directory, open_store
-from nextslot.store.postgres import PostgresStore
+from nextslot.store import dialects
+from nextslot.store.open_store import data_directory, open_store
+from nextslot.store.postgres import sessions
+from nextslot.store.postgres.postgres_store import PostgresStore
 from tests import databases, postgres
 from tests.store.bench import say, say_and_raise, words
 
 HOLDER = """
 import sys
-from nextslot.store.postgres import PostgresStore
+from nextslot.store.postgres.postgres_store import PostgresStore
 store = PostgresStore(sys.argv[1], lambda tx: None)
 print("open", flush=True)
 sys.stdin.read()
@@ -119,12 +120,12 @@ def test_opening_again_changes_nothing(url: str) -> None:
     opened(url).abandon()
 
     assert schema(url) == before
-    assert before["schema_migrations"] == [(number, name) for number, name, _ in text.migrations()]
+    assert before["schema_migrations"] == [(number, name) for number, name, _ in dialects.migrations()]
 
 
 def test_a_schema_from_the_future_is_refused_and_left_alone(new_url: str) -> None:
     opened(new_url).abandon()
-    known = text.migrations()[-1][0]
+    known = dialects.migrations()[-1][0]
     execute(new_url, f"insert into schema_migrations values ({known + 1}, 'from_the_future')")
     before = schema(new_url)
 
@@ -179,7 +180,7 @@ def test_a_database_of_another_encoding_is_refused(new_url: str) -> None:
 
 
 def test_an_old_server_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_session, "OLDEST", 990000)
+    monkeypatch.setattr(sessions, "OLDEST", 990000)
 
     with pytest.raises(StoreError, match=r"is PostgreSQL \d+; nextslot needs 99 or newer"):
         opened(url)
@@ -219,7 +220,7 @@ def test_a_password_is_in_no_error_and_no_log(url: str, caplog: pytest.LogCaptur
 
 
 def test_without_the_driver_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nextslot.store.postgres", None)
+    monkeypatch.setitem(sys.modules, "nextslot.store.postgres.postgres_store", None)
 
     with pytest.raises(StoreError, match=r"pip install nextslot\[postgres\]"):
         open_store("postgresql://host/database", lambda tx: None, threaded=False, synchronous="FULL")
@@ -324,5 +325,5 @@ def schema(url: str) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def add_migration(monkeypatch: pytest.MonkeyPatch, schema: str) -> None:
-    steps = [*text.migrations(), (9999, "added", schema)]
-    monkeypatch.setattr(text, "migrations", lambda: steps)
+    steps = [*dialects.migrations(), (9999, "added", schema)]
+    monkeypatch.setattr(dialects, "migrations", lambda: steps)

@@ -9,14 +9,14 @@ import psycopg
 import pytest
 from psycopg import pq
 
-from nextslot.store import text
-from nextslot.store.postgres_session import Address, connect
+from nextslot.store import dialects
+from nextslot.store.postgres.sessions import Address, connect
 from tests import postgres
 from tests.store.test_text import HOT
 
-STATEMENTS = text.postgres_statements()
+STATEMENTS = dialects.postgres_statements()
 # What other statements include.
-PARTS = set(re.findall(r"\{([a-z_]+\.[a-z_]+)\}", "".join(sql for _, sql in text._read(".sql"))))
+PARTS = set(re.findall(r"\{([a-z_]+\.[a-z_]+)\}", "".join(sql for _, sql in dialects._read(".sql"))))
 # What a column may be: everything else would come as something that the functions of the store do not expect.
 TYPES = {"int8", "int4", "text", "float8", "numeric", "bool"}
 
@@ -34,16 +34,16 @@ TYPES = {"int8", "int4", "text", "float8", "numeric", "bool"}
     ],
 )
 def test_a_parameter_is_found_where_it_is_one(sql: str, wanted: tuple[str, tuple[str, ...]]) -> None:
-    assert text.placed(sql) == wanted
+    assert dialects.placed(sql) == wanted
 
 
 def test_both_databases_have_the_same_statements() -> None:
-    assert STATEMENTS.keys() == text.statements().keys()
+    assert STATEMENTS.keys() == dialects.statements().keys()
 
 
 def test_an_override_needs_no_parameter_that_what_it_overrides_has_not_and_says_why() -> None:
-    for name, sql in text._read(".postgres.sql"):
-        assert parameters(sql) <= parameters(text._common_statements()[name]), name
+    for name, sql in dialects._read(".postgres.sql"):
+        assert parameters(sql) <= parameters(dialects._common_statements()[name]), name
     for file in (resources.files("nextslot.store") / "statements").iterdir():
         if file.name.endswith(".postgres.sql"):
             assert file.read_text().startswith("-- Differs because "), file.name
@@ -56,7 +56,7 @@ def test_an_override_needs_no_parameter_that_what_it_overrides_has_not_and_says_
 def test_every_statement_is_one_that_PostgreSQL_understands(
     empty: "psycopg.Connection[tuple[Any, ...]]", name: str
 ) -> None:
-    prepared = empty.pgconn.prepare(b"", text.placed(STATEMENTS[name]).sql.encode())
+    prepared = empty.pgconn.prepare(b"", dialects.placed(STATEMENTS[name]).sql.encode())
 
     assert prepared.status == pq.ExecStatus.COMMAND_OK, prepared.get_error_message()
     described = empty.pgconn.describe_prepared(b"")
@@ -72,7 +72,7 @@ def test_a_hot_statement_goes_by_its_index_also_in_a_table_that_was_empty(
     settled: "psycopg.Connection[tuple[Any, ...]]", name: str, index: str
 ) -> None:
     """As the store plans it: once, whatever the values, with statistics of empty tables."""
-    sql, names = text.placed(STATEMENTS[name])
+    sql, names = dialects.placed(STATEMENTS[name])
     settled.execute(f"prepare hot as {sql}")
     values = ", ".join(["null"] * len(names))
 
@@ -104,15 +104,15 @@ def test_what_is_said_of_many_rows_at_once_goes_by_their_keys(
     settled: "psycopg.Connection[tuple[Any, ...]]", name: str, index: str
 ) -> None:
     """Whatever differs from row to row, and also with statistics of empty tables: never by way of a join."""
-    key = text.key_of(STATEMENTS[name])
+    key = dialects.key_of(STATEMENTS[name])
     assert key is not None
-    others = [one for one in text.placed(STATEMENTS[name]).names if one != key]
+    others = [one for one in dialects.placed(STATEMENTS[name]).names if one != key]
 
     for differing in ([key], [key, *(one for one in others if one in NUMBERS | {"run_id", "worker_id", "outcome"})]):
         lists = tuple((one, "bigint" if one in NUMBERS else "text") for one in differing)
-        together = text.set_based(STATEMENTS[name], lists)
+        together = dialects.set_based(STATEMENTS[name], lists)
         assert together is not None
-        sql, names = text.placed(together)
+        sql, names = dialects.placed(together)
         settled.execute(f"prepare hot as {sql}")
         plan = "\n".join(row[0] for row in settled.execute(f"explain execute hot({', '.join(['null'] * len(names))})"))
         settled.execute("deallocate hot")
@@ -139,11 +139,11 @@ def test_what_is_said_of_many_rows_at_once_goes_by_their_keys(
     ],
 )
 def test_a_statement_about_one_row_is_told_of_many_if_it_names_its_row(sql: str, wanted: str | None) -> None:
-    assert text.set_based(sql, (("a", "bigint"),)) == wanted
+    assert dialects.set_based(sql, (("a", "bigint"),)) == wanted
 
 
 def test_what_differs_is_looked_up_by_the_place_of_its_row() -> None:
-    told = text.set_based("update t set b = :b where a = :a", (("a", "bigint"), ("b", "text")))
+    told = dialects.set_based("update t set b = :b where a = :a", (("a", "bigint"), ("b", "text")))
 
     assert told == (
         "update t set b = (cast(:b as text[]))[array_position(cast(:a as bigint[]), a)] "
@@ -152,22 +152,24 @@ def test_what_differs_is_looked_up_by_the_place_of_its_row() -> None:
 
 
 def test_a_statement_tells_which_tables_it_is_about() -> None:
-    assert text.tables("jobs.ending_facts") == text.Tables(frozenset(), frozenset({"jobs", "runs", "dependencies"}))
-    assert text.tables("runs.begin") == text.Tables(frozenset({"runs"}), frozenset({"runs", "jobs"}))
-    assert text.tables("dependencies.meet").changed == {"dependencies"}
+    assert dialects.tables("jobs.ending_facts") == dialects.Tables(
+        frozenset(), frozenset({"jobs", "runs", "dependencies"})
+    )
+    assert dialects.tables("runs.begin") == dialects.Tables(frozenset({"runs"}), frozenset({"runs", "jobs"}))
+    assert dialects.tables("dependencies.meet").changed == {"dependencies"}
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - PARTS))
 def test_no_table_of_a_statement_is_overlooked(settled: "psycopg.Connection[tuple[Any, ...]]", name: str) -> None:
     """What is asked ahead is dropped by the tables it is about: all of those that PostgreSQL goes to."""
-    sql, names = text.placed(STATEMENTS[name])
+    sql, names = dialects.placed(STATEMENTS[name])
     settled.execute(f"prepare hot as {sql}")
     values = ", ".join(["null"] * len(names))
     plan = settled.execute(f"explain (format json) execute hot{f'({values})' if names else ''}").fetchone()
     settled.execute("deallocate hot")
 
     found = set(re.findall(r"'Relation Name': '(\w+)'", str(plan)))
-    assert {table for table in found if not table.startswith("pg_")} <= text.tables(name).read
+    assert {table for table in found if not table.startswith("pg_")} <= dialects.tables(name).read
 
 
 # Numbers.
@@ -233,7 +235,7 @@ def test_what_a_rule_does_not_refuse_is_done() -> None:
 
 
 def test_every_rule_of_the_schema_is_a_trigger(empty: "psycopg.Connection[tuple[Any, ...]]") -> None:
-    written = re.findall(r"^rule (\w+)", "".join(file for _, _, file in text.migrations()), re.MULTILINE)
+    written = re.findall(r"^rule (\w+)", "".join(file for _, _, file in dialects.migrations()), re.MULTILINE)
 
     stored = empty.execute("select tgname from pg_trigger where not tgisinternal").fetchall()
 
@@ -278,7 +280,7 @@ class in_a_schema:  # noqa: N801 - reads as the `with` that it is for
     def __enter__(self) -> "psycopg.Connection[tuple[Any, ...]]":
         self._connection = psycopg.connect(postgres.address(), autocommit=True)
         self._connection.execute("set search_path = pg_temp")
-        for statement in text.for_postgres(self._schema):
+        for statement in dialects.for_postgres(self._schema):
             named = re.sub(r"(create function|execute function|default) (\w+\()", r"\1 pg_temp.\2", statement)
             self._connection.execute(named)
         return self._connection

@@ -10,12 +10,13 @@ import psycopg
 import pytest
 
 from nextslot import NewJob, Scheduler
-from nextslot.clock import Instant
 from nextslot.errors import Refused, StoreError
-from nextslot.store import codec, events, lanes, text
-from nextslot.store.postgres_session import Address, connect
-from nextslot.store.postgres_wire import Wire, wire_of
-from nextslot.store.store import Foreseen, Read, Tx
+from nextslot.store import dialects
+from nextslot.store.contract import PrefetchedWork, Read, Tx
+from nextslot.store.postgres.pipeline import Wire, wire_of
+from nextslot.store.postgres.sessions import Address, connect
+from nextslot.store.tables import column_codec, events, lanes
+from nextslot.system.clock import Instant
 from tests import databases
 from tests.store.bench import Bench, Run, event, say, together, words
 from tests.support import with_scheduler
@@ -173,7 +174,7 @@ def test_an_answer_that_a_work_before_has_changed_is_asked_for_again(run: Run) -
     async def main(bench: Bench) -> None:
         await bench.store.write(lambda tx: lanes.add_limit(tx, "k", 5))
 
-        answers = await together(bench, lambda tx: lanes.use(tx, "k", 3), Foreseen(limit, [LIMIT]))
+        answers = await together(bench, lambda tx: lanes.use(tx, "k", 3), PrefetchedWork(limit, [LIMIT]))
 
         assert answers == [None, 3]
 
@@ -189,14 +190,14 @@ def test_an_answer_is_given_once(run: Run) -> None:
             lanes.use(tx, "k", 3)
             return [before, limit(tx)]
 
-        assert await bench.store.write(Foreseen(work, [LIMIT, LIMIT])) == [0, 3]
+        assert await bench.store.write(PrefetchedWork(work, [LIMIT, LIMIT])) == [0, 3]
 
     run(main)
 
 
 def test_what_is_foreseen_and_not_asked_does_no_harm(run: Run) -> None:
     async def main(bench: Bench) -> None:
-        assert await bench.store.write(Foreseen(say("a"), [LIMIT])) == "said"
+        assert await bench.store.write(PrefetchedWork(say("a"), [LIMIT])) == "said"
         assert bench.stored() == ["a"]
 
     run(main)
@@ -231,7 +232,7 @@ def test_what_was_asked_after_a_change_of_it_is_not_asked_ahead(run: Run) -> Non
         for _ in range(3):
             await bench.store.write(work)
 
-        assert bench.store._habits == []
+        assert bench.store._prefetched_reads == []
 
     run(main)
 
@@ -254,7 +255,7 @@ def test_what_follows_a_refused_statement_is_not_done_and_the_connection_goes_on
 def test_more_than_fits_on_the_wire_at_once_goes_both_ways(wire: Wire) -> None:
     large = "x" * 3_000_000
 
-    replies = [wire.send(text.placed("select cast(:a as text)"), {"a": f"{number}{large}"}) for number in range(10)]
+    replies = [wire.send(dialects.placed("select cast(:a as text)"), {"a": f"{number}{large}"}) for number in range(10)]
     wire.push()
     wire.exchange()
 
@@ -288,7 +289,7 @@ def test_a_wait_that_is_interrupted_ends_the_connection(wire: Wire, monkeypatch:
 
 
 def test_statements_beyond_number_are_all_answered(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nextslot.store.postgres_wire.MOST_PREPARED", 3)
+    monkeypatch.setattr("nextslot.store.postgres.pipeline.MOST_PREPARED", 3)
 
     for number in range(6):
         assert asked(wire, f"select {number}") == asked(wire, f"select {number}") == [(number,)]
@@ -296,7 +297,7 @@ def test_statements_beyond_number_are_all_answered(wire: Wire, monkeypatch: pyte
 
 # Arrangement.
 
-LIMIT = Read("limits.get_many", {"limit_keys": codec.key_set(["k"])})
+LIMIT = Read("limits.get_many", {"limit_keys": column_codec.key_set(["k"])})
 
 
 def limit(tx: Tx) -> int | None:

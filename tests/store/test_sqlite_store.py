@@ -9,8 +9,8 @@ import apsw
 import pytest
 
 from nextslot.errors import Damaged, Unavailable
-from nextslot.store import soundness, sqlite
-from nextslot.store.sqlite import SqliteStore
+from nextslot.store.sqlite import integrity_check, sqlite_store
+from nextslot.store.sqlite.sqlite_store import SqliteStore
 from tests.store.bench import (
     Bench,
     Main,
@@ -43,7 +43,7 @@ def test_the_event_loop_goes_on_while_a_large_work_runs(tmp_path: Path) -> None:
 def test_slow_commits_move_the_writer_off_the_event_loop(tmp_path: Path) -> None:
     async def main(bench: Bench) -> None:
         on_loop = await bench.store.write(lambda tx: is_main_thread())
-        await bench.store.write(lambda tx: time.sleep(10 * sqlite.SLOW_COMMIT))
+        await bench.store.write(lambda tx: time.sleep(10 * sqlite_store.SLOW_COMMIT))
 
         await bench.store.write(needs_the_event_loop())
 
@@ -54,11 +54,11 @@ def test_slow_commits_move_the_writer_off_the_event_loop(tmp_path: Path) -> None
 
 def test_quick_commits_bring_the_writer_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(bench: Bench) -> None:
-        monkeypatch.setattr(sqlite, "SLOW_COMMIT", 0)
+        monkeypatch.setattr(sqlite_store, "SLOW_COMMIT", 0)
         await bench.store.write(say("slow"))
         in_thread = await bench.store.write(lambda tx: not is_main_thread())
         monkeypatch.undo()
-        monkeypatch.setattr(sqlite, "QUICK_COMMIT", 10.0)
+        monkeypatch.setattr(sqlite_store, "QUICK_COMMIT", 10.0)
         await bench.store.write(say("quick"))
 
         back = await bench.store.write(lambda tx: is_main_thread())
@@ -71,7 +71,7 @@ def test_quick_commits_bring_the_writer_back(tmp_path: Path, monkeypatch: pytest
 def test_a_store_on_one_thread_stays_there(tmp_path: Path) -> None:
     async def main() -> None:
         bench = Bench(tmp_path, threaded=False)
-        await bench.store.write(lambda tx: time.sleep(10 * sqlite.SLOW_COMMIT))
+        await bench.store.write(lambda tx: time.sleep(10 * sqlite_store.SLOW_COMMIT))
 
         places = [
             await bench.store.write(lambda tx: is_main_thread()),
@@ -163,7 +163,7 @@ def test_a_disk_that_fails_is_told_and_the_next_write_works(run: Run, disk: "Fai
 def test_damage_that_is_met_while_it_runs_is_reported_and_kept_in_mind(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(soundness, "CHECKED_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(integrity_check, "CHECKED_AT_ONCE_BYTES", 0)
 
     async def main() -> None:
         before = Bench(tmp_path, threaded=False)

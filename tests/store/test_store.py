@@ -1,4 +1,4 @@
-"""The contract of `store/store.py` on both databases: what `write` and `read` promise, on one thread and on several."""
+"""The contract of a store on both databases: what `write` and `read` promise, on one thread and on several."""
 
 import asyncio
 import threading
@@ -9,9 +9,16 @@ import apsw
 import psycopg
 import pytest
 
-from nextslot.errors import Conflict, Refused, StoreError, Unavailable
-from nextslot.store import events, postgres, sqlite
-from nextslot.store.store import Tx
+from nextslot.errors import (
+    Conflict,
+    Refused,
+    StoreError,
+    Unavailable,
+)
+from nextslot.store.contract import Tx
+from nextslot.store.postgres import postgres_store
+from nextslot.store.sqlite import sqlite_store
+from nextslot.store.tables import events
 from tests import databases
 from tests.store.bench import (
     Bench,
@@ -28,7 +35,7 @@ from tests.store.bench import (
     words,
 )
 
-READERS = max(sqlite.READERS, postgres.READERS)
+READERS = max(sqlite_store.READERS, postgres_store.READERS)
 
 
 # Writing.
@@ -114,7 +121,7 @@ def test_what_a_deferred_constraint_finds_at_the_commit_takes_no_other_with_it(r
     async def main(bench: Bench) -> None:
         def leaves_maintenance_on(tx: Tx) -> None:
             say("x")(tx)
-            tx.run("maintenance.begin", reason="forgotten")
+            tx.execute("maintenance.begin", reason="forgotten")
 
         answers = await together(bench, say("a"), leaves_maintenance_on, say("b"))
 
@@ -155,7 +162,7 @@ def test_a_work_sees_what_it_wrote_and_how_many_rows_changed(run: Run) -> None:
     async def main(bench: Bench) -> None:
         def work(tx: Tx) -> tuple[object, ...]:
             say("a")(tx)
-            changes = [tx.run("limits.pause", scope="type", name="t", now=1) for _ in range(2)]
+            changes = [tx.execute("limits.pause", scope="type", name="t", now=1) for _ in range(2)]
             return events.last(tx), tx.rows("limits.pauses"), changes, tx.row("jobs.get", job_id="nobody")
 
         assert await bench.store.write(work) == (1, [("type", "t")], [1, 0], None)
@@ -218,7 +225,7 @@ def test_memory_follows_each_commit_before_the_next_transaction_begins(run: Run)
             tx.cause(Update(lambda: memory.append(word)))
 
         def fail_at_the_commit(tx: Tx) -> None:
-            tx.run("maintenance.begin", reason="forgotten")
+            tx.execute("maintenance.begin", reason="forgotten")
 
         works = [lambda tx, word=word: work(tx, word) for word in "abc"]
         await together(bench, *works, fail_at_the_commit)
@@ -527,7 +534,7 @@ def test_a_crash_drops_what_waits(run: Run) -> None:
 def test_a_broken_invariant_is_Refused_with_the_databases_own_words(run: Run) -> None:
     async def main(bench: Bench) -> None:
         def breaks_a_rule(tx: Tx) -> None:
-            tx.run("runs.add_artifact", run_id="nobody", name="a", path="a", size=1)
+            tx.execute("runs.add_artifact", run_id="nobody", name="a", path="a", size=1)
 
         with pytest.raises(Refused, match=r"(?i)foreign key constraint") as refused:
             await bench.store.write(breaks_a_rule)
@@ -540,7 +547,7 @@ def test_a_broken_invariant_is_Refused_with_the_databases_own_words(run: Run) ->
 def test_no_error_of_the_driver_reaches_a_caller(run: Run) -> None:
     async def main(bench: Bench) -> None:
         def forgets_a_value(tx: Tx) -> None:
-            tx.run("events.append", type=None, office_id=None, job_id=None, run_id=None, details="{}", timestamp=1)
+            tx.execute("events.append", type=None, office_id=None, job_id=None, run_id=None, details="{}", timestamp=1)
 
         with pytest.raises(Refused, match=r"(?i)not.null"):
             await bench.store.write(forgets_a_value)

@@ -8,10 +8,10 @@ import apsw
 import pytest
 
 import nextslot
-from nextslot.store import text
+from nextslot.store import dialects
 
 SOURCE = Path(nextslot.__file__).parent
-STATEMENTS = text.statements()
+STATEMENTS = dialects.statements()
 # Those of one database only are in test_postgres_text.py.
 FILES = [path for path in (SOURCE / "store" / "statements").glob("*.sql") if path.suffixes == [".sql"]]
 # Lists of columns and the like, which other statements include.
@@ -50,7 +50,7 @@ def test_every_statement_is_one_that_SQLite_understands(empty: apsw.Connection, 
 
 
 def test_an_insert_of_many_rows_is_that_of_one_with_its_row_repeated() -> None:
-    many = text.many_rows("insert into t (a, b, c, d)\nvalues (:b, ':no', :a, :b)", ("b", "a"), 2)
+    many = dialects.many_rows("insert into t (a, b, c, d)\nvalues (:b, ':no', :a, :b)", ("b", "a"), 2)
 
     assert many == "insert into t (a, b, c, d)\nvalues (?1, ':no', ?2, ?1), (?3, ':no', ?4, ?3)"
 
@@ -58,7 +58,7 @@ def test_an_insert_of_many_rows_is_that_of_one_with_its_row_repeated() -> None:
 @pytest.mark.parametrize("names", [("a", "b"), ("b",), ("b", "a", "c")])
 def test_rows_are_in_the_order_of_the_statement(names: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="are not the parameters, in their order"):
-        text.many_rows("insert into t (a, b) values (:b, :a)", names, 2)
+        dialects.many_rows("insert into t (a, b) values (:b, :a)", names, 2)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_rows_are_in_the_order_of_the_statement(names: tuple[str, ...]) -> None:
     ],
 )
 def test_what_is_more_than_an_insert_of_parameters_is_left_alone(sql: str) -> None:
-    assert text.many_rows(sql, ("a", "b"), 2) is None
+    assert dialects.many_rows(sql, ("a", "b"), 2) is None
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS))
@@ -154,7 +154,7 @@ def test_a_hot_statement_sorts_nothing(empty: apsw.Connection, name: str) -> Non
 
 
 def test_migrations_are_numbered_without_gaps() -> None:
-    assert [number for number, _, _ in text.migrations()] == list(range(1, len(text.migrations()) + 1))
+    assert [number for number, _, _ in dialects.migrations()] == list(range(1, len(dialects.migrations()) + 1))
 
 
 def test_a_rule_becomes_a_trigger_that_refuses() -> None:
@@ -190,7 +190,7 @@ def test_a_statement_that_a_constraint_refuses_ends_the_transaction_too(refused:
     connection.execute("insert into t values (1)")
 
     with pytest.raises(apsw.ConstraintError):
-        connection.execute(text.sqlite_statement(refused))
+        connection.execute(dialects.sqlite_statement(refused))
 
     assert not connection.in_transaction
 
@@ -223,12 +223,12 @@ def test_a_rule_is_for_any_event(event: str) -> None:
 )
 def test_what_is_no_rule_is_told(rule: str) -> None:
     with pytest.raises(ValueError, match="not a rule: rule r"):
-        list(text.for_sqlite(rule + ";"))
+        list(dialects.for_sqlite(rule + ";"))
 
 
 def test_comments_and_words_are_gone_from_what_the_database_gets() -> None:
-    for _, _, migration in text.migrations():
-        for statement in text.for_sqlite(migration):
+    for _, _, migration in dialects.migrations():
+        for statement in dialects.for_sqlite(migration):
             assert statement.startswith(
                 (
                     "create table ", "create index ", "create unique index ", "create trigger ", "drop trigger ",
@@ -240,7 +240,7 @@ def test_comments_and_words_are_gone_from_what_the_database_gets() -> None:
 
 
 def test_every_rule_of_the_schema_is_a_trigger(empty: apsw.Connection) -> None:
-    written = re.findall(r"^rule (\w+)", "".join(file for _, _, file in text.migrations()), re.MULTILINE)
+    written = re.findall(r"^rule (\w+)", "".join(file for _, _, file in dialects.migrations()), re.MULTILINE)
 
     stored = [row[0] for row in empty.execute("select name from sqlite_schema where type = 'trigger'")]
 
@@ -259,7 +259,7 @@ def test_every_table_is_strict(empty: apsw.Connection) -> None:
 
 @pytest.fixture(scope="module")
 def empty() -> Iterator[apsw.Connection]:
-    connection = schema("\n".join(file for _, _, file in text.migrations()))
+    connection = schema("\n".join(file for _, _, file in dialects.migrations()))
     # As the store has it: a plan that does not depend on the values.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     yield connection
@@ -268,7 +268,7 @@ def empty() -> Iterator[apsw.Connection]:
 
 def schema(file: str) -> apsw.Connection:
     connection = apsw.Connection("")
-    for statement in text.for_sqlite(file):
+    for statement in dialects.for_sqlite(file):
         connection.execute(statement)
     return connection
 

@@ -18,14 +18,15 @@ import psycopg
 import pytest
 
 from nextslot import testing
-from nextslot.store import offline, text
-from nextslot.store.open import load_export, open_store, write_export
+from nextslot.store import dialects
+from nextslot.store.maintenance import sqlite_files
+from nextslot.store.open_store import load_export, open_store, write_export
 from tests import postgres
 from tests.support import register_handlers
 
 DATA = Path(__file__).parent / "data"
 KEPT = sorted(path.name.removesuffix(".db.gz") for path in DATA.glob("*.db.gz"))
-STEPS = text.migrations()
+STEPS = dialects.migrations()
 
 # Whatever makes a table, an index, a rule or a number what it is.
 _POSTGRES_SCHEMA = """
@@ -104,7 +105,7 @@ def test_a_kept_database_has_the_schema_that_its_migrations_make(kept: str, tmp_
     done = apsw.Connection(str(path)).execute("select max(version) from schema_migrations").get
     made = apsw.Connection(str(tmp_path / "made.db"))
     made.execute("create table if not exists schema_migrations (version integer primary key, name text) strict")
-    for statement in [one for number, _, schema in STEPS if number <= done for one in text.for_sqlite(schema)]:
+    for statement in [one for number, _, schema in STEPS if number <= done for one in dialects.for_sqlite(schema)]:
         made.execute(statement)
 
     assert schema_of(f"sqlite:///{path}") == schema_of(f"sqlite:///{tmp_path}/made.db"), (
@@ -118,8 +119,8 @@ def test_a_kept_database_is_brought_up_to_date_and_is_in_order(kept: str, tmp_pa
 
     opened(f"sqlite:///{path}")
 
-    assert offline.pending(path) == []
-    assert offline.examine(path) == []
+    assert sqlite_files.pending(path) == []
+    assert sqlite_files.examine(path) == []
 
 
 def test_nothing_in_a_kept_database_is_lost_or_changed(kept: str, tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_a_scheduler_goes_on_with_a_kept_database(kept: str, tmp_path: Path) -> 
             return (await scheduler.wait(job.job_id)).state
 
     assert testing.run(body()) == "COMPLETED"
-    assert [one.problem for one in offline.examine(path)] == []
+    assert [one.problem for one in sqlite_files.examine(path)] == []
 
 
 # The schema, on both databases.
@@ -167,7 +168,7 @@ def test_migrated_step_by_step_is_migrated_at_once(empty: str, other: str, monke
     opened(other)
 
     for count in range(1, len(STEPS) + 1):
-        monkeypatch.setattr(text, "migrations", lambda count=count: STEPS[:count])
+        monkeypatch.setattr(dialects, "migrations", lambda count=count: STEPS[:count])
         opened(empty)
 
     assert schema_of(empty) == schema_of(other)
@@ -178,7 +179,7 @@ def test_each_step_adds_to_the_one_before(empty: str, monkeypatch: pytest.Monkey
     found = []
 
     for count in range(1, len(STEPS) + 1):
-        monkeypatch.setattr(text, "migrations", lambda count=count: STEPS[:count])
+        monkeypatch.setattr(dialects, "migrations", lambda count=count: STEPS[:count])
         opened(empty)
         found.append(schema_of(empty))
 

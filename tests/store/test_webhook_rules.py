@@ -10,12 +10,12 @@ import apsw
 import pytest
 
 from nextslot import Scheduler, testing
-from nextslot.engine.deliveries import Answer
-from nextslot.store import text
+from nextslot.engine.webhooks.delivery_worker import EndpointResponse
+from nextslot.store import dialects
 from nextslot.testing import Mailbox
 from tests.support import new_scheduler
 
-SCHEMA = next(schema for number, _, schema in text.migrations() if number == 4)
+SCHEMA = next(schema for number, _, schema in dialects.migrations() if number == 4)
 
 # Those of this schema, each of which is attacked here.
 RULES = {
@@ -88,7 +88,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     async def body() -> None:
         box = Mailbox()
-        box.answers = {"http://a.example/": Answer(410), "http://b.example/": Answer(500)}
+        box.answers = {"http://a.example/": EndpointResponse(410), "http://b.example/": EndpointResponse(500)}
         async with new_scheduler(directory, sender=box) as scheduler:
             await scheduler.webhooks.create("http://c.example/")
             for url in box.answers:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 import typer
 
 if TYPE_CHECKING:
-    from ..client.options import JobFilter
+    from nextslot.client.options import JobFilter
 
 NAMES = (
     "state", "status", "job_type", "office_id", "role", "task_id", "template_id", "schedule_id", "group_id",

@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from ..errors import Invalid, NotFound
+from nextslot.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from ..client import Client
+    from nextslot.client import Client
 
 T = TypeVar("T")
 

@@ -6,8 +6,22 @@ from collections.abc import Sequence
 
 import typer
 
-from ..errors import NextslotError, NotFound
-from . import data, groups, jobs, keys, nodes, offices, queue, schedules, service, templates, top, webhooks
+from nextslot.errors import NextslotError, NotFound
+from nextslot.extensions.offices import commands as offices
+
+from .commands import (
+    database,
+    groups,
+    jobs,
+    keys,
+    nodes,
+    queue,
+    schedules,
+    service,
+    templates,
+    top,
+    webhooks,
+)
 from .session import before_the_command
 
 app = typer.Typer(
@@ -18,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.callback()(before_the_command)
-for part in (service, jobs, top, queue, schedules, templates, groups, offices, webhooks, keys, nodes, data):
+for part in (service, jobs, top, queue, schedules, templates, groups, offices, webhooks, keys, nodes, database):
     part.register(app)
 
 
@@ -47,7 +61,7 @@ def _have_streams() -> None:
 
 def sentence(error: NextslotError) -> str:
     """What happened, and what to do next."""
-    from ..client.problems import NoAnswer
+    from nextslot.client.problems import NoAnswer
 
     if isinstance(error, NoAnswer):
         return (

@@ -5,15 +5,16 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from .. import admin, logs
-from ..api.app import Options, create_app
-from ..api.guard import Admission
-from ..api.serve import Process
-from ..api.service import Reload
-from ..composition import Configured, is_loopback
-from ..config import Configuration
-from ..config.loading import without_password
-from ..errors import Invalid, NextslotError, StoreError
+from nextslot import offline_commands
+from nextslot.config import Configuration
+from nextslot.config.loading import without_password
+from nextslot.errors import Invalid, NextslotError, StoreError
+from nextslot.scheduler_from_config import ConfiguredScheduler, is_loopback
+from nextslot.server.app import Options, create_app
+from nextslot.server.request_guard import Admission
+from nextslot.server.routes.service import Reload
+from nextslot.server.serve import Process
+from nextslot.telemetry import logs
 
 log = logging.getLogger(__name__)
 
@@ -22,10 +23,10 @@ async def serve(configuration: Configuration, ready: Callable[[str], None]) -> b
     """Until it is told to stop. Whether everything that ran has been stored."""
     settings = configuration.settings
     logs.install(settings.logs.format, settings.logs.level, configuration.secrets())
-    is_shared = admin.is_shared(configuration)
+    is_shared = offline_commands.is_shared(configuration)
     if not is_shared:
         await _check_keys(configuration)
-    configured = Configured(configuration)
+    configured = ConfiguredScheduler(configuration)
     reloads: set[asyncio.Task[None]] = set()
 
     def reload() -> None:
@@ -65,18 +66,18 @@ def options_of(configuration: Configuration, reload: Reload | None = None) -> Op
 
 async def _prepare(configuration: Configuration) -> None:
     """Before each attempt to start on a database that is a server: raises Away while that does not answer."""
-    await asyncio.to_thread(admin.reach, configuration)
+    await asyncio.to_thread(offline_commands.reach, configuration)
     try:
         await _check_keys(configuration)
     except StoreError:
-        await asyncio.to_thread(admin.reach, configuration)  # Away again: this is tried once more, too.
+        await asyncio.to_thread(offline_commands.reach, configuration)  # Away again: this is tried once more, too.
         raise
 
 
 async def _check_keys(configuration: Configuration) -> None:
     """A server that others can reach needs a key before it listens."""
     host = configuration.settings.server.host
-    if is_loopback(host) or await admin.is_guarded(configuration):
+    if is_loopback(host) or await offline_commands.is_guarded(configuration):
         return
     # The same database: what only this command line has named, the other one must name too.
     said = configuration.overrides.get("store.url")
@@ -87,7 +88,7 @@ async def _check_keys(configuration: Configuration) -> None:
     )
 
 
-async def _reload(configured: Configured) -> None:
+async def _reload(configured: ConfiguredScheduler) -> None:
     """SIGHUP. What it changed is in the log; a bad file changes nothing and says why."""
     try:
         done = await configured.reload()

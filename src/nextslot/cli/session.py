@@ -10,7 +10,7 @@ import typer
 from . import output
 
 if TYPE_CHECKING:
-    from ..client import Client
+    from nextslot.client import Client
 
 # A person waits in front of it: one repetition, and then the sentence that says what to do.
 RETRIES = 1
@@ -37,7 +37,7 @@ class Session:
     def client(self) -> "Client":
         if self._client is None:
             # Imported here so that `--help` need not wait for it.
-            from ..client import Client
+            from nextslot.client import Client
 
             self._client = Client(self.url, key=self.key, retries=RETRIES)
         return self._client

@@ -15,7 +15,13 @@ from . import output
 from .session import Session
 
 if TYPE_CHECKING:
-    from ..client import Client, Direct, Ended, JobDetail, Update
+    from nextslot.client import (
+        Client,
+        Direct,
+        Ended,
+        JobDetail,
+        Update,
+    )
 
 SUCCESS = ("COMPLETED", "SKIPPED")
 # As a shell calls the end of whatever Ctrl-C ends.
@@ -50,7 +56,7 @@ class Line:
 
 def wait(session: Session, job_id: str, *, follow: bool) -> None:
     """Until the chain has ended; the exit code says whether it succeeded."""
-    from ..client import Ended
+    from nextslot.client import Ended
 
     try:
         # From the moment that the job is told, Ctrl-C is about the waiting and no more about the job.

@@ -1,7 +1,7 @@
 """`Client` and `AsyncClient`: the verbs of the scheduler over HTTP, for programs and for the command line."""
 
 from .problems import NoAnswer, Rejected
-from .shells import AsyncClient, Client
+from .transports import AsyncClient, Client
 from .values import (
     Direct,
     Ended,

@@ -8,31 +8,39 @@ import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from .plans import Give, Manners, Plan, Reply, Request, StreamPlan, asked
-from .values import Answer, Page
+from .operations import (
+    Give,
+    Operation,
+    Reply,
+    Request,
+    RequestRetries,
+    StreamOperation,
+    asked,
+)
+from .values import Page, Value
 
 P = ParamSpec("P")
 T = TypeVar("T")
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=Value)
 
 
 class Blocking:
     """Carries plans out and blocks meanwhile."""
 
-    def run(self, plan: Plan[T]) -> T:
+    def run(self, plan: Operation[T]) -> T:
         raise NotImplementedError
 
-    def stream(self, plan: StreamPlan[T]) -> Generator[T, None, None]:
+    def stream(self, plan: StreamOperation[T]) -> Generator[T, None, None]:
         raise NotImplementedError
 
 
 class Awaited:
     """Carries plans out on the running event loop."""
 
-    async def run(self, plan: Plan[T]) -> T:
+    async def run(self, plan: Operation[T]) -> T:
         raise NotImplementedError
 
-    def stream(self, plan: StreamPlan[T]) -> AsyncGenerator[T, None]:
+    def stream(self, plan: StreamOperation[T]) -> AsyncGenerator[T, None]:
         raise NotImplementedError
 
 
@@ -42,18 +50,18 @@ Way = TypeVar("Way", bound=Blocking | Awaited)
 class Subject(Generic[Way]):
     """Verbs about one thing."""
 
-    def __init__(self, way: Way, manners: Manners) -> None:
+    def __init__(self, way: Way, retries_policy: RequestRetries) -> None:
         self._way = way
-        self._manners = manners
+        self._retries_policy = retries_policy
 
-    def _ask(self, request: Request, read: Callable[[Any], T]) -> Plan[T]:
-        return asked(self._manners, request, lambda reply: read(reply.json()))
+    def _ask(self, request: Request, read: Callable[[Any], T]) -> Operation[T]:
+        return asked(self._retries_policy, request, lambda reply: read(reply.json()))
 
-    def _do(self, request: Request) -> Plan[None]:
-        return asked(self._manners, request, lambda reply: None)
+    def _do(self, request: Request) -> Operation[None]:
+        return asked(self._retries_policy, request, lambda reply: None)
 
-    def _page(self, request: Request, kind: type[A]) -> Plan[Page[A]]:
-        return asked(self._manners, request, functools.partial(page_of, kind))
+    def _page(self, request: Request, kind: type[A]) -> Operation[Page[A]]:
+        return asked(self._retries_policy, request, functools.partial(page_of, kind))
 
 
 def page_of(kind: type[A], reply: Reply) -> Page[A]:
@@ -61,7 +69,7 @@ def page_of(kind: type[A], reply: Reply) -> Page[A]:
     return Page(tuple(kind.read(one) for one in json["items"]), json.get("next_cursor"), json)
 
 
-def each(page: Callable[[str | None], Plan[Page[T]]]) -> StreamPlan[T]:
+def each(page: Callable[[str | None], Operation[Page[T]]]) -> StreamOperation[T]:
     """The items of all pages."""
     cursor: str | None = None
     while True:
@@ -74,7 +82,7 @@ def each(page: Callable[[str | None], Plan[Page[T]]]) -> StreamPlan[T]:
 
 
 class verb(Generic[P, T]):  # noqa: N801 - read as a keyword
-    def __init__(self, make: Callable[Concatenate[Any, P], Plan[T]]) -> None:
+    def __init__(self, make: Callable[Concatenate[Any, P], Operation[T]]) -> None:
         self.make = make
         functools.update_wrapper(self, make)  # type: ignore[arg-type]
 
@@ -89,7 +97,7 @@ class verb(Generic[P, T]):  # noqa: N801 - read as a keyword
 
 
 class stream_verb(Generic[P, T]):  # noqa: N801
-    def __init__(self, make: Callable[Concatenate[Any, P], StreamPlan[T]]) -> None:
+    def __init__(self, make: Callable[Concatenate[Any, P], StreamOperation[T]]) -> None:
         self.make = make
         functools.update_wrapper(self, make)  # type: ignore[arg-type]
 

@@ -3,10 +3,47 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, Unpack
 
-from .binding import Subject, Way, each, stream_verb, verb
-from .options import JobChanges, JobFilter, JobOptions, NewJob
-from .plans import Give, Manners, Pause, Plan, Request, StreamPlan, asked, create, get, given, paged, part, post
-from .values import Cancelled, Ended, Job, JobDetail, JobType, Json, Page, Paused, Queue, Retried, Why
+from .binding import (
+    Subject,
+    Way,
+    each,
+    stream_verb,
+    verb,
+)
+from .operations import (
+    Give,
+    Operation,
+    Pause,
+    Request,
+    RequestRetries,
+    StreamOperation,
+    asked,
+    create,
+    get,
+    given,
+    paged,
+    part,
+    post,
+)
+from .options import (
+    JobChanges,
+    JobFilter,
+    JobOptions,
+    NewJob,
+)
+from .values import (
+    Cancelled,
+    Ended,
+    Job,
+    JobDetail,
+    JobType,
+    Json,
+    Page,
+    Paused,
+    Queue,
+    Retried,
+    Why,
+)
 
 T = TypeVar("T")
 
@@ -26,7 +63,7 @@ class JobVerbs(Subject[Way]):
         *,
         idempotency_key: str | None = None,
         **options: Unpack[JobOptions],
-    ) -> Plan[Job]:
+    ) -> Operation[Job]:
         """Puts a job into the queue; durable when it returns."""
         body = {"job_type": job_type, "params": params or {}, **options}
         return self._ask(create("/api/jobs", body, idempotency_key), Job.read)
@@ -39,39 +76,41 @@ class JobVerbs(Subject[Way]):
         *,
         idempotency_key: str | None = None,
         **options: Unpack[JobOptions],
-    ) -> Plan[Job]:
+    ) -> Operation[Job]:
         """Puts a job of a template into the queue; its parameters lie over the template's."""
         body = {"template_id": template_id, "params": params or {}, **options}
         return self._ask(create("/api/jobs", body, idempotency_key), Job.read)
 
     @verb
-    def submit_many(self, jobs: Sequence[NewJob], *, idempotency_key: str | None = None) -> Plan[tuple[Job, ...]]:
+    def submit_many(self, jobs: Sequence[NewJob], *, idempotency_key: str | None = None) -> Operation[tuple[Job, ...]]:
         """Many jobs, all or none; they may depend on each other by `key`."""
         request = create("/api/jobs/batch", {"jobs": list(jobs)}, idempotency_key)
         return self._ask(request, lambda json: tuple(Job.read(one) for one in json["items"]))
 
     @verb
-    def job(self, job_id: str) -> Plan[JobDetail]:
+    def job(self, job_id: str) -> Operation[JobDetail]:
         """With its run, and its whole chain."""
         return self._ask(get(f"/api/jobs/{part(job_id)}"), JobDetail.read)
 
     @stream_verb
-    def jobs(self, **filter: Unpack[JobFilter]) -> StreamPlan[Job]:
+    def jobs(self, **filter: Unpack[JobFilter]) -> StreamOperation[Job]:
         """The newest first; pages are fetched as they are needed."""
         return each(lambda cursor: self._page(get("/api/jobs", {**filter, **paged(500, cursor)}), Job))
 
     @verb
-    def jobs_page(self, limit: int = 50, cursor: str | None = None, **filter: Unpack[JobFilter]) -> Plan[Page[Job]]:
+    def jobs_page(
+        self, limit: int = 50, cursor: str | None = None, **filter: Unpack[JobFilter]
+    ) -> Operation[Page[Job]]:
         return self._page(get("/api/jobs", {**filter, **paged(limit, cursor)}), Job)
 
     @verb
-    def change(self, job_id: str, **changes: Unpack[JobChanges]) -> Plan[Job]:
+    def change(self, job_id: str, **changes: Unpack[JobChanges]) -> Operation[Job]:
         """While it is queued (INV-001)."""
         request = Request(method="PATCH", path=f"/api/jobs/{part(job_id)}", body=dict(changes))
         return self._ask(request, Job.read)
 
     @verb
-    def cancel(self, job_id: str, reason: str | None = None, interrupt: bool | None = None) -> Plan[Job]:
+    def cancel(self, job_id: str, reason: str | None = None, interrupt: bool | None = None) -> Operation[Job]:
         """At once if it has not started; else it is told to stop, or finishes first, by its office's mode."""
         body = given(reason=reason, interrupt=interrupt)
         return self._ask(post(f"/api/jobs/{part(job_id)}/cancel", body), Job.read)
@@ -85,13 +124,13 @@ class JobVerbs(Subject[Way]):
         include_running: bool = False,
         all: bool = False,
         **filter: Unpack[JobFilter],
-    ) -> Plan[Cancelled]:
+    ) -> Operation[Cancelled]:
         """Every job that a filter finds; an empty filter needs `all=True`."""
         more = given(reason=reason, interrupt=interrupt, include_running=include_running, all=all or None)
         return self._ask(post("/api/jobs/cancel", {**filter, **more}), Cancelled.read)
 
     @verb
-    def retry_many(self, *, all: bool = False, **filter: Unpack[JobFilter]) -> Plan[Retried]:
+    def retry_many(self, *, all: bool = False, **filter: Unpack[JobFilter]) -> Operation[Retried]:
         """The failed chains that a filter finds."""
         return self._ask(post("/api/jobs/retry", {**filter, **given(all=all or None)}), Retried.read)
 
@@ -104,13 +143,13 @@ class JobVerbs(Subject[Way]):
         before: str | None = None,
         after: str | None = None,
         place: int | None = None,
-    ) -> Plan[Job]:
+    ) -> Operation[Job]:
         """To the `front` or `back`, before or after a job, or to the n-th place of its office's queue."""
         body = given(to=to, before=before, after=after, place=place)
         return self._ask(post(f"/api/jobs/{part(job_id)}/move", body), Job.read)
 
     @verb
-    def why(self, job_id: str) -> Plan[Why]:
+    def why(self, job_id: str) -> Operation[Why]:
         """Why it is not running, and when it will."""
         return self._ask(get(f"/api/jobs/{part(job_id)}/why"), Why.read)
 
@@ -122,58 +161,58 @@ class JobVerbs(Subject[Way]):
         priority: int | None = None,
         *,
         idempotency_key: str | None = None,
-    ) -> Plan[Job]:
+    ) -> Operation[Job]:
         """A new job like an ended one, a chain of its own."""
         body = given(params=params, priority=priority)
         return self._ask(create(f"/api/jobs/{part(job_id)}/rerun", body, idempotency_key), Job.read)
 
     @verb
-    def wait(self, job_id: str) -> Plan[Ended]:
+    def wait(self, job_id: str) -> Operation[Ended]:
         """Waits until the chain of a job has ended, retries included; also over a restart of the server."""
         return self._wait(job_id)
 
-    def _wait(self, job_id: str) -> Plan[Ended]:
-        for manners, pause in _looks(self._manners):
-            job = yield from self._last_of(job_id, manners)
+    def _wait(self, job_id: str) -> Operation[Ended]:
+        for retries_policy, pause in _looks(self._retries_policy):
+            job = yield from self._last_of(job_id, retries_policy)
             if has_ended(job):
                 return Ended(job)
             yield Pause(pause)
         raise AssertionError("there is always another look")
 
     @stream_verb
-    def watch(self, job_id: str) -> StreamPlan[JobDetail]:
+    def watch(self, job_id: str) -> StreamOperation[JobDetail]:
         """The last job of its chain, looked at again and again until the chain has ended."""
         return self._watch(job_id)
 
-    def _watch(self, job_id: str) -> StreamPlan[JobDetail]:
-        for manners, pause in _looks(self._manners):
-            job = yield from self._last_of(job_id, manners)
+    def _watch(self, job_id: str) -> StreamOperation[JobDetail]:
+        for retries_policy, pause in _looks(self._retries_policy):
+            job = yield from self._last_of(job_id, retries_policy)
             yield Give(job)
             if has_ended(job):
                 return
             yield Pause(pause)
 
-    def _last_of(self, job_id: str, manners: Manners) -> Plan[JobDetail]:
-        job: JobDetail = yield from asked(manners, get(f"/api/jobs/{part(job_id)}"), _read(JobDetail.read))
+    def _last_of(self, job_id: str, retries_policy: RequestRetries) -> Operation[JobDetail]:
+        job: JobDetail = yield from asked(retries_policy, get(f"/api/jobs/{part(job_id)}"), _read(JobDetail.read))
         if not job.chain or job.chain[-1].job_id == job.job_id:
             return job
         path = f"/api/jobs/{part(job.chain[-1].job_id)}"
-        return (yield from asked(manners, get(path), _read(JobDetail.read)))
+        return (yield from asked(retries_policy, get(path), _read(JobDetail.read)))
 
     @verb
-    def job_types(self) -> Plan[tuple[JobType, ...]]:
+    def job_types(self) -> Operation[tuple[JobType, ...]]:
         """What can be run there, and with which parameters."""
         return self._ask(get("/api/job-types"), lambda json: tuple(JobType.read(one) for one in json["items"]))
 
     # The queue.
 
     @verb
-    def queue(self, office_id: str = "default", limit: int = 50, cursor: str | None = None) -> Plan[Queue]:
+    def queue(self, office_id: str = "default", limit: int = 50, cursor: str | None = None) -> Operation[Queue]:
         """What runs, and what waits, in order."""
         return self._ask(get("/api/queue", {"office_id": office_id, **paged(limit, cursor)}), Queue.read)
 
     @verb
-    def reorder(self, job_ids: Sequence[str]) -> Plan[Queue]:
+    def reorder(self, job_ids: Sequence[str]) -> Operation[Queue]:
         """These jobs take, in this order, the places that they hold now."""
         request = Request(method="PUT", path="/api/queue/order", body={"job_ids": list(job_ids)})
         return self._ask(request, Queue.read)
@@ -181,7 +220,7 @@ class JobVerbs(Subject[Way]):
     @verb
     def pause(
         self, *, office_id: str | None = None, job_type: str | None = None, resource: str | None = None
-    ) -> Plan[Paused]:
+    ) -> Operation[Paused]:
         """An office, a job type, a resource, or (with nothing said) the whole scheduler; running work goes on."""
         body = given(office_id=office_id, job_type=job_type, resource=resource)
         return self._ask(post("/api/queue/pause", body), Paused.read)
@@ -189,7 +228,7 @@ class JobVerbs(Subject[Way]):
     @verb
     def resume(
         self, *, office_id: str | None = None, job_type: str | None = None, resource: str | None = None
-    ) -> Plan[Paused]:
+    ) -> Operation[Paused]:
         body = given(office_id=office_id, job_type=job_type, resource=resource)
         return self._ask(post("/api/queue/resume", body), Paused.read)
 
@@ -201,12 +240,12 @@ def has_ended(last: Job) -> bool:
     return last.state != "FAILED" or last.permanently_failed or last.cancel_requested_at is not None
 
 
-def _looks(manners: Manners) -> Iterator[tuple[Manners, float]]:
+def _looks(retries_policy: RequestRetries) -> Iterator[tuple[RequestRetries, float]]:
     """Without end: how patient to be with the server at each look, and how long to wait after it."""
     pause = FIRST_LOOK_SECONDS
     while True:
-        yield manners, pause
-        manners, pause = manners.patient(), min(pause * 1.5, LONGEST_LOOK_SECONDS)
+        yield retries_policy, pause
+        retries_policy, pause = retries_policy.patient(), min(pause * 1.5, LONGEST_LOOK_SECONDS)
 
 
 def _read(read: Callable[[Any], T]) -> Callable[[Any], T]:

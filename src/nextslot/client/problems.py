@@ -3,8 +3,15 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .. import errors
-from ..errors import DependencyCycle, Invalid, NextslotError, Problem, SlotBusy, Unavailable
+from nextslot import errors
+from nextslot.errors import (
+    DependencyCycle,
+    Invalid,
+    NextslotError,
+    Problem,
+    SlotBusy,
+    Unavailable,
+)
 
 
 class Rejected(NextslotError):

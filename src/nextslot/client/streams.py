@@ -10,9 +10,20 @@ from typing import Any, TypeVar
 
 import orjson
 
-from ..errors import Draining, NextslotError, Unavailable
+from nextslot.errors import Draining, NextslotError, Unavailable
+
 from . import problems
-from .plans import Give, Lost, Manners, Open, Pause, Read, Reply, Request, StreamPlan
+from .operations import (
+    Give,
+    Lost,
+    Open,
+    Pause,
+    Read,
+    Reply,
+    Request,
+    RequestRetries,
+    StreamOperation,
+)
 
 T = TypeVar("T")
 
@@ -64,11 +75,11 @@ class End:
 
 
 def followed(
-    manners: Manners,
+    retries_policy: RequestRetries,
     request: Request,
     read: Callable[[Message], T | End | None],
     resume: Callable[[Request, str], Request],
-) -> StreamPlan[T]:
+) -> StreamOperation[T]:
     """Gives what `read` makes of each message; when the line breaks, asks again from the last message on.
 
     It ends when `read` answers End. Failures in a row are counted, not those of the whole life of the stream.
@@ -77,7 +88,7 @@ def followed(
     while True:
         reply = yield Open(request)
         if isinstance(reply, Reply) and reply.status < 400:
-            manners, messages = manners.patient(), Messages()
+            retries_policy, messages = retries_policy.patient(), Messages()
             while isinstance(piece := (yield Read()), bytes):
                 for message in messages.of(piece):
                     failures = 0
@@ -90,17 +101,17 @@ def followed(
                         yield Give(item)
             reply = piece if isinstance(piece, Lost) else Lost("the stream ended")
         failures += 1
-        pause = manners.pause(failures, reply, request)
+        pause = retries_policy.pause(failures, reply, request)
         if pause is None:
-            raise manners.refusal(reply)
+            raise retries_policy.refusal(reply)
         yield Pause(pause)
 
 
-def heard_once(manners: Manners, request: Request, read: Callable[[Message], T]) -> StreamPlan[T]:
+def heard_once(retries_policy: RequestRetries, request: Request, read: Callable[[Message], T]) -> StreamOperation[T]:
     """A stream that is a request for work: never sent twice; a line that breaks before its last message is an error."""
     reply = yield Open(request)
     if not isinstance(reply, Reply) or reply.status >= 400:
-        raise manners.refusal(reply)
+        raise retries_policy.refusal(reply)
     messages = Messages()
     while isinstance(piece := (yield Read()), bytes):
         for message in messages.of(piece):
@@ -110,7 +121,7 @@ def heard_once(manners: Manners, request: Request, read: Callable[[Message], T])
             if message.event == "result":
                 return
     reason = piece.reason if isinstance(piece, Lost) else "the stream ended"
-    raise Unavailable(f"the line to {manners.url} broke before the result came ({reason})")
+    raise Unavailable(f"the line to {retries_policy.url} broke before the result came ({reason})")
 
 
 def by_last_event_id(request: Request, id: str) -> Request:

@@ -3,7 +3,24 @@
 from collections.abc import Sequence
 from typing import Unpack
 
-from .binding import Subject, Way, each, stream_verb, verb
+from .binding import (
+    Subject,
+    Way,
+    each,
+    stream_verb,
+    verb,
+)
+from .operations import (
+    Operation,
+    Request,
+    StreamOperation,
+    create,
+    get,
+    given,
+    paged,
+    part,
+    post,
+)
 from .options import (
     OfficeConfigChanges,
     OfficeJobOptions,
@@ -16,7 +33,6 @@ from .options import (
     Values,
     WebhookChanges,
 )
-from .plans import Plan, Request, StreamPlan, create, get, given, paged, part, post
 from .values import (
     Cancelled,
     Delivery,
@@ -44,30 +60,30 @@ class Templates(Subject[Way]):
     @verb
     def create(
         self, name: str, job_type: str, *, idempotency_key: str | None = None, **options: Unpack[TemplateOptions]
-    ) -> Plan[Template]:
+    ) -> Operation[Template]:
         body = {"name": name, "job_type": job_type, **options}
         return self._ask(create("/api/job-templates", body, idempotency_key), Template.read)
 
     @stream_verb
-    def list(self) -> StreamPlan[Template]:
+    def list(self) -> StreamOperation[Template]:
         return each(lambda cursor: self._page(get("/api/job-templates", paged(500, cursor)), Template))
 
     @verb
-    def page(self, limit: int = 50, cursor: str | None = None) -> Plan[Page[Template]]:
+    def page(self, limit: int = 50, cursor: str | None = None) -> Operation[Page[Template]]:
         return self._page(get("/api/job-templates", paged(limit, cursor)), Template)
 
     @verb
-    def get(self, template_id: str) -> Plan[Template]:
+    def get(self, template_id: str) -> Operation[Template]:
         return self._ask(get(f"/api/job-templates/{part(template_id)}"), Template.read)
 
     @verb
-    def change(self, template_id: str, **changes: Unpack[TemplateChanges]) -> Plan[Template]:
+    def change(self, template_id: str, **changes: Unpack[TemplateChanges]) -> Operation[Template]:
         """For future jobs."""
         path = f"/api/job-templates/{part(template_id)}"
         return self._ask(Request(method="PATCH", path=path, body=dict(changes)), Template.read)
 
     @verb
-    def archive(self, template_id: str) -> Plan[Template]:
+    def archive(self, template_id: str) -> Operation[Template]:
         """Its schedules are disabled; its jobs stay."""
         request = Request(method="DELETE", path=f"/api/job-templates/{part(template_id)}")
         return self._ask(request, Template.read)
@@ -83,12 +99,12 @@ class Schedules(Subject[Way]):
         *,
         idempotency_key: str | None = None,
         **options: Unpack[ScheduleOptions],
-    ) -> Plan[Schedule]:
+    ) -> Operation[Schedule]:
         body = {"name": name, "template_id": template_id, "cron_expression": cron_expression, **options}
         return self._ask(create("/api/schedules", body, idempotency_key), Schedule.read)
 
     @stream_verb
-    def list(self, *, office_id: str | None = None, template_id: str | None = None) -> StreamPlan[Schedule]:
+    def list(self, *, office_id: str | None = None, template_id: str | None = None) -> StreamOperation[Schedule]:
         wanted = {"office_id": office_id, "template_id": template_id}
         return each(lambda cursor: self._page(get("/api/schedules", {**wanted, **paged(500, cursor)}), Schedule))
 
@@ -100,22 +116,22 @@ class Schedules(Subject[Way]):
         *,
         office_id: str | None = None,
         template_id: str | None = None,
-    ) -> Plan[Page[Schedule]]:
+    ) -> Operation[Page[Schedule]]:
         wanted = {"office_id": office_id, "template_id": template_id}
         return self._page(get("/api/schedules", {**wanted, **paged(limit, cursor)}), Schedule)
 
     @verb
-    def get(self, schedule_id: str) -> Plan[Schedule]:
+    def get(self, schedule_id: str) -> Operation[Schedule]:
         return self._ask(get(f"/api/schedules/{part(schedule_id)}"), Schedule.read)
 
     @verb
-    def change(self, schedule_id: str, **changes: Unpack[ScheduleChanges]) -> Plan[Schedule]:
+    def change(self, schedule_id: str, **changes: Unpack[ScheduleChanges]) -> Operation[Schedule]:
         """From its next occurrence on."""
         path = f"/api/schedules/{part(schedule_id)}"
         return self._ask(Request(method="PATCH", path=path, body=dict(changes)), Schedule.read)
 
     @verb
-    def delete(self, schedule_id: str) -> Plan[Schedule]:
+    def delete(self, schedule_id: str) -> Operation[Schedule]:
         """It plans nothing more; its jobs and its ledger stay."""
         return self._ask(Request(method="DELETE", path=f"/api/schedules/{part(schedule_id)}"), Schedule.read)
 
@@ -127,7 +143,7 @@ class Schedules(Subject[Way]):
         priority: int | None = None,
         *,
         idempotency_key: str | None = None,
-    ) -> Plan[Job]:
+    ) -> Operation[Job]:
         """A job of it, now; no occurrence."""
         body = given(params=params, priority=priority)
         return self._ask(create(f"/api/schedules/{part(schedule_id)}/trigger", body, idempotency_key), Job.read)
@@ -135,7 +151,7 @@ class Schedules(Subject[Way]):
     @verb
     def upcoming(
         self, schedule_id: str, count: int | None = None, after: Time | None = None
-    ) -> Plan[tuple[Upcoming, ...]]:
+    ) -> Operation[tuple[Upcoming, ...]]:
         """Its next occurrences; nothing is fired."""
         request = get(f"/api/schedules/{part(schedule_id)}/upcoming", {"count": count, "after": after})
         return self._ask(request, lambda json: tuple(Upcoming.read(one) for one in json["items"]))
@@ -147,13 +163,15 @@ class Schedules(Subject[Way]):
         timezone: str | None = None,
         count: int | None = None,
         after: Time | None = None,
-    ) -> Plan[Preview]:
+    ) -> Operation[Preview]:
         """What an expression means, and when it would fire; nothing is stored."""
         query = {"cron_expression": cron_expression, "timezone": timezone, "count": count, "after": after}
         return self._ask(get("/api/schedules/preview", query), Preview.read)
 
     @verb
-    def occurrences_page(self, schedule_id: str, limit: int = 50, cursor: str | None = None) -> Plan[Page[Occurrence]]:
+    def occurrences_page(
+        self, schedule_id: str, limit: int = 50, cursor: str | None = None
+    ) -> Operation[Page[Occurrence]]:
         """What became of each planned instant, the newest first."""
         path = f"/api/schedules/{part(schedule_id)}/occurrences"
         return self._page(get(path, paged(limit, cursor)), Occurrence)
@@ -163,38 +181,38 @@ class Webhooks(Subject[Way]):
     """Subscriptions, and what was delivered."""
 
     @verb
-    def create(self, url: str, events: Sequence[str] | None = None, office_id: str | None = None) -> Plan[Webhook]:
+    def create(self, url: str, events: Sequence[str] | None = None, office_id: str | None = None) -> Operation[Webhook]:
         """The answer has the secret, this once; so it is not repeated by itself."""
         return self._ask(post("/api/webhooks", given(url=url, events=events, office_id=office_id)), Webhook.read)
 
     @stream_verb
-    def list(self) -> StreamPlan[Webhook]:
+    def list(self) -> StreamOperation[Webhook]:
         return each(lambda cursor: self._page(get("/api/webhooks", paged(500, cursor)), Webhook))
 
     @verb
-    def page(self, limit: int = 50, cursor: str | None = None) -> Plan[Page[Webhook]]:
+    def page(self, limit: int = 50, cursor: str | None = None) -> Operation[Page[Webhook]]:
         return self._page(get("/api/webhooks", paged(limit, cursor)), Webhook)
 
     @verb
-    def get(self, webhook_id: str) -> Plan[Webhook]:
+    def get(self, webhook_id: str) -> Operation[Webhook]:
         return self._ask(get(f"/api/webhooks/{part(webhook_id)}"), Webhook.read)
 
     @verb
-    def change(self, webhook_id: str, **changes: Unpack[WebhookChanges]) -> Plan[Webhook]:
+    def change(self, webhook_id: str, **changes: Unpack[WebhookChanges]) -> Operation[Webhook]:
         path = f"/api/webhooks/{part(webhook_id)}"
         return self._ask(Request(method="PATCH", path=path, body=dict(changes)), Webhook.read)
 
     @verb
-    def delete(self, webhook_id: str) -> Plan[None]:
+    def delete(self, webhook_id: str) -> Operation[None]:
         return self._do(Request(method="DELETE", path=f"/api/webhooks/{part(webhook_id)}"))
 
     @verb
-    def test(self, webhook_id: str) -> Plan[Delivery]:
+    def test(self, webhook_id: str) -> Operation[Delivery]:
         """Sends a test message."""
         return self._ask(post(f"/api/webhooks/{part(webhook_id)}/test"), Delivery.read)
 
     @verb
-    def rotate_secret(self, webhook_id: str) -> Plan[Webhook]:
+    def rotate_secret(self, webhook_id: str) -> Operation[Webhook]:
         """The answer has the new secret, this once."""
         return self._ask(post(f"/api/webhooks/{part(webhook_id)}/rotate-secret"), Webhook.read)
 
@@ -208,17 +226,17 @@ class Webhooks(Subject[Way]):
         webhook_id: str | None = None,
         event: str | None = None,
         status: Values | None = None,
-    ) -> Plan[Page[Delivery]]:
+    ) -> Operation[Page[Delivery]]:
         wanted = {"job_id": job_id, "webhook_id": webhook_id, "event": event, "status": status}
         return self._page(get("/api/webhook-deliveries", {**wanted, **paged(limit, cursor)}), Delivery)
 
     @verb
-    def delivery(self, delivery_id: str) -> Plan[Delivery]:
+    def delivery(self, delivery_id: str) -> Operation[Delivery]:
         """With its attempts."""
         return self._ask(get(f"/api/webhook-deliveries/{part(delivery_id)}"), Delivery.read)
 
     @verb
-    def redeliver(self, delivery_id: str) -> Plan[Delivery]:
+    def redeliver(self, delivery_id: str) -> Operation[Delivery]:
         return self._ask(post(f"/api/webhook-deliveries/{part(delivery_id)}/redeliver"), Delivery.read)
 
 
@@ -228,24 +246,24 @@ class Offices(Subject[Way]):
     @verb
     def create(
         self, office_id: str | None = None, *, idempotency_key: str | None = None, **options: Unpack[OfficeOptions]
-    ) -> Plan[Office]:
+    ) -> Operation[Office]:
         body = {**given(office_id=office_id), **options}
         return self._ask(create("/api/offices", body, idempotency_key), Office.read)
 
     @stream_verb
-    def list(self) -> StreamPlan[Office]:
+    def list(self) -> StreamOperation[Office]:
         return each(lambda cursor: self._page(get("/api/offices", paged(500, cursor)), Office))
 
     @verb
-    def page(self, limit: int = 50, cursor: str | None = None) -> Plan[Page[Office]]:
+    def page(self, limit: int = 50, cursor: str | None = None) -> Operation[Page[Office]]:
         return self._page(get("/api/offices", paged(limit, cursor)), Office)
 
     @verb
-    def get(self, office_id: str) -> Plan[Office]:
+    def get(self, office_id: str) -> Operation[Office]:
         return self._ask(get(f"/api/offices/{part(office_id)}"), Office.read)
 
     @verb
-    def change(self, office_id: str, **changes: Unpack[OfficeOptions]) -> Plan[Office]:
+    def change(self, office_id: str, **changes: Unpack[OfficeOptions]) -> Operation[Office]:
         request = Request(method="PATCH", path=f"/api/offices/{part(office_id)}", body=dict(changes))
         return self._ask(request, Office.read)
 
@@ -257,7 +275,7 @@ class Offices(Subject[Way]):
         task_id: str | None = None,
         *,
         idempotency_key: str | None = None,
-    ) -> Plan[tuple[OfficeJob, ...]]:
+    ) -> Operation[tuple[OfficeJob, ...]]:
         body = {"jobs": [dict(job) for job in jobs], **given(task_id=task_id)}
         request = create(f"/api/offices/{part(office_id)}/jobs", body, idempotency_key)
         return self._ask(request, lambda json: tuple(OfficeJob.read(one) for one in json["items"]))
@@ -272,34 +290,34 @@ class Offices(Subject[Way]):
         status: Values | None = None,
         role: Values | None = None,
         task_id: Values | None = None,
-    ) -> Plan[Page[OfficeJob]]:
+    ) -> Operation[Page[OfficeJob]]:
         query = {"status": status, "role": role, "task_id": task_id, **paged(limit, cursor)}
         return self._page(get(f"/api/offices/{part(office_id)}/jobs", query), OfficeJob)
 
     @verb
-    def job(self, office_id: str, job_id: str) -> Plan[OfficeJob]:
+    def job(self, office_id: str, job_id: str) -> Operation[OfficeJob]:
         return self._ask(get(f"{_job(office_id, job_id)}"), OfficeJob.read)
 
     @verb
-    def executions(self, office_id: str, job_id: str) -> Plan[tuple[Execution, ...]]:
+    def executions(self, office_id: str, job_id: str) -> Operation[tuple[Execution, ...]]:
         request = get(f"{_job(office_id, job_id)}/executions")
         return self._ask(request, lambda json: tuple(Execution.read(one) for one in json["items"]))
 
     @verb
-    def retry(self, office_id: str, job_id: str) -> Plan[OfficeJob]:
+    def retry(self, office_id: str, job_id: str) -> Operation[OfficeJob]:
         return self._ask(post(f"{_job(office_id, job_id)}/retry"), OfficeJob.read)
 
     @verb
     def cancel(
         self, office_id: str, job_id: str, reason: str | None = None, interrupt: bool | None = None
-    ) -> Plan[OfficeJob]:
+    ) -> Operation[OfficeJob]:
         body = given(reason=reason, interrupt=interrupt)
         return self._ask(post(f"{_job(office_id, job_id)}/cancel", body), OfficeJob.read)
 
     @verb
     def set_priority(
         self, office_id: str, job_id: str, priority: int | None = None, urgent: bool | None = None
-    ) -> Plan[OfficeJob]:
+    ) -> Operation[OfficeJob]:
         """Lower goes first there."""
         path = f"{_job(office_id, job_id)}/priority"
         body = given(priority=priority, urgent=urgent)
@@ -312,31 +330,33 @@ class Offices(Subject[Way]):
         task_id: str | None = None,
         include_running: bool = True,
         reason: str | None = None,
-    ) -> Plan[Cancelled]:
+    ) -> Operation[Cancelled]:
         body = given(task_id=task_id, include_running=include_running, reason=reason)
         return self._ask(post(f"/api/offices/{part(office_id)}/jobs/cancel-all", body), Cancelled.read)
 
     @verb
-    def stats(self, office_id: str) -> Plan[OfficeStats]:
+    def stats(self, office_id: str) -> Operation[OfficeStats]:
         return self._ask(get(f"/api/offices/{part(office_id)}/scheduler/stats"), OfficeStats.read)
 
     @verb
-    def config(self, office_id: str) -> Plan[OfficeConfig]:
+    def config(self, office_id: str) -> Operation[OfficeConfig]:
         return self._ask(get(f"/api/offices/{part(office_id)}/scheduler/config"), OfficeConfig.read)
 
     @verb
-    def change_config(self, office_id: str, **changes: Unpack[OfficeConfigChanges]) -> Plan[OfficeConfig]:
+    def change_config(self, office_id: str, **changes: Unpack[OfficeConfigChanges]) -> Operation[OfficeConfig]:
         path = f"/api/offices/{part(office_id)}/scheduler/config"
         return self._ask(Request(method="PATCH", path=path, body=dict(changes)), OfficeConfig.read)
 
     @verb
-    def process(self, office_id: str) -> Plan[tuple[OfficeJob, ...]]:
+    def process(self, office_id: str) -> Operation[tuple[OfficeJob, ...]]:
         """Looks at its queue now; what was started."""
         request = post(f"/api/offices/{part(office_id)}/scheduler/process")
         return self._ask(request, lambda json: tuple(OfficeJob.read(one) for one in json["items"]))
 
     @verb
-    def events(self, office_id: str, after: int = 0, limit: int = 100, cursor: str | None = None) -> Plan[OfficeEvents]:
+    def events(
+        self, office_id: str, after: int = 0, limit: int = 100, cursor: str | None = None
+    ) -> Operation[OfficeEvents]:
         """From a number on, or from where a page ended; oldest first."""
         request = get(f"/api/offices/{part(office_id)}/events", {"after": after, **paged(limit, cursor)})
         return self._ask(request, OfficeEvents.read)
@@ -346,21 +366,21 @@ class Keys(Subject[Way]):
     """For admins."""
 
     @verb
-    def create(self, name: str, scopes: Sequence[str], office_id: str | None = None) -> Plan[Key]:
+    def create(self, name: str, scopes: Sequence[str], office_id: str | None = None) -> Operation[Key]:
         """The answer has the key, this once; so it is not repeated by itself."""
         body = {"name": name, "scopes": [*scopes], **given(office_id=office_id)}
         return self._ask(post("/api/keys", body), Key.read)
 
     @stream_verb
-    def list(self) -> StreamPlan[Key]:
+    def list(self) -> StreamOperation[Key]:
         return each(lambda cursor: self._page(get("/api/keys", paged(500, cursor)), Key))
 
     @verb
-    def page(self, limit: int = 50, cursor: str | None = None) -> Plan[Page[Key]]:
+    def page(self, limit: int = 50, cursor: str | None = None) -> Operation[Page[Key]]:
         return self._page(get("/api/keys", paged(limit, cursor)), Key)
 
     @verb
-    def delete(self, key_id: str) -> Plan[None]:
+    def delete(self, key_id: str) -> Operation[None]:
         """From now on it opens nothing."""
         return self._do(Request(method="DELETE", path=f"/api/keys/{part(key_id)}"))
 
@@ -369,17 +389,17 @@ class Nodes(Subject[Way]):
     """The machines that share the database; on SQLite it is one."""
 
     @verb
-    def list(self) -> Plan[tuple[Node, ...]]:
+    def list(self) -> Operation[tuple[Node, ...]]:
         """Every node that was seen and not forgotten, by name."""
         return self._ask(get("/api/nodes"), lambda json: tuple(Node.read(one) for one in json["items"]))
 
     @verb
-    def drain(self, node_id: str, undo: bool = False) -> Plan[Node]:
+    def drain(self, node_id: str, undo: bool = False) -> Operation[Node]:
         """It starts nothing more, and what runs there finishes; `undo` lets it work again."""
         return self._ask(post(f"/api/nodes/{part(node_id)}/drain", {"undo": undo}), Node.read)
 
     @verb
-    def forget(self, node_id: str) -> Plan[None]:
+    def forget(self, node_id: str) -> Operation[None]:
         """One that is gone for good is not listed any more, and its resources are not counted."""
         return self._do(Request(method="DELETE", path=f"/api/nodes/{part(node_id)}"))
 

@@ -17,7 +17,7 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Value:
     json: Json = field(repr=False, compare=False)
 
     @classmethod
@@ -41,7 +41,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return lambda value: () if value is None else tuple(item(one) for one in value)
     if hint is datetime:
         return lambda value: None if value is None else datetime.fromisoformat(value)
-    if isinstance(hint, type) and issubclass(hint, Answer):
+    if isinstance(hint, type) and issubclass(hint, Value):
         return lambda value: None if value is None else hint.read(value)
     return lambda value: value
 
@@ -56,7 +56,7 @@ class Page(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetryPolicy(Answer):
+class RetryPolicy(Value):
     max_attempts: int
     backoff: str
     base_delay_seconds: float
@@ -66,14 +66,14 @@ class RetryPolicy(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Artifact(Answer):
+class Artifact(Value):
     name: str
     size: int
     path: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job(Answer):
+class Job(Value):
     job_id: str
     office_id: str
     template_id: str | None
@@ -116,13 +116,13 @@ class Job(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress(Answer):
+class Progress(Value):
     fraction: float | None
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Answer):
+class Run(Value):
     """`progress` is there only while it runs, and only if it was asked for by its id."""
 
     run_id: str
@@ -160,7 +160,7 @@ class QueuedJob(Job):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reservation(Answer):
+class Reservation(Value):
     reservation_id: str
     direct_id: str | None
     office_id: str
@@ -171,7 +171,7 @@ class Reservation(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Queue(Answer):
+class Queue(Value):
     office_id: str
     paused: bool
     running: tuple[Job, ...]
@@ -182,7 +182,7 @@ class Queue(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paused(Answer):
+class Paused(Value):
     """What is paused now."""
 
     scheduler: bool
@@ -192,14 +192,14 @@ class Paused(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reason(Answer):
+class Reason(Value):
     code: str
     text: str
     data: Json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Why(Answer):
+class Why(Value):
     state: str
     reasons: tuple[Reason, ...]
     ahead: int | None
@@ -209,7 +209,7 @@ class Why(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cancelled(Answer):
+class Cancelled(Value):
     """How many were cancelled, told to stop, or left to finish."""
 
     cancelled: int
@@ -218,7 +218,7 @@ class Cancelled(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retried(Answer):
+class Retried(Value):
     retried: int
 
 
@@ -250,7 +250,7 @@ class Ended:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobType(Answer):
+class JobType(Value):
     job_type: str
     params_schema: Json
     resources: Mapping[str, int]
@@ -260,7 +260,7 @@ class JobType(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Direct(Answer):
+class Direct(Value):
     direct_id: str
     office_id: str
     job_type: str
@@ -299,7 +299,7 @@ class Update:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group(Answer):
+class Group(Value):
     group_id: str
     office_id: str
     name: str | None
@@ -329,7 +329,7 @@ class GroupCancelled(Group):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Template(Answer):
+class Template(Value):
     template_id: str
     name: str
     job_type: str
@@ -345,7 +345,7 @@ class Template(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule(Answer):
+class Schedule(Value):
     schedule_id: str
     template_id: str
     name: str
@@ -366,13 +366,13 @@ class Schedule(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Upcoming(Answer):
+class Upcoming(Value):
     utc: datetime
     local: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preview(Answer):
+class Preview(Value):
     """What an expression means, and when it would fire."""
 
     cron_words: str
@@ -380,7 +380,7 @@ class Preview(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Occurrence(Answer):
+class Occurrence(Value):
     schedule_id: str
     instant: datetime
     until: datetime | None
@@ -392,7 +392,7 @@ class Occurrence(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Webhook(Answer):
+class Webhook(Value):
     """`secret` is there only when it is new."""
 
     webhook_id: str
@@ -408,7 +408,7 @@ class Webhook(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt(Answer):
+class Attempt(Value):
     number: int
     attempted_at: datetime
     duration_seconds: float
@@ -419,7 +419,7 @@ class Attempt(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delivery(Answer):
+class Delivery(Value):
     delivery_id: str
     webhook_id: str | None
     url: str
@@ -436,7 +436,7 @@ class Delivery(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event(Answer):
+class Event(Value):
     seq: int
     type: str
     office_id: str | None
@@ -447,7 +447,7 @@ class Event(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Key(Answer):
+class Key(Value):
     """`key`, what its holder sends, is there only when it is new."""
 
     key_id: str
@@ -460,7 +460,7 @@ class Key(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node(Answer):
+class Node(Value):
     """A machine that shares the database: `live`, `draining`, `left` in good order, or `lost`."""
 
     node_id: str
@@ -481,7 +481,7 @@ class Node(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Me(Answer):
+class Me(Value):
     """Who asks, as the server sees it. `last_event` is where to begin for who wants only what comes."""
 
     name: str
@@ -492,7 +492,7 @@ class Me(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditEntry(Answer):
+class AuditEntry(Value):
     audit_id: str
     timestamp: datetime
     actor: str
@@ -504,7 +504,7 @@ class AuditEntry(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Office(Answer):
+class Office(Value):
     office_id: str
     name: str
     status: str
@@ -519,7 +519,7 @@ class Office(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Execution(Answer):
+class Execution(Value):
     id: str | None
     job_id: str
     attempt: int
@@ -533,7 +533,7 @@ class Execution(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfficeJob(Answer):
+class OfficeJob(Value):
     job_id: str
     office_id: str
     job_type: str | None
@@ -555,7 +555,7 @@ class OfficeJob(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfficeStats(Answer):
+class OfficeStats(Value):
     office_id: str | None
     pending: int
     ready: int
@@ -567,7 +567,7 @@ class OfficeStats(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfficeConfig(Answer):
+class OfficeConfig(Value):
     """In camelCase, as the API has it."""
 
     maxConcurrentJobs: int  # noqa: N815
@@ -579,7 +579,7 @@ class OfficeConfig(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfficeEvent(Answer):
+class OfficeEvent(Value):
     type: str
     job_id: str | None
     office_id: str | None
@@ -588,7 +588,7 @@ class OfficeEvent(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfficeEvents(Answer):
+class OfficeEvents(Value):
     """`next_cursor` leads to the next page; who comes back later asks from `next_after` on."""
 
     items: tuple[OfficeEvent, ...]
@@ -597,7 +597,7 @@ class OfficeEvents(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfficeStatus(Answer):
+class OfficeStatus(Value):
     office_id: str
     paused: bool
     queued: int
@@ -609,14 +609,14 @@ class OfficeStatus(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit(Answer):
+class Limit(Value):
     limit: str
     capacity: int
     used: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held(Answer):
+class Held(Value):
     """A resource that does not answer."""
 
     resource: str
@@ -626,7 +626,7 @@ class Held(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status(Answer):
+class Status(Value):
     """The service in one look."""
 
     version: str

@@ -5,12 +5,42 @@ from typing import TypeVar, Unpack
 from urllib.parse import quote
 
 from . import streams
-from .binding import Way, each, stream_verb, verb
+from .binding import (
+    Way,
+    each,
+    stream_verb,
+    verb,
+)
 from .jobs import JobVerbs
-from .options import DirectOptions, EventFilter, NewJob, RunFilter, Values
-from .plans import Manners, Plan, Request, StreamPlan, asked, create, get, given, paged, part, post
+from .operations import (
+    Operation,
+    Request,
+    RequestRetries,
+    StreamOperation,
+    asked,
+    create,
+    get,
+    given,
+    paged,
+    part,
+    post,
+)
+from .options import (
+    DirectOptions,
+    EventFilter,
+    NewJob,
+    RunFilter,
+    Values,
+)
 from .streams import End, Message
-from .subjects import Keys, Nodes, Offices, Schedules, Templates, Webhooks
+from .subjects import (
+    Keys,
+    Nodes,
+    Offices,
+    Schedules,
+    Templates,
+    Webhooks,
+)
 from .values import (
     AuditEntry,
     Direct,
@@ -34,63 +64,65 @@ T = TypeVar("T")
 class Verbs(JobVerbs[Way]):
     """What `Client` and `AsyncClient` can do; the same names as in-process."""
 
-    def __init__(self, way: Way, manners: Manners) -> None:
-        super().__init__(way, manners)
-        self.templates: Templates[Way] = Templates(way, manners)
-        self.schedules: Schedules[Way] = Schedules(way, manners)
-        self.webhooks: Webhooks[Way] = Webhooks(way, manners)
-        self.offices: Offices[Way] = Offices(way, manners)
-        self.keys: Keys[Way] = Keys(way, manners)
-        self.nodes: Nodes[Way] = Nodes(way, manners)
+    def __init__(self, way: Way, retries_policy: RequestRetries) -> None:
+        super().__init__(way, retries_policy)
+        self.templates: Templates[Way] = Templates(way, retries_policy)
+        self.schedules: Schedules[Way] = Schedules(way, retries_policy)
+        self.webhooks: Webhooks[Way] = Webhooks(way, retries_policy)
+        self.offices: Offices[Way] = Offices(way, retries_policy)
+        self.keys: Keys[Way] = Keys(way, retries_policy)
+        self.nodes: Nodes[Way] = Nodes(way, retries_policy)
 
     # Runs.
 
     @verb
-    def run_by_id(self, run_id: str) -> Plan[Run]:
+    def run_by_id(self, run_id: str) -> Operation[Run]:
         """With its progress while it runs."""
         return self._ask(get(f"/api/job-runs/{part(run_id)}"), Run.read)
 
     @stream_verb
-    def runs(self, **filter: Unpack[RunFilter]) -> StreamPlan[Run]:
+    def runs(self, **filter: Unpack[RunFilter]) -> StreamOperation[Run]:
         return each(lambda cursor: self._page(get("/api/job-runs", {**filter, **paged(500, cursor)}), Run))
 
     @verb
-    def runs_page(self, limit: int = 50, cursor: str | None = None, **filter: Unpack[RunFilter]) -> Plan[Page[Run]]:
+    def runs_page(
+        self, limit: int = 50, cursor: str | None = None, **filter: Unpack[RunFilter]
+    ) -> Operation[Page[Run]]:
         return self._page(get("/api/job-runs", {**filter, **paged(limit, cursor)}), Run)
 
     @verb
-    def retry(self, run_id: str, priority: int | None = None, *, idempotency_key: str | None = None) -> Plan[Job]:
+    def retry(self, run_id: str, priority: int | None = None, *, idempotency_key: str | None = None) -> Operation[Job]:
         """Retries a FAILED run by hand: a new job, or its waiting retry brought forward."""
         request = create(f"/api/job-runs/{part(run_id)}/retry", given(priority=priority), idempotency_key)
         return self._ask(request, Job.read)
 
     @verb
-    def log(self, run_id: str, tail: int | None = None) -> Plan[str]:
+    def log(self, run_id: str, tail: int | None = None) -> Operation[str]:
         """The whole log so far, or its last lines."""
         return self._log(f"/api/job-runs/{part(run_id)}/log", tail)
 
-    def _log(self, path: str, tail: int | None) -> Plan[str]:
+    def _log(self, path: str, tail: int | None) -> Operation[str]:
         """The server gives at most a part at once, and says where the next one begins."""
         pieces: list[bytes] = []
         offset = 0
         while True:
             request = get(path, {"tail": tail, "offset": offset or None})
-            reply = yield from asked(self._manners, request, lambda reply: reply)
+            reply = yield from asked(self._retries_policy, request, lambda reply: reply)
             pieces.append(reply.content)
             offset = int(reply.headers.get("x-log-next", offset + len(reply.content)))
             if tail is not None or not reply.content or offset >= int(reply.headers.get("x-log-size", 0)):
                 return b"".join(pieces).decode(errors="replace")
 
     @stream_verb
-    def follow_log(self, run_id: str, tail: int | None = None) -> StreamPlan[str]:
+    def follow_log(self, run_id: str, tail: int | None = None) -> StreamOperation[str]:
         """The log as it is written, until the run has ended."""
         request = streams.stream_of(get(f"/api/job-runs/{part(run_id)}/log", {"tail": tail}))
-        return streams.followed(self._manners, request, _log_text, streams.by_offset)
+        return streams.followed(self._retries_policy, request, _log_text, streams.by_offset)
 
     @verb
-    def artifact(self, run_id: str, name: str) -> Plan[bytes]:
+    def artifact(self, run_id: str, name: str) -> Operation[bytes]:
         request = get(f"/api/job-runs/{part(run_id)}/artifacts/{quote(name)}")
-        return asked(self._manners, request, lambda reply: reply.content)
+        return asked(self._retries_policy, request, lambda reply: reply.content)
 
     # Groups.
 
@@ -103,17 +135,17 @@ class Verbs(JobVerbs[Way]):
         name: str | None = None,
         *,
         idempotency_key: str | None = None,
-    ) -> Plan[GroupDetail]:
+    ) -> Operation[GroupDetail]:
         """Jobs that belong together, one after the other (`sequential`) or side by side (`parallel`)."""
         body = {"jobs": list(jobs), "mode": mode, "on_failure": on_failure, **given(name=name)}
         return self._ask(create("/api/job-groups", body, idempotency_key), GroupDetail.read)
 
     @verb
-    def group(self, group_id: str) -> Plan[GroupDetail]:
+    def group(self, group_id: str) -> Operation[GroupDetail]:
         return self._ask(get(f"/api/job-groups/{part(group_id)}"), GroupDetail.read)
 
     @stream_verb
-    def groups(self, *, status: Values | None = None, office_id: Values | None = None) -> StreamPlan[Group]:
+    def groups(self, *, status: Values | None = None, office_id: Values | None = None) -> StreamOperation[Group]:
         wanted = {"status": status, "office_id": office_id}
         return each(lambda cursor: self._page(get("/api/job-groups", {**wanted, **paged(500, cursor)}), Group))
 
@@ -125,14 +157,14 @@ class Verbs(JobVerbs[Way]):
         *,
         status: Values | None = None,
         office_id: Values | None = None,
-    ) -> Plan[Page[Group]]:
+    ) -> Operation[Page[Group]]:
         query = {"status": status, "office_id": office_id, **paged(limit, cursor)}
         return self._page(get("/api/job-groups", query), Group)
 
     @verb
     def cancel_group(
         self, group_id: str, reason: str | None = None, interrupt: bool | None = None
-    ) -> Plan[GroupCancelled]:
+    ) -> Operation[GroupCancelled]:
         """Every member that has not ended."""
         body = given(reason=reason, interrupt=interrupt)
         return self._ask(post(f"/api/job-groups/{part(group_id)}/cancel", body), GroupCancelled.read)
@@ -140,31 +172,33 @@ class Verbs(JobVerbs[Way]):
     # Direct requests.
 
     @verb
-    def run_direct(self, job_type: str, params: Json | None = None, **options: Unpack[DirectOptions]) -> Plan[Direct]:
+    def run_direct(
+        self, job_type: str, params: Json | None = None, **options: Unpack[DirectOptions]
+    ) -> Operation[Direct]:
         """Waits for the next slot, runs, and returns how it went: work that failed is an answer, no error."""
         return self._ask(_direct(job_type, params, options), Direct.read)
 
     @stream_verb
     def stream_direct(
         self, job_type: str, params: Json | None = None, **options: Unpack[DirectOptions]
-    ) -> StreamPlan[Update]:
+    ) -> StreamOperation[Update]:
         """As `run_direct`, but hears its place, progress and output as they come, and the result at the end.
 
         Whoever closes it hangs up: the place is given up, or the work cancelled unless `detach`.
         """
         request = streams.stream_of(_direct(job_type, params, options))
-        return streams.heard_once(self._manners, request, _update)
+        return streams.heard_once(self._retries_policy, request, _update)
 
     @verb
-    def direct(self, direct_id: str) -> Plan[Direct]:
+    def direct(self, direct_id: str) -> Operation[Direct]:
         return self._ask(get(f"/api/direct/{part(direct_id)}"), Direct.read)
 
     @verb
-    def direct_log(self, direct_id: str) -> Plan[str]:
+    def direct_log(self, direct_id: str) -> Operation[str]:
         return self._log(f"/api/direct/{part(direct_id)}/log", None)
 
     @verb
-    def cancel_direct(self, direct_id: str) -> Plan[Direct]:
+    def cancel_direct(self, direct_id: str) -> Operation[Direct]:
         return self._ask(post(f"/api/direct/{part(direct_id)}/cancel"), Direct.read)
 
     @verb
@@ -176,14 +210,14 @@ class Verbs(JobVerbs[Way]):
         status: Values | None = None,
         office_id: Values | None = None,
         job_type: Values | None = None,
-    ) -> Plan[Page[Direct]]:
+    ) -> Operation[Page[Direct]]:
         query = {"status": status, "office_id": office_id, "job_type": job_type, **paged(limit, cursor)}
         return self._page(get("/api/direct", query), Direct)
 
     @verb
     def reservations_page(
         self, limit: int = 50, cursor: str | None = None, *, office_id: Values | None = None
-    ) -> Plan[Page[Reservation]]:
+    ) -> Operation[Page[Reservation]]:
         """The newest first."""
         query = {"office_id": office_id, **paged(limit, cursor)}
         return self._page(get("/api/reservations", query), Reservation)
@@ -191,39 +225,39 @@ class Verbs(JobVerbs[Way]):
     # Events.
 
     @stream_verb
-    def events(self, after: int = 0, **filter: Unpack[EventFilter]) -> StreamPlan[Event]:
+    def events(self, after: int = 0, **filter: Unpack[EventFilter]) -> StreamOperation[Event]:
         """Every event from a number on, oldest first, and then each new one; a broken line is taken up again."""
         request = streams.stream_of(get("/api/events", {"after": after, **filter}))
-        return streams.followed(self._manners, request, _event, streams.by_last_event_id)
+        return streams.followed(self._retries_policy, request, _event, streams.by_last_event_id)
 
     @verb
     def events_page(
         self, after: int = 0, limit: int = 50, cursor: str | None = None, **filter: Unpack[EventFilter]
-    ) -> Plan[Page[Event]]:
+    ) -> Operation[Page[Event]]:
         return self._page(get("/api/events", {"after": after, **filter, **paged(limit, cursor)}), Event)
 
     # The service itself.
 
     @verb
-    def ready(self) -> Plan[None]:
+    def ready(self) -> Operation[None]:
         """Raises Unavailable unless the server takes and runs jobs."""
-        return asked(self._manners, Request(method="GET", path="/ready"), lambda reply: None)
+        return asked(self._retries_policy, Request(method="GET", path="/ready"), lambda reply: None)
 
     @verb
-    def status(self) -> Plan[Status]:
+    def status(self) -> Operation[Status]:
         return self._ask(get("/api/status"), Status.read)
 
     @verb
-    def me(self) -> Plan[Me]:
+    def me(self) -> Operation[Me]:
         """Who asks, as the server sees it, and what they may do."""
         return self._ask(get("/api/me"), Me.read)
 
     @verb
-    def audit_page(self, limit: int = 50, cursor: str | None = None) -> Plan[Page[AuditEntry]]:
+    def audit_page(self, limit: int = 50, cursor: str | None = None) -> Operation[Page[AuditEntry]]:
         return self._page(get("/api/audit", paged(limit, cursor)), AuditEntry)
 
     @verb
-    def reload(self) -> Plan[Json]:
+    def reload(self) -> Operation[Json]:
         """The server reads its configuration again; a bad one changes nothing."""
         return self._ask(post("/api/config/reload"), lambda json: json)
 

@@ -9,12 +9,19 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from ..engine.offices import settings_problems
-from ..errors import Invalid
-from ..handlers.catalog import check_job_type
-from ..handlers.session import RoleCommand
+from nextslot.engine.settings.office_settings import settings_problems
+from nextslot.errors import Invalid
+from nextslot.executors.job_type_catalog import check_job_type
+from nextslot.extensions.offices.session import RoleCommand
+
 from .fields import table_of
-from .settings import OfficeTable, Provider, RoleTable, Section, Settings
+from .settings import (
+    OfficeTable,
+    ProviderSettings,
+    RoleTable,
+    Section,
+    Settings,
+)
 
 Found = tuple[tuple[str, ...], str]
 
@@ -95,7 +102,7 @@ def table_problems(values: Mapping[str, Any], data: Path) -> Iterator[Found]:
             yield from _problems(("roles", name), lambda r=role: RoleCommand.of(r.options(), data))
     llm = values.get("llm")
     for name, table in _tables(llm if isinstance(llm, Mapping) else {}, "providers"):
-        if _valid(Provider, table) is not None and (name == "ollama" or not name.isidentifier()):
+        if _valid(ProviderSettings, table) is not None and (name == "ollama" or not name.isidentifier()):
             yield ("llm", "providers", name), "cannot be the name of a provider: use letters and digits"
 
 

@@ -13,7 +13,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from ..errors import Invalid, Problem
+from nextslot.errors import Invalid, Problem
+
 from . import checks, fields
 from .settings import Settings
 

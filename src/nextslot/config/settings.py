@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
-from ..disk import DiskLimits
-from ..policy import requests
-from ..policy.webhooks import secret_problem
+from nextslot.domain import request_checks
+from nextslot.domain.webhook_delivery import secret_problem
+from nextslot.system.disk_space import DiskLimits
 
 LIMIT = Field(ge=0, le=1_000_000)
-SECONDS = Field(gt=0, le=requests.MAX_SECONDS)
+SECONDS = Field(gt=0, le=request_checks.MAX_SECONDS)
 DAYS = Field(gt=0, le=36_600)
 
 Limit = Annotated[int, LIMIT]
@@ -61,7 +61,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class Server(Section):
+class ServerSettings(Section):
     host: str = Field(
         default="127.0.0.1", min_length=1, description="The address to listen on; any but loopback needs a key."
     )
@@ -85,12 +85,12 @@ class Server(Section):
         default=64 * 1024 * 1024, ge=1024, description="The largest request body; a larger one is refused with 413."
     )
     shutdown_grace_seconds: float | None = Field(
-        default=None, ge=0, le=requests.MAX_SECONDS,
+        default=None, ge=0, le=request_checks.MAX_SECONDS,
         description="How long what runs may take after SIGTERM before it is interrupted; none: as long as it takes.",
     )  # fmt: skip
 
 
-class Store(Section):
+class StoreSettings(Section):
     url: Annotated[str, AfterValidator(_store_address)] = Field(
         default="sqlite:///nextslot.db", description="The database: a SQLite file, or a PostgreSQL address."
     )
@@ -119,7 +119,7 @@ class LimitsTable(Section):
         description="How long a limit may hold a job back while others pass it, before its units are kept free.",
     )
     max_params_bytes: int = Field(
-        default=requests.MAX_PARAMS_BYTES,
+        default=request_checks.MAX_PARAMS_BYTES,
         ge=2,
         le=64 * 1024 * 1024,
         description="The largest parameters of a job, as JSON.",
@@ -129,7 +129,7 @@ class LimitsTable(Section):
     )
 
 
-class Node(Section):
+class NodeSettings(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")] | None = Field(
         default=None,
         description="This node's name, in `worker_id`; none: `local` on SQLite, the machine's name on PostgreSQL.",
@@ -159,7 +159,7 @@ class OfficeTable(Section):
         default=None, description="How many of its jobs run at once; 0: no limit."
     )
     role_limits: dict[str, Limit] | None = Field(default=None, description="How many jobs of a role run at once.")
-    timeout_seconds: Annotated[float, Field(ge=0, le=requests.MAX_SECONDS)] | None = Field(
+    timeout_seconds: Annotated[float, Field(ge=0, le=request_checks.MAX_SECONDS)] | None = Field(
         default=None, description="The timeout of jobs that have no other; 0: none."
     )
     retry_policy: dict[str, Any] | None = Field(default=None, description="Parts of its retry policy.")
@@ -209,14 +209,14 @@ class RoleTable(Section):
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
-class Provider(Section):
+class ProviderSettings(Section):
     base_url: WebAddress = Field(description="The address of an OpenAI-compatible server.")
     token_env: str | None = Field(
         default=None, min_length=1, description="The environment variable that has its token."
     )
 
 
-class Llm(Section):
+class LlmSettings(Section):
     enabled: bool = Field(default=True, description="Whether the job types `story` and `research` are there.")
     ollama_base_url: WebAddress | None = Field(
         default=None, description="Where Ollama answers; none: `OLLAMA_BASE_URL`, else http://127.0.0.1:11434."
@@ -224,10 +224,12 @@ class Llm(Section):
     default_model: str | None = Field(
         default=None, min_length=1, description="The model of jobs that name none; none: the embedded model's name."
     )
-    providers: dict[str, Provider] = Field(default={}, description="Other servers, by name; a model is `NAME:MODEL`.")
+    providers: dict[str, ProviderSettings] = Field(
+        default={}, description="Other servers, by name; a model is `NAME:MODEL`."
+    )
 
 
-class Webhooks(Section):
+class WebhookTable(Section):
     secret: WebhookSecret | None = Field(
         default=None, description="Signs the webhooks of jobs; none: one is generated and kept in the database."
     )
@@ -239,7 +241,7 @@ class Webhooks(Section):
     concurrency: int = Field(default=64, ge=1, le=1000, description="How many deliveries are under way at once.")
 
 
-class Retention(Section):
+class RetentionSettings(Section):
     jobs_days: Days | None = Field(
         default=None, description="How long ended jobs and their runs are kept; none: for ever."
     )
@@ -251,32 +253,32 @@ class Retention(Section):
     audit_days: Days | None = Field(default=None, description="How long the audit log is kept; none: for ever.")
 
 
-class Logs(Section):
+class LogSettings(Section):
     format: Literal["auto", "json", "text"] = Field(
         default="auto", description="`auto` is text on a terminal, else JSON."
     )
     level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="What is worth a line.")
 
 
-class Telemetry(Section):
+class TelemetrySettings(Section):
     otel_endpoint: WebAddress | None = Field(
         default=None, description="Where traces are sent (OTLP over HTTP); needs the extra `otel`."
     )
 
 
 class Settings(Section):
-    server: Server = Server()
-    store: Store = Store()
+    server: ServerSettings = ServerSettings()
+    store: StoreSettings = StoreSettings()
     limits: LimitsTable = LimitsTable()
-    node: Node = Node()
-    # Their tables have their own checks and messages, in handlers/command_config.py.
+    node: NodeSettings = NodeSettings()
+    # Their tables have their own checks and messages, in executors/command_config.py.
     job_types: dict[str, dict[str, Any]] = Field(
         default={}, description="A command, or a Python function as `handler`; see [commands](commands.md#settings)."
     )
     offices: dict[str, OfficeTable] = {}
     roles: dict[str, RoleTable] = {}
-    llm: Llm = Llm()
-    webhooks: Webhooks = Webhooks()
-    retention: Retention = Retention()
-    logs: Logs = Logs()
-    telemetry: Telemetry = Telemetry()
+    llm: LlmSettings = LlmSettings()
+    webhooks: WebhookTable = WebhookTable()
+    retention: RetentionSettings = RetentionSettings()
+    logs: LogSettings = LogSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()

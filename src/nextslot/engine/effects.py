@@ -3,7 +3,7 @@
 A work changes nothing outside its transaction: it names what its commit causes with `tx.cause`. The store hands the
 effects of each commit to `Interpreter`, first on the committing thread, before the next transaction begins (updates of
 what the engine keeps in memory), then on the event loop, in the order of the commits (actions). A work that is rolled
-back leaves no effect anywhere. `scheduler/machinery.py` says which component carries out which effect.
+back leaves no effect anywhere. `scheduler/runtime.py` says which component carries out which effect.
 """
 
 import logging
@@ -11,13 +11,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..clock import Instant
-from ..meters import Tally
-from ..model import DeliveryStatus, Direct, FailureKind, Json, Lane
-from ..store.store import Effect
+from nextslot.domain import (
+    DeliveryStatus,
+    Direct,
+    FailureKind,
+    Json,
+    Lane,
+)
+from nextslot.store.contract import Effect
+from nextslot.system.clock import Instant
+from nextslot.telemetry.meters import Tally
 
 if TYPE_CHECKING:
-    from .webhooks import Listeners, WebhookSettings
+    from nextslot.engine.webhooks.webhook_outbox import Listeners, WebhookSettings
 
 log = logging.getLogger(__name__)
 

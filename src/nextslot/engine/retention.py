@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
-from ..clock import Clock, Instant
-from ..errors import Unavailable
-from ..handlers.files import RunFiles
-from ..handlers.threads import Threads
-from ..store import lanes, retention
-from ..store.lanes import Tally
-from ..store.retention import OldJob, Root
-from ..store.store import Store, Tx, Work
+from nextslot.errors import Unavailable
+from nextslot.executors.run_files import RunFiles
+from nextslot.executors.threads import Threads
+from nextslot.store.contract import Store, Tx, Work
+from nextslot.store.tables import lanes, old_history
+from nextslot.store.tables.lanes import LaneTally
+from nextslot.store.tables.old_history import OldJob, Root
+from nextslot.system.clock import Clock, Instant
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Purged:
 
 
 @dataclass(frozen=True, slots=True)
-class _Page:
+class _RetentionPage:
     """Chains and groups of one page that may go, and where the next page begins."""
 
     units: list[tuple[Root, list[OldJob]]]
@@ -126,16 +126,20 @@ class Retention:
             before = self._before(max(self.keep.jobs_days, SHORTEST / DAY))
             purged = purged.plus(
                 direct=await self._purge_rows(store, lambda tx: self._drop_direct(tx, before)),
-                occurrences=await self._purge_rows(store, _dropping(retention.skipped, retention.drop_skipped, before)),
+                occurrences=await self._purge_rows(
+                    store, _dropping(old_history.skipped, old_history.drop_skipped, before)
+                ),
             )
         if self.keep.deliveries_days is not None:
             before = self._before(self.keep.deliveries_days)
-            count = await self._purge_rows(store, _dropping(retention.deliveries, retention.drop_deliveries, before))
+            count = await self._purge_rows(
+                store, _dropping(old_history.deliveries, old_history.drop_deliveries, before)
+            )
             purged = purged.plus(deliveries=count)
         if self.keep.audit_days is not None:
             before = self._before(self.keep.audit_days)
             purged = purged.plus(
-                audit=await self._purge_rows(store, _dropping(retention.audit, retention.drop_audit, before))
+                audit=await self._purge_rows(store, _dropping(old_history.audit, old_history.drop_audit, before))
             )
         if self.keep.events_days is not None:
             before = self._before(self.keep.events_days)
@@ -156,15 +160,15 @@ class Retention:
                     groups=sum(root.group_id is not None for root, _ in page.units),
                 )
             counted = counted.plus(
-                direct=len(retention.direct(tx, before, many)), occurrences=len(retention.skipped(tx, before, many))
+                direct=len(old_history.direct(tx, before, many)), occurrences=len(old_history.skipped(tx, before, many))
             )
         if self.keep.deliveries_days is not None:
-            old = retention.deliveries(tx, self._before(self.keep.deliveries_days), many)
+            old = old_history.deliveries(tx, self._before(self.keep.deliveries_days), many)
             counted = counted.plus(deliveries=len(old))
         if self.keep.audit_days is not None:
-            counted = counted.plus(audit=len(retention.audit(tx, self._before(self.keep.audit_days), many)))
+            counted = counted.plus(audit=len(old_history.audit(tx, self._before(self.keep.audit_days), many)))
         if self.keep.events_days is not None:
-            first, kept = retention.old_events(tx, self._before(self.keep.events_days))
+            first, kept = old_history.old_events(tx, self._before(self.keep.events_days))
             counted = counted.plus(events=kept - first)
         return counted
 
@@ -189,24 +193,24 @@ class Retention:
             )
         return purged
 
-    def _drop_page(self, tx: Tx, before: Instant, after: tuple[int, str]) -> tuple[_Page, list[str]]:
+    def _drop_page(self, tx: Tx, before: Instant, after: tuple[int, str]) -> tuple[_RetentionPage, list[str]]:
         page = _old_page(tx, before, after)
         runs: list[str] = []
         if page.units:
-            with retention.maintenance(tx):
+            with old_history.maintenance(tx):
                 for root, old in page.units:
                     ids = [job.job_id for job in old]
-                    runs += retention.run_ids(tx, ids)
-                    retention.drop_jobs(tx, ids, root.group_id)
+                    runs += old_history.run_ids(tx, ids)
+                    old_history.drop_jobs(tx, ids, root.group_id)
             for lane_id, tally in _tallies(job for _, old in page.units for job in old).items():
                 lanes.tally(tx, lane_id, tally)
         return page, runs
 
     def _drop_direct(self, tx: Tx, before: Instant) -> int:
-        old = retention.direct(tx, before, ROWS)
+        old = old_history.direct(tx, before, ROWS)
         if old:
-            with retention.maintenance(tx):
-                retention.drop_direct(tx, old)
+            with old_history.maintenance(tx):
+                old_history.drop_direct(tx, old)
         return len(old)
 
     # Small rows.
@@ -230,7 +234,7 @@ class Retention:
         oldest_kept = None if keep is None else self._before(keep)
         for at in range(0, len(found), ROWS):
             part = found[at : at + ROWS]
-            known = await store.read(lambda tx, p=part: retention.known_runs(tx, [run_id for run_id, _ in p]))  # type: ignore[misc]
+            known = await store.read(lambda tx, p=part: old_history.known_runs(tx, [run_id for run_id, _ in p]))  # type: ignore[misc]
             gone = [run_id for run_id, changed in part if _may_go(known.get(run_id), changed, oldest_kept)]
             await self._remove(gone)
             removed += len(gone)
@@ -246,20 +250,20 @@ def _may_go(has_ended: bool | None, changed: Instant, kept_from: Instant | None)
     return has_ended is None or (has_ended and kept_from is not None and changed < kept_from)
 
 
-def _old_page(tx: Tx, before: Instant, after: tuple[int, str]) -> _Page:
-    roots = retention.roots(tx, before, after, UNITS)
-    units = [(root, retention.jobs_of(tx, root)) for root in roots]
+def _old_page(tx: Tx, before: Instant, after: tuple[int, str]) -> _RetentionPage:
+    roots = old_history.roots(tx, before, after, UNITS)
+    units = [(root, old_history.jobs_of(tx, root)) for root in roots]
     following = (roots[-1].created_at, roots[-1].job_id) if len(roots) == UNITS else None
-    return _Page([(root, jobs) for root, jobs in units if _is_over(tx, jobs, before)], following)
+    return _RetentionPage([(root, jobs) for root, jobs in units if _is_over(tx, jobs, before)], following)
 
 
 def _is_over(tx: Tx, jobs: list[OldJob], before: Instant) -> bool:
     if any(job.finished_at is None or job.finished_at >= before or job.decision == "undecided" for job in jobs):
         return False
-    return not retention.is_referred(tx, [job.job_id for job in jobs])
+    return not old_history.is_referred(tx, [job.job_id for job in jobs])
 
 
-def _tallies(jobs: Iterable[OldJob]) -> dict[int, Tally]:
+def _tallies(jobs: Iterable[OldJob]) -> dict[int, LaneTally]:
     """What these jobs have added to the sums that statistics are made of, with the sign turned."""
     jobs = list(jobs)
     retried = {job.retry_of for job in jobs}
@@ -270,7 +274,7 @@ def _tallies(jobs: Iterable[OldJob]) -> dict[int, Tally]:
     counts: dict[int, Counter[str]] = {}
     for job in jobs:
         counts.setdefault(job.lane_id, Counter()).update(_parts(job, job.job_id in retried, began))
-    return {lane_id: Tally(**{name: -count for name, count in parts.items()}) for lane_id, parts in counts.items()}
+    return {lane_id: LaneTally(**{name: -count for name, count in parts.items()}) for lane_id, parts in counts.items()}
 
 
 def _parts(job: OldJob, is_retried: bool, began: dict[str, int]) -> dict[str, int]:
@@ -294,7 +298,7 @@ def _dropping(
     def work(tx: Tx) -> int:
         old = find(tx, before, ROWS)
         if old:
-            with retention.maintenance(tx):
+            with old_history.maintenance(tx):
                 drop(tx, old)
         return len(old)
 
@@ -303,9 +307,9 @@ def _dropping(
 
 def _drop_events(tx: Tx, before: Instant) -> int:
     """The oldest, without a gap: numbers go on from where they are."""
-    first, kept = retention.old_events(tx, before)
+    first, kept = old_history.old_events(tx, before)
     until = min(kept, first + ROWS)
     if until > first:
-        with retention.maintenance(tx):
-            retention.drop_events(tx, until)
+        with old_history.maintenance(tx):
+            old_history.drop_events(tx, until)
     return until - first

@@ -6,18 +6,18 @@ cannot. Otherwise the question itself writes one row, so an idle scheduler that 
 
 import asyncio
 
-from ..disk import DiskSpace
-from ..errors import NextslotError
-from ..faces.access import Access
-from ..store import nodes
-from ..store.store import Store
+from nextslot.errors import NextslotError
+from nextslot.services.unit_of_work import UnitOfWork
+from nextslot.store.contract import Store
+from nextslot.store.tables import nodes
+from nextslot.system.disk_space import DiskSpace
 
 # How long the row may take before it counts as not stored.
 PROBE_SECONDS = 5
 
 
 class Readiness:
-    def __init__(self, access: Access, disk: DiskSpace, node_id: str) -> None:
+    def __init__(self, access: UnitOfWork, disk: DiskSpace, node_id: str) -> None:
         self._access = access
         self._disk = disk
         self._node_id = node_id

@@ -8,56 +8,77 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from .. import arguments
-from ..chance import Chance, SystemChance
-from ..clock import Clock, SharedClock, SystemClock
-from ..disk import DiskLimits, DiskSpace
-from ..engine.deliveries import Sender
-from ..engine.direct import Update
-from ..engine.dispatcher import STARVATION_AFTER_SECONDS
-from ..engine.endings import Cancelled
-from ..engine.feed import EventPage
-from ..engine.intake import Accepted
-from ..engine.keys import KeyRing
-from ..engine.outages import Probe
-from ..engine.recovery import Recovered
-from ..engine.retry import Retried
-from ..engine.webhooks import WebhookSettings
-from ..engine.why import Explainer
-from ..engine.workers import Workers
-from ..errors import Draining
-from ..faces.access import Access
-from ..faces.bulk import Bulk
-from ..faces.files import Files
-from ..faces.forecast import Forecasts
-from ..faces.keys import Keys
-from ..faces.legacy import Legacy
-from ..faces.lists import Lists
-from ..faces.nodes import Nodes
-from ..faces.offices import Offices
-from ..faces.retention import Purges
-from ..faces.schedules import Schedules
-from ..faces.templates import Templates
-from ..faces.tuning import Tuning
-from ..faces.webhooks import Webhooks
-from ..handlers.threads import DaemonThreads, Threads
-from ..meters import Meters, Unmeasured
-from ..model import Direct, Event, Group, GroupMode, Job, Json, NewJob, OnFailure, Run
-from ..policy.limits import ConcurrencyPolicy, Limits
-from ..store import direct, groups, jobs, runs
-from ..store.jobs import Place
-from ..store.membership import LeaseTimes
-from ..store.open import data_directory, directories, is_shared, open_store
-from ..tracing import Tracer, Untraced
-from .changes import JobChanges, checked
-from .language_models import use_language_models
-from .life import Life
-from .machinery import Given, Machinery, default_node
+from nextslot.domain import (
+    Direct,
+    Event,
+    Group,
+    GroupMode,
+    Job,
+    Json,
+    NewJob,
+    OnFailure,
+    Run,
+)
+from nextslot.domain.limits import ConcurrencyPolicy, Limits
+from nextslot.engine.cluster.recovery import Recovered
+from nextslot.engine.direct.direct_requests import Update
+from nextslot.engine.dispatch.dispatcher import STARVATION_AFTER_SECONDS
+from nextslot.engine.dispatch.resource_outages import Probe
+from nextslot.engine.dispatch.slots import Workers
+from nextslot.engine.events.event_feed import EventPage
+from nextslot.engine.finish.job_finisher import Cancelled
+from nextslot.engine.finish.retries import Retried
+from nextslot.engine.forecast.why import Explainer
+from nextslot.engine.settings.key_ring import KeyRing
+from nextslot.engine.submit.intake import Accepted
+from nextslot.engine.webhooks.delivery_worker import Sender
+from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
+from nextslot.errors import Draining
+from nextslot.executors.threads import DaemonThreads, Threads
+from nextslot.extensions.legacy.legacy_service import LegacyService
+from nextslot.extensions.offices.office_service import OfficeService
+from nextslot.extensions.stories.registration import use_language_models
+from nextslot.services import arguments
+from nextslot.services.bulk import BulkService
+from nextslot.services.forecast import ForecastService
+from nextslot.services.keys import KeyService
+from nextslot.services.lists import ListService
+from nextslot.services.nodes import NodeService
+from nextslot.services.retention import RetentionService
+from nextslot.services.run_files import RunFileService
+from nextslot.services.schedules import ScheduleService
+from nextslot.services.settings_reload import SettingsReload
+from nextslot.services.templates import TemplateService
+from nextslot.services.unit_of_work import UnitOfWork
+from nextslot.services.webhooks import WebhookSubscriptions
+from nextslot.store.membership import LeaseTimes
+from nextslot.store.open_store import (
+    data_directory,
+    directories,
+    is_shared,
+    open_store,
+)
+from nextslot.store.tables import (
+    direct,
+    groups,
+    jobs,
+    runs,
+)
+from nextslot.store.tables.jobs import Place
+from nextslot.system.clock import Clock, SharedClock, SystemClock
+from nextslot.system.disk_space import DiskLimits, DiskSpace
+from nextslot.system.randomness import Chance, SystemChance
+from nextslot.telemetry.meters import Meters, Unmeasured
+from nextslot.telemetry.tracing import Tracer, Untraced
+
+from .job_changes import JobChanges, checked
 from .readiness import Readiness
-from .waiting import Ended, Waiters
+from .runtime import Dependencies, Runtime, default_node
+from .startup_and_shutdown import Lifespan
+from .waiters import Ended, Waiters
 
 if TYPE_CHECKING:
-    from ..handlers.llm import LanguageModels
+    from nextslot.extensions.stories.language_models import LanguageModels
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,7 +117,7 @@ class Scheduler:
         self.meters: Meters = meters or Unmeasured()
         self.tracer: Tracer = tracer or Untraced()
         self._clock = clock or (SharedClock() if is_shared(url) else SystemClock())
-        given = Given(
+        given = Dependencies(
             clock=self._clock,
             chance=chance or SystemChance(),
             threads=threads or DaemonThreads(),
@@ -104,7 +125,7 @@ class Scheduler:
             meters=self.meters,
             tracer=self.tracer,
         )
-        machinery = self._machinery = Machinery(
+        runtime = self._runtime = Runtime(
             given,
             Workers(self.node, node_running, node_resources),
             limits or Limits(),
@@ -113,26 +134,26 @@ class Scheduler:
             place := Path(data) if data is not None else data_directory(url),
         )
         self.disk = DiskSpace(disk or DiskLimits(), directories(url, place), self._clock.now)
-        audit = machinery.audit
-        access = Access(self._clock, audit, self.tracer, self.disk.refuse_if_low)
+        audit = runtime.audit
+        access = UnitOfWork(self._clock, audit, self.tracer, self.disk.refuse_if_low)
         # The faces: verbs by subject.
-        self.job_types = machinery.job_types
-        self.files = Files(machinery.files, self.node)
-        self.retention = Purges(access, machinery.retention)
-        self.templates = Templates(access, machinery.template_settings)
-        self.schedules = Schedules(access, machinery.schedule_settings, machinery.trigger)
-        self.keys = Keys(access, KeyRing(given.chance), audit)
-        self.lists = Lists(access)
-        self.webhooks = Webhooks(access, machinery.webhooks, audit)
-        self.bulk = Bulk(access, machinery.bulk_actions)
-        self.legacy = Legacy(access, machinery.job_types, machinery.intake, machinery.endings)
-        self.offices = Offices(
-            access, given.chance, machinery.offices, machinery.office_jobs, machinery.queue, self.bulk, audit
+        self.job_types = runtime.job_types
+        self.files = RunFileService(runtime.files, self.node)
+        self.retention = RetentionService(access, runtime.retention)
+        self.templates = TemplateService(access, runtime.template_settings)
+        self.schedules = ScheduleService(access, runtime.schedule_settings, runtime.trigger)
+        self.keys = KeyService(access, KeyRing(given.chance), audit)
+        self.lists = ListService(access)
+        self.webhooks = WebhookSubscriptions(access, runtime.webhooks, audit)
+        self.bulk = BulkService(access, runtime.bulk_actions)
+        self.legacy = LegacyService(access, runtime.job_types, runtime.intake, runtime.finisher)
+        self.offices = OfficeService(
+            access, given.chance, runtime.offices, runtime.office_jobs, runtime.queue, self.bulk, audit
         )
-        self.tuning = Tuning(access, audit, machinery.tunable())
+        self.tuning = SettingsReload(access, audit, runtime.reloadable())
         # Its life, alone or among other nodes.
-        self._waiters = Waiters(access, machinery.events)
-        cluster = machinery.new_cluster(lease or LeaseTimes(), self.keys.forget, self._waiters.look)
+        self._waiters = Waiters(access, runtime.events)
+        cluster = runtime.new_cluster(lease or LeaseTimes(), self.keys.forget, self._waiters.look)
         opening = partial(
             open_store,
             url,
@@ -140,33 +161,33 @@ class Scheduler:
             threaded=is_threaded,
             synchronous=synchronous,
             meters=self.meters,
-            vitals=machinery.watchdog,
+            vitals=runtime.watchdog,
             now=self._clock.now,
         )
-        self.watchdog = machinery.watchdog
-        self._life = Life(opening, machinery, access, cluster, self._waiters)
+        self.watchdog = runtime.watchdog
+        self._life = Lifespan(opening, runtime, access, cluster, self._waiters)
         self._readiness = Readiness(access, self.disk, self.node)
-        self.nodes = Nodes(access, cluster, audit)
-        self.forecast = Forecasts(
+        self.nodes = NodeService(access, cluster, audit)
+        self.forecast = ForecastService(
             access,
-            Explainer(machinery.kit, machinery.dispatcher, cluster.registry),
+            Explainer(runtime.engine, runtime.dispatcher, cluster.registry),
             cluster.registry,
-            machinery.rules,
-            machinery.durations,
-            machinery.executor.progress,
+            runtime.rules,
+            runtime.durations,
+            runtime.executor.progress,
             given.threads,
         )
         # What its own verbs work with.
         self._access = access
-        self._intake = machinery.intake
-        self._queue = machinery.queue
-        self._changes = JobChanges(machinery.queue, machinery.intake)
-        self._retries = machinery.retries
-        self._endings = machinery.endings
-        self._direct = machinery.direct
-        self._dispatcher = machinery.dispatcher
-        self._executor = machinery.executor
-        self._events = machinery.events
+        self._intake = runtime.intake
+        self._queue = runtime.queue
+        self._changes = JobChanges(runtime.queue, runtime.intake)
+        self._retries = runtime.retries
+        self._finisher = runtime.finisher
+        self._direct = runtime.direct
+        self._dispatcher = runtime.dispatcher
+        self._executor = runtime.executor
+        self._events = runtime.events
 
     # Job types.
 
@@ -181,7 +202,7 @@ class Scheduler:
 
     def use_language_models(self, models: "LanguageModels | None" = None) -> None:
         """Adds `story` and `research`, and asks Ollama itself when it was held because it did not answer."""
-        use_language_models(models, self.job_types, self._machinery.outages, self._access)
+        use_language_models(models, self.job_types, self._runtime.outages, self._access)
 
     # Life.
 
@@ -316,14 +337,14 @@ class Scheduler:
 
     async def cancel(self, job_id: str, reason: str | None = None, interrupt: bool | None = None) -> Cancelled:
         return await self._access.write(
-            lambda tx: self._endings.cancel(tx, job_id, reason, interrupt, self._clock.now())
+            lambda tx: self._finisher.cancel(tx, job_id, reason, interrupt, self._clock.now())
         )
 
     async def cancel_group(
         self, group_id: str, reason: str | None = None, interrupt: bool | None = None
     ) -> list[Cancelled]:
         return await self._access.write(
-            lambda tx: self._endings.cancel_group(tx, group_id, reason, interrupt, self._clock.now())
+            lambda tx: self._finisher.cancel_group(tx, group_id, reason, interrupt, self._clock.now())
         )
 
     async def move(
@@ -403,7 +424,7 @@ class Scheduler:
 
     def probe(self, resource: str, probe: Probe) -> None:
         """How to ask whether a resource that was held because it did not answer does so again."""
-        self._machinery.outages.set_probe(resource, probe)
+        self._runtime.outages.set_probe(resource, probe)
 
     # Reads.
 

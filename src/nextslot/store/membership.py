@@ -41,7 +41,7 @@ class Member(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Membership:
     """A node's place: who it is, in which life, and who hears of it."""
 
     node_id: str

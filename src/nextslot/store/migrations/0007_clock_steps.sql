@@ -1,4 +1,4 @@
--- Due times that count from a moment move when the wall clock steps (engine/clock_steps.py).
+-- Due times that count from a moment move when the wall clock steps (engine/cluster/clock_steps.py).
 
 -- By how many microseconds the node's time is ahead of its monotonic clock: by this its due times are counted.
 alter table nodes add column clock_offset {int};

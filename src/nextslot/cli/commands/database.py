@@ -1,0 +1,209 @@
+"""Commands on a database, by its directory or its address: backups, checks, settings; most of them need no server."""
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nextslot.cli import output
+from nextslot.cli.progress import Rows
+from nextslot.cli.session import (
+    Session,
+    command,
+    group,
+    local,
+)
+
+from .service import (
+    Data,
+    Database,
+    File,
+    configuration,
+)
+
+if TYPE_CHECKING:
+    from nextslot.offline_commands import Moved
+
+Force = Annotated[bool, typer.Option("--force", help="Over what is there.")]
+HERE = Path()
+
+
+def register(app: typer.Typer) -> None:
+    for function in (backup, restore, export, doctor, migrate, purge):
+        local(app)(function)
+    local(app, "import")(import_)
+    config = group("config", "The configuration: checked, and read again.")
+    local(config, "check")(config_check)
+    command(config, "reload")(config_reload)
+    app.add_typer(config)
+
+
+def backup(
+    is_json: bool,
+    file: Annotated[Path, typer.Argument(help="Where to.", show_default=False)],
+    data: Data = HERE,
+    config: File = None,
+    database: Database = None,
+    force: Force = False,
+) -> None:
+    """Copy the database, also while a server runs.
+
+    Of PostgreSQL it is an export, compressed if FILE ends with .gz.
+    """
+    from nextslot import offline_commands
+
+    with Rows() as rows:
+        made = offline_commands.backup(configuration(data, config, store__url=database), file, force, rows.note)
+    _show(is_json, {"backup": str(made)}, f"{made}")
+
+
+def restore(
+    is_json: bool,
+    file: Annotated[Path, typer.Argument(help="The backup.", show_default=False)],
+    data: Data = HERE,
+    config: File = None,
+    database: Database = None,
+    force: Force = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Only look whether it is sound.")] = False,
+) -> None:
+    """Put a backup in place; what was there is kept.
+
+    On PostgreSQL it needs an empty database.
+    """
+    from nextslot import offline_commands
+
+    if not verify:
+        data.mkdir(parents=True, exist_ok=True)
+    with Rows() as rows:
+        kept = offline_commands.restore(
+            configuration(data, config, store__url=database), file, force, verify, rows.note
+        )
+    what = "the backup is sound" if verify else "restored" + (f"; what was there is {kept}" if kept else "")
+    _show(is_json, {"restored": not verify, "kept": str(kept) if kept else None}, what)
+
+
+def export(
+    is_json: bool,
+    file: Annotated[Path, typer.Argument(help="Where to; compressed if it ends with .gz.", show_default=False)],
+    data: Data = HERE,
+    config: File = None,
+    database: Database = None,
+    force: Force = False,
+) -> None:
+    """Write everything that is stored into one file, to be imported into another database; no server may run."""
+    from nextslot import offline_commands
+
+    with Rows() as rows:
+        moved = offline_commands.export_to(configuration(data, config, store__url=database), file, force, rows.note)
+    _show_move(is_json, "exported", moved, rows)
+
+
+def import_(
+    is_json: bool,
+    file: Annotated[Path, typer.Argument(help="What was exported.", show_default=False)],
+    data: Data = HERE,
+    config: File = None,
+    database: Database = None,
+) -> None:
+    """Fill an empty database with what was exported, from SQLite or PostgreSQL: whole and verified, or not at all.
+
+    One that was broken off goes on where it was: run it again.
+    """
+    from nextslot import offline_commands
+
+    data.mkdir(parents=True, exist_ok=True)
+    try:
+        with Rows() as rows:
+            moved = offline_commands.import_from(configuration(data, config, store__url=database), file, rows.note)
+    except KeyboardInterrupt:
+        output.remark("broken off: the same command goes on")
+        raise
+    went_on = f", went on after {moved.resumed_rows:,} rows" if moved.resumed_rows else ""
+    _show_move(is_json, "imported", moved, rows, went_on, resumed_rows=moved.resumed_rows)
+
+
+def _show_move(is_json: bool, done: str, moved: "Moved", rows: Rows, how: str = "", **more: int) -> None:
+    found = {"rows": moved.rows, "seconds": round(rows.seconds, 1), "tables": moved.tables, "findings": moved.findings}
+    found |= more
+    lines = [f"{done}: {moved.rows} rows, {moved.tables['jobs']} jobs, {moved.tables['events']} events{how}"]
+    lines += [f"as it was before, not in order: {problem}" for problem in moved.findings]
+    _show(is_json, {done: True, **found}, "\n".join(lines))
+
+
+def doctor(
+    is_json: bool,
+    data: Data = HERE,
+    config: File = None,
+    database: Database = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Set counters right, retry jobs whose outcome was lost; no server may run.")
+    ] = False,
+) -> None:
+    """Check whether what is stored is in order; exit code 1 if not."""
+    from nextslot import offline_commands
+
+    found = offline_commands.doctor(configuration(data, config, store__url=database), repair)
+    findings = [{"check": one.check, "problem": one.problem} for one in found.findings]
+    lines = [f"{one['check']}: {one['problem']}" for one in findings] or ["everything is in order"]
+    if found.repaired:
+        lines.insert(0, f"{found.repaired} counters set right")
+    if found.retried:
+        lines.insert(0, f"{found.retried} jobs retried whose outcome had been lost: the next start runs them")
+    repairs = {"repaired": found.repaired, "retried": found.retried}
+    _show(is_json, {"findings": findings, **repairs}, "\n".join(lines))
+    if findings:
+        raise typer.Exit(1)
+
+
+def migrate(
+    is_json: bool,
+    data: Data = HERE,
+    config: File = None,
+    database: Database = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which.")] = False,
+) -> None:
+    """Bring the database up to this release; a start does the same."""
+    from nextslot import offline_commands
+
+    wanted = configuration(data, config, store__url=database)
+    names = offline_commands.pending(wanted) if dry_run else offline_commands.migrate(wanted)
+    _show(is_json, {"migrations": names, "applied": not dry_run}, "\n".join(names) or "nothing to do")
+
+
+def purge(
+    is_json: bool,
+    data: Data = HERE,
+    config: File = None,
+    database: Database = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much.")] = False,
+) -> None:
+    """Take away history that is older than [retention] says; a running server does so once a day."""
+    from nextslot import offline_commands
+
+    done = asdict(asyncio.run(offline_commands.purge(configuration(data, config, store__url=database), dry_run)))
+    text = ", ".join(f"{count} {kind}" for kind, count in done.items() if count) or "nothing"
+    _show(is_json, {"purged": not dry_run, **done}, f"{'would go' if dry_run else 'gone'}: {text}")
+
+
+def config_check(is_json: bool, data: Data = HERE, config: File = None) -> None:
+    """Show the settings in force, and where each came from; a wrong one is named with its place."""
+    found = configuration(data, config).effective()
+    if is_json:
+        output.print_json({one.name: {"value": one.value, "origin": one.origin} for one in found})
+    else:
+        output.table(("SETTING", "VALUE", "FROM"), [[one.name, one.value, one.origin] for one in found], "")
+
+
+def config_reload(session: Session) -> None:
+    """Let the running server read its configuration again; a bad one changes nothing."""
+    done = session.client.reload()
+    session.show(done, lambda: output.facts(dict(done)))
+
+
+def _show(is_json: bool, json: Any, text: str) -> None:
+    if is_json:
+        output.print_json(json)
+    else:
+        output.say(text)

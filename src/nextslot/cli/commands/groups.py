@@ -1,0 +1,105 @@
+"""Commands about groups: jobs that belong together."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nextslot.cli import ids, output
+from nextslot.cli.session import Session, command, group
+
+from . import jobs
+
+if TYPE_CHECKING:
+    from nextslot.client import Group
+
+Which = Annotated[str, typer.Argument(metavar="GROUP", help="Its name, or its id.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    groups = group("group", "Groups: jobs one after the other, or side by side.")
+    for function in (add, ls, show, cancel):
+        command(groups)(function)
+    app.add_typer(groups)
+
+
+def find(session: Session, text: str) -> str:
+    return ids.named(session.client.groups(), text, "group", lambda one: one.group_id, lambda one: one.name).group_id
+
+
+def add(
+    session: Session,
+    file: Annotated[
+        str, typer.Argument(help="A JSON list of jobs as in POST /api/jobs/batch; - is stdin.", show_default=False)
+    ],
+    name: Annotated[str | None, typer.Option(help="What people call it.")] = None,
+    parallel: Annotated[bool, typer.Option("--parallel/--sequential", help="Side by side, or one by one.")] = False,
+    on_failure: Annotated[str, typer.Option(help="stop, continue or skip.")] = "stop",
+) -> None:
+    """Submit jobs as a group."""
+    mode = "parallel" if parallel else "sequential"
+    made = session.client.submit_group(_jobs(file), mode, on_failure, name)
+    session.show(made.json, lambda: output.say(made.group_id))
+
+
+def _jobs(file: str) -> Any:
+    try:
+        found = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{file}: {error}") from error
+    if not isinstance(found, list):
+        raise typer.BadParameter(f"{file}: must contain a JSON list of jobs")
+    return found
+
+
+def ls(
+    session: Session,
+    status: Annotated[str | None, typer.Option(help="QUEUED, RUNNING, COMPLETED, PARTIAL, CANCELLED.")] = None,
+    office: jobs.Office = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most so many.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="The next page: what the last one said.")] = None,
+) -> None:
+    """List groups, the newest first."""
+    page = session.client.groups_page(limit, cursor, status=status, office_id=office)
+    headings = ("ID", "NAME", "MODE", "STATUS", "ENDED", "SUCCEEDED", "CREATED")
+    session.show(page.json, lambda: output.table(headings, [_row(one) for one in page.items], "no groups"))
+
+
+def _row(one: "Group") -> list[Any]:
+    return [
+        output.short(one.group_id),
+        one.name or "",
+        one.mode,
+        output.coloured(one.status),
+        f"{one.ended} of {one.members}",
+        one.succeeded,
+        one.created_at,
+    ]
+
+
+def show(session: Session, group: Which) -> None:
+    """Show a group with its jobs."""
+    found = session.client.group(find(session, group))
+
+    def tables() -> None:
+        output.facts({name: value for name, value in found.json.items() if name != "jobs"})
+        output.say("")
+        output.table(jobs.HEADINGS, [jobs.row(job) for job in found.jobs], "")
+
+    session.show(found.json, tables)
+
+
+def cancel(
+    session: Session,
+    group: Which,
+    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+    interrupt: Annotated[
+        bool | None, typer.Option("--interrupt/--finish", help="Whether running work is told to stop.")
+    ] = None,
+) -> None:
+    """Cancel every member that has not ended."""
+    done = session.client.cancel_group(find(session, group), reason, interrupt)
+    told = f"{done.cancelled} cancelled, {len(done.stopping)} told to stop, {len(done.finishing)} left to finish"
+    session.show(done.json, lambda: output.say(told))

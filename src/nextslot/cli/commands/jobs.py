@@ -1,0 +1,380 @@
+"""Commands about jobs: submitted, listed, looked at, changed, cancelled, retried, moved."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nextslot.cli import (
+    filters,
+    ids,
+    output,
+    parameters,
+    watching,
+)
+from nextslot.cli.session import Session, command
+
+if TYPE_CHECKING:
+    from nextslot.client import Job, JobDetail
+    from nextslot.client.options import JobChanges, JobFilter, JobOptions
+
+# Counting stops here before a question is asked.
+MOST_COUNTED = 10_000
+
+Type = Annotated[str, typer.Argument(metavar="TYPE", help="The job type.", show_default=False)]
+Params = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Parameters: key=value, key:=json, key=@file, @file.json."),
+]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="The job, by its id or a part of it.", show_default=False)]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Jobs, by their ids or parts of them.")]
+Priority = Annotated[int | None, typer.Option(help="Higher goes first; default 0.")]
+Filter = Annotated[list[str] | None, typer.Option("--filter", metavar="NAME=VALUE", help="Jobs that a filter finds.")]
+Everything = Annotated[bool, typer.Option("--all", help="Every job.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Office = Annotated[str | None, typer.Option("--office", help="The office.")]
+
+
+def register(app: typer.Typer) -> None:
+    for function in (submit, run, ls, show, why, log, cancel, retry, rerun, move, change):
+        command(app)(function)
+
+
+def submit(
+    session: Session,
+    job_type: Type,
+    params: Params = None,
+    priority: Priority = None,
+    urgent: Annotated[bool, typer.Option("--urgent", help="Before everything else in its office.")] = False,
+    title: Annotated[str | None, typer.Option(help="What people call it.")] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="Not before this time (RFC 3339).")] = None,
+    after: Annotated[list[str] | None, typer.Option(metavar="ID", help="Not before this job has succeeded.")] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long it may run.")] = None,
+    office: Office = None,
+    role: Annotated[str | None, typer.Option(help="Who does it.")] = None,
+    unique_key: Annotated[str | None, typer.Option(help="While one with this key has not ended, no other.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, retries included.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait, and show its log as it is written.")] = False,
+) -> None:
+    """Put a job into the queue."""
+    client = session.client
+    options: JobOptions = {}
+    given = {
+        "priority": priority,
+        "urgent": urgent or None,
+        "title": title,
+        "scheduled_for": at,
+        "depends_on": [ids.job_id(client, one) for one in after or ()] or None,
+        "timeout_seconds": timeout,
+        "office_id": office,
+        "role": role,
+        "unique_key": unique_key,
+    }
+    options.update({name: value for name, value in given.items() if value is not None})  # type: ignore[typeddict-item]
+    job = client.submit(job_type, parsed_params(session, job_type, params), **options)
+    submitted(session, job, wait=wait, follow=follow)
+
+
+def submitted(session: Session, job: "Job", *, wait: bool, follow: bool) -> None:
+    """What was put into the queue; and, if asked to wait, what became of it."""
+    if wait or follow:
+        watching.wait(session, job.job_id, follow=follow)
+    else:
+        session.show(job.json, lambda: output.say(job.job_id))
+
+
+def parsed_params(session: Session, job_type: str, params: list[str] | None) -> dict[str, Any]:
+    """By the type's schema; an unknown type is left to the server, which knows what there is."""
+    if not params:
+        return {}
+    types = {one.job_type: one.params_schema for one in session.client.job_types()}
+    return parameters.parsed(params, types.get(job_type, {}))
+
+
+def run(
+    session: Session,
+    job_type: Type,
+    params: Params = None,
+    wait_timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="How long to wait for the slot; default 300.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long the work may take.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="The work goes on if you hang up.")] = False,
+    direct_id: Annotated[str | None, typer.Option("--id", help="An id of your own choice.")] = None,
+    office: Office = None,
+) -> None:
+    """Run something directly.
+
+    It gets the next slot, and you its result. Ctrl-C hangs up.
+    """
+    given = {
+        "wait_timeout_seconds": wait_timeout,
+        "timeout_seconds": timeout,
+        "detach": detach or None,
+        "direct_id": direct_id,
+        "office_id": office,
+    }
+    options: Any = {name: value for name, value in given.items() if value is not None}
+    watching.run(session, job_type, parsed_params(session, job_type, params), options)
+
+
+def ls(
+    session: Session,
+    state: Annotated[str | None, typer.Option(help="WAITING, QUEUED, RUNNING, …; several by comma.")] = None,
+    job_type: Annotated[str | None, typer.Option("--type", help="The job type.")] = None,
+    office: Office = None,
+    group: Annotated[str | None, typer.Option(help="The group's id.")] = None,
+    text: Annotated[str | None, typer.Option("--text", "-q", help="Text in the title or in the id.")] = None,
+    filter: Filter = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most so many.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="The next page: what the last one said.")] = None,
+) -> None:
+    """List jobs, the newest first."""
+    said = {"state": state, "job_type": job_type, "office_id": office, "group_id": group, "q": text}
+    wanted = filters.parsed([*(f"{name}={value}" for name, value in said.items() if value), *(filter or ())])
+    page = session.client.jobs_page(limit, cursor, **wanted)
+
+    def table() -> None:
+        output.table(HEADINGS, [row(job) for job in page.items], "no jobs")
+        if page.next_cursor is not None:
+            output.remark(f"there are more: --cursor {page.next_cursor}")
+
+    session.show(page.json, table)
+
+
+HEADINGS = ("ID", "TYPE", "STATE", "PRIORITY", "CREATED", "TOOK", "TITLE")
+
+
+def row(job: "Job") -> list[Any]:
+    attempt = f" (attempt {job.attempt})" if job.attempt > 1 else ""
+    return [
+        output.short(job.job_id),
+        job.job_type,
+        output.coloured(job.state),
+        job.priority,
+        job.created_at,
+        output.took(job.started_at, job.finished_at),
+        (job.title or "") + attempt,
+    ]
+
+
+def show(session: Session, job: JobId) -> None:
+    """Show a job with its run and its chain."""
+    found = session.client.job(ids.job_id(session.client, job))
+    session.show(found.json, lambda: _show(found))
+
+
+def _show(job: "JobDetail") -> None:
+    run = job.run
+    output.facts(
+        {
+            "job": job.job_id,
+            "type": job.job_type,
+            "title": job.title,
+            "state": output.coloured(job.state),
+            "permanently failed": "yes" if job.permanently_failed else None,
+            "office": job.office_id,
+            "params": job.params or None,
+            "priority": job.priority,
+            "group": job.group_id,
+            "depends on": ", ".join(job.depends_on),
+            "resources": job.resources or None,
+            "created": job.created_at,
+            "created by": job.created_by,
+            "not before": job.scheduled_for,
+            "expires": job.expires_at,
+            "started": job.started_at,
+            "finished": job.finished_at,
+            "cancelled": job.cancel_reason,
+            "run": run.run_id if run else None,
+            "took": output.took(run.started_at, run.finished_at) if run else None,
+            "exit code": run.exit_code if run else None,
+            "error": f"{run.error} ({run.failure_kind})" if run and run.error else None,
+            "skipped because": run.reason if run else None,
+            "result": run.result if run else None,
+            "artifacts": ", ".join(one.name for one in run.artifacts) if run else None,
+        }
+    )
+    if len(job.chain) > 1:
+        output.say("")
+        output.table(HEADINGS, [row(one) for one in job.chain], "")
+
+
+def why(session: Session, job: JobId) -> None:
+    """Say why a job is not running, and when it will."""
+    found = session.client.why(ids.job_id(session.client, job))
+
+    def sentences() -> None:
+        for reason in found.reasons:
+            output.say(output.clean(reason.text))
+        if found.state in ("WAITING", "QUEUED") and found.expected_start is not None:
+            end = f", to end {output.moment(found.expected_end)}" if found.expected_end else ""
+            output.say(
+                f"Expected to start {output.moment(found.expected_start)}{end} (confidence: {found.confidence})."
+            )
+
+    session.show(found.json, sentences)
+
+
+def log(
+    session: Session,
+    job: Annotated[str, typer.Argument(metavar="ID", help="The job, or its run.", show_default=False)],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it is written.")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="Only the last so many lines.")] = None,
+) -> None:
+    """Print the log of a job's run."""
+    run_id = ids.run_id(session.client, job)
+    if follow:
+        for text in session.client.follow_log(run_id, tail):
+            watching.write_log(session, text)
+    else:
+        text = session.client.log(run_id, tail)
+        session.show({"run_id": run_id, "log": text}, lambda: watching.write_log(session, text))
+
+
+def cancel(
+    session: Session,
+    jobs: Ids = None,
+    filter: Filter = None,
+    everything: Everything = False,
+    running: Annotated[bool, typer.Option("--running", help="With --filter or --all: running ones too.")] = False,
+    interrupt: Annotated[
+        bool | None, typer.Option("--interrupt/--finish", help="Whether running work is told to stop.")
+    ] = None,
+    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+    yes: Yes = False,
+) -> None:
+    """Cancel jobs: by id, or those that a filter finds."""
+    _by_id_or_filter(jobs, filter, everything)
+    client = session.client
+    if not jobs:
+        wanted = filters.parsed(filter or ())
+        states = "WAITING,QUEUED,RUNNING" if running else "WAITING,QUEUED"
+        _ask_about(session, _narrowed(wanted, states), "cancel", yes)
+        done = client.cancel_many(reason=reason, interrupt=interrupt, include_running=running, all=everything, **wanted)
+        told = f"{done.cancelled} cancelled, {done.stopping} told to stop, {done.finishing} left to finish"
+        session.show(done.json, lambda: output.say(told))
+        return
+    found = [client.cancel(one, reason, interrupt) for one in [ids.job_id(client, one) for one in jobs]]
+    session.show(_one_or_all(found), lambda: _told(found))
+
+
+def _told(found: "list[Job]") -> None:
+    for job in found:
+        running = "told to stop" if job.cancel_mode == "interrupt" else "finishes first; nothing is retried"
+        what = "cancelled" if job.state == "CANCELLED" else f"runs: {running}"
+        output.say(f"{job.job_id} {what}")
+
+
+def retry(
+    session: Session,
+    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Runs, or their jobs.")] = None,
+    priority: Priority = None,
+    filter: Filter = None,
+    everything: Everything = False,
+    yes: Yes = False,
+) -> None:
+    """Retry failed runs: by id, or those that a filter finds."""
+    _by_id_or_filter(runs, filter, everything)
+    client = session.client
+    if not runs:
+        wanted = filters.parsed(filter or ())
+        _ask_about(session, _narrowed(wanted, "FAILED"), "retry", yes)
+        done = client.retry_many(all=everything, **wanted)
+        session.show(done.json, lambda: output.say(f"{done.retried} retried"))
+        return
+    found = [client.retry(one, priority) for one in [ids.run_id(client, one) for one in runs]]
+    session.show(_one_or_all(found), lambda: output.say("\n".join(job.job_id for job in found)))
+
+
+def rerun(session: Session, job: JobId, params: Params = None, priority: Priority = None) -> None:
+    """Run an ended job again, as a new one.
+
+    Parameters that are given lie over its own.
+    """
+    client = session.client
+    job_id = ids.job_id(client, job)
+    changed = None
+    if params:
+        ended = client.job(job_id)
+        changed = {**ended.params, **parsed_params(session, ended.job_type, params)}
+    new = client.rerun(job_id, changed, priority)
+    session.show(new.json, lambda: output.say(new.job_id))
+
+
+def move(
+    session: Session,
+    job: JobId,
+    front: Annotated[bool, typer.Option("--front", help="To the front of its queue.")] = False,
+    back: Annotated[bool, typer.Option("--back", help="To the back.")] = False,
+    before: Annotated[str | None, typer.Option(metavar="ID", help="Before this job.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="After this job.")] = None,
+    place: Annotated[int | None, typer.Option(min=1, help="To this place, from 1.")] = None,
+) -> None:
+    """Move a job in its queue."""
+    if sum([front, back, before is not None, after is not None, place is not None]) != 1:
+        raise typer.BadParameter("say where to: one of --front, --back, --before ID, --after ID, --place N")
+    client = session.client
+    moved = client.move(
+        ids.job_id(client, job),
+        to="front" if front else "back" if back else None,
+        before=ids.job_id(client, before) if before else None,
+        after=ids.job_id(client, after) if after else None,
+        place=place,
+    )
+    session.show(moved.json, lambda: output.say(f"{moved.job_id} moved; its priority is {moved.priority}"))
+
+
+def change(
+    session: Session,
+    job: JobId,
+    params: Params = None,
+    priority: Priority = None,
+    title: Annotated[str | None, typer.Option(help="What people call it.")] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="Not before this time (RFC 3339).")] = None,
+) -> None:
+    """Change a job that has not started.
+
+    Parameters that are given lie over its own.
+    """
+    client = session.client
+    job_id = ids.job_id(client, job)
+    changes: JobChanges = {}
+    if params:
+        found = client.job(job_id)
+        changes["params"] = {**found.params, **parsed_params(session, found.job_type, params)}
+    if priority is not None:
+        changes["priority"] = priority
+    if title is not None:
+        changes["title"] = title
+    if at is not None:
+        changes["scheduled_for"] = at
+    if not changes:
+        raise typer.BadParameter("say what to change: key=value, --priority, --title or --at")
+    changed = client.change(job_id, **changes)
+    session.show(changed.json, lambda: output.say(f"{changed.job_id} changed"))
+
+
+def _by_id_or_filter(some: list[str] | None, filter: list[str] | None, everything: bool) -> None:
+    if bool(some) + bool(filter) + everything != 1:
+        raise typer.BadParameter("say which: ids, or --filter NAME=VALUE, or --all")
+
+
+def _narrowed(wanted: "JobFilter", states: str) -> "JobFilter":
+    """What will be touched of what the filter finds, for the count."""
+    return wanted if "state" in wanted else {**wanted, "state": states}
+
+
+def _ask_about(session: Session, wanted: "JobFilter", verb: str, yes: bool) -> None:
+    if yes:
+        return
+    count = 0
+    for _ in session.client.jobs(**wanted):
+        count += 1
+        if count == MOST_COUNTED:
+            break
+    number = f"{MOST_COUNTED} or more" if count == MOST_COUNTED else str(count)
+    output.confirm(f"{verb} {number} jobs?")
+
+
+def _one_or_all(found: "list[Job]") -> Any:
+    return found[0].json if len(found) == 1 else {"items": [job.json for job in found]}

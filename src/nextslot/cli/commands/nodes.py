@@ -1,0 +1,64 @@
+"""Commands about nodes: the machines that share a database, and taking one out of work, or out of mind."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nextslot.cli import output
+from nextslot.cli.session import Session, command, group
+
+if TYPE_CHECKING:
+    from nextslot.client import Node
+
+HEADINGS = ("NODE", "STATUS", "LEADER", "RUNNING", "RESOURCES", "SEEN", "HOST")
+
+
+def register(app: typer.Typer) -> None:
+    nodes = group("node", "Nodes: the machines that share the database.")
+    for function in (ls, drain, rm):
+        command(nodes)(function)
+    app.add_typer(nodes)
+
+
+def ls(session: Session) -> None:
+    """List the machines that share the database, by name."""
+    found = session.client.nodes.list()
+    everything = {"items": [one.json for one in found]}
+    session.show(everything, lambda: output.table(HEADINGS, map(_row, found), "no nodes yet"))
+
+
+Name = Annotated[str, typer.Argument(metavar="NODE", help="Its name.", show_default=False)]
+
+
+def drain(
+    session: Session,
+    node: Name,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it work again.")] = False,
+) -> None:
+    """Let a node start nothing more; what runs there finishes.
+
+    Until --undo, or until it is started again.
+    """
+    done = session.client.nodes.drain(node, undo)
+    left = "nothing runs there" if done.running == 0 else f"{done.running} still running there"
+    session.show(done.json, lambda: output.say(f"{done.node_id} works again" if undo else f"{done.node_id}: {left}"))
+
+
+def rm(session: Session, node: Name) -> None:
+    """Forget a node that is gone for good, and the resources that it had."""
+    session.client.nodes.forget(node)
+    session.show({"node_id": node}, lambda: output.say(f"{node} is forgotten"))
+
+
+def _row(node: "Node") -> list[Any]:
+    has = " ".join(f"{name}={units}" for name, units in node.resources.items()) or "-"
+    running = f"{node.running} of {node.max_running}" if node.max_running else f"{node.running}"
+    return [
+        node.node_id,
+        output.coloured(node.status),
+        "yes" if node.is_leader else "",
+        running,
+        has,
+        node.ended_at or node.last_seen_at,
+        node.host,
+    ]

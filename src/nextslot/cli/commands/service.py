@@ -1,0 +1,219 @@
+"""Commands about the service itself: started here, or asked how it does; what happened, who changed what."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nextslot.cli import output
+from nextslot.cli.session import Session, command, local
+
+if TYPE_CHECKING:
+    from nextslot.client import Event
+    from nextslot.config import Configuration
+
+Data = Annotated[Path, typer.Option(metavar="DIR", help="The data directory: database, logs, artifacts.")]
+File = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Default: nextslot.toml in there.")]
+Database = Annotated[
+    str | None, typer.Option(metavar="URL", help="sqlite:///… or postgresql://…; default: as configured.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(demo)
+    for function in (serve, version, completion):
+        local(app)(function)
+    for asking in (status, types, events, audit):
+        command(app)(asking)
+
+
+def configuration(data: Path, config: Path | None, **overrides: Any) -> "Configuration":
+    from nextslot.config import load
+
+    return load(data, config, overrides={name.replace("__", "."): value for name, value in overrides.items()})
+
+
+def serve(
+    is_json: bool,
+    config: File = None,
+    data: Data = Path(),
+    host: Annotated[str | None, typer.Option(help="The address to listen on.", show_default="127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0 is a free one.", show_default="8000")] = None,
+    database: Database = None,
+    node: Annotated[str | None, typer.Option(metavar="NAME", help="This node's name, where several share it.")] = None,
+) -> None:
+    """Start a server.
+
+    Ctrl-C stops it when running work has finished; once more interrupts that work.
+    """
+    data.mkdir(parents=True, exist_ok=True)
+    wanted = configuration(data, config, server__host=host, server__port=port, store__url=database, node__name=node)
+    from nextslot.cli import serving
+
+    def ready(address: str) -> None:
+        if is_json:
+            output.print_json_line({"url": address, "data": str(wanted.data)})
+        else:
+            output.say(f"nextslot listens on {address}\n  console: {address}/console/\n  API:     {address}/docs")
+            output.say(f"  data:    {wanted.data}\nStop with Ctrl-C.")
+        sys.stdout.flush()
+
+    if not asyncio.run(serving.serve(wanted, ready)):
+        raise typer.Exit(1)
+
+
+def demo(
+    data: Data = Path("nextslot-demo"),
+    keep: Annotated[bool, typer.Option("--keep", help="One film after the other, until Ctrl-C.")] = False,
+    crash: Annotated[bool, typer.Option("--crash", help="kill -9 itself at a random moment.")] = False,
+    no_story: Annotated[bool, typer.Option("--no-story", help="Do without a language model.")] = False,
+) -> None:
+    """Run a small real workload, and tell what happens."""
+    from nextslot.demo import main
+
+    flags = {"--keep": keep, "--crash": crash, "--no-story": no_story}
+    code = main(["--data", str(data), *(name for name, is_set in flags.items() if is_set)])
+    if code:
+        raise typer.Exit(code)
+
+
+def version(is_json: bool) -> None:
+    """Print the version."""
+    from importlib.metadata import version as version_of
+
+    found = version_of("nextslot")
+    if is_json:
+        output.print_json({"version": found})
+    else:
+        output.say(found)
+
+
+def completion(
+    is_json: bool,
+    shell: Annotated[str | None, typer.Argument(help="bash, zsh or fish; default: yours.")] = None,
+) -> None:
+    """Print a shell's completion script.
+
+    For example: eval "$(nextslot completion bash)"
+    """
+    name = shell or Path(os.environ.get("SHELL", "bash")).name
+    if name not in ("bash", "zsh", "fish"):
+        raise typer.BadParameter(f"there is completion for bash, zsh and fish, not for {name!r}")
+    # typer's own protocol: the program, asked through its environment, prints what the shell is to source.
+    environment = {**os.environ, "_NEXTSLOT_COMPLETE": f"source_{name}"}
+    program = [sys.executable, "-m", "nextslot.cli.main"]
+    script = subprocess.run(program, env=environment, capture_output=True, text=True, check=True).stdout
+    if is_json:
+        output.print_json({"shell": name, "script": script})
+    else:
+        output.say(script)
+
+
+def status(session: Session) -> None:
+    """Show how the service does.
+
+    Its offices, its limits, and what does not answer.
+    """
+    found = session.client.status()
+
+    def tables() -> None:
+        of_many = f" of {found.live_nodes} live ones" if (found.live_nodes or 1) > 1 else ""
+        ready = "ready" if found.ready else "not ready"
+        output.say(f"nextslot {found.version}, node {found.node}{of_many}, {ready}")
+        rows = [
+            [
+                one.office_id,
+                one.running,
+                one.queued,
+                one.waiting,
+                one.direct_running,
+                one.direct_waiting,
+                one.oldest_queued_at,
+                "yes" if one.paused else "",
+            ]
+            for one in found.offices
+        ]
+        headings = ("OFFICE", "RUNNING", "QUEUED", "WAITING", "DIRECT", "ON HOLD", "OLDEST", "PAUSED")
+        output.table(headings, rows, "no offices")
+        used = [[one.limit, one.used, one.capacity or "no limit"] for one in found.limits]
+        if used:
+            output.say("")
+            output.table(("LIMIT", "USED", "OF"), used, "")
+        for one in found.held:
+            output.say(f"{one.resource} does not answer since {output.moment(one.since)} ({one.failures} failures)")
+
+    session.show(found.json, tables)
+
+
+def types(session: Session) -> None:
+    """List the job types and their parameters."""
+    found = session.client.job_types()
+    rows = [[one.job_type, _parameters(one.params_schema), ",".join(one.resources) or "-"] for one in found]
+    everything = {"items": [one.json for one in found]}
+    session.show(everything, lambda: output.table(("TYPE", "PARAMS", "RESOURCES"), rows, "no job types"))
+
+
+def _parameters(schema: Any) -> str:
+    required = schema.get("required", ())
+    return " ".join(f"{name}=…" if name in required else f"[{name}=…]" for name in schema.get("properties", {}))
+
+
+def events(
+    session: Session,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with each new one.")] = False,
+    after: Annotated[int | None, typer.Option(help="Only later ones than this number.")] = None,
+    job: Annotated[str | None, typer.Option(metavar="ID", help="About this job.")] = None,
+    type: Annotated[str | None, typer.Option(help="Such as job_failed; several by comma.")] = None,
+    office: Annotated[str | None, typer.Option("--office", help="Of this office.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most so many.")] = 50,
+) -> None:
+    """Show what happened, or what happens.
+
+    The last ones, oldest first; with -f each new one as it comes. --after begins at another place.
+    """
+    from nextslot.cli import ids
+
+    client = session.client
+    said = {"job_id": ids.job_id(client, job) if job else None, "type": type, "office_id": office}
+    wanted: Any = {name: value for name, value in said.items() if value is not None}
+    if follow:
+        start = client.me().last_event if after is None else after
+        for event in client.events(start, **wanted):
+            if session.is_json:
+                output.print_json_line(event.json)
+            else:
+                _say(event)
+        return
+    if after is None:
+        # The last ones; of a filter's, which may be rare, the first.
+        after = 0 if wanted else max(0, client.me().last_event - limit)
+    page = client.events_page(after, limit, **wanted)
+    rows = [[one.seq, one.timestamp, one.type, output.short(one.job_id), one.details] for one in page.items]
+    headings = ("SEQ", "WHEN", "TYPE", "JOB", "DETAILS")
+    session.show(page.json, lambda: output.table(headings, rows, "nothing yet"))
+
+
+def _say(event: "Event") -> None:
+    when = event.timestamp.astimezone().strftime("%H:%M:%S")
+    details = json.dumps(event.details, ensure_ascii=False) if event.details else ""
+    output.say(output.clean(f"{when} {event.seq} {event.type} {output.short(event.job_id)} {details}".rstrip()))
+    sys.stdout.flush()
+
+
+def audit(
+    session: Session,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most so many.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="The next page: what the last one said.")] = None,
+) -> None:
+    """Show who changed what through the API.
+
+    The newest first; for admins.
+    """
+    page = session.client.audit_page(limit, cursor)
+    rows = [[one.timestamp, one.actor, one.action, one.target] for one in page.items]
+    session.show(page.json, lambda: output.table(("WHEN", "WHO", "ACTION", "TARGET"), rows, "nothing yet"))

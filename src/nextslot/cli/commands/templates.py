@@ -1,0 +1,120 @@
+"""Commands about templates: reusable job definitions."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nextslot.cli import ids, output
+from nextslot.cli.session import Session, command, group
+
+from . import jobs
+
+if TYPE_CHECKING:
+    from nextslot.client import Template
+    from nextslot.client.options import JobOptions
+
+Which = Annotated[str, typer.Argument(metavar="TEMPLATE", help="Its name, or its id.", show_default=False)]
+Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="How long a job may run.")]
+Description = Annotated[str | None, typer.Option(help="What it is for.")]
+
+
+def register(app: typer.Typer) -> None:
+    template = group("template", "Templates: reusable job definitions.")
+    for function in (add, ls, show, change, submit, rm):
+        command(template)(function)
+    app.add_typer(template)
+
+
+def find(session: Session, text: str) -> "Template":
+    everything = session.client.templates.list()
+    return ids.named(everything, text, "template", lambda one: one.template_id, lambda one: one.name)
+
+
+def add(
+    session: Session,
+    name: Annotated[str, typer.Argument(help="Unique among templates.", show_default=False)],
+    job_type: jobs.Type,
+    params: jobs.Params = None,
+    priority: jobs.Priority = None,
+    timeout: Timeout = None,
+    description: Description = None,
+) -> None:
+    """Make a template."""
+    options = _given(session, job_type, params, priority, timeout, description)
+    made = session.client.templates.create(name, job_type, **options)
+    session.show(made.json, lambda: output.say(made.template_id))
+
+
+def ls(session: Session) -> None:
+    """List templates."""
+    page = session.client.templates.page(500)
+    rows = [[output.short(one.template_id), one.name, one.job_type, one.priority, one.params] for one in page.items]
+    headings = ("ID", "NAME", "TYPE", "PRIORITY", "PARAMS")
+    session.show(page.json, lambda: output.table(headings, rows, "no templates"))
+
+
+def show(session: Session, template: Which) -> None:
+    """Show a template."""
+    found = find(session, template)
+    session.show(found.json, lambda: output.facts(dict(found.json)))
+
+
+def change(
+    session: Session,
+    template: Which,
+    params: jobs.Params = None,
+    name: Annotated[str | None, typer.Option(help="Another name.")] = None,
+    priority: jobs.Priority = None,
+    timeout: Timeout = None,
+    description: Description = None,
+) -> None:
+    """Change a template, for future jobs; parameters that are given lie over its own."""
+    found = find(session, template)
+    changes = _given(session, found.job_type, params, priority, timeout, description)
+    if "params" in changes:
+        changes["params"] = {**found.params, **changes["params"]}
+    if name is not None:
+        changes["name"] = name
+    if not changes:
+        raise typer.BadParameter("say what to change: key=value, --name, --priority, --timeout or --description")
+    changed = session.client.templates.change(found.template_id, **changes)
+    session.show(changed.json, lambda: output.say(f"{changed.name} changed"))
+
+
+def submit(
+    session: Session,
+    template: Which,
+    params: jobs.Params = None,
+    priority: jobs.Priority = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait, and show its log.")] = False,
+) -> None:
+    """Put a job of a template into the queue; parameters that are given lie over the template's."""
+    found = find(session, template)
+    options: JobOptions = {} if priority is None else {"priority": priority}
+    given = jobs.parsed_params(session, found.job_type, params)
+    job = session.client.submit_from(found.template_id, given, **options)
+    jobs.submitted(session, job, wait=wait, follow=follow)
+
+
+def rm(session: Session, template: Which) -> None:
+    """Archive a template: its schedules are disabled, its jobs stay."""
+    gone = session.client.templates.archive(find(session, template).template_id)
+    session.show(gone.json, lambda: output.say(f"{gone.name} archived"))
+
+
+def _given(
+    session: Session,
+    job_type: str,
+    params: list[str] | None,
+    priority: int | None,
+    timeout: float | None,
+    description: str | None,
+) -> Any:
+    said = {
+        "params": jobs.parsed_params(session, job_type, params) if params else None,
+        "priority": priority,
+        "timeout_seconds": timeout,
+        "description": description,
+    }
+    return {name: value for name, value in said.items() if value is not None}

@@ -1,0 +1,156 @@
+"""`nextslot top`: what runs, what waits and who is on the line, live; it uses the public API like everybody."""
+
+import contextlib
+import select
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nextslot.cli import output
+from nextslot.cli.session import Session, command
+from nextslot.errors import NextslotError
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+
+    from nextslot.client import Client, Direct, Queue
+    from nextslot.client.values import Progress
+
+# Progress makes no events: it is looked at this often. Events are shown at once, but not more often than the second.
+REFRESH_SECONDS = 2.0
+SETTLE_SECONDS = 0.2
+
+
+def register(app: typer.Typer) -> None:
+    command(app)(top)
+
+
+def top(
+    session: Session,
+    office: Annotated[str, typer.Option("--office", help="The office.")] = "default",
+    once: Annotated[bool, typer.Option("--once", help="One look, and no more.")] = False,
+) -> None:
+    """Watch the queue live; q or Ctrl-C ends it."""
+    if session.is_json:
+        output.print_json(session.client.queue(office).json)
+    elif once or not sys.stdout.isatty():
+        output.console().print(drawn(looked_at(session.client, office)))
+    else:
+        with contextlib.suppress(KeyboardInterrupt):
+            _live(session, office)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that is shown, of one moment."""
+
+    queue: "Queue"
+    direct: "tuple[Direct, ...]"
+    progress: "dict[str, Progress]"
+
+
+def looked_at(client: "Client", office: str) -> View:
+    queue = client.queue(office, limit=100)
+    progress = {}
+    for job in queue.running:
+        run = client.job(job.job_id).run
+        found = client.run_by_id(run.run_id).progress if run is not None else None
+        if found is not None:
+            progress[job.job_id] = found
+    direct = client.directs_page(50, office_id=office, status="WAITING,RUNNING").items
+    return View(queue, direct, progress)
+
+
+def drawn(view: View, rows: int = 100) -> "Group":
+    from rich.console import Group
+    from rich.text import Text
+
+    queue = view.queue
+    state = "  PAUSED" if queue.paused else ""
+    waiting = f"{len(queue.queue)}{'+' if queue.next_cursor else ''} in the queue"
+    head = Text(
+        f"office {queue.office_id}: {len(queue.running)} running, {waiting}, {len(view.direct)} direct{state}", "bold"
+    )
+    parts: list[RenderableType] = [head, Text(), _running(view)]
+    if view.direct:
+        table = [[output.short(one.direct_id), one.job_type, output.coloured(one.status)] for one in view.direct]
+        parts += [Text(), output.drawn(("DIRECT", "TYPE", "STATUS"), table)]
+    shown = [
+        [job.place, output.short(job.job_id), job.job_type, output.coloured(job.state), job.priority,
+         job.expected_start, job.title or ""]
+        for job in queue.queue[: max(0, rows)]
+    ]  # fmt: skip
+    headings = ("PLACE", "ID", "TYPE", "STATE", "PRIORITY", "EXPECTED", "TITLE")
+    return Group(*parts, Text(), output.drawn(headings, shown))
+
+
+def _running(view: View) -> "RenderableType":
+    rows = []
+    for job in view.queue.running:
+        progress = view.progress.get(job.job_id)
+        fraction = "" if progress is None or progress.fraction is None else f"{progress.fraction:.0%}"
+        text = "" if progress is None else progress.text
+        rows.append(
+            [
+                output.short(job.job_id),
+                job.job_type,
+                output.took(job.started_at, None),
+                fraction,
+                text or job.title or "",
+            ]
+        )
+    return output.drawn(("RUNNING", "TYPE", "SINCE", "DONE", ""), rows)
+
+
+def _live(session: Session, office: str) -> None:
+    from rich.live import Live
+
+    news, console = threading.Event(), output.console()
+    listener = threading.Thread(target=_listen, args=(session, office, news), daemon=True)
+    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+        listener.start()
+        while not pressed("q", 0):
+            view = looked_at(session.client, office)
+            live.update(drawn(view, console.height - len(view.queue.running) - len(view.direct) - 8), refresh=True)
+            if pressed("q", SETTLE_SECONDS):
+                return
+            waited = SETTLE_SECONDS
+            while waited < REFRESH_SECONDS and not news.is_set():
+                if pressed("q", SETTLE_SECONDS):
+                    return
+                waited += SETTLE_SECONDS
+            news.clear()
+
+
+def _listen(session: Session, office: str, news: threading.Event) -> None:
+    """Events come on a connection of their own. Should they not come, the clock alone refreshes."""
+    from nextslot.client import Client
+
+    with contextlib.suppress(NextslotError), Client(session.url, key=session.key) as client:
+        for _ in client.events(client.me().last_event, office_id=office):
+            news.set()
+
+
+class _Pressed:
+    def __call__(self, key: str, seconds: float) -> bool:
+        """Whether this key was pressed within that time."""
+        ready, _, _ = select.select([sys.stdin], [], [], seconds)
+        return bool(ready) and sys.stdin.read(1) == key
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[_Pressed]:
+    """Keys come one by one, without Return, until we leave."""
+    import termios
+    import tty
+
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield _Pressed()
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -1,0 +1,164 @@
+"""Commands about webhooks: subscriptions, and what was delivered."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nextslot.cli import ids, output
+from nextslot.cli.session import (
+    Session,
+    command,
+    group,
+    local,
+)
+
+from .service import (
+    Data,
+    Database,
+    File,
+    configuration,
+)
+
+if TYPE_CHECKING:
+    from nextslot.client.values import Delivery, Webhook
+
+Which = Annotated[str, typer.Argument(metavar="WEBHOOK", help="Its id, or a part of it.", show_default=False)]
+Events = Annotated[str | None, typer.Option(help="Several by comma; default: the three job.run.*.")]
+
+
+def register(app: typer.Typer) -> None:
+    webhook = group("webhook", "Webhooks: subscriptions, and what was delivered.")
+    for function in (add, ls, show, enable, disable, test, rotate, rm, deliveries, redeliver):
+        command(webhook)(function)
+    local(webhook)(secret)
+    app.add_typer(webhook)
+
+
+def find(session: Session, text: str) -> "Webhook":
+    everything = session.client.webhooks.list()
+    return ids.named(everything, text, "webhook", lambda one: one.webhook_id, lambda one: one.url)
+
+
+def add(
+    session: Session,
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Where to.", show_default=False)],
+    events: Events = None,
+    office: Annotated[str | None, typer.Option("--office", help="Of this office only.")] = None,
+) -> None:
+    """Subscribe; the secret is shown this once."""
+    made = session.client.webhooks.create(address, events.split(",") if events else None, office)
+    session.show(made.json, lambda: output.say(f"{made.webhook_id}\nsecret: {made.secret}"))
+
+
+def ls(session: Session) -> None:
+    """List subscriptions."""
+    page = session.client.webhooks.page(500)
+    rows = [
+        [
+            output.short(one.webhook_id),
+            one.url,
+            ",".join(one.events),
+            one.office_id or "all",
+            "yes" if one.enabled else f"no: {one.disabled_reason or 'disabled'}",
+        ]
+        for one in page.items
+    ]
+    headings = ("ID", "URL", "EVENTS", "OFFICE", "ENABLED")
+    session.show(page.json, lambda: output.table(headings, rows, "no webhooks"))
+
+
+def show(session: Session, webhook: Which) -> None:
+    """Show a subscription."""
+    found = find(session, webhook)
+    session.show(found.json, lambda: output.facts(dict(found.json)))
+
+
+def enable(session: Session, webhook: Which) -> None:
+    """Deliver to it again."""
+    changed = session.client.webhooks.change(find(session, webhook).webhook_id, enabled=True)
+    session.show(changed.json, lambda: output.say(f"{changed.webhook_id} enabled"))
+
+
+def disable(session: Session, webhook: Which) -> None:
+    """Deliver nothing to it."""
+    changed = session.client.webhooks.change(find(session, webhook).webhook_id, enabled=False)
+    session.show(changed.json, lambda: output.say(f"{changed.webhook_id} disabled"))
+
+
+def test(session: Session, webhook: Which) -> None:
+    """Send it a test message."""
+    sent = session.client.webhooks.test(find(session, webhook).webhook_id)
+    session.show(sent.json, lambda: output.say(f"{sent.delivery_id} {sent.status}"))
+
+
+def rotate(session: Session, webhook: Which) -> None:
+    """Give it another secret, shown this once; the one before signs too for a while."""
+    changed = session.client.webhooks.rotate_secret(find(session, webhook).webhook_id)
+    session.show(changed.json, lambda: output.say(f"secret: {changed.secret}"))
+
+
+def rm(session: Session, webhook: Which) -> None:
+    """Delete a subscription."""
+    found = find(session, webhook)
+    session.client.webhooks.delete(found.webhook_id)
+    session.show({"webhook_id": found.webhook_id}, lambda: output.say(f"{found.webhook_id} deleted"))
+
+
+def deliveries(
+    session: Session,
+    job: Annotated[str | None, typer.Option(metavar="ID", help="About this job.")] = None,
+    event: Annotated[str | None, typer.Option(help="Such as job.run.failed.")] = None,
+    status: Annotated[str | None, typer.Option(help="PENDING, DELIVERED or FAILED.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most so many.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="The next page: what the last one said.")] = None,
+) -> None:
+    """List deliveries, the newest first."""
+    client = session.client
+    job_id = ids.job_id(client, job) if job else None
+    page = client.webhooks.deliveries_page(limit, cursor, job_id=job_id, event=event, status=status)
+    rows = [
+        [
+            one.delivery_id,
+            one.event,
+            output.coloured(one.status),
+            len(one.attempts),
+            _last(one),
+            one.created_at,
+            one.url,
+        ]
+        for one in page.items
+    ]
+    headings = ("ID", "EVENT", "STATUS", "ATTEMPTS", "LAST", "CREATED", "URL")
+    session.show(page.json, lambda: output.table(headings, rows, "no deliveries"))
+
+
+def redeliver(
+    session: Session,
+    delivery: Annotated[str, typer.Argument(metavar="DELIVERY", help="Its whole id.", show_default=False)],
+) -> None:
+    """Send a message once more."""
+    sent = session.client.webhooks.redeliver(delivery)
+    session.show(sent.json, lambda: output.say(f"{sent.delivery_id} {sent.status}"))
+
+
+def secret(is_json: bool, data: Data = Path(), config: File = None, database: Database = None) -> None:
+    """Print what signs the webhooks of jobs and offices.
+
+    Of a data directory that no server uses, or as its configuration says.
+    """
+    from nextslot import offline_commands
+
+    found = asyncio.run(offline_commands.webhook_secret(configuration(data, config, store__url=database)))
+    if is_json:
+        output.print_json({"secret": found})
+    else:
+        output.say(found)
+
+
+def _last(delivery: "Delivery") -> str:
+    if not delivery.attempts:
+        return "-"
+    last = delivery.attempts[-1]
+    return str(last.status_code) if last.status_code is not None else last.error or "-"

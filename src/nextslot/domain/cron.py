@@ -1,0 +1,302 @@
+"""Cron as Debian means it, as pure questions about a plan: when is it next, what lay between, how is it said in words.
+
+`store` and `engine` keep expressions as text and ask here. cronsim reads the expression and knows which days match;
+which instants those are is worked out here, by days, because a day on which clocks change is the hard part: a day has
+23, 24, 23.5 or no hours, and cronsim's own steps lose the half hour of Lord Howe and double Apia's missing day.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from nextslot.errors import Invalid
+from nextslot.system.clock import Instant
+
+NAMES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+MAX_LENGTH = 200
+# Leap days on a given weekday come back within 40 years; what does not fire in so many never does.
+HORIZON_YEARS = 50
+
+_FIELDS = ("minute", "hour", "day of month", "month", "day of week")
+# Bounded before it is parsed: two digits, or a name of three letters; a step only after a range.
+_VALUE = r"(?:\d{1,2}|[A-Za-z]{3})"
+_ITEM = re.compile(rf"(?:\*|{_VALUE}-{_VALUE})(?:/\d{{1,2}})?|{_VALUE}")
+_LONE_STEP = re.compile(rf"({_VALUE})/(\d{{1,2}})")
+_ONE_IN_RANGE = re.compile(r"\b(\w+)-\1/\d+\b")
+_ZONE = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+){0,2}")
+_LAST_OF_FIELD = (59, 23, 31, 12, 7)
+
+_SECOND = timedelta(seconds=1)
+_DAY = timedelta(days=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# From where on a plan is looked at that is not asked about any time yet.
+_SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Occurrences in a row: the first, the last, and how many there are."""
+
+    first: Instant
+    last: Instant
+    count: int
+
+
+@lru_cache(maxsize=4096)
+def parse(expression: str, timezone: str = "UTC") -> "Cron":
+    """A plan; or Invalid, with what is wrong with the expression (`cron_expression`) or the zone (`timezone`)."""
+    return Cron(_fields(expression), zone(timezone))
+
+
+def in_words(expression: str) -> str:
+    """For people, who know which zone is meant."""
+    return parse(expression).words
+
+
+@lru_cache(maxsize=1024)
+def zone(name: str) -> ZoneInfo:
+    problem = f"there is no time zone {name!r}: use a name such as Europe/Berlin or UTC"
+    if not isinstance(name, str) or not _ZONE.fullmatch(name):
+        raise Invalid(problem, field="timezone")
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # Not there, not a zone, or a directory of zones.
+        raise Invalid(problem, field="timezone") from None
+
+
+def _fields(expression: str) -> str:
+    """The five fields in a form that means to cronsim what it means to Debian's cron; or why it is none."""
+    if not isinstance(expression, str) or not 0 < len(expression) <= MAX_LENGTH:
+        raise _bad(f"text of 1 to {MAX_LENGTH} characters")
+    if expression.strip().startswith("@"):
+        known = NAMES.get(expression.strip().lower())
+        if known is None:
+            raise _bad(f"there is no {expression.strip()!r}; there are {', '.join(NAMES)}")
+        return known
+    fields = expression.split()
+    if len(fields) != 5:
+        raise _bad(f"five fields are wanted ({', '.join(_FIELDS)}) or an @name; these are {len(fields)}")
+    for index, field in enumerate(fields):
+        for item in field.split(","):
+            _check_item(index, field, item)
+    return _ONE_IN_RANGE.sub(r"\1", " ".join(fields).upper())
+
+
+def _check_item(index: int, field: str, item: str) -> None:
+    lone = _LONE_STEP.fullmatch(item)
+    if lone is not None:
+        # Debian's cron takes 5/15 for 5, others for 5-59/15: a guess would be wrong for somebody.
+        better = f"{lone[1]}-{_LAST_OF_FIELD[index]}/{lone[2]}"
+        raise _bad(f"a step needs a range: write {better!r} instead of {item!r}")
+    if not _ITEM.fullmatch(item):
+        raise _bad(f"the {_FIELDS[index]} {field!r} is not made of numbers, names, ranges, steps and lists")
+
+
+def _bad(problem: str) -> Invalid:
+    return Invalid(problem, field="cron_expression")
+
+
+class Cron:
+    """A cron expression in a time zone. It knows no present: every question names the instants it is about."""
+
+    def __init__(self, fields: str, zone: ZoneInfo) -> None:
+        try:
+            self._days = CronSim(fields, _SOME_DAY)
+        except CronSimError as error:
+            raise _bad(_explained(fields, error)) from None
+        self._zone = zone
+        minute, hour = fields.split()[:2]
+        # Debian: `*` in minute or hour is a rhythm and follows the clock; anything else is a time of day.
+        self._follows_the_clock = minute.startswith("*") or hour.startswith("*")
+        self._seconds = [h * 3600 + m * 60 for h in sorted(self._days.hours) for m in sorted(self._days.minutes)]
+        # Many schedules have the same plan and ask the same question.
+        self._asked: tuple[Instant, Instant | None] | None = None
+        if next(self._dates(_SOME_DAY.date()), None) is None:
+            raise _bad("this never happens: no month has such a day")
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        said: str = self._days.explain()
+        return said
+
+    def local(self, at: Instant) -> datetime:
+        """What the clock on the wall shows there and then."""
+        return at.as_datetime().astimezone(self._zone)
+
+    def after(self, at: Instant) -> Instant | None:
+        """The first occurrence later than `at`."""
+        asked = self._asked
+        if asked is None or asked[0] != at:
+            asked = self._asked = (at, self._after(at))
+        return asked[1]
+
+    def _after(self, at: Instant) -> Instant | None:
+        after = at // 1_000_000
+        for day in self._dates(self._date_before(at)):
+            found = self._first_after(day, after)
+            if found is None:
+                continue
+            # Where clocks go back over midnight, a day begins before the one before it has ended.
+            next_day = self._first_after(day + _DAY, after) if self._is_matching(day + _DAY) else None
+            first = found if next_day is None else min(found, next_day)
+            return Instant(first * 1_000_000)
+        return None
+
+    def between(self, after: Instant, until: Instant) -> list[Instant]:
+        """Every occurrence later than `after`, up to and with `until`, in order."""
+        low, high = after // 1_000_000, until // 1_000_000
+        found = {at for day in self._dates_until(after, until) for at in self._instants(day) if low < at <= high}
+        return [Instant(at * 1_000_000) for at in sorted(found)]
+
+    def span(self, after: Instant, until: Instant) -> Span | None:
+        """The same, only counted: years of every minute cost no more than their days."""
+        low, high = after // 1_000_000, until // 1_000_000
+        first, last, count = high + 1, low, 0
+        odd: set[int] = set()
+        for day in self._dates_until(after, until):
+            midnight = self._plain_midnight(day)
+            if midnight is None:
+                odd.update(at for at in self._instants(day) if low < at <= high)
+                continue
+            begin = bisect_right(self._seconds, low - midnight)
+            end = bisect_right(self._seconds, high - midnight)
+            if begin < end:
+                count += end - begin
+                first, last = min(first, midnight + self._seconds[begin]), max(last, midnight + self._seconds[end - 1])
+        if odd:
+            first, last = min(first, *odd), max(last, *odd)
+        count += len(odd)
+        return Span(Instant(first * 1_000_000), Instant(last * 1_000_000), count) if count else None
+
+    # Days.
+
+    def _date_before(self, at: Instant) -> date:
+        """Some occurrences of a day come on the next: a gap may end after midnight."""
+        return max(self.local(at).date(), date(2, 1, 1)) - _DAY
+
+    def _dates_until(self, after: Instant, until: Instant) -> Iterator[date]:
+        last = self.local(until).date() + _DAY
+        for day in self._dates(self._date_before(after)):
+            if day > last:
+                return
+            yield day
+
+    def _dates(self, start: date) -> Iterator[date]:
+        """The days that match, from one on."""
+        day = start
+        while day.year <= min(start.year + HORIZON_YEARS, 9998):
+            if day.month not in self._days.months:
+                day = (day.replace(day=1) + 32 * _DAY).replace(day=1)
+                continue
+            if self._days.match_day(day):
+                yield day
+            day += _DAY
+
+    def _is_matching(self, day: date) -> bool:
+        return day.month in self._days.months and self._days.match_day(day)
+
+    # Instants, as seconds since 1970.
+
+    def _first_after(self, day: date, after: int) -> int | None:
+        midnight = self._plain_midnight(day)
+        if midnight is None:
+            return min((at for at in self._instants(day) if at > after), default=None)
+        place = bisect_right(self._seconds, after - midnight)
+        return midnight + self._seconds[place] if place < len(self._seconds) else None
+
+    def _instants(self, day: date) -> list[int]:
+        midnight = self._plain_midnight(day)
+        if midnight is not None:
+            return [midnight + second for second in self._seconds]
+        start = datetime.combine(day, time())
+        found: list[int] = []
+        for second in self._seconds:
+            found += self._instants_of(start + second * _SECOND)
+        return found
+
+    def _plain_midnight(self, day: date) -> int | None:
+        return _plain_midnight(self._zone, day)
+
+    def _instants_of(self, local: datetime) -> Iterator[int]:
+        """A time of day: usually one instant; none or the gap's end in a gap; once or twice in a fold."""
+        found = {at for fold in (0, 1) if self._wall(at := local - self._offset(local, fold)) == local}
+        if self._follows_the_clock:
+            yield from map(_epoch_seconds, found)
+        elif found:
+            yield _epoch_seconds(min(found))
+        else:
+            end = self._gap_end(local)
+            # A date that does not exist in a zone has no occurrence.
+            if local.date() in (self._wall(end).date(), self._wall(end - _SECOND).date()):
+                yield _epoch_seconds(end)
+
+    def _gap_end(self, local: datetime) -> datetime:
+        """The instant at which the clocks that have no such time were put forward."""
+        low, high = local - self._offset(local, fold=1), local - self._offset(local, fold=0)
+        before = self._wall(low) - low
+        while high - low > _SECOND:
+            middle = low + (high - low) // 2 // _SECOND * _SECOND
+            low, high = (middle, high) if self._wall(middle) - middle == before else (low, middle)
+        return high
+
+    def _offset(self, local: datetime, fold: int = 0) -> timedelta:
+        return _offset(self._zone, local, fold)
+
+    def _wall(self, utc: datetime) -> datetime:
+        return utc.replace(tzinfo=UTC).astimezone(self._zone).replace(tzinfo=None)
+
+
+@lru_cache(maxsize=4096)
+def _plain_midnight(zone: ZoneInfo, day: date) -> int | None:
+    """When a day begins whose clocks are not changed, and that has no neighbour whose changed clocks reach it.
+
+    No zone has changed them twice in three days.
+    """
+    start = datetime.combine(day, time())
+    offset = _offset(zone, start)
+    is_plain = _offset(zone, start - _DAY) == offset == _offset(zone, start + _DAY, fold=1)
+    return _epoch_seconds(start - offset) if is_plain else None
+
+
+def _offset(zone: ZoneInfo, local: datetime, fold: int = 0) -> timedelta:
+    offset = local.replace(tzinfo=zone, fold=fold).utcoffset()
+    assert offset is not None
+    return offset
+
+
+def _epoch_seconds(utc: datetime) -> int:
+    return (utc.replace(tzinfo=UTC) - _EPOCH) // _SECOND
+
+
+def _explained(fields: str, error: CronSimError) -> str:
+    """cronsim says which field is wrong; people want to see it."""
+    said = str(error)
+    for name, field in zip(_FIELDS, fields.split(), strict=True):
+        if said == f"Bad {name.replace(' ', '-')}":
+            if name == "day of month" and _is_read(f"* * {field} * *"):
+                return "this never happens: no such month has that day"
+            return f"the {name} {field.lower()!r} is out of range, or a range that runs backwards"
+    return said
+
+
+def _is_read(fields: str) -> bool:
+    try:
+        CronSim(fields, _SOME_DAY)
+    except CronSimError:
+        return False
+    return True

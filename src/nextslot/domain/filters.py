@@ -1,0 +1,237 @@
+"""What a caller may ask a list for, as frozen values that refuse what makes no sense, and say what matches.
+
+Pure. Services take filters, `store/tables/keyset_pagination.py` turns them into SQL, and bulk actions ask `matches`
+once more before they change anything.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from nextslot.errors import Invalid, Problem
+from nextslot.system.clock import Instant
+
+from . import (
+    DirectStatus,
+    Event,
+    FailureKind,
+    GroupStatus,
+    Job,
+    JobStatus,
+    RunStatus,
+    State,
+    request_checks,
+)
+
+# Of one field; each is looked up by itself.
+MOST_VALUES = 100
+LONGEST_SEARCH = 200
+
+STATES_OF: Mapping[JobStatus, frozenset[State]] = {
+    JobStatus.QUEUED: frozenset({State.WAITING, State.QUEUED}),
+    JobStatus.RUNNING: frozenset({State.RUNNING, State.COMPLETED, State.FAILED, State.SKIPPED}),
+    JobStatus.CANCELLED: frozenset({State.CANCELLED}),
+}
+LIVE = frozenset({State.WAITING, State.QUEUED, State.RUNNING})
+
+_WHOLE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+# What may be given: one text or several. What is there once a filter is made: a tuple of them.
+Texts = str | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Jobs that have, of every field that is given, one of its values. Nothing given: all jobs.
+
+    `created_after` and `created_before` leave the instant itself out. `q` is text in the title or in the id, in
+    capitals or not; a whole id finds that job only.
+    """
+
+    state: Texts = ()
+    status: Texts = ()
+    job_type: Texts = ()
+    office_id: Texts = ()
+    role: Texts = ()
+    task_id: Texts = ()
+    template_id: Texts = ()
+    schedule_id: Texts = ()
+    group_id: Texts = ()
+    retry_of: Texts = ()
+    created_after: Instant | None = None
+    created_before: Instant | None = None
+    q: str | None = None
+
+    LABELS = ("retry_of", "group_id", "task_id", "schedule_id", "template_id", "role", "job_type", "office_id")
+
+    def __post_init__(self) -> None:
+        _complete(self, {"state": State, "status": JobStatus}, self.LABELS, ("created_after", "created_before"))
+        problems = [] if self.q is None else list(request_checks.text_problems("q", self.q))
+        if self.q is not None and not problems and len(self.q) > LONGEST_SEARCH:
+            problems = [Problem("q", f"must have 1 to {LONGEST_SEARCH} characters")]
+        if problems:
+            raise Invalid(problems)
+
+    @property
+    def is_empty(self) -> bool:
+        return all(getattr(self, field.name) in ((), None) for field in fields(self))
+
+    @property
+    def states(self) -> frozenset[State]:
+        """What `state` and `status` allow together."""
+        states = frozenset(State(state) for state in self.state or State)
+        return (
+            states & frozenset().union(*(STATES_OF[JobStatus(status)] for status in self.status))
+            if self.status
+            else states
+        )
+
+    @property
+    def whole_id(self) -> str | None:
+        """The id that `q` is, if it is one."""
+        text = None if self.q is None else folded(self.q)
+        return text if text is not None and _WHOLE_ID.fullmatch(text) else None
+
+    def matches(self, job: Job) -> bool:
+        return (
+            job.state in self.states
+            and all(getattr(job, name) in (getattr(self, name) or (getattr(job, name),)) for name in self.LABELS)
+            and (self.created_after is None or job.created_at > self.created_after)
+            and (self.created_before is None or job.created_at < self.created_before)
+            and (self.q is None or self._is_found(job))
+        )
+
+    def _is_found(self, job: Job) -> bool:
+        if self.whole_id is not None:
+            return job.job_id == self.whole_id
+        text = folded(self.q or "")
+        return text in folded(job.title or "") or text in job.job_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    status: Texts = ()
+    job_type: Texts = ()
+    office_id: Texts = ()
+    job_id: Texts = ()
+    failure_kind: Texts = ()
+    started_after: Instant | None = None
+    started_before: Instant | None = None
+
+    def __post_init__(self) -> None:
+        kinds = {"status": RunStatus, "failure_kind": FailureKind}
+        _complete(self, kinds, ("job_type", "office_id", "job_id"), ("started_after", "started_before"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFilter:
+    status: Texts = ()
+    office_id: Texts = ()
+
+    def __post_init__(self) -> None:
+        _complete(self, {"status": GroupStatus}, ("office_id",), ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectFilter:
+    status: Texts = ()
+    office_id: Texts = ()
+    job_type: Texts = ()
+
+    def __post_init__(self) -> None:
+        _complete(self, {"status": DirectStatus}, ("office_id", "job_type"), ())
+
+
+class EventType(StrEnum):
+    """Everything that events tell; whoever asks for another one would wait for ever."""
+
+    JOB_QUEUED = "job_queued"
+    JOB_READY = "job_ready"
+    JOB_MOVED = "job_moved"
+    JOB_STARTED = "job_started"
+    JOB_COMPLETED = "job_completed"
+    JOB_SKIPPED = "job_skipped"
+    JOB_FAILED = "job_failed"
+    JOB_TIMEOUT = "job_timeout"
+    JOB_RETRYING = "job_retrying"
+    JOB_FAILED_PERMANENTLY = "job_failed_permanently"
+    JOB_CANCEL_REQUESTED = "job_cancel_requested"
+    JOB_CANCELLED = "job_cancelled"
+    GROUP_FINISHED = "group_finished"
+    QUEUE_PAUSED = "queue_paused"
+    QUEUE_RESUMED = "queue_resumed"
+    RESOURCE_HELD = "resource_held"
+    RESOURCE_RELEASED = "resource_released"
+    RESERVATION_MADE = "reservation_made"
+    RESERVATION_RELEASED = "reservation_released"
+    RESERVATION_EXPIRED = "reservation_expired"
+    SCHEDULE_FIRED = "schedule_fired"
+    SCHEDULE_SKIPPED = "schedule_skipped"
+    RECOVERED = "recovered"
+    NODE_JOINED = "node_joined"
+    NODE_LEFT = "node_left"
+    NODE_LOST = "node_lost"
+    NODE_DRAINED = "node_drained"
+    NODE_RESUMED = "node_resumed"
+    NODE_FORGOTTEN = "node_forgotten"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    type: Texts = ()
+    office_id: Texts = ()
+    job_id: Texts = ()
+
+    def __post_init__(self) -> None:
+        _complete(self, {"type": EventType}, ("office_id", "job_id"), ())
+
+    def takes(self, event: Event) -> bool:
+        return (
+            (not self.type or event.type in self.type)
+            and (not self.office_id or event.office_id in self.office_id)
+            and (not self.job_id or event.job_id in self.job_id)
+        )
+
+
+def folded(text: str) -> str:
+    """Small letters, of A to Z only, as both databases fold them."""
+    return text.encode().lower().decode()
+
+
+def _complete(filter: Any, kinds: Mapping[str, type[StrEnum]], labels: Iterable[str], instants: Iterable[str]) -> None:
+    """One value or several of each field become a tuple of the right kind; every problem is named."""
+    problems: list[Problem] = []
+    for name in (*kinds, *labels):
+        try:
+            object.__setattr__(filter, name, _values(name, getattr(filter, name), kinds.get(name)))
+        except Invalid as error:
+            problems += error.problems
+    for name in instants:
+        value = getattr(filter, name)
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            value = Instant.of(value)
+            object.__setattr__(filter, name, value)
+        if value is not None and not request_checks.is_instant(value):
+            problems.append(Problem(name, request_checks.AN_INSTANT))
+    if problems:
+        raise Invalid(problems)
+
+
+def _values(name: str, given: Any, kind: type[StrEnum] | None) -> tuple[str, ...]:
+    if given is not None and not isinstance(given, (str, list, tuple, set, frozenset)):
+        raise Invalid("a text, or a list of texts", name)
+    values = (given,) if isinstance(given, str) else tuple(dict.fromkeys(given or ()))
+    if len(values) > MOST_VALUES:
+        raise Invalid(f"at most {MOST_VALUES} values", name)
+    if kind is None:
+        problems = [problem for value in values for problem in request_checks.text_problems(name, value)]
+        if problems:
+            raise Invalid(problems[:1])
+        return values
+    unknown = [value for value in values if value not in list(kind)]
+    if unknown:
+        raise Invalid(f"{unknown[0]!r} is none of {', '.join(kind)}", name)
+    return tuple(kind(value) for value in values)

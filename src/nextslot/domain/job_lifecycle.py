@@ -1,0 +1,128 @@
+"""The decisions of a job's life: a fact and `now` in, what must be stored out. Pure; called by `engine.endings`.
+
+The only place that compares attempts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from . import (
+    CancelMode,
+    ChainEnd,
+    Decision,
+    FailureKind,
+    Job,
+    JobStatus,
+    OnDependencyFailure,
+    Outcome,
+    RetryPolicy,
+    RunStatus,
+)
+from . import retry as retry_policy
+from .retry import Retry
+
+CRASH_ERROR = "Scheduler crash recovery"
+CRASHES_ERROR = (
+    "the scheduler died twice while only this ran in its process, so it is not retried: "
+    "run it isolated (isolate = true) or mend it, then retry it by hand"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """What an outcome means: everything that one transaction then stores."""
+
+    outcome: Outcome
+    job_status: JobStatus
+    decision: Decision | None
+    retry: Retry | None
+    chain_end: ChainEnd | None
+
+    @property
+    def event_type(self) -> str:
+        if self.job_status is JobStatus.CANCELLED:
+            return "job_cancelled"
+        return event_of(self.outcome.status, self.outcome.failure_kind)
+
+
+def event_of(status: RunStatus, kind: FailureKind | None) -> str:
+    """What the end of a run is called among the events."""
+    return "job_timeout" if kind is FailureKind.TIMEOUT else f"job_{status.value.lower()}"
+
+
+def settle(
+    policy: RetryPolicy,
+    cancel_mode: CancelMode | None,
+    outcome: Outcome,
+    earlier_failures: Sequence[FailureKind],
+    chance: float,
+    lone_crashes: int = 0,
+) -> Settlement:
+    """What follows the end of a run: retry, permanent failure, or the end of its chain.
+
+    `earlier_failures` are the kinds of the chain's failed runs before this one, oldest first; `lone_crashes` how often
+    in a row, this time included, the scheduler died while only this chain ran inside its process.
+    """
+    if outcome.status is not RunStatus.FAILED:
+        return _ends(outcome, JobStatus.RUNNING, None, ChainEnd.SUCCEEDED)
+    kind = outcome.failure_kind or FailureKind.ERROR
+    outcome = replace(outcome, failure_kind=kind)
+    if kind is FailureKind.CANCELLED and cancel_mode is CancelMode.INTERRUPT:
+        return _ends(outcome, JobStatus.CANCELLED, Decision.CANCELLED, ChainEnd.CANCELLED)
+    if cancel_mode is not None:
+        return _ends(outcome, JobStatus.RUNNING, Decision.CANCELLED, ChainEnd.FAILED)
+    if kind is FailureKind.CRASH and lone_crashes >= retry_policy.MOST_LONE_CRASHES:
+        outcome = replace(outcome, error=CRASHES_ERROR)
+        return _ends(outcome, JobStatus.RUNNING, Decision.PERMANENT, ChainEnd.FAILED)
+    retry = retry_policy.decide(policy, [*earlier_failures, kind], chance)
+    if retry is None:
+        return _ends(outcome, JobStatus.RUNNING, Decision.PERMANENT, ChainEnd.FAILED)
+    return Settlement(
+        outcome=outcome, job_status=JobStatus.RUNNING, decision=Decision.RETRY, retry=retry, chain_end=None
+    )
+
+
+def _ends(outcome: Outcome, status: JobStatus, decision: Decision | None, end: ChainEnd) -> Settlement:
+    return Settlement(outcome=outcome, job_status=status, decision=decision, retry=None, chain_end=end)
+
+
+def lose(cancel_mode: CancelMode | None) -> Outcome:
+    """The outcome of a run whose scheduler died (4.5): never resumed; an interrupting cancel is carried out."""
+    kind = FailureKind.CANCELLED if cancel_mode is CancelMode.INTERRUPT else FailureKind.CRASH
+    return Outcome.failed(kind, CRASH_ERROR)
+
+
+class Cancellation(StrEnum):
+    """What a cancel request does to a job, by what it is doing now."""
+
+    CANCELLED = "cancelled"
+    STOPPING = "stopping"
+    FINISHING = "finishing"
+    REFUSED = "refused"
+
+
+def cancel(job: Job, interrupt: bool | None, office_mode: CancelMode) -> Cancellation:
+    """Section 7. A second request may turn finish into interrupt; an interrupt is never taken back."""
+    if job.has_ended:
+        return Cancellation.REFUSED
+    if job.status is JobStatus.QUEUED:
+        return Cancellation.CANCELLED
+    wanted = office_mode if interrupt is None else CancelMode.INTERRUPT if interrupt else CancelMode.FINISH
+    if CancelMode.INTERRUPT in (wanted, job.cancel_mode):
+        return Cancellation.STOPPING
+    return Cancellation.FINISHING
+
+
+class Dependents(StrEnum):
+    """What the end of a chain does to a job that waits for it."""
+
+    RELEASE = "release"
+    CANCEL = "cancel"
+    WAIT = "wait"
+
+
+def dependent_after(end: ChainEnd, on_dependency_failure: OnDependencyFailure) -> Dependents:
+    if end is ChainEnd.SUCCEEDED:
+        return Dependents.RELEASE
+    return Dependents.CANCEL if on_dependency_failure is OnDependencyFailure.CANCEL else Dependents.WAIT

@@ -1,0 +1,89 @@
+"""Which limits a job falls under, and how much room a limit has (OQ-001, DEC-011).
+
+The policy is one pluggable object: `keys` is asked when a job is created, `capacity` when a limit is met for the first
+time, `room` when one is dispatched. The counts themselves are stored and are changed in the transactions that start
+and end work.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from . import Office
+
+UNLIMITED = 2**31
+
+SCHEDULER = "scheduler"
+
+
+def office_key(office_id: str) -> str:
+    return f"office:{office_id}"
+
+
+def role_key(office_id: str, role: str) -> str:
+    return f"role:{office_id}/{role}"
+
+
+def type_key(job_type: str) -> str:
+    return f"type:{job_type}"
+
+
+def resource_key(resource: str) -> str:
+    return f"resource:{resource}"
+
+
+def is_local(limit_key: str) -> bool:
+    """Local limits belong to one office; all others are shared between offices."""
+    return limit_key.startswith(("office:", "role:"))
+
+
+def office_of(limit_key: str) -> str:
+    """The office that a local limit belongs to."""
+    return limit_key.partition(":")[2].partition("/")[0]
+
+
+class ConcurrencyPolicy(Protocol):
+    def keys(self, office_id: str, role: str | None, job_type: str, resources: Mapping[str, int]) -> Mapping[str, int]:
+        """The limits such a job falls under, with the units it takes of each."""
+
+    def capacity(self, limit_key: str, office: Office) -> int:
+        """What a limit is when it is first met; 0 means no limit."""
+
+    def room(self, limit_key: str, capacity: int, used: int) -> int:
+        """How many units of a limit are free now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The default policy: the whole scheduler, the office, the role in it, the type, and each resource in units."""
+
+    running: int = 0
+    job_types: Mapping[str, int] = field(default_factory=dict)
+    resources: Mapping[str, int] = field(default_factory=dict)
+
+    # A named resource without a count is exclusive (CON-002); work done elsewhere is not ours to limit.
+    NAMED = 1
+    UNCOUNTED = frozenset({"remote"})
+
+    def keys(self, office_id: str, role: str | None, job_type: str, resources: Mapping[str, int]) -> Mapping[str, int]:
+        keys = {SCHEDULER: 1, office_key(office_id): 1, type_key(job_type): 1}
+        if role is not None:
+            keys[role_key(office_id, role)] = 1
+        for resource, units in resources.items():
+            keys[resource_key(resource)] = units
+        return keys
+
+    def capacity(self, limit_key: str, office: Office) -> int:
+        scope, _, name = limit_key.partition(":")
+        if scope == "office":
+            return office.max_concurrent_jobs
+        if scope == "role":
+            return office.role_limits.get(name.partition("/")[2], 0)
+        if scope == "type":
+            return self.job_types.get(name, 0)
+        if scope == "resource":
+            return self.resources.get(name, 0 if name in self.UNCOUNTED else self.NAMED)
+        return self.running
+
+    def room(self, limit_key: str, capacity: int, used: int) -> int:
+        return UNLIMITED if capacity == 0 else capacity - used

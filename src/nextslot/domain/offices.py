@@ -1,0 +1,74 @@
+"""Offices: scopes with settings of their own; the lanes of their jobs, and the limits that these fall under."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from nextslot.system.clock import Instant
+
+from .failures import RetryPolicy
+from .jobs import DEFAULT_OFFICE, CancelMode, OnDependencyFailure
+from .json_types import Json
+
+_USUAL_RETRIES = RetryPolicy(max_attempts=2, base_delay_seconds=60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Office:
+    """A scope with its own jobs and settings. `default` is one of them with other values."""
+
+    office_id: str
+    name: str
+    status: str = "active"
+    is_paused: bool = False
+    max_concurrent_jobs: int = 3
+    role_limits: Mapping[str, int] = field(default_factory=lambda: {"FE": 1, "BE": 1, "QA": 1, "DevOps": 1})
+    timeout_seconds: float | None = 1800
+    retry_policy: RetryPolicy = _USUAL_RETRIES
+    cancel_mode: CancelMode = CancelMode.INTERRUPT
+    on_dependency_failure: OnDependencyFailure = OnDependencyFailure.WAIT
+    webhook: Mapping[str, Json] | None = None
+    created_at: Instant
+
+
+def default_office(now: Instant) -> Office:
+    """The office that always exists: one job at a time (DEC-011), nothing interrupted unless asked."""
+    return Office(
+        office_id=DEFAULT_OFFICE,
+        name="Default",
+        max_concurrent_jobs=1,
+        role_limits={},
+        timeout_seconds=None,
+        retry_policy=RetryPolicy(),
+        cancel_mode=CancelMode.FINISH,
+        created_at=now,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """All jobs of an office that fall under the same limits: what holds one of them back holds back all.
+
+    `local` are the limits that belong to the office (itself, its roles), `shared` those across offices, both as units
+    by limit key. Lanes of different offices with the same `class_key` share type, resources and shared limits.
+    """
+
+    lane_id: int
+    office_id: str
+    job_type: str
+    resources: Mapping[str, int]
+    local: Mapping[str, int]
+    shared: Mapping[str, int]
+    class_key: str
+    needs: Mapping[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "needs", {**self.local, **self.shared})
+
+
+class Limit(NamedTuple):
+    """A counted limit: 0 means no limit."""
+
+    limit_key: str
+    capacity: int
+    used: int

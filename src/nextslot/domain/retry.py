@@ -1,0 +1,77 @@
+"""Whether and when a failed job is tried again (DEC-007); asked by `lifecycle.settle`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from . import (
+    RETRYABLE,
+    Backoff,
+    FailureKind,
+    RetryPolicy,
+)
+
+# Our own shutdowns are not the job's fault; but a job that never survives one must not loop for ever.
+FREE_INTERRUPTIONS = 4
+AT_ONCE = frozenset({FailureKind.CRASH, FailureKind.INTERRUPTED})
+# One crash may be anybody's: an operator's kill, the machine's. Twice with nobody else there is hardly chance, and
+# each further attempt would cost all work of the scheduler again.
+MOST_LONE_CRASHES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The n-th counted retry of a chain, after a delay."""
+
+    number: int
+    delay_seconds: float
+
+
+def decide(policy: RetryPolicy, kinds: Sequence[FailureKind], chance: float) -> Retry | None:
+    """The retry that follows a failure, or None: `kinds` are the failures of the chain so far, this one last."""
+    kind = kinds[-1]
+    if policy.max_attempts == 0 or not is_retryable(policy, kind):
+        return None
+    counted = sum(_link_counts(kinds[: link + 1]) for link in range(len(kinds)))
+    if counted > policy.max_attempts:
+        return None
+    return Retry(counted, delay_seconds(policy, counted, kind, chance))
+
+
+def is_retryable(policy: RetryPolicy, kind: FailureKind) -> bool:
+    return kind in RETRYABLE and (policy.retry_on is None or kind in policy.retry_on)
+
+
+def delay_seconds(policy: RetryPolicy, number: int, kind: FailureKind, chance: float) -> float:
+    """Before retry n: exponential base·2ⁿ⁻¹, linear base·n; capped, then moved by ±jitter; none after a crash."""
+    if kind in AT_ONCE:
+        return 0.0
+    # The exponent is bounded so that no policy overflows; 2**60 base delays is never anyway.
+    factor = 2.0 ** min(number - 1, 60) if policy.backoff is Backoff.EXPONENTIAL else float(number)
+    delay = policy.base_delay_seconds * factor
+    if policy.max_delay_seconds is not None:
+        delay = min(delay, policy.max_delay_seconds)
+    return delay * (1 + policy.jitter * (2 * chance - 1))
+
+
+def lone_crashes(attempts: Sequence[tuple[FailureKind | None, int | None]]) -> int:
+    """Counts the crashes at the end of a chain in which its run was alone inside the scheduler's process.
+
+    `attempts` are (why it failed, how many others were inside the process that died with it), oldest first. A crash
+    with company neither counts nor ends the row: nobody knows who was to blame.
+    """
+    count = 0
+    for kind, beside in reversed(attempts):
+        if kind is not FailureKind.CRASH:
+            break
+        count += beside == 0
+    return count
+
+
+def _link_counts(kinds: Sequence[FailureKind]) -> bool:
+    """Whether the link that follows the last of these failures counts against the limit."""
+    streak = 0
+    for kind in reversed(kinds):
+        if kind is not FailureKind.INTERRUPTED:
+            break
+        streak += 1
+    return streak == 0 or streak > FREE_INTERRUPTIONS

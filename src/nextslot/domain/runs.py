@@ -1,0 +1,77 @@
+"""Runs: what happened when a job ran, and how the executor saw it end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from nextslot.system.clock import Instant
+
+from .failures import FailureKind
+from .json_types import Json
+
+
+class RunStatus(StrEnum):
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """A file that a run produced; `path` is relative to the artifacts directory."""
+
+    name: str
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What happened when a job ran: exactly one per job that was dispatched (DEC-001)."""
+
+    run_id: str
+    job_id: str
+    params_snapshot: Mapping[str, Json]
+    started_at: Instant
+    template_id: str | None = None
+    status: RunStatus | None = None
+    timeout_at: Instant | None = None
+    finished_at: Instant | None = None
+    exit_code: int | None = None
+    error: str | None = None
+    failure_kind: FailureKind | None = None
+    reason: str | None = None
+    log_path: str | None = None
+    session_id: str | None = None
+    result: Json = None
+    artifacts: tuple["Artifact", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended, as the executor saw it: a value, made by one of the three named constructors."""
+
+    status: RunStatus
+    result: Json = None
+    error: str | None = None
+    failure_kind: FailureKind | None = None
+    reason: str | None = None
+    exit_code: int | None = None
+    log_path: str | None = None
+    session_id: str | None = None
+    artifacts: tuple[Artifact, ...] = ()
+
+    @classmethod
+    def completed(cls, result: Json = None) -> "Outcome":
+        return _COMPLETED if result is None else cls(status=RunStatus.COMPLETED, result=result)
+
+    @classmethod
+    def failed(cls, kind: FailureKind, error: str, exit_code: int | None = None) -> "Outcome":
+        return cls(status=RunStatus.FAILED, failure_kind=kind, error=error, exit_code=exit_code)
+
+    @classmethod
+    def skipped(cls, reason: str) -> "Outcome":
+        return cls(status=RunStatus.SKIPPED, reason=reason)
+
+
+_COMPLETED = Outcome(status=RunStatus.COMPLETED)

@@ -1,0 +1,102 @@
+"""Templates and schedules: what makes jobs by the clock, and what became of each occurrence."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from nextslot.system.clock import Instant
+
+from .jobs import DEFAULT_OFFICE
+from .json_types import Json
+
+
+class CatchUp(StrEnum):
+    """What becomes of the occurrences that nobody was there for."""
+
+    LATEST = "latest"
+    ALL = "all"
+    NONE = "none"
+
+
+class Overlap(StrEnum):
+    ALLOW = "allow"
+    SKIP = "skip"
+
+
+class SkipReason(StrEnum):
+    """Why an occurrence made no job."""
+
+    MISSED = "missed"
+    COALESCED = "coalesced"
+    OVERLAP = "overlap"
+    DISABLED = "disabled"
+    OUTSIDE_WINDOW = "outside_window"
+    # Its job could not be made as things stand: `detail` says why.
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """A reusable job definition. None means: not said, take the default of the type or the office."""
+
+    template_id: str
+    name: str
+    job_type: str
+    params: Mapping[str, Json] = field(default_factory=dict)
+    priority: int = 0
+    timeout_seconds: float | None = None
+    retry_policy: Mapping[str, Json] | None = None
+    resources: Mapping[str, int] | None = None
+    webhook: Mapping[str, Json] | None = None
+    description: str | None = None
+    created_at: Instant
+    archived_at: Instant | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A cron expression in a time zone that makes jobs from a template.
+
+    Every occurrence up to `accounted_until` is in the ledger; `next_trigger_at` is the first one after it.
+    """
+
+    schedule_id: str
+    template_id: str
+    name: str
+    cron_expression: str
+    timezone: str = "UTC"
+    enabled: bool = True
+    office_id: str = DEFAULT_OFFICE
+    param_overrides: Mapping[str, Json] | None = None
+    catch_up: CatchUp = CatchUp.LATEST
+    catch_up_window_seconds: float = 86400
+    overlap: Overlap = Overlap.ALLOW
+    priority: int | None = None
+    last_triggered_at: Instant | None = None
+    next_trigger_at: Instant | None = None
+    accounted_until: Instant
+    created_at: Instant
+    deleted_at: Instant | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occurrence:
+    """What became of a planned instant, or of `count` of them from `instant` to `until`."""
+
+    schedule_id: str
+    instant: Instant
+    until: Instant | None = None
+    count: int = 1
+    outcome: str
+    reason: SkipReason | None = None
+    detail: str | None = None
+    job_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upcoming:
+    """An occurrence that is still to come, and what the clock on the wall of its zone will show."""
+
+    instant: Instant
+    local: datetime

@@ -1,0 +1,103 @@
+"""What reads answer, each of one moment: parts of lists, a job with its place, how much there is to do."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from nextslot.system.clock import Instant
+
+from .direct import Reservation
+from .jobs import Job
+from .offices import Limit
+from .runs import Run
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A part of a list; `next_cursor` asks for the part after it, and is None at the end of the list.
+
+    A page may hold fewer items than were asked for, even none, and still not be the last: a search looks at so many
+    rows at a time, not at the whole history.
+    """
+
+    items: tuple[T, ...]
+    next_cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A job, and its place in its chain, from 1."""
+
+    job: Job
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetail:
+    """A job with its run and its whole chain, all of one moment; `attempts` are the places in the chain, by job."""
+
+    job: Job
+    attempt: int
+    run: Run | None
+    chain: tuple[Job, ...]
+    attempts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A queued job, and its place in its office's queue, from 1."""
+
+    job: Job
+    attempt: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePage:
+    """An office's queue from some place on, and what holds it up, all of one moment."""
+
+    office_id: str
+    is_paused: bool
+    running: tuple[Listed, ...]
+    queue: tuple[Placed, ...]
+    next_cursor: str | None
+    reservation: Reservation | None
+    direct_waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfficeStatus:
+    """How much an office has to do; `oldest_queued_at` is since when the oldest job that is free to go exists."""
+
+    office_id: str
+    is_paused: bool
+    queued: int = 0
+    waiting: int = 0
+    running: int = 0
+    oldest_queued_at: Instant | None = None
+    direct_waiting: int = 0
+    direct_running: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A resource that does not answer."""
+
+    resource: str
+    since: Instant
+    next_probe_at: Instant | None
+    failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStatus:
+    """What is going on, at one moment. `paused` has (scope, name) of all but offices, which say so themselves."""
+
+    now: Instant
+    offices: tuple[OfficeStatus, ...]
+    limits: tuple[Limit, ...]
+    paused: tuple[tuple[str, str], ...]
+    held: tuple[Held, ...]
+    last_event: int

@@ -1,0 +1,223 @@
+"""Webhooks as decisions: which events there are, who is told of one, what follows an attempt, how it is signed.
+
+Pure; called by `engine.webhooks` and `engine.deliveries`, and by the checks of requests.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
+
+from nextslot.errors import Problem
+from nextslot.system.clock import Instant
+
+from . import (
+    Attempt,
+    DeliveryStatus,
+    Group,
+    Json,
+    RunStatus,
+    Webhook,
+    addresses,
+)
+
+RUN_EVENTS = ("job.run.completed", "job.run.failed", "job.run.skipped")
+JOB_EVENTS = (*RUN_EVENTS, "job.failed_permanently", "job.cancelled")
+EVENTS = (*JOB_EVENTS, "group.finished", "schedule.skipped")
+DIRECT_EVENTS = ("direct.completed", "direct.failed", "direct.skipped")
+# A permanent failure notifies the office (section 14), so it is among what an office's webhook is told unless it says.
+OFFICE_EVENTS = (*RUN_EVENTS, "job.failed_permanently")
+TEST_EVENT = "webhook.test"
+# The words of the old endpoints, sent once when a chain has ended; a batch may also end `partial`.
+LEGACY_EVENTS = ("succeeded", "failed", "skipped")
+LEGACY_FORMAT = "legacy"
+# On the first member of a batch that was made through the old endpoints: told once, when the whole batch has ended.
+LEGACY_BATCH_FORMAT = "legacy_batch"
+
+# The first attempt, and then so long after each that failed.
+RETRY_DELAYS = (5.0, 15.0, 45.0)
+LONGEST_RETRY_AFTER = 3600.0
+# After so many attempts in a row without any answer an endpoint is taken for dead, until it answers again.
+BREAKER_FAILURES = 5
+# How long the old secret of a subscription still signs beside the new one.
+ROTATION_SECONDS = 24 * 3600.0
+
+SERVER = "server"
+SECRET_PREFIX = "whsec_"
+REDIRECTED = "redirects are not followed"
+
+
+class Target(NamedTuple):
+    """One delivery to be made: where, whose secrets sign it (the server's, subscriptions'), and for whom it is."""
+
+    url: str
+    signers: tuple[str, ...]
+    is_own: bool
+    is_legacy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What follows an attempt."""
+
+    status: DeliveryStatus
+    at: Instant | None = None
+    reason: str | None = None
+
+
+# What is asked for.
+
+
+def problems(
+    field: str, webhook: object, allowed: Sequence[str] = JOB_EVENTS, allow_private: bool = True
+) -> Iterator[Problem]:
+    """What is wrong with `{"url": …, "events": […]}`."""
+    if not isinstance(webhook, dict):
+        yield Problem(field, 'must be a JSON object: {"url": …, "events": […]}')
+        return
+    legacy = webhook.get("format") in (LEGACY_FORMAT, LEGACY_BATCH_FORMAT)
+    for name in webhook:
+        if name not in ("url", "events") and not (legacy and name == "format"):
+            yield Problem(field, f"has no part {name!r}; its parts are url and events")
+    yield from url_problems(f"{field}.url", webhook.get("url"), allow_private)
+    if webhook.get("events") is not None:
+        yield from event_problems(f"{field}.events", webhook["events"], LEGACY_EVENTS if legacy else allowed)
+
+
+def url_problems(field: str, url: object, allow_private: bool) -> Iterator[Problem]:
+    problem = addresses.url_problem(url, allow_private)
+    if problem is not None:
+        yield Problem(field, problem)
+
+
+def event_problems(field: str, events: object, allowed: Sequence[str]) -> Iterator[Problem]:
+    if not isinstance(events, (list, tuple)) or not events:
+        yield Problem(field, "a list of at least one event")
+    elif any(not isinstance(event, str) or event not in allowed for event in events):
+        yield Problem(field, "these can be sent: " + ", ".join(allowed))
+
+
+# Who is told.
+
+
+def run_events(status: RunStatus, is_cancelled: bool, is_last: bool) -> tuple[str, ...]:
+    """What the end of a run is called: for everybody, and for those who know only the old words."""
+    events = [f"job.run.{status.lower()}"]
+    if is_cancelled:
+        events.append("job.cancelled")
+    elif is_last:
+        events.append("succeeded" if status is RunStatus.COMPLETED else status.lower())
+    return tuple(events)
+
+
+def targets(
+    event: str,
+    own: Mapping[str, Json] | None,
+    office: Mapping[str, Json] | None,
+    subscriptions: Iterable[Webhook],
+    own_default: Sequence[str] = RUN_EVENTS,
+) -> list[Target]:
+    """One per URL; where several ways lead to the same, it is signed with the secret of each."""
+    found: dict[str, Target] = {}
+    if own is not None and own.get("format") != LEGACY_BATCH_FORMAT and event in _wanted(own, own_default):
+        found[own["url"]] = Target(own["url"], (SERVER,), True, own.get("format") == LEGACY_FORMAT)
+    if event in LEGACY_EVENTS:
+        return list(found.values())
+    if office is not None and event in _wanted(office, OFFICE_EVENTS):
+        found.setdefault(office["url"], Target(office["url"], (SERVER,), False))
+    for one in subscriptions:
+        if event in one.events:
+            known = found.get(one.url) or Target(one.url, (), False)
+            found[one.url] = known._replace(signers=(*known.signers, one.webhook_id))
+    return list(found.values())
+
+
+def batch_target(event: str, first: Mapping[str, Json] | None) -> Target | None:
+    """The old batch's webhook, which is its first member's; one that ended `partial` has failed in part."""
+    if first is None or first.get("format") != LEGACY_BATCH_FORMAT:
+        return None
+    wanted = first.get("events") or LEGACY_EVENTS
+    is_wanted = event in wanted or (event == "partial" and "failed" in wanted)
+    return Target(first["url"], (SERVER,), False, is_legacy=True) if is_wanted else None
+
+
+def batch_event(group: Group) -> str:
+    """In the old words: skipped counts as succeeded, cancelled as failed."""
+    if group.succeeded == group.members:
+        return "succeeded"
+    return "partial" if group.succeeded else "failed"
+
+
+def _wanted(webhook: Mapping[str, Json], default: Sequence[str]) -> Sequence[str]:
+    if webhook.get("events") is not None:
+        wanted: Sequence[str] = webhook["events"]
+        return wanted
+    return LEGACY_EVENTS if webhook.get("format") == LEGACY_FORMAT else default
+
+
+# What follows an attempt.
+
+
+def after(attempt: Attempt, tries: int, now: Instant) -> Next:
+    """`tries` counts the attempts of this round, this one included."""
+    code = attempt.status_code
+    if code is not None and 200 <= code < 300:
+        return Next(DeliveryStatus.DELIVERED)
+    reason = attempt.error or f"it answered {code}"
+    if code == 410 or tries > len(RETRY_DELAYS):
+        return Next(DeliveryStatus.FAILED, reason=reason)
+    delay = RETRY_DELAYS[tries - 1]
+    if attempt.retry_after_seconds is not None:
+        delay = max(delay, attempt.retry_after_seconds)
+    return Next(DeliveryStatus.PENDING, now.after(delay), reason)
+
+
+def retry_after(status_code: int, header: str | None, now: Instant) -> float | None:
+    """How long an endpoint asks to be left alone, in seconds or until a date; bounded, and only with 429 and 503."""
+    if status_code not in (429, 503) or header is None:
+        return None
+    text = header.strip()
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return min(float(text), LONGEST_RETRY_AFTER)
+    try:
+        until = Instant.of(parsedate_to_datetime(text))
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return min(max((until - now) / 1_000_000, 0.0), LONGEST_RETRY_AFTER)
+
+
+# Signatures: https://www.standardwebhooks.com
+
+
+def secret_problem(secret: object) -> str | None:
+    """What is wrong with a secret; it is never repeated."""
+    return None if isinstance(secret, str) and 24 <= len(_key(secret)) <= 64 else "whsec_ and 24 to 64 bytes in base64"
+
+
+def secret_of(random_text: str) -> str:
+    """A secret of 256 bits from a random text that has as many."""
+    return SECRET_PREFIX + base64.b64encode(hashlib.sha256(random_text.encode()).digest()).decode()
+
+
+def signed(message_id: str, body: bytes, secrets: Iterable[str], now: Instant) -> dict[str, str]:
+    """The three headers; one signature for each secret, so that either is enough to verify it."""
+    timestamp = str(now // 1_000_000)
+    content = f"{message_id}.{timestamp}.".encode() + body
+    signatures = (hmac.new(_key(secret), content, hashlib.sha256).digest() for secret in secrets)
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": timestamp,
+        "webhook-signature": " ".join(f"v1,{base64.b64encode(one).decode()}" for one in signatures),
+    }
+
+
+def _key(secret: str) -> bytes:
+    try:
+        return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        return b""

@@ -1,0 +1,149 @@
+"""Recovery: what start-up repairs before anything is dispatched (DEC-008, 4.5).
+
+Each step is a transaction of its own kind and safe to repeat; the whole can be killed at any point and run again.
+Queued jobs are never touched. Its cost is that of what was running, never of what is queued or past.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from nextslot.domain.job_lifecycle import lose
+from nextslot.engine.direct.direct_requests import DirectExecutionHandler
+from nextslot.engine.dispatch.resource_outages import Outages
+from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.finish.job_finisher import JobFinisher
+from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
+from nextslot.executors.survivors import end_survivors
+from nextslot.store.contract import Store, Tx
+from nextslot.store.tables import (
+    direct,
+    jobs,
+    nodes,
+    runs,
+)
+
+BATCH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What was found and done."""
+
+    lost: int = 0
+    closed: int = 0
+    decided: int = 0
+    direct: int = 0
+    occurrences: int = 0
+
+
+class Recovery:
+    def __init__(
+        self,
+        engine: EngineContext,
+        finisher: JobFinisher,
+        direct_: DirectExecutionHandler,
+        outages: Outages,
+        schedules: ScheduleTrigger,
+    ) -> None:
+        self._clock = engine.clock
+        self._chance = engine.chance
+        self._finisher = finisher
+        self._direct = direct_
+        self._outages = outages
+        self._schedules = schedules
+        self._events = engine.events
+
+    async def run(self, store: Store, node_id: str | None = None) -> Recovered:
+        """What the last life of a node left, or of the only one there is."""
+        recovered = await self._recover_work(store, node_id)
+        if node_id is None:
+            await store.write(self._outages.recover)
+            recovered = replace(recovered, occurrences=await self._schedules.recover(store))
+        await self._tell_of(store, recovered, node_id)
+        return recovered
+
+    async def clear_up(self, store: Store, node_id: str) -> None:
+        """After another node that is gone. It may come back at any moment, with a new life that is its own business:
+        so each step asks first whether it is still away."""
+        await self._tell_of(store, await self._recover_work(store, node_id, _is_away), node_id)
+
+    async def lead(self, store: Store) -> None:
+        """What a new leader looks after: occurrences that came while there was none, and probes that nobody makes."""
+        await store.write(self._outages.recover)
+        await self._tell_of(store, Recovered(occurrences=await self._schedules.recover(store)), None)
+
+    async def _recover_work(
+        self, store: Store, node_id: str | None, is_ours: Callable[[Tx, str | None], bool] = lambda tx, node_id: True
+    ) -> Recovered:
+        # First of all, and while nothing else goes on there: no retry may run beside what it replaces.
+        end_survivors(await store.read(lambda tx: _running_run_ids(tx, node_id) if is_ours(tx, node_id) else []))
+        # Before any of them has ended, since who was there decides whether the scheduler's death is held against it.
+        await store.write(lambda tx: runs.note_company(tx, node_id) if is_ours(tx, node_id) else None)
+        lost = closed = decided = 0
+        while True:
+            found = await store.write(
+                lambda tx: self._lose_running(tx, node_id) if is_ours(tx, node_id) else (0, 0), rows=BATCH
+            )
+            lost, closed = lost + found[0], closed + found[1]
+            if sum(found) == 0:
+                break
+        while batch := await store.write(self._decide, rows=BATCH):
+            decided += batch
+        callers = await store.write(
+            lambda tx: self._direct.recover(tx, node_id) if is_ours(tx, node_id) else 0, rows=BATCH
+        )
+        return Recovered(lost, closed, decided, callers)
+
+    async def _tell_of(self, store: Store, recovered: Recovered, node_id: str | None) -> None:
+        if recovered != Recovered():
+            await store.write(lambda tx: self._tell(tx, recovered, node_id))
+
+    def _lose_running(self, tx: Tx, node_id: str | None) -> tuple[int, int]:
+        """The decision matrix, for what the last life left running: (lost, closed)."""
+        now = self._clock.now()
+        lost = closed = 0
+        for job in jobs.running(tx, node_id, BATCH):
+            run = runs.of_job(tx, job.job_id)
+            if run is None:
+                run_id = self._chance.new_id()
+                runs.repair(tx, run_id, job.job_id)
+            else:
+                run_id = run.run_id
+            if run is not None and run.status is not None:
+                self._finisher.close(tx, job, run, run.status, run.finished_at or now)
+                closed += 1
+            else:
+                self._finisher.finish(tx, run_id, job.job_id, lose(job.cancel_mode), now)
+                lost += 1
+        return lost, closed
+
+    def _decide(self, tx: Tx) -> int:
+        """Failures without a decision (4.4)."""
+        now = self._clock.now()
+        undecided = jobs.undecided(tx, BATCH)
+        for job in undecided:
+            self._finisher.decide(tx, job, now)
+        return len(undecided)
+
+    def _tell(self, tx: Tx, recovered: Recovered, node_id: str | None) -> None:
+        details: dict[str, object] = {
+            "lost": recovered.lost,
+            "closed": recovered.closed,
+            "decided": recovered.decided,
+            "direct": recovered.direct,
+            "occurrences": recovered.occurrences,
+        }
+        if node_id is not None:
+            details["node_id"] = node_id
+        self._events.note(tx, "recovered", self._clock.now(), None, details=details)
+
+
+def _is_away(tx: Tx, node_id: str | None) -> bool:
+    node = None if node_id is None else nodes.get(tx, node_id)
+    return node is None or not node.is_live
+
+
+def _running_run_ids(tx: Tx, node_id: str | None) -> list[str]:
+    """Of jobs and of direct callers: what a process of the last life may still be working for."""
+    found = (runs.of_job(tx, job.job_id) for job in jobs.running(tx, node_id))
+    return [run.run_id for run in found if run is not None] + [one.direct_id for one in direct.unfinished(tx, node_id)]

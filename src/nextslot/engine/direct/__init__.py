@@ -1,0 +1,1 @@
+"""Serves direct requests: callers who wait on HTTP, and their reservations."""

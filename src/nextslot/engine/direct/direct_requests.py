@@ -1,0 +1,472 @@
+"""DirectExecutionHandler: callers who wait on the line get the next slot, and nothing is interrupted for it (DEC-004).
+
+The caller is stored, and the first of an office holds its reservation until its work has ended. While one waits, the
+office's queue dispatches nothing, and what it needs is kept back in all offices. It makes no jobs, preempts nothing and
+does not touch the queue's order. The functions over a transaction come first, the callers on the line below.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nextslot.domain import (
+    Direct,
+    DirectStatus,
+    FailureKind,
+    Json,
+    NewJob,
+    Outcome,
+    request_checks,
+)
+from nextslot.domain.job_lifecycle import CRASH_ERROR
+from nextslot.domain.webhook_delivery import DIRECT_EVENTS
+from nextslot.engine.dispatch.resource_outages import Outages
+from nextslot.engine.effects import (
+    DirectEnded,
+    DirectMoved,
+    DirectStarted,
+    Stop,
+)
+from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.submit.intake import Intake
+from nextslot.errors import (
+    Conflict,
+    Draining,
+    Invalid,
+    NotFound,
+    SlotBusy,
+    Unavailable,
+)
+from nextslot.store.contract import Store, Tx
+from nextslot.store.tables import direct, offices
+from nextslot.system.clock import Instant
+
+MOST_WAITING = 100
+WAIT_SECONDS = 300.0
+TIMEOUT_SECONDS = 3600.0
+RESERVATION_SECONDS = 600.0
+RENEWED_BEFORE_SECONDS = 300.0
+
+HUNG_UP = "the caller hung up"
+WAITED_TOO_LONG = "the wait ran out"
+DRAINING = "the scheduler is stopping"
+CANCELLED = "cancelled"
+OWNER_GONE = "its owner is gone"
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewDirect:
+    """What a caller on the line asks for."""
+
+    job_type: str
+    params: Mapping[str, Json] = field(default_factory=dict)
+    office_id: str = "default"
+    wait_timeout_seconds: float = WAIT_SECONDS
+    timeout_seconds: float | None = None
+    detach: bool = False
+    direct_id: str | None = None
+    webhook: Mapping[str, Json] | None = None
+    created_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a caller hears while it is on the line: `place`, `started`, `progress`, `output`, and last `result`."""
+
+    kind: str
+    data: Mapping[str, Any]
+
+
+class _DirectCaller:
+    """Somebody on the line, in this process."""
+
+    def __init__(self, office_id: str) -> None:
+        self.office_id = office_id
+        self.ended: asyncio.Future[Direct] = asyncio.get_running_loop().create_future()
+        self.updates: asyncio.Queue[Update] | None = None
+        self.ahead = 0
+        self._place: int | None = None
+        self._has_started = False
+
+    def tell(self, kind: str, data: Mapping[str, Any]) -> None:
+        if self.updates is not None:
+            self.updates.put_nowait(Update(kind, data))
+
+    def tell_place(self, direct_id: str, ahead: int) -> None:
+        """Only news: whoever read the places before it started comes too late."""
+        if not self._has_started and ahead != self._place:
+            self._place = ahead
+            self.tell("place", {"direct_id": direct_id, "ahead": ahead})
+
+    def tell_started(self, direct_id: str) -> None:
+        self._has_started = True
+        self.tell("started", {"direct_id": direct_id})
+
+
+class DirectExecutionHandler:
+    def __init__(
+        self,
+        engine: EngineContext,
+        intake: Intake,
+        outages: Outages,
+        node: str,
+        stop: Callable[[str, FailureKind], None],
+    ) -> None:
+        self._clock = engine.clock
+        self._chance = engine.chance
+        self._job_types = engine.job_types
+        self._intake = intake
+        self._lanes = engine.lanes
+        self._workers = engine.workers
+        self._timer = engine.timer
+        self._outages = outages
+        self._events = engine.events
+        self._webhooks = engine.webhooks
+        self._tracer = engine.tracer
+        self._node = node
+        self.most_waiting = MOST_WAITING
+        self._stop = stop
+        self._callers: dict[str, _DirectCaller] = {}
+        # How often places were told.
+        self._told = 0
+        self._goodbyes: set[asyncio.Task[None]] = set()
+
+    # Over a transaction.
+
+    def request(self, tx: Tx, wanted: NewDirect, direct_id: str, now: Instant) -> Direct:
+        """Stores the caller behind those who wait; the first of its office holds the reservation."""
+        office = offices.get(tx, wanted.office_id)
+        if office is None:
+            raise NotFound("office", wanted.office_id)
+        if office.status != "active":
+            raise Invalid(f"the office {wanted.office_id!r} is archived", field="office_id")
+        if direct.get(tx, direct_id) is not None:
+            raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
+        counters = self._lanes.counters(tx).office(wanted.office_id)
+        if counters.callers >= self.most_waiting:
+            raise SlotBusy(counters.callers, f"{counters.callers} callers are waiting already; try again later")
+        job_type = self._job_types.get(wanted.job_type)
+        resources = job_type.needs(wanted.params)
+        caller = Direct(
+            direct_id=direct_id,
+            node_id=self._node,
+            office_id=wanted.office_id,
+            lane_id=self._lanes.lane_for(tx, office, None, wanted.job_type, resources),
+            job_type=wanted.job_type,
+            params=wanted.params,
+            status=DirectStatus.WAITING,
+            is_detached=wanted.detach,
+            timeout_seconds=wanted.timeout_seconds or job_type.timeout_seconds or TIMEOUT_SECONDS,
+            stall_timeout_seconds=job_type.stall_timeout_seconds,
+            created_by=wanted.created_by,
+            created_at=now,
+            wait_until=now.after(wanted.wait_timeout_seconds),
+        )
+        direct.insert(tx, caller, wanted.webhook)
+        counters.callers += 1
+        if not direct.is_reserved(tx, wanted.office_id):
+            self._reserve(tx, wanted.office_id, direct_id, now)
+        self._timer.note_here(tx, caller.wait_until)
+        return caller
+
+    def start(self, tx: Tx, holder: direct.Holder, now: Instant) -> tuple[str, direct.StartedDirect]:
+        """Its limits have room: it counts in them from now on. (worker, what is needed to run it)"""
+        lane = self._lanes.lane(tx, holder.lane_id)
+        worker_id = self._workers.take(tx, lane)
+        started = direct.start(tx, holder.direct_id, worker_id, now)
+        assert started is not None
+        counters = self._lanes.counters(tx)
+        counters.take(lane)
+        counters.caller_leaves(holder.office_id)
+        self._timer.note_here(tx, now.after(started.timeout_seconds))
+        tx.cause(DirectStarted(holder.direct_id))
+        return worker_id, started
+
+    def finish(self, tx: Tx, direct_id: str, outcome: Outcome, now: Instant) -> Direct | None:
+        """Stores how it ended, releases its reservation and hands it to the next caller; None if it had ended."""
+        ended = direct.finish(tx, direct_id, outcome, now)
+        if ended is None:
+            return None
+        lane = self._lanes.lane(tx, ended.lane_id)
+        self._workers.free(tx, ended.worker_id, lane)
+        self._lanes.counters(tx).give_back(lane)
+        self._outages.after_run(tx, lane, outcome, now)
+        self._pass_on(tx, direct_id, ended.office_id, "RELEASED", now)
+        return self._goodbye(tx, direct_id, now)
+
+    def give_up(
+        self, tx: Tx, direct_id: str, reason: str, now: Instant, kind: FailureKind | None = None, ahead: int = 0
+    ) -> Direct | None:
+        """A caller who waits leaves, or is sent away, with `ahead` callers before it; None if it does not wait."""
+        status = DirectStatus.CANCELLED if kind is None else DirectStatus.FAILED
+        office_id = direct.give_up(tx, direct_id, status, reason, kind, now)
+        if office_id is None:
+            return None
+        counters = self._lanes.counters(tx)
+        counters.caller_leaves(office_id)
+        counters.is_freed = True
+        self._pass_on(tx, direct_id, office_id, "RELEASED" if kind is None else "EXPIRED", now)
+        return self._goodbye(tx, direct_id, now, ahead)
+
+    def do_due(self, tx: Tx, now: Instant, limit: int) -> tuple[bool, list[str], Instant | None]:
+        """Waits that ran out and reservations to renew; (whether all was done, work out of time, what is next).
+
+        Each node does so for its own callers: it is there that somebody is on the line.
+        """
+        here = self._here
+        over = direct.over(tx, here, now, limit)
+        for direct_id in over:
+            self._send_away(tx, direct_id, now)
+        overdue = direct.overdue(tx, here, now, limit)
+        for direct_id, expires_at in direct.expiring(tx, here, now.after(RENEWED_BEFORE_SECONDS)):
+            if self.is_on_the_line(direct_id):
+                direct.renew(tx, direct_id, now.after(RESERVATION_SECONDS))
+            elif expires_at <= now and self.give_up(tx, direct_id, OWNER_GONE, now, FailureKind.CRASH) is None:
+                overdue.append(direct_id)  # It runs, and nobody is there: its work is ended first, `finish` releases.
+        wait, timeout, expiry = direct.next_instants(tx, here, now)
+        renewal = None if expiry is None else max(expiry.after(-RENEWED_BEFORE_SECONDS), now.after(1))
+        upcoming = [at for at in (wait, timeout, renewal) if at is not None]
+        return len(over) < limit, overdue, min(upcoming, default=None)
+
+    @property
+    def _here(self) -> str | None:
+        """Whose callers these are; None: everybody's."""
+        return self._node
+
+    def is_here(self, holder: direct.Holder) -> bool:
+        """Whether the caller is on the line of this node, which then does the work."""
+        return holder.node_id == self._node
+
+    def is_on_the_line(self, direct_id: str) -> bool:
+        """Whether its owner lives."""
+        return direct_id in self._callers
+
+    def recover(self, tx: Tx, node_id: str | None = None) -> int:
+        """What the last life left (of one node, or of all): executions FAILED, reservations EXPIRED (11.7); how many.
+
+        Twice changes nothing. Where others live on, the next caller gets the reservation.
+        """
+        now = self._clock.now()
+        unfinished = direct.unfinished(tx, node_id)
+        gone = {one.direct_id for one in unfinished}
+        for caller in unfinished:
+            lane = self._lanes.lane(tx, caller.lane_id)
+            if caller.status is DirectStatus.RUNNING:
+                direct.finish(tx, caller.direct_id, Outcome.failed(FailureKind.CRASH, CRASH_ERROR), now)
+                self._workers.free(tx, caller.worker_id, lane)
+                self._lanes.counters(tx).give_back(lane)
+            else:
+                direct.give_up(tx, caller.direct_id, DirectStatus.FAILED, CRASH_ERROR, FailureKind.CRASH, now)
+                self._lanes.counters(tx).caller_leaves(caller.office_id)
+                self._lanes.counters(tx).is_freed = True
+            if self._end_reservation(tx, caller.direct_id, caller.office_id, "EXPIRED", now):
+                following = next((one for one in direct.waiting_ids(tx, caller.office_id) if one not in gone), None)
+                if following is not None:
+                    self._reserve(tx, caller.office_id, following, now)
+            self._ended(tx, caller.direct_id, now)
+        if unfinished:
+            tx.announce("callers")
+        return len(unfinished)
+
+    def _send_away(self, tx: Tx, direct_id: str, now: Instant) -> None:
+        """Its wait ran out: it hears how many were ahead."""
+        found = direct.get(tx, direct_id)
+        assert found is not None
+        ahead = direct.waiting_ids(tx, found.office_id).index(direct_id)
+        self.give_up(tx, direct_id, WAITED_TOO_LONG, now, ahead=ahead)
+
+    def _reserve(self, tx: Tx, office_id: str, direct_id: str, now: Instant) -> None:
+        reservation_id = self._chance.new_id()
+        expires_at = now.after(RESERVATION_SECONDS)
+        direct.reserve(tx, reservation_id, direct_id, expires_at, now)
+        self._timer.note_here(tx, now.after(RESERVATION_SECONDS - RENEWED_BEFORE_SECONDS))
+        tx.announce("callers")
+        details = {"reservation_id": reservation_id, "direct_id": direct_id}
+        self._events.note(tx, "reservation_made", now, office_id, details=details)
+
+    def _pass_on(self, tx: Tx, direct_id: str, office_id: str, status: str, now: Instant) -> None:
+        """The next caller reserves in the very transaction that releases the one before."""
+        if self._end_reservation(tx, direct_id, office_id, status, now):
+            following = direct.first_waiting(tx, office_id)
+            if following is not None:
+                self._reserve(tx, office_id, following, now)
+        waiting = direct.waiting_ids(tx, office_id)
+        tx.announce("callers")
+        tx.cause(DirectMoved(waiting))
+
+    def _end_reservation(self, tx: Tx, direct_id: str, office_id: str, status: str, now: Instant) -> bool:
+        reservation_id = direct.release(tx, direct_id, status)
+        if reservation_id is not None:
+            details = {"reservation_id": reservation_id, "direct_id": direct_id}
+            self._events.note(tx, f"reservation_{status.lower()}", now, office_id, details=details)
+        return reservation_id is not None
+
+    def _goodbye(self, tx: Tx, direct_id: str, now: Instant, ahead: int = 0) -> Direct:
+        ended = self._ended(tx, direct_id, now)
+        tx.cause(DirectEnded(ended, ahead))
+        return ended
+
+    def _ended(self, tx: Tx, direct_id: str, now: Instant) -> Direct:
+        ended = direct.get(tx, direct_id)
+        assert ended is not None
+        self._webhooks.direct_ended(tx, ended, now)
+        return ended
+
+    # On the line.
+
+    async def execute(self, store: Store, wanted: NewDirect) -> Direct:
+        """Waits for the slot and for the work; how it ended. Cancelled while it waits, it gives its place up."""
+        direct_id, caller = self._pick_up(wanted)
+        try:
+            await store.write(lambda tx: self.request(tx, wanted, direct_id, self._clock.now()))
+            return answered(await caller.ended, caller.ahead)
+        except asyncio.CancelledError:
+            self._hang_up(store, direct_id, wanted.detach)
+            raise
+        finally:
+            if not (wanted.detach and caller.ended.cancelled()):
+                self._callers.pop(direct_id, None)
+
+    async def stream(self, store: Store, wanted: NewDirect) -> AsyncGenerator[Update, None]:
+        """As `execute`, but hears its place, progress and output as they come, and the result at the end."""
+        direct_id, caller = self._pick_up(wanted)
+        caller.updates = asyncio.Queue()
+        is_over = False
+        try:
+            await store.write(lambda tx: self.request(tx, wanted, direct_id, self._clock.now()))
+            await self._look_at_places(store, wanted.office_id)
+            while not is_over:
+                update = await caller.updates.get()
+                is_over = update.kind == "result"
+                yield update
+        finally:
+            if not is_over:
+                self._hang_up(store, direct_id, wanted.detach)
+            if is_over or not wanted.detach:
+                self._callers.pop(direct_id, None)
+
+    async def drain(self, store: Store) -> None:
+        """Callers who wait are sent away; work that runs goes on."""
+        for direct_id in list(self._callers):
+            await store.write(lambda tx, d=direct_id: self.give_up(tx, d, DRAINING, self._clock.now()))  # type: ignore[misc]
+
+    async def close(self) -> None:
+        if self._goodbyes:
+            await asyncio.wait(self._goodbyes)
+
+    def cancel(self, tx: Tx, direct_id: str, now: Instant) -> Direct:
+        """Gives up the place of one that waits; tells the work of one that runs to stop."""
+        found = direct.get(tx, direct_id)
+        if found is None:
+            raise NotFound("direct execution", direct_id)
+        if found.finished_at is not None:
+            raise Conflict(f"direct execution {direct_id} is {found.status} since {found.finished_at}")
+        ended = self.give_up(tx, direct_id, CANCELLED, now)
+        if ended is None:
+            direct.request_cancel(tx, direct_id, now)
+            tx.announce("stop")
+            tx.cause(Stop(direct_id, FailureKind.CANCELLED))
+        return ended or found
+
+    async def look(self, store: Store) -> None:
+        """Another node may have done something that callers here want to hear of."""
+        waited_in: dict[str, None] = {}
+        for direct_id, caller in list(self._callers.items()):
+            found = await store.read(lambda tx, d=direct_id: direct.get(tx, d))  # type: ignore[misc]
+            if found is not None and found.finished_at is not None:
+                self.tell_ended(found)
+            elif found is not None and found.status is DirectStatus.WAITING and caller.updates is not None:
+                waited_in[found.office_id] = None
+        for office_id in waited_in:
+            await self._look_at_places(store, office_id)
+
+    def listener(self, direct_id: str) -> Callable[[str, Mapping[str, Any]], None] | None:
+        """Who hears the progress and output of a direct execution, if somebody does."""
+        caller = self._callers.get(direct_id)
+        return None if caller is None or caller.updates is None else caller.tell
+
+    def _pick_up(self, wanted: NewDirect) -> tuple[str, _DirectCaller]:
+        now = self._clock.now()
+        as_job = NewJob(
+            job_type=wanted.job_type,
+            params=wanted.params,
+            office_id=wanted.office_id,
+            timeout_seconds=wanted.timeout_seconds,
+            created_by=wanted.created_by,
+        )
+        self._intake.check([as_job], now)
+        if wanted.webhook is not None:
+            self._webhooks.refuse_wrong("webhook", wanted.webhook, DIRECT_EVENTS)
+        if not request_checks.is_number(wanted.wait_timeout_seconds, above=-1e-9):
+            raise Invalid("a number of seconds", field="wait_timeout_seconds")
+        if not isinstance(wanted.detach, bool):
+            raise Invalid("true or false", field="detach")
+        if wanted.direct_id is not None and not _is_id(wanted.direct_id):
+            raise Invalid("letters, digits, '_' and '-', up to 100", field="direct_id")
+        direct_id = wanted.direct_id or self._chance.new_id()
+        if direct_id in self._callers:
+            raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
+        self._tracer.called(direct_id)
+        caller = self._callers[direct_id] = _DirectCaller(wanted.office_id)
+        return direct_id, caller
+
+    def _hang_up(self, store: Store, direct_id: str, detach: bool) -> None:
+        """In a task of its own, since the caller's is being cancelled."""
+        task = asyncio.get_running_loop().create_task(self._leave(store, direct_id, detach), name="nextslot-hang-up")
+        self._goodbyes.add(task)
+        task.add_done_callback(self._goodbyes.discard)
+
+    async def _leave(self, store: Store, direct_id: str, detach: bool) -> None:
+        try:
+            gone = await store.write(lambda tx: self.give_up(tx, direct_id, HUNG_UP, self._clock.now()))
+        except Unavailable:
+            return
+        if gone is None and not detach:
+            self._stop(direct_id, FailureKind.CANCELLED)
+
+    def tell_started(self, direct_id: str) -> None:
+        caller = self._callers.get(direct_id)
+        if caller is not None:
+            caller.tell_started(direct_id)
+
+    async def _look_at_places(self, store: Store, office_id: str) -> None:
+        """Read again when somebody was told while it was read: what was read may be older than what they heard."""
+        while True:
+            told = self._told
+            waiting = await store.read(lambda tx: direct.waiting_ids(tx, office_id))
+            if told == self._told:
+                return self.tell_places(waiting)
+
+    def tell_places(self, waiting: Sequence[str]) -> None:
+        self._told += 1
+        for ahead, direct_id in enumerate(waiting):
+            caller = self._callers.get(direct_id)
+            if caller is not None:
+                caller.tell_place(direct_id, ahead)
+
+    def tell_ended(self, ended: Direct, ahead: int = 0) -> None:
+        caller = self._callers.pop(ended.direct_id, None)
+        if caller is not None:
+            caller.ahead = ahead
+            caller.tell("result", {"direct": ended})
+            if not caller.ended.done():
+                caller.ended.set_result(ended)
+
+
+def _is_id(value: object) -> bool:
+    """Its log and artifacts are named after it, so it must not be able to lead anywhere else."""
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def answered(ended: Direct, ahead: int) -> Direct:
+    """What the caller gets: the record, or why there is none."""
+    if ended.status is DirectStatus.CANCELLED and ended.reason == WAITED_TOO_LONG:
+        waited = ended.waited_seconds or 0
+        raise SlotBusy(ahead, f"the slot did not come free within {waited:g} seconds; callers ahead: {ahead}")
+    if ended.status is DirectStatus.CANCELLED and ended.reason == DRAINING:
+        raise Draining("the scheduler is stopping; try again later")
+    return ended

@@ -1,0 +1,221 @@
+"""Lanes: which limits a job falls under, and the counters a transaction works with.
+
+`Lanes` lives as long as the scheduler and knows what never changes of a lane. A `Slate` lives as long as one
+transaction: counters are read once, changed in memory, and written once, before the commit, so that a job that ends
+and the next of its kind that starts cost nothing where they cancel out.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from nextslot.domain import Lane, Limit, Office
+from nextslot.domain.limits import UNLIMITED, ConcurrencyPolicy, is_local
+from nextslot.engine.effects import LanesLearned
+from nextslot.store.contract import Tx
+from nextslot.store.tables import lanes
+from nextslot.store.tables.lanes import LaneCounts, LaneTally
+
+
+class Lanes:
+    def __init__(self, policy: ConcurrencyPolicy) -> None:
+        self.policy = policy
+        # A cache of what never changes; filled from committed rows only.
+        self._known = LanesLearned({}, {})
+
+    def lane_for(self, tx: Tx, office: Office, role: str | None, job_type: str, resources: Mapping[str, int]) -> int:
+        """The lane of such a job; it is made when it is needed for the first time."""
+        wanted = (office.office_id, role, job_type, str(sorted(resources.items())))
+        known = self._known.by_limits.get(wanted) or tx.local(self._new_known).by_limits.get(wanted)
+        if known is None:
+            known = tx.local(self._new_known).by_limits[wanted] = self._stored_lane(
+                tx, office, role, job_type, resources
+            )
+        return known
+
+    def _stored_lane(
+        self, tx: Tx, office: Office, role: str | None, job_type: str, resources: Mapping[str, int]
+    ) -> int:
+        keys = self.policy.keys(office.office_id, role, job_type, resources)
+        local = {key: units for key, units in keys.items() if is_local(key)}
+        shared = {key: units for key, units in keys.items() if not is_local(key)}
+        class_key = lanes.class_key(job_type, resources, shared)
+        lane_id = lanes.find(tx, office.office_id, class_key, local)
+        if lane_id is None:
+            for key in keys:
+                lanes.add_limit(tx, key, self.policy.capacity(key, office))
+            lane_id = lanes.add(tx, office.office_id, job_type, resources, local, shared, class_key)
+        return lane_id
+
+    def lane(self, tx: Tx, lane_id: int) -> Lane:
+        known = self._known.by_id.get(lane_id) or tx.local(self._new_known).by_id.get(lane_id)
+        if known is None:
+            known = tx.local(self._new_known).by_id[lane_id] = lanes.get(tx, lane_id)
+        return known
+
+    def counters(self, tx: Tx) -> "TransactionCounters":
+        return tx.local(self._new_counters)
+
+    def _new_counters(self, tx: Tx) -> "TransactionCounters":
+        return TransactionCounters(tx, self)
+
+    def _new_known(self, tx: Tx) -> LanesLearned:
+        known = LanesLearned({}, {})
+        tx.cause(known)
+        return known
+
+    def learn(self, by_id: Mapping[int, Lane], by_limits: Mapping[tuple[str, str | None, str, str], int]) -> None:
+        """Follows a commit."""
+        self._known.by_id.update(by_id)
+        self._known.by_limits.update(by_limits)
+
+
+class OfficeCounters:
+    """One office's lanes that have ready jobs, as this transaction has changed them so far."""
+
+    def __init__(self, office_id: str, is_paused: bool, callers: int, turn: int, counts: dict[int, LaneCounts]) -> None:
+        self.office_id = office_id
+        self.is_paused = is_paused
+        self.callers = callers
+        self.turn = turn
+        # The lane that this transaction served last: it keeps the turn, also where its counts end as they began.
+        self.served: int | None = None
+        self.lanes = counts
+        self.stored = {lane_id: (c.ready, c.is_open, c.turn) for lane_id, c in counts.items()}
+
+    @property
+    def is_closed(self) -> bool:
+        """Its queue dispatches nothing: it is paused, or a direct caller waits (DEC-004)."""
+        return self.is_paused or self.callers > 0
+
+    @property
+    def waiting(self) -> list[int]:
+        return [lane_id for lane_id, counts in self.lanes.items() if counts.ready > 0]
+
+
+class TransactionCounters:
+    """The counters of one transaction."""
+
+    def __init__(self, tx: Tx, lanes_: Lanes) -> None:
+        self._tx = tx
+        self._lanes = lanes_
+        self._offices: dict[str, OfficeCounters] = {}
+        # The limits that are known as they are stored, the units this transaction has taken, the room that leaves.
+        self._limits: dict[str, Limit] = {}
+        self._units: dict[str, int] = {}
+        self._room: dict[str, int] = {}
+        self._tallies: dict[int, LaneTally] = {}
+        # Something shared was given back, so that other offices may have a chance too.
+        self.is_freed = False
+
+    @property
+    def offices(self) -> Iterable[OfficeCounters]:
+        return self._offices.values()
+
+    @property
+    def is_touched(self) -> bool:
+        return bool(self._offices) or self.is_freed
+
+    def office(self, office_id: str) -> OfficeCounters:
+        """Reads an office's counters when they are first needed."""
+        known = self._offices.get(office_id)
+        if known is None:
+            known = self._offices[office_id] = OfficeCounters(office_id, *lanes.of_office(self._tx, office_id))
+        return known
+
+    def caller_leaves(self, office_id: str) -> None:
+        """A direct caller waits no more, and its row says so: an office that is read only now does not count it."""
+        if office_id in self._offices:
+            self._offices[office_id].callers -= 1
+        else:
+            self.office(office_id)
+
+    def look_everywhere(self) -> None:
+        """Every office that waits for something is looked at: after a start, and when somebody asks."""
+        for office_id in lanes.waiting_offices(self._tx):
+            self.office(office_id)
+        self.is_freed = True
+
+    def add_ready(self, lane_id: int, jobs: int = 1) -> None:
+        """Jobs of a lane became free to go, or are no longer."""
+        lane = self._lanes.lane(self._tx, lane_id)
+        office = self.office(lane.office_id)
+        counts = office.lanes.get(lane_id)
+        if counts is None:
+            counts = office.lanes[lane_id] = lanes.counts(self._tx, lane_id)
+            office.stored[lane_id] = (counts.ready, counts.is_open, counts.turn)
+        counts.ready += jobs
+
+    def tally(self, lane_id: int) -> LaneTally:
+        """What this transaction adds to the sums of a lane."""
+        known = self._tallies.get(lane_id)
+        if known is None:
+            known = self._tallies[lane_id] = LaneTally()
+        return known
+
+    def take(self, lane: Lane) -> None:
+        """A job of this lane starts."""
+        self._use(lane, 1)
+
+    def give_back(self, lane: Lane) -> None:
+        """A job of this lane has ended."""
+        self._use(lane, -1)
+        self.office(lane.office_id)
+        self.is_freed = True
+
+    def room(self, needs: Mapping[str, int], held: Mapping[str, int] | None = None) -> int:
+        """How many jobs with these needs could start now, besides what is kept back for others."""
+        self._know(needs)
+        room = self._room
+        if held:
+            return min(((room[key] - held.get(key, 0)) // units for key, units in needs.items()), default=UNLIMITED)
+        return min((room[key] // units for key, units in needs.items()), default=UNLIMITED)
+
+    def could_ever_fit(self, needs: Mapping[str, int]) -> bool:
+        """Whether such a job could start if nothing else ran."""
+        self._know(needs)
+        room = self._lanes.policy.room
+        return all(room(key, self._limits[key].capacity, 0) >= units for key, units in needs.items())
+
+    def save(self) -> None:
+        """Writes what has changed, and only that."""
+        for office in self._offices.values():
+            self._save_lanes(office)
+        # What is left: of lanes that have nothing ready, and so were not looked at.
+        for lane_id, tally in self._tallies.items():
+            if tally != _NOTHING:
+                lanes.tally(self._tx, lane_id, tally)
+        for key, units in self._units.items():
+            if units:
+                lanes.use(self._tx, key, units)
+
+    def _know(self, limit_keys: Iterable[str]) -> None:
+        """Reads the limits that are not known yet, together."""
+        missing = [key for key in limit_keys if key not in self._room]
+        if missing:
+            for key, limit in lanes.limits(self._tx, missing).items():
+                self._limits[key] = limit
+                self._measure(key)
+
+    def _measure(self, limit_key: str) -> None:
+        limit = self._limits[limit_key]
+        used = limit.used + self._units.get(limit_key, 0)
+        self._room[limit_key] = self._lanes.policy.room(limit_key, limit.capacity, used)
+
+    def _use(self, lane: Lane, sign: int) -> None:
+        for key, units in lane.needs.items():
+            self._units[key] = self._units.get(key, 0) + sign * units
+            if key in self._room:
+                self._measure(key)
+
+    def _save_lanes(self, office: OfficeCounters) -> None:
+        for lane_id, counts in office.lanes.items():
+            lane = self._lanes.lane(self._tx, lane_id)
+            counts.is_open = counts.ready > 0 and not office.is_closed and self.room(lane.local) > 0
+            ready, is_open, turn = office.stored[lane_id]
+            # Only an open lane's turn is looked at; what an office's last turn was is the largest of its lanes.
+            is_late = turn != office.turn and (counts.is_open or lane_id == office.served)
+            if counts.ready != ready or counts.is_open != is_open or is_late:
+                counts.turn = office.turn
+                lanes.save(self._tx, lane_id, counts, self._tallies.pop(lane_id, None))
+
+
+_NOTHING = LaneTally()

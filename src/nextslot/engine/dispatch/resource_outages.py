@@ -1,0 +1,118 @@
+"""Outages: a resource whose work fails because it does not answer is held, so that the queue's retries are not burnt.
+
+After five such failures in a row nothing that needs the resource starts. It is tried again with growing pauses: by its
+probe where it has one, else by letting one job through; what that finds decides.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from nextslot.domain import (
+    FailureKind,
+    Lane,
+    Outcome,
+    RunStatus,
+)
+from nextslot.engine.engine_context import EngineContext
+from nextslot.store.contract import Store, Tx
+from nextslot.store.tables import outages
+from nextslot.system.clock import Instant
+
+log = logging.getLogger(__name__)
+
+FAILURES = 5
+FIRST_PAUSE = 10.0
+LONGEST_PAUSE = 600.0
+
+Probe = Callable[[], Awaitable[bool]]
+
+
+class Outages:
+    def __init__(self, engine: EngineContext) -> None:
+        self._clock = engine.clock
+        self._lanes = engine.lanes
+        self._timer = engine.timer
+        self._events = engine.events
+        self._probes: dict[str, Probe] = {}
+
+    def set_probe(self, resource: str, probe: Probe) -> None:
+        """Asked whether a held resource answers again."""
+        self._probes[resource] = probe
+
+    # What the end of a run says of the resources it needed.
+
+    def after_run(self, tx: Tx, lane: Lane, outcome: Outcome, now: Instant) -> None:
+        for resource in lane.resources:
+            if outcome.status is RunStatus.FAILED and outcome.failure_kind is FailureKind.UNAVAILABLE:
+                self._count(tx, resource, now)
+            elif outcome.failure_kind not in (FailureKind.CRASH, FailureKind.INTERRUPTED, FailureKind.CANCELLED):
+                self._answered(tx, resource, now)
+
+    def _count(self, tx: Tx, resource: str, now: Instant) -> None:
+        failures, was_held, pause = outages.failed(tx, resource, FIRST_PAUSE)
+        if failures < FAILURES:
+            return
+        pause = min(2 * pause, LONGEST_PAUSE) if was_held else pause
+        outages.hold(tx, resource, pause, now)
+        self._timer.note(tx, now.after(pause))
+        if not was_held:
+            details = {"resource": resource, "failures": failures, "probe_at": str(now.after(pause))}
+            self._events.note(tx, "resource_held", now, None, details=details)
+
+    def _answered(self, tx: Tx, resource: str, now: Instant) -> None:
+        if outages.answered(tx, resource):
+            self._lanes.counters(tx).is_freed = True
+            self._events.note(tx, "resource_released", now, None, details={"resource": resource})
+
+    # What a look at the queue asks.
+
+    def held(self, tx: Tx, now: Instant) -> dict[str, bool]:
+        """The resources that are held; True where one job may go as its probe."""
+        return {
+            outage.resource: outage.resource not in self._probes and not outage.is_probed and outage.probe_at <= now
+            for outage in outages.all_of_them(tx)
+            if outage.probe_at is not None
+        }
+
+    def let_through(self, tx: Tx, resources: Iterable[str]) -> None:
+        """This job is the probe."""
+        for resource in resources:
+            outages.probe(tx, resource)
+
+    # Probing.
+
+    def do_due(self, tx: Tx, now: Instant) -> tuple[list[outages.Outage], Instant | None]:
+        """(resources to be asked now, when the next pause ends); where a job is the probe, the queue is looked at."""
+        due = [o for o in outages.all_of_them(tx) if o.probe_at is not None and o.probe_at <= now]
+        if any(outage.resource not in self._probes for outage in due):
+            self._lanes.counters(tx).look_everywhere()
+        return [outage for outage in due if outage.resource in self._probes], outages.next_probe(tx, now)
+
+    def next_probe(self, tx: Tx, now: Instant) -> Instant | None:
+        return outages.next_probe(tx, now)
+
+    async def probe(self, store: Store, due: Iterable[outages.Outage]) -> None:
+        """Asks each whether it answers again."""
+        for outage in due:
+            is_there = await self._ask(outage.resource, self._probes[outage.resource])
+            await store.write(lambda tx, o=outage, yes=is_there: self._probed(tx, o, yes))  # type: ignore[misc]
+
+    async def _ask(self, resource: str, probe: Probe) -> bool:
+        try:
+            return await probe()
+        except Exception as error:  # A probe that fails has its answer: no.
+            log.info("the probe of %s says: %s", resource, error)
+            return False
+
+    def _probed(self, tx: Tx, outage: outages.Outage, is_there: bool) -> None:
+        now = self._clock.now()
+        if is_there:
+            self._answered(tx, outage.resource, now)
+        else:
+            pause = min(2 * outage.pause_seconds, LONGEST_PAUSE)
+            outages.hold(tx, outage.resource, pause, now)
+            self._timer.note(tx, now.after(pause))
+
+    def recover(self, tx: Tx) -> None:
+        """Whoever was the probe has died with the last life."""
+        outages.forget_probes(tx)

@@ -1,0 +1,1 @@
+"""Numbers, stores and reads events."""

@@ -1,0 +1,158 @@
+"""Events: noted while a transaction works, appended in one go before it commits, and followed by whoever listens."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
+
+from nextslot.domain import Event, Job
+from nextslot.engine.effects import EventsAppended
+from nextslot.errors import Unavailable
+from nextslot.store.contract import Store, Tx
+from nextslot.store.tables import events
+from nextslot.system.clock import Clock, Instant, SystemClock
+from nextslot.telemetry.meters import Meters, Tally, Unmeasured
+
+from .event_feed import EventFeed, EventPage, read_page
+
+
+class EventLog:
+    """Appends a transaction's events together, and wakes the readers once it is durable."""
+
+    def __init__(self, meters: Meters | None = None, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._meters = meters or Unmeasured()
+        self._feed: EventFeed | None = None
+        self._is_closing = False
+        self._listeners = 0
+        self._attend: Callable[[bool], None] = lambda is_listening: None
+
+    def connect(self, attend: Callable[[bool], None]) -> None:
+        """Who is told whether somebody here waits for events of other nodes."""
+        self._attend = attend
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """While somebody waits for what may happen on another node."""
+        self._listeners += 1
+        if self._listeners == 1:
+            self._attend(True)
+        try:
+            yield
+        finally:
+            self._listeners -= 1
+            if self._listeners == 0:
+                self._attend(False)
+
+    def note(
+        self,
+        tx: Tx,
+        type: str,
+        now: Instant,
+        office_id: str | None,
+        job_id: str | None = None,
+        run_id: str | None = None,
+        details: Mapping[str, object] | None = None,
+    ) -> None:
+        tx.local(_Noted).events.append(events.noted(type, now, office_id, job_id, run_id, details))
+
+    def note_jobs(self, tx: Tx, type: str, now: Instant, jobs: Iterable[Job]) -> None:
+        """The same event of many jobs."""
+        tx.local(_Noted).events += [events.Noted(type, job.office_id, job.job_id, None, "{}", now) for job in jobs]
+
+    def noted(self, tx: Tx) -> int:
+        """How many events this transaction has noted so far."""
+        return len(tx.local(_Noted).events)
+
+    def last_number_before(self, tx: Tx) -> int:
+        """The number that came before this transaction's events, once they have theirs."""
+        return events.last(tx) - self.noted(tx)
+
+    def append(self, tx: Tx) -> None:
+        """The last thing a transaction does: its events get their numbers in the order they were noted."""
+        noted = tx.local(_Noted).events
+        if noted:
+            events.append(tx, noted)
+            tx.announce("events")
+            tally = self._meters.tally((event.type, event.office_id) for event in noted)
+            tx.cause(EventsAppended(tally))
+
+    async def follow(self, store: Store, after: int) -> AsyncGenerator[Event, None]:
+        """Every event from a number on, oldest first, and then each new one as it comes, until the scheduler stops."""
+        async with aclosing(self.follow_pages(store, after)) as pages:
+            async for page in pages:
+                for event in page.events:
+                    yield event
+
+    async def follow_pages(self, store: Store, after: int) -> AsyncGenerator[EventPage, None]:
+        """The same, as many at a time as are there. Followers that are up to date get the same page."""
+        follower = self._meters.follow(after)
+        try:
+            async with self._joined(store) as feed:
+                while True:
+                    # Before the look: what the feed reads between the look and the wait ends the wait.
+                    turn, is_over = feed.turn, feed.is_over
+                    page = feed.after(follower.at)
+                    if page is None:
+                        page = await self._page(store, follower.at)
+                    if page is not None and page.events:
+                        yield page
+                        follower.at = page.last
+                    elif page is None or is_over:
+                        break
+                    else:
+                        await feed.wait(turn)
+                if feed.error is not None:
+                    raise Unavailable(f"new events cannot be read; follow again from {follower.at}") from feed.error
+        finally:
+            self._meters.leave(follower)
+
+    @asynccontextmanager
+    async def _joined(self, store: Store) -> AsyncIterator[EventFeed]:
+        """Gives a follower the feed that all share; the first one starts it, the last one stops it."""
+        if self._feed is None or self._feed.is_over:
+            self._feed = EventFeed(store, self._clock, self._is_closing)
+        feed = self._feed
+        feed.followers += 1
+        try:
+            with self.listening():
+                yield feed
+        finally:
+            feed.followers -= 1
+            if feed.followers == 0:
+                if self._feed is feed:
+                    self._feed = None
+                await feed.stop()
+
+    async def _page(self, store: Store, after: int) -> EventPage | None:
+        """None: the store has gone with the scheduler; whoever comes back with its last number misses nothing."""
+        try:
+            return await read_page(store, after)
+        except Unavailable:
+            if self._is_closing:
+                return None
+            raise
+
+    def open(self) -> None:
+        self._is_closing = False
+        # One of an earlier life ends with its own followers.
+        self._feed = None
+
+    def close(self) -> None:
+        """Readers get what is left, and then their end."""
+        self._is_closing = True
+        if self._feed is not None:
+            self._feed.close()
+
+    def appended(self, tally: Tally) -> None:
+        """Counts the events of a commit, and wakes those who follow them."""
+        self._meters.happened(tally)
+        self.wake()
+
+    def wake(self) -> None:
+        """There may be something new to read."""
+        if self._feed is not None:
+            self._feed.news()
+
+
+class _Noted:
+    def __init__(self, tx: Tx) -> None:
+        self.events: list[events.Noted] = []

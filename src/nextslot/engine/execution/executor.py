@@ -1,0 +1,187 @@
+"""Executor: runs a claimed job's handler and returns how it went, as a value. It knows handlers, never the database.
+
+It decides no retry, changes no job and sends nothing.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nextslot.domain import FailureKind, Outcome
+from nextslot.engine.effects import Claim
+from nextslot.executors.job_types import JobType, JobTypes
+from nextslot.executors.outcomes import raised, returned
+from nextslot.executors.run_context import Listener, RunContext
+from nextslot.executors.run_files import RunFiles
+from nextslot.executors.threads import Threads
+from nextslot.system.clock import Clock
+
+_TOLD = {
+    FailureKind.TIMEOUT: "timed out",
+    FailureKind.CANCELLED: "cancelled",
+    FailureKind.INTERRUPTED: "interrupted by the scheduler's shutdown",
+}
+
+
+@dataclass(slots=True)
+class _Active:
+    run: RunContext
+    # The task to cancel where that is how the handler is told; a handler in a thread is told by its run alone.
+    task: asyncio.Task[Any] | None
+    timeout_seconds: float | None
+    told: FailureKind | None = None
+    error: str | None = None
+
+
+class Executor:
+    def __init__(self, clock: Clock, job_types: JobTypes, threads: Threads, files: RunFiles) -> None:
+        self._clock = clock
+        self._job_types = job_types
+        self._threads = threads
+        self._files = files
+        self._active: dict[str, _Active] = {}
+        # Launched and not begun yet, and what some of them have been told already.
+        self._expected: dict[str, FailureKind | None] = {}
+
+    def expect(self, run_id: str) -> None:
+        """A run is about to begin: it can be told to stop from now on."""
+        self._expected[run_id] = None
+
+    def forget(self, run_id: str) -> None:
+        """It ended before it began."""
+        self._expected.pop(run_id, None)
+
+    async def run(self, claim: Claim, listen: Listener | None = None) -> Outcome:
+        """Runs the handler to its end, whatever that is; raises only when its task is cancelled from outside."""
+        told = self._expected.pop(claim.run_id, None)
+        if told is not None:
+            return Outcome.failed(told, _TOLD[told])
+        job_type = self._job_types.of_claim(claim.job_type)
+        run = RunContext(
+            claim.run_id, claim.job_id, claim.office_id, claim.job_type, claim.params, claim.attempt, self._files
+        )
+        run.title, run.role, run.task_id, run.session_id = claim.title, claim.role, claim.task_id, claim.session_id
+        task = asyncio.current_task() if job_type.is_async else None
+        active = self._active[claim.run_id] = _Active(run, task, claim.timeout_seconds)
+        if listen is not None:
+            run.listen = _on_loop(listen)
+        watch = self._watch(claim, run)
+        try:
+            if job_type.is_async:
+                outcome = await self._await(job_type, run)
+                if active.told is not None and task is not None:
+                    task.uncancel()  # The handler has ended in its own way, and said how.
+            else:
+                context = contextvars.copy_context()
+                outcome = await self._threads.run(lambda: context.run(_call, job_type, run))
+        except asyncio.CancelledError:
+            if active.told is None or task is None:
+                raise
+            task.uncancel()
+            outcome = Outcome.completed()
+        finally:
+            if self._active.get(claim.run_id) is active:
+                del self._active[claim.run_id]
+            if watch is not None:
+                watch.cancel()
+        return await self._completed(run, self._as_told(active, outcome))
+
+    def stop(self, run_id: str, kind: FailureKind) -> None:
+        """Tells a run to stop, and why; what it was told first is what it will have ended of."""
+        active = self._active.get(run_id)
+        if active is None and run_id in self._expected:
+            self._expected[run_id] = self._expected[run_id] or kind
+        if active is None or active.told is not None:
+            return
+        active.told = kind
+        active.run.tell_to_stop()
+        if active.task is not None:
+            active.task.cancel()
+
+    def _watch(self, claim: Claim, run: RunContext) -> asyncio.Task[None] | None:
+        """Somebody who notices when a run has been silent for too long, if that matters to it."""
+        if claim.stall_timeout_seconds is None:
+            return None
+        run.now, run.last_active = self._clock.monotonic, self._clock.monotonic()
+        return asyncio.get_running_loop().create_task(
+            self._notice_stall(claim.run_id, claim.stall_timeout_seconds, run)
+        )
+
+    async def _notice_stall(self, run_id: str, seconds: float, run: RunContext) -> None:
+        while True:
+            left = seconds - (self._clock.monotonic() - run.last_active)
+            if left <= 0:
+                active = self._active.get(run_id)
+                if active is not None and active.told is None:
+                    active.error = f"no output and no progress for {seconds:g} seconds"
+                self.stop(run_id, FailureKind.TIMEOUT)
+                return
+            await self._clock.sleep(left)
+
+    def longest_grace(self) -> float:
+        """How long what runs may take to stop, by its own account: a command's tree has its grace time."""
+        running = (self._job_types.of_claim(active.run.job_type).handler for active in self._active.values())
+        return max((getattr(handler, "grace_seconds", 0.0) for handler in running), default=0.0)
+
+    def stop_all(self, kind: FailureKind) -> None:
+        for run_id in [*self._active, *self._expected]:
+            self.stop(run_id, kind)
+
+    def progress(self, run_id: str) -> tuple[float | None, str] | None:
+        """How far a run is, if it is running here."""
+        active = self._active.get(run_id)
+        return None if active is None else (active.run.fraction, active.run.text)
+
+    async def _await(self, job_type: JobType, run: RunContext) -> Outcome:
+        try:
+            return returned(run, await job_type.handler(run, **run.params))
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # Whatever a handler raises is a failure of its job, not of ours.
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # It was not the handler's own.
+            return raised(run, error)
+
+    def _as_told(self, active: _Active, outcome: Outcome) -> Outcome:
+        """Once it was told to stop, that is what it ended of, whatever it says itself (section 5)."""
+        if active.told is None:
+            return outcome
+        error = active.error or _TOLD[active.told]
+        if active.told is FailureKind.TIMEOUT and active.error is None and active.timeout_seconds is not None:
+            error = f"timed out after {active.timeout_seconds:g} seconds"
+        return replace(Outcome.failed(active.told, error, outcome.exit_code), session_id=outcome.session_id)
+
+    async def _completed(self, run: RunContext, outcome: Outcome) -> Outcome:
+        """With the files that the run left."""
+        if not run.has_log and not run.has_artifacts:
+            return outcome
+        if run.is_slow_to_close:
+            await self._threads.run(run.close)
+        else:
+            run.close()
+        return replace(
+            outcome,
+            log_path=self._files.log_path(run.run_id) if run.has_log else None,
+            artifacts=self._files.collect_artifacts(run.run_id) if run.has_artifacts else (),
+        )
+
+
+def _on_loop(listen: Listener) -> Listener:
+    """A listener that may be called from a handler's thread."""
+    loop = asyncio.get_running_loop()
+
+    def pass_on(kind: str, data: Mapping[str, Any]) -> None:
+        loop.call_soon_threadsafe(listen, kind, data)
+
+    return pass_on
+
+
+def _call(job_type: JobType, run: RunContext) -> Outcome:
+    """In a thread of its own."""
+    try:
+        return returned(run, job_type.handler(run, **run.params))
+    except BaseException as error:  # The thread goes on to serve the next handler.
+        return raised(run, error)

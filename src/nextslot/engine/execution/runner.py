@@ -1,0 +1,206 @@
+"""Runner: the tasks of what runs now. Each runs its handler and then stores its outcome, however long that takes."""
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from nextslot.domain import FailureKind, Outcome, RunStatus
+from nextslot.engine.direct.direct_requests import DirectExecutionHandler
+from nextslot.engine.effects import Claim, RunEnded
+from nextslot.engine.finish.job_finisher import JobFinisher
+from nextslot.errors import Fenced, Unavailable
+from nextslot.executors.run_context import Listener
+from nextslot.store.contract import PrefetchedWork, Store, Tx
+from nextslot.store.tables import jobs
+from nextslot.system.clock import Clock
+from nextslot.telemetry.logs import bound
+from nextslot.telemetry.meters import Meters, Unmeasured
+from nextslot.telemetry.tracing import Tracer, Untraced
+
+from .executor import Executor
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+# How often the store may refuse an outcome before a failure is stored in its place: within a quarter of a minute.
+MOST_REFUSALS = 6
+# How such a failure begins; the doctor knows it by these words.
+UNSTORABLE = "its outcome could not be stored"
+
+
+class Runner:
+    def __init__(
+        self,
+        clock: Clock,
+        executor: Executor,
+        finisher: JobFinisher,
+        direct: DirectExecutionHandler,
+        completed: Callable[[str, float], None] = lambda job_type, seconds: None,
+        meters: Meters | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        """`completed` learns how long completed work of a type took."""
+        self._clock = clock
+        self._store: Store | None = None
+        self._executor = executor
+        self._finisher = finisher
+        self._direct = direct
+        self._completed = completed
+        self._meters = meters or Unmeasured()
+        self._tracer = tracer or Untraced()
+        # When the run ended whose transaction is being followed up: what that launches gets its slot.
+        self._freed_at: float | None = None
+        self._tasks: dict[asyncio.Task[None], Claim] = {}
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._is_abandoned = False
+        self._has_lost = False
+
+    def open(self, store: Store) -> None:
+        """Outcomes are stored there."""
+        self._store = store
+
+    @property
+    def running(self) -> list[Claim]:
+        return list(self._tasks.values())
+
+    @property
+    def has_stored_all(self) -> bool:
+        """Whether the outcome of everything that was launched is in the store."""
+        return not self._tasks and not self._has_lost
+
+    def launch(self, claim: Claim) -> None:
+        """Runs what a commit has started."""
+        self._executor.expect(claim.run_id)
+        # The context of the caller whose commit started this job is not the job's.
+        context = contextvars.Context()
+        task = asyncio.get_running_loop().create_task(self._run(claim, self._freed_at), context=context)
+        self._tasks[task] = claim
+        self._is_idle.clear()
+        task.add_done_callback(self._left)
+
+    def ended(self, job_type: str, seconds: float | None, ended_at: float) -> None:
+        """Follows the commit of an outcome, before what that commit launches; of several at once the first counts."""
+        if seconds is not None:
+            self._completed(job_type, seconds)
+        if self._freed_at is None:
+            self._freed_at = ended_at
+
+    async def idle(self) -> None:
+        """Returns when nothing runs any more."""
+        await self._is_idle.wait()
+
+    async def abandon(self) -> None:
+        """Gives up on what did not stop: its jobs stay RUNNING in the store, and the next start recovers them."""
+        self._is_abandoned = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1)
+
+    async def _run(self, claim: Claim, freed_at: float | None) -> None:
+        kind = "direct_id" if claim.is_direct else "job_id"
+        with bound(**{kind: claim.job_id}, run_id=claim.run_id, office_id=claim.office_id, job_type=claim.job_type):
+            if freed_at is not None:
+                self._meters.handed_over(self._meters.seconds() - freed_at)
+            await self._run_and_record(claim)
+
+    async def _run_and_record(self, claim: Claim) -> None:
+        began = self._clock.monotonic()
+        outcome = await self._execute(claim)
+        seconds = self._clock.monotonic() - began
+        kind = "direct" if claim.is_direct else "job"
+        self._meters.ran(claim.job_type, kind, outcome.status, outcome.failure_kind, seconds)
+        await self._record(claim, outcome, seconds)
+
+    async def _execute(self, claim: Claim) -> Outcome:
+        listen = self._direct.listener(claim.run_id) if claim.is_direct else None
+        with self._tracer.run(claim) as span:
+            outcome = await self._outcome(claim, listen)
+            span.note({"nextslot.outcome": outcome.status, "nextslot.failure_kind": outcome.failure_kind})
+            if outcome.status is RunStatus.FAILED:
+                span.fail((outcome.error or "")[:500])
+            return outcome
+
+    async def _outcome(self, claim: Claim, listen: Listener | None) -> Outcome:
+        try:
+            return await self._executor.run(claim, listen)
+        except Exception as error:  # A defect of the executor: the job must not stay RUNNING for ever because of it.
+            log.exception("run %s: the executor failed", claim.run_id)
+            return Outcome.failed(FailureKind.ERROR, f"the executor failed: {type(error).__name__}: {error}"[:500])
+
+    async def _record(self, claim: Claim, outcome: Outcome, seconds: float = 0.0) -> None:
+        """Keeps the outcome until the store takes it; one that is refused again and again is stored as a failure."""
+        assert self._store is not None
+        pause, refusals, ended_at = FIRST_PAUSE, 0, self._meters.seconds()
+        asked = () if claim.is_direct else (jobs.asks_at_the_end(claim.run_id, claim.job_id),)
+        while True:
+            work = lambda tx, outcome=outcome: self._finish(tx, claim, outcome, seconds, ended_at)  # noqa: E731
+            try:
+                stored = await self._store.write(PrefetchedWork(work, asked))
+            except Fenced:
+                log.warning("run %s belongs to a node that was taken for lost; its outcome is dropped", claim.run_id)
+                return
+            except Exception as error:  # Whatever the store says: an outcome is never thrown away.
+                if self._is_abandoned:
+                    self._has_lost = True
+                    log.error("run %s ended too late to be stored", claim.run_id)
+                    return
+                if not isinstance(error, Unavailable):
+                    refusals += 1
+                    outcome = self._refused(claim, outcome, error, refusals)
+                else:
+                    log.error("run %s ended, but cannot be stored yet: %s", claim.run_id, error)
+                await self._clock.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                # Its transaction has been followed up, and no later one yet: those begin after their callers went on.
+                self._freed_at = None
+                if stored is None:
+                    log.warning("run %s had been ended by somebody else; its outcome is dropped", claim.run_id)
+                return
+
+    def _refused(self, claim: Claim, outcome: Outcome, error: Exception, refusals: int) -> Outcome:
+        """What is tried next, after the store has refused an outcome."""
+        is_given_up = refusals == MOST_REFUSALS
+        self._meters.outcome_refused(is_given_up)
+        log.error("run %s: the store refused its outcome (%d times): %s", claim.run_id, refusals, error, exc_info=error)
+        return _unstorable(outcome, refusals, error) if is_given_up else outcome
+
+    def _finish(self, tx: Tx, claim: Claim, outcome: Outcome, seconds: float, ended_at: float) -> object | None:
+        now = self._clock.now()
+        stored: object | None
+        if claim.is_direct:
+            stored = self._direct.finish(tx, claim.run_id, outcome, now)
+        else:
+            stored = self._finisher.finish(tx, claim.run_id, claim.job_id, outcome, now)
+        if stored is not None:
+            took = seconds if outcome.status is RunStatus.COMPLETED else None
+            tx.cause(RunEnded(claim.job_type, took, ended_at))
+        return stored
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        claim = self._tasks.pop(task)
+        self._executor.forget(claim.run_id)
+        if not self._tasks:
+            self._is_idle.set()
+        if task.cancelled():
+            self._has_lost = True
+        elif task.exception() is not None:
+            self._has_lost = True
+            ids = {"job_id": claim.job_id, "run_id": claim.run_id, "office_id": claim.office_id}
+            log.critical("run %s could not be stored", claim.run_id, exc_info=task.exception(), extra=ids)
+
+
+def _unstorable(outcome: Outcome, refusals: int, error: Exception) -> Outcome:
+    """A failure that can be stored, so that the slot is given back and the chain goes on by its retry policy."""
+    kind = outcome.failure_kind or FailureKind.ERROR
+    said = (
+        f"{UNSTORABLE}: the work ended {outcome.status}, and the database refused to store that {refusals} times "
+        f"({type(error).__name__}: {error})"
+    )
+    return replace(Outcome.failed(kind, said[:1000]), log_path=outcome.log_path)

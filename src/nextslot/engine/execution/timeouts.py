@@ -1,0 +1,162 @@
+"""Timer and TimeoutManager: everything that happens because a stored instant has come: due, expired, out of time.
+
+One alarm, set to the earliest of them; no loop asks again and again. `tick` does what is due and sets the next.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nextslot.domain import FailureKind
+from nextslot.engine.direct.direct_requests import DirectExecutionHandler
+from nextslot.engine.dispatch.resource_outages import Outages
+from nextslot.engine.effects import DueBy
+from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.finish.job_finisher import JobFinisher
+from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
+from nextslot.store.contract import Store, Tx
+from nextslot.store.tables import jobs, runs
+from nextslot.store.tables.outages import Outage
+from nextslot.system.clock import Instant
+
+log = logging.getLogger(__name__)
+
+BATCH = 500
+RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """What a look at the clock found: whether that was all, what has to be done outside, and when to look again."""
+
+    is_all: bool
+    overdue: list[str]
+    to_probe: list[Outage]
+    upcoming: Instant | None
+
+
+class TimeoutManager:
+    def __init__(
+        self,
+        engine: EngineContext,
+        finisher: JobFinisher,
+        direct: DirectExecutionHandler,
+        outages: Outages,
+        stop: Callable[[str, FailureKind], None],
+        deliver: Callable[[], None] = lambda: None,
+        schedules: ScheduleTrigger | None = None,
+    ) -> None:
+        """A forecast has no schedules: what they will make has no place in the queue yet."""
+        self._clock = engine.clock
+        self._timer = engine.timer
+        self._finisher = finisher
+        self._direct = direct
+        self._outages = outages
+        self._schedules = schedules
+        self._lanes = engine.lanes
+        self._events = engine.events
+        self._stop = stop
+        self._deliver = deliver
+        self._store: Store | None = None
+        self._ticking: asyncio.Task[None] | None = None
+        # Whether this node does what one does for all; what runs here it watches over in any case.
+        self.is_leading = True
+
+    async def start(self, store: Store) -> None:
+        self._store = store
+        self._timer.start(self._ring)
+        await self.tick()
+
+    async def close(self) -> None:
+        self._timer.stop()
+        self._store = None
+        if self._ticking is not None and not self._ticking.done():
+            await asyncio.wait([self._ticking])
+
+    async def tick(self) -> None:
+        """Does all that is due, a batch a transaction, and sets the timer for what is next."""
+        assert self._store is not None
+        while True:
+            due = await self._store.write(self.do_due, rows=BATCH)
+            for run_id in due.overdue:
+                self._stop(run_id, FailureKind.TIMEOUT)
+            await self._outages.probe(self._store, due.to_probe)
+            if due.is_all:
+                break
+        if due.upcoming is not None:
+            self._timer.wake_by(due.upcoming)
+        self._deliver()
+
+    async def look(self) -> None:
+        """Another node may have stored something that is due earlier than all that this one knows of."""
+        if self._store is not None:
+            upcoming = await self._store.read(self._upcoming)
+            if upcoming is not None:
+                self._timer.wake_by(upcoming)
+
+    def _upcoming(self, tx: Tx) -> Instant | None:
+        now = self._clock.now()
+        occurrence = None if self._schedules is None else self._schedules.next_instant(tx)
+        return _first(jobs.next_instant(tx), self._outages.next_probe(tx, now), occurrence)
+
+    def expire_if_late(self, tx: Tx) -> None:
+        """What has expired is not to start because the timer is late; the rest of what is due can wait for it."""
+        now = self._clock.now()
+        if self._timer.is_late(now):
+            while self._finisher.expire(tx, now, BATCH) == BATCH:
+                pass
+
+    def do_due(self, tx: Tx) -> Due:
+        """A batch of what is due now."""
+        due = self._do_batch(tx)
+        if due.is_all:
+            tx.cause(DueBy(due.upcoming))
+        return due
+
+    def _do_batch(self, tx: Tx) -> Due:
+        now = self._clock.now()
+        own = self._do_own(tx, now)
+        if not self.is_leading:
+            return own
+        due = jobs.due(tx, now, BATCH)
+        for freed in due:
+            if freed.is_ready:
+                self._lanes.counters(tx).add_ready(freed.lane_id)
+                self._events.note(tx, "job_ready", now, freed.office_id, freed.job_id)
+        expired = self._finisher.expire(tx, now, BATCH)
+        to_probe, next_probe = self._outages.do_due(tx, now)
+        no_more_occurrences, next_occurrence = True, None
+        if self._schedules is not None:
+            no_more_occurrences, next_occurrence = self._schedules.do_due(tx, now, BATCH)
+        return Due(
+            is_all=own.is_all and len(due) < BATCH and expired < BATCH and no_more_occurrences,
+            overdue=own.overdue,
+            to_probe=to_probe,
+            # After what was done just now: it may be the cause of what comes next.
+            upcoming=_first(jobs.next_instant(tx), own.upcoming, next_probe, next_occurrence),
+        )
+
+    def _do_own(self, tx: Tx, now: Instant) -> Due:
+        """What only the node can do that has the work or the caller."""
+        is_all, overdue, next_direct = self._direct.do_due(tx, now, BATCH)
+        return Due(
+            is_all=is_all,
+            overdue=runs.overdue(tx, now, BATCH) + overdue,
+            to_probe=[],
+            upcoming=_first(runs.next_timeout(tx, now), next_direct),
+        )
+
+    def _ring(self) -> None:
+        self._ticking = asyncio.get_running_loop().create_task(self._tick_or_try_again(), name="nextslot-timers")
+
+    async def _tick_or_try_again(self) -> None:
+        try:
+            await self.tick()
+        except Exception:  # The timers must outlive a store that does not answer.
+            log.exception("timers: the store did not answer; trying again in %g s", RETRY_SECONDS)
+            self._timer.wake_by(self._clock.now().after(RETRY_SECONDS))
+
+
+def _first(*instants: Instant | None) -> Instant | None:
+    return min((at for at in instants if at is not None), default=None)

@@ -1,0 +1,1 @@
+"""Stores how jobs end, and what follows: retries, dependents, groups."""

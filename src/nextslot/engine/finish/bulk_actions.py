@@ -1,0 +1,156 @@
+"""BulkActions: one small step of an action on many jobs, and the job that runs an ended one again (section 7).
+
+A step is one transaction over some ids that were found before it: what no longer matches, because something happened in
+between, is left alone. `services/bulk.py` makes the steps one after the other, so dispatch goes on in between; if the
+process dies, what is done is done, and the same call again does the rest.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nextslot.domain import (
+    URGENT,
+    Job,
+    JobStatus,
+    Json,
+    NewJob,
+    State,
+)
+from nextslot.domain.filters import JobFilter
+from nextslot.domain.job_lifecycle import Cancellation
+from nextslot.engine.submit.intake import Intake
+from nextslot.errors import IllegalTransition, Invalid, NotFound
+from nextslot.store.contract import Tx
+from nextslot.store.tables import dependencies, jobs, runs
+from nextslot.system.clock import Instant
+
+from .group_progress import ALL
+from .job_finisher import JobFinisher
+from .retries import RetryController
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step did: the jobs cancelled, told to stop, or left to finish."""
+
+    cancelled: tuple[str, ...] = ()
+    stopping: tuple[str, ...] = ()
+    finishing: tuple[str, ...] = ()
+
+
+class BulkActions:
+    def __init__(self, finisher: JobFinisher, retries: RetryController, intake: Intake) -> None:
+        self._finisher = finisher
+        self._retries = retries
+        self._intake = intake
+
+    def cancel(
+        self,
+        tx: Tx,
+        job_ids: Iterable[str],
+        filter: JobFilter,
+        include_running: bool,
+        reason: str | None,
+        interrupt: bool | None,
+        now: Instant,
+    ) -> Step:
+        """Cancels those that still match and have not ended; running ones only if that is asked for."""
+        live = [job for job in _still(tx, job_ids, filter) if _is_meant(job, include_running)]
+        whole = [*live, *_rest_of_groups(tx, live, filter, include_running)]
+        whole += _doomed(tx, whole, filter)
+        done = self._finisher.cancel_many(tx, whole, reason, interrupt, now)
+        by_end: dict[Cancellation, list[str]] = {}
+        for one in done:
+            by_end.setdefault(one.cancellation, []).append(one.job.job_id)
+        return Step(
+            cancelled=tuple(by_end.get(Cancellation.CANCELLED, ())),
+            stopping=tuple(by_end.get(Cancellation.STOPPING, ())),
+            finishing=tuple(by_end.get(Cancellation.FINISHING, ())),
+        )
+
+    def retry(self, tx: Tx, job_ids: Iterable[str], filter: JobFilter, now: Instant) -> list[Job]:
+        """A new job for each chain whose last job is one of these, still matches, and is FAILED."""
+        made = []
+        for job in _still(tx, job_ids, filter):
+            run = runs.of_job(tx, job.job_id)
+            if job.state is State.FAILED and run is not None and jobs.successor(tx, job.job_id) is None:
+                made.append(self._retries.retry_by_hand(tx, run.run_id, None, now).job)
+        return made
+
+    def rerun(
+        self,
+        tx: Tx,
+        job_id: str,
+        params: Mapping[str, Json] | None,
+        priority: int | None,
+        created_by: str | None,
+        now: Instant,
+    ) -> Job:
+        """A new job like an ended one, a chain of its own; parameters that are given replace its own, key by key."""
+        job = jobs.get(tx, job_id)
+        if job is None:
+            raise NotFound("job", job_id)
+        if not job.has_ended:
+            raise IllegalTransition(f"job {job_id} is {job.state}: only a job that has ended can be run again")
+        if params is not None and not isinstance(params, dict):
+            raise Invalid("must be a JSON object (a dict)", "params")
+        wanted = job.priority if priority is None else priority
+        again = _again(job, {**job.params, **(params or {})}, wanted, created_by)
+        # What its template gave it is in it already, and the template may have changed or gone since.
+        made = self._intake.accept_each(tx, [again], now)[0]
+        if isinstance(made, Invalid):
+            raise made
+        return made
+
+
+def _still(tx: Tx, job_ids: Iterable[str], filter: JobFilter) -> Sequence[Job]:
+    """Those that match now, in the order given."""
+    ids = list(job_ids)
+    found = jobs.get_many(tx, ids)
+    return [found[job_id] for job_id in ids if job_id in found and filter.matches(found[job_id])]
+
+
+def _is_meant(job: Job, include_running: bool) -> bool:
+    return job.status is JobStatus.QUEUED or (include_running and job.is_running)
+
+
+def _rest_of_groups(tx: Tx, live: Sequence[Job], filter: JobFilter, include_running: bool) -> Iterator[Job]:
+    """The other members that match: a step that ended in the middle of a group would make its own rule cancel them."""
+    seen = {job.job_id for job in live}
+    for group_id in dict.fromkeys(job.group_id for job in live if job.group_id is not None):
+        for job in jobs.live_members(tx, group_id, ALL):
+            if job.job_id not in seen and filter.matches(job) and _is_meant(job, include_running):
+                yield job
+
+
+def _doomed(tx: Tx, chosen: Sequence[Job], filter: JobFilter) -> Iterator[Job]:
+    """What would be cancelled because it depends on these, and matches: it is asked for, like them."""
+    seen = {job.job_id for job in chosen}
+    ending = [job for job in chosen if job.status is JobStatus.QUEUED]
+    while ending:
+        found = dependencies.doomed_by(tx, {job.chain_id for job in ending})
+        ending = [job for job in jobs.get_many(tx, found - seen).values() if filter.matches(job)]
+        seen |= found
+        yield from ending
+
+
+def _again(job: Job, params: Mapping[str, Json], priority: int, created_by: str | None) -> NewJob:
+    """What a job was asked for, without its place in a group, a schedule or a graph, its times and its keys."""
+    return NewJob(
+        job_type=job.job_type,
+        params=params,
+        office_id=job.office_id,
+        priority=0 if priority == URGENT else priority,
+        urgent=priority == URGENT,
+        on_dependency_failure=job.on_dependency_failure,
+        role=job.role,
+        task_id=job.task_id,
+        title=job.title,
+        resources=job.resources,
+        timeout_seconds=job.timeout_seconds,
+        stall_timeout_seconds=job.stall_timeout_seconds,
+        retry_policy=job.retry_policy,
+        webhook=job.webhook,
+        template_id=job.template_id,
+        created_by=created_by,
+    )

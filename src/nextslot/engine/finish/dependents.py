@@ -1,0 +1,89 @@
+"""DependencyResolver: which jobs wait for which, and what becomes of them when a chain ends (US-JS01)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from nextslot.domain import ChainEnd, Job, OnDependencyFailure
+from nextslot.domain.job_lifecycle import Dependents, dependent_after
+from nextslot.engine.engine_context import EngineContext
+from nextslot.errors import DependencyCycle
+from nextslot.store.contract import Tx
+from nextslot.store.tables import dependencies, jobs
+from nextslot.store.tables.dependencies import Edge
+from nextslot.system.clock import Instant
+
+
+class DependencyResolver:
+    def __init__(self, engine: EngineContext) -> None:
+        self._lanes = engine.lanes
+        self._events = engine.events
+
+    def edges(self, tx: Tx, waits: Mapping[str, Sequence[str]], new: Mapping[str, Job]) -> list[Edge]:
+        """The edges of new jobs: to each other, or to jobs that exist and may have succeeded already."""
+        existing = {other for others in waits.values() for other in others if other not in new}
+        chains = {job_id: chain for job_id, (chain, _) in jobs.chains(tx, existing).items()} if existing else {}
+        met = dependencies.succeeded(tx, set(chains.values())) if chains else set()
+        return [
+            Edge(job_id, other, chains.get(other, other), chains.get(other) in met)
+            for job_id, others in waits.items()
+            for other in dict.fromkeys(others)
+        ]
+
+    def doomed(self, tx: Tx, edges: Sequence[Edge], new: Mapping[str, Job]) -> list[str]:
+        """New jobs whose prerequisite has failed for good before they came, and who want to be cancelled then."""
+        chains = {edge.chain_id for edge in edges if edge.chain_id not in new and not edge.is_met}
+        dead = dependencies.dead(tx, chains) if chains else set()
+        return list(
+            dict.fromkeys(
+                edge.job_id
+                for edge in edges
+                if edge.chain_id in dead and new[edge.job_id].on_dependency_failure is OnDependencyFailure.CANCEL
+            )
+        )
+
+    def after_chain(self, tx: Tx, chain_id: str, end: ChainEnd, now: Instant) -> list[str]:
+        """Lets the jobs go that waited for this chain, or names those that have to be cancelled instead."""
+        if end is ChainEnd.SUCCEEDED:
+            self._release(tx, chain_id, now)
+            return []
+        return [
+            job_id
+            for job_id, policy in dependencies.waiting_for(tx, chain_id)
+            if dependent_after(end, policy) is Dependents.CANCEL
+        ]
+
+    def _release(self, tx: Tx, chain_id: str, now: Instant) -> None:
+        for job_id in dependencies.meet(tx, chain_id):
+            freed = jobs.met(tx, job_id)
+            if freed is not None and freed.is_ready:
+                self._lanes.counters(tx).add_ready(freed.lane_id)
+                self._events.note(tx, "job_ready", now, freed.office_id, job_id)
+
+
+def refuse_cycle(waits: Mapping[str, Iterable[str]], names: Mapping[str, str]) -> None:
+    """Raises with the jobs that wait for each other, in order, by the names that the caller gave them."""
+    cycle = find_cycle(waits)
+    if cycle:
+        raise DependencyCycle([names.get(job_id, job_id) for job_id in cycle])
+
+
+def find_cycle(waits: Mapping[str, Iterable[str]]) -> list[str] | None:
+    """The first cycle, each job waiting for the next; walks every edge once, without recursion."""
+    done: set[str] = set()
+    for start in waits:
+        path: list[str] = []
+        on_path: set[str] = set()
+        stack: list[tuple[str, bool]] = [(start, False)]
+        while stack:
+            job_id, is_left = stack.pop()
+            if is_left:
+                path.pop()
+                on_path.discard(job_id)
+                done.add(job_id)
+            elif job_id in on_path:
+                return path[path.index(job_id) :]
+            elif job_id not in done:
+                path.append(job_id)
+                on_path.add(job_id)
+                stack.append((job_id, True))
+                stack.extend((other, False) for other in waits.get(job_id, ()))
+    return None

@@ -1,0 +1,89 @@
+"""Groups: how far a group is, whose turn it is, and what a failed member does to the others (INV-006, DEC-012)."""
+
+from dataclasses import dataclass, replace
+
+from nextslot.domain import (
+    ChainEnd,
+    Group,
+    GroupMode,
+    Job,
+)
+from nextslot.domain.group_failure import Action, after_member, status_of
+from nextslot.engine.engine_context import EngineContext
+from nextslot.store.contract import Tx
+from nextslot.store.tables import groups, jobs
+from nextslot.system.clock import Instant
+
+ALL = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RemainingMembers:
+    """What becomes of the members that have not started."""
+
+    action: Action
+    job_ids: list[str]
+
+
+class GroupProgress:
+    def __init__(self, engine: EngineContext) -> None:
+        self._lanes = engine.lanes
+        self._events = engine.events
+        self._webhooks = engine.webhooks
+
+    def member_ended(
+        self, tx: Tx, group_id: str, sequence: int, end: ChainEnd, by_request: bool, now: Instant
+    ) -> RemainingMembers:
+        """Counts a member whose chain has ended, gives the next its turn, and says what happens to the rest."""
+        group = groups.get(tx, group_id)
+        assert group is not None
+        self._count(tx, group, end, by_request, 1, now)
+        action = after_member(end, group.on_failure)
+        if action is not Action.GO_ON:
+            return RemainingMembers(action, [job.job_id for job in jobs.unstarted_members(tx, group_id, ALL)])
+        if group.mode is GroupMode.SEQUENTIAL:
+            self._pass_turn(tx, group_id, sequence, now)
+        return RemainingMembers(action, [])
+
+    def member_reopened(self, tx: Tx, group_id: str, end: ChainEnd, by_request: bool, now: Instant) -> None:
+        """A manual retry opens an ended member, and so its group, again."""
+        group = groups.get(tx, group_id)
+        assert group is not None
+        self._count(tx, group, end, by_request, -1, now)
+
+    def _count(self, tx: Tx, group: Group, end: ChainEnd, by_request: bool, step: int, now: Instant) -> None:
+        group = replace(
+            group,
+            ended=group.ended + step,
+            succeeded=group.succeeded + step * (end is ChainEnd.SUCCEEDED),
+            cancelled=group.cancelled + step * (end is ChainEnd.CANCELLED and by_request),
+        )
+        status = status_of(group)
+        is_over = group.ended == group.members
+        group = replace(group, status=status, finished_at=now if is_over else None)
+        groups.count(tx, group)
+        if is_over:
+            self._events.note(
+                tx, "group_finished", now, group.office_id, details={"group_id": group.group_id, "status": status}
+            )
+            self._webhooks.group_finished(tx, group, now)
+
+    def _pass_turn(self, tx: Tx, group_id: str, sequence: int, now: Instant) -> None:
+        """To the next member that has not ended; one that ended before its own turn had none to pass on."""
+        ended = self._member(tx, group_id, sequence)
+        following = self._member(tx, group_id, sequence + 1) if ended and ended.is_turn else None
+        while following is not None and following.has_ended and not following.is_turn:
+            sequence += 1
+            following = self._member(tx, group_id, sequence + 1)
+        if following is not None:
+            self._give_turn(tx, following.job_id, now)
+
+    def _member(self, tx: Tx, group_id: str, sequence: int) -> Job | None:
+        job_id = jobs.member_at(tx, group_id, sequence)
+        return jobs.get(tx, job_id) if job_id else None
+
+    def _give_turn(self, tx: Tx, job_id: str, now: Instant) -> None:
+        freed = jobs.give_turn(tx, job_id)
+        if freed is not None and freed.is_ready:
+            self._lanes.counters(tx).add_ready(freed.lane_id)
+            self._events.note(tx, "job_ready", now, freed.office_id, freed.job_id)

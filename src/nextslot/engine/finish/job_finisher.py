@@ -1,0 +1,370 @@
+"""Endings: every way a job ends, and all that follows from it, in one transaction (finish, cancel, expire, skip).
+
+The run, the job, its retry, its dependents, its group and the events are stored together; a crash is before or after
+all of it. Each ending is fenced: what has ended already is not touched, and that is an answer.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nextslot.domain import (
+    CancelMode,
+    ChainEnd,
+    Decision,
+    FailureKind,
+    Job,
+    JobStatus,
+    Outcome,
+    Run,
+    RunStatus,
+)
+from nextslot.domain.group_failure import Action
+from nextslot.domain.job_lifecycle import (
+    Cancellation,
+    Settlement,
+    cancel,
+    event_of,
+    settle,
+)
+from nextslot.domain.retry import lone_crashes
+from nextslot.domain.webhook_delivery import run_events
+from nextslot.engine.dispatch.resource_outages import Outages
+from nextslot.engine.effects import ChainEnded, Stop
+from nextslot.engine.engine_context import EngineContext
+from nextslot.errors import AlreadyFinished, NotFound
+from nextslot.store.contract import Tx
+from nextslot.store.tables import (
+    groups,
+    jobs,
+    offices,
+    runs,
+)
+from nextslot.store.tables.jobs import EndingFacts
+from nextslot.store.tables.lanes import LaneTally
+from nextslot.system.clock import Instant
+
+from .dependents import DependencyResolver
+from .group_progress import ALL, GroupProgress
+from .retries import RetryController
+
+EXPIRED = "expired"
+PREDECESSOR_FAILED = "predecessor failed"
+DEPENDENCY_FAILED = "dependency failed"
+
+# What webhooks are told beside the ends of runs; the last is for those who know only the old words.
+FAILED_PERMANENTLY = ("job.failed_permanently",)
+CANCELLED_UNSTARTED = ("job.cancelled",)
+LAST_FAILED = ("failed",)
+
+
+class _Ended(NamedTuple):
+    """A chain that has ended, and whose consequences are still to be drawn."""
+
+    chain_id: str
+    lane_id: int
+    group_id: str | None
+    sequence: int | None
+    end: ChainEnd
+    by_request: bool = False
+    # Microseconds from its first start to its completion; none if it was skipped, or did not succeed.
+    completion_us: int | None = None
+    # How it counts in the statistics, where its last job is stored as something else than this end.
+    counts_as: ChainEnd | None = None
+    # Whether a job may wait for it.
+    has_dependents: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What a cancel request did, and the job as it is now."""
+
+    job: Job
+    cancellation: Cancellation
+
+
+class JobFinisher:
+    def __init__(
+        self,
+        engine: EngineContext,
+        retries: RetryController,
+        dependencies: DependencyResolver,
+        groups_: GroupProgress,
+        outages: Outages,
+    ) -> None:
+        self._chance = engine.chance
+        self._lanes = engine.lanes
+        self._workers = engine.workers
+        self._retries = retries
+        self._dependencies = dependencies
+        self._groups = groups_
+        self._outages = outages
+        self._events = engine.events
+        self._webhooks = engine.webhooks
+
+    # A run ends.
+
+    def finish(self, tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant) -> Settlement | None:
+        """Stores how a run ended and what follows; None if it had ended already, and then nothing is changed."""
+        facts = jobs.ending_facts(tx, run_id, job_id)
+        if facts is None:
+            return None
+        has_history = outcome.status is RunStatus.FAILED and facts.retry_of is not None
+        settlement = settle(
+            facts.retry_policy,
+            facts.cancel_mode,
+            outcome,
+            jobs.failures_before(tx, facts.chain_id, job_id) if has_history else (),
+            self._chance.fraction() if outcome.status is RunStatus.FAILED else 0.0,
+            _lone_crashes(tx, facts.chain_id, job_id, outcome),
+        )
+        runs.finish(tx, run_id, job_id, settlement.outcome, now)
+        self._end_job(tx, job_id, settlement, now)
+        lane = self._lanes.lane(tx, facts.lane_id)
+        self._workers.free(tx, facts.worker_id, lane)
+        self._lanes.counters(tx).give_back(lane)
+        self._lanes.counters(tx).tally(facts.lane_id).running -= 1
+        if lane.resources:
+            self._outages.after_run(tx, lane, settlement.outcome, now)
+        self._events.note(tx, settlement.event_type, now, facts.office_id, job_id, run_id, _details(settlement.outcome))
+        is_cancelled = settlement.job_status is JobStatus.CANCELLED
+        told = run_events(settlement.outcome.status, is_cancelled, is_last=settlement.retry is None)
+        self._webhooks.job_ended(tx, job_id, facts.office_id, facts.has_webhook, told, now)
+        ended = _Ended(
+            facts.chain_id,
+            facts.lane_id,
+            facts.group_id,
+            facts.sequence,
+            settlement.chain_end or ChainEnd.FAILED,
+            by_request=is_cancelled,
+            completion_us=self._completion_us(tx, facts, settlement.outcome.status, now),
+            has_dependents=facts.has_dependents,
+        )
+        self._follow_up(tx, job_id, facts.office_id, facts.has_webhook, settlement, ended, now)
+        return settlement
+
+    def close(self, tx: Tx, job: Job, run: Run, status: RunStatus, now: Instant) -> None:
+        """A job whose run had ended, but not itself (4.5, last row): it ends as its run; a failure is then decided."""
+        jobs.close_with_run(tx, job.job_id, status, now)
+        lane = self._lanes.lane(tx, job.lane_id)
+        self._workers.free(tx, job.worker_id, lane)
+        self._lanes.counters(tx).give_back(lane)
+        self._lanes.counters(tx).tally(job.lane_id).running -= 1
+        self._events.note(tx, event_of(status, run.failure_kind), now, job.office_id, job.job_id, run.run_id)
+        self._tell(tx, job, run_events(status, False, is_last=status is not RunStatus.FAILED), now)
+        if status is not RunStatus.FAILED:
+            completion_us = self._completion_us(tx, job, status, now)
+            self._conclude(tx, [_ended(job, ChainEnd.SUCCEEDED)._replace(completion_us=completion_us)], now)
+
+    def _completion_us(self, tx: Tx, ended: EndingFacts | Job, status: RunStatus, now: Instant) -> int | None:
+        """How long a chain took that is completed by this, with the waits between its attempts."""
+        if status is not RunStatus.COMPLETED:
+            return None
+        began = ended.started_at if ended.retry_of is None else jobs.first_start(tx, ended.chain_id)
+        return 0 if began is None else max(now - began, 0)
+
+    def decide(self, tx: Tx, job: Job, now: Instant) -> None:
+        """Makes the decision that is missing after a failure (4.4): once, however often it is asked for."""
+        run = runs.of_job(tx, job.job_id)
+        assert run is not None
+        outcome = Outcome.failed(run.failure_kind or FailureKind.ERROR, run.error or "")
+        settlement = settle(
+            job.retry_policy,
+            job.cancel_mode,
+            outcome,
+            jobs.failures_before(tx, job.chain_id, job.job_id),
+            self._chance.fraction(),
+            _lone_crashes(tx, job.chain_id, job.job_id, outcome),
+        )
+        if settlement.decision is not None and jobs.decide(tx, job.job_id, settlement.decision):
+            ended = _ended(job, settlement.chain_end or ChainEnd.FAILED)._replace(counts_as=ChainEnd.FAILED)
+            self._follow_up(tx, job.job_id, job.office_id, job.webhook is not None, settlement, ended, now)
+            if settlement.retry is None:
+                self._tell(tx, job, LAST_FAILED, now)
+
+    def _end_job(self, tx: Tx, job_id: str, settlement: Settlement, now: Instant) -> None:
+        if settlement.job_status is JobStatus.CANCELLED:
+            jobs.stop(tx, job_id, now)
+        elif settlement.decision is not None:
+            jobs.fail(tx, job_id, settlement.decision, now)
+        else:
+            jobs.succeed(tx, job_id, settlement.outcome.status, now)
+
+    def _follow_up(
+        self,
+        tx: Tx,
+        job_id: str,
+        office_id: str,
+        has_webhook: bool,
+        settlement: Settlement,
+        ended: _Ended,
+        now: Instant,
+    ) -> None:
+        if settlement.retry is not None:
+            failed = jobs.get(tx, job_id)
+            assert failed is not None
+            self._retries.retry(tx, failed, settlement.retry, now)
+            return
+        if settlement.decision is Decision.PERMANENT:
+            self._events.note(
+                tx, "job_failed_permanently", now, office_id, job_id, details=_details(settlement.outcome)
+            )
+            self._webhooks.job_ended(tx, job_id, office_id, has_webhook, FAILED_PERMANENTLY, now)
+        self._conclude(tx, [ended], now)
+
+    # A job ends without having run.
+
+    def cancel(self, tx: Tx, job_id: str, reason: str | None, interrupt: bool | None, now: Instant) -> Cancelled:
+        """Section 7: at once if it is queued; else it is told to stop, or left to finish and not retried."""
+        job = jobs.get(tx, job_id)
+        if job is None:
+            raise NotFound("job", job_id)
+        if job.has_ended:
+            raise AlreadyFinished(f"job {job_id} is {job.state} since {job.finished_at}: there is nothing to cancel")
+        return self.cancel_many(tx, [job], reason, interrupt, now)[0]
+
+    def cancel_group(
+        self, tx: Tx, group_id: str, reason: str | None, interrupt: bool | None, now: Instant
+    ) -> list[Cancelled]:
+        """Every member that has not ended."""
+        if groups.get(tx, group_id) is None:
+            raise NotFound("group", group_id)
+        return self.cancel_many(tx, jobs.live_members(tx, group_id, ALL), reason, interrupt, now)
+
+    def cancel_many(
+        self, tx: Tx, live: Iterable[Job], reason: str | None, interrupt: bool | None, now: Instant
+    ) -> list[Cancelled]:
+        """Jobs that have not ended. All are cancelled before any consequence is drawn, so each for this reason."""
+        done: list[tuple[str, Cancellation]] = []
+        ended: list[_Ended] = []
+        modes: dict[str, CancelMode] = {}
+        for job in live:
+            if job.office_id not in modes:
+                office = offices.get(tx, job.office_id)
+                assert office is not None
+                modes[job.office_id] = office.cancel_mode
+            cancellation = cancel(job, interrupt, modes[job.office_id])
+            if cancellation is Cancellation.CANCELLED:
+                ended.append(self._cancel_queued(tx, job, reason, now, requested_at=now))
+            else:
+                self._request(tx, job, cancellation, reason, now)
+            done.append((job.job_id, cancellation))
+        self._conclude(tx, ended, now)
+        changed = jobs.get_many(tx, [job_id for job_id, _ in done])
+        return [Cancelled(changed[job_id], cancellation) for job_id, cancellation in done]
+
+    def cancel_doomed(self, tx: Tx, job_ids: Iterable[str], now: Instant) -> None:
+        """New jobs that depend on what has failed already, and want to be cancelled then."""
+        doomed = jobs.get_many(tx, job_ids).values()
+        self._conclude(tx, [self._cancel_queued(tx, job, DEPENDENCY_FAILED, now) for job in doomed], now)
+
+    def expire(self, tx: Tx, now: Instant, limit: int) -> int:
+        """Queued jobs that were to start by now are CANCELLED; how many."""
+        expired = jobs.expired(tx, now, limit)
+        for job in expired:
+            # One after the other: the end of one may be the end of another in this list.
+            current = jobs.get(tx, job.job_id)
+            if current is not None and current.status is JobStatus.QUEUED:
+                self._conclude(tx, [self._cancel_queued(tx, current, EXPIRED, now)], now)
+        return len(expired)
+
+    def _request(self, tx: Tx, job: Job, cancellation: Cancellation, reason: str | None, now: Instant) -> None:
+        is_stop = cancellation is Cancellation.STOPPING
+        mode = CancelMode.INTERRUPT if is_stop else CancelMode.FINISH
+        run = runs.of_job(tx, job.job_id)
+        assert run is not None
+        if job.cancel_mode is not mode:
+            jobs.request_cancel(tx, job.job_id, mode, reason, now)
+            details = {"mode": mode, "reason": reason}
+            self._events.note(tx, "job_cancel_requested", now, job.office_id, job.job_id, run.run_id, details)
+        if is_stop:
+            tx.announce("stop")
+            tx.cause(Stop(run.run_id, FailureKind.CANCELLED))
+
+    def _cancel_queued(
+        self, tx: Tx, job: Job, reason: str | None, now: Instant, requested_at: Instant | None = None
+    ) -> _Ended:
+        jobs.cancel(tx, job.job_id, reason, requested_at, now)
+        if job.is_ready:
+            self._lanes.counters(tx).add_ready(job.lane_id, -1)
+        self._events.note(tx, "job_cancelled", now, job.office_id, job.job_id, details={"reason": reason})
+        self._tell(tx, job, CANCELLED_UNSTARTED, now)
+        return _ended(job, ChainEnd.CANCELLED, by_request=requested_at is not None)
+
+    def _skip_queued(self, tx: Tx, job: Job, reason: str, now: Instant) -> _Ended:
+        """Ends SKIPPED with a run that starts and ends here, on no worker and under no limit."""
+        run_id = self._chance.new_id()
+        runs.begin(tx, run_id, job.job_id, now)
+        jobs.start(tx, job.job_id, None, now)
+        runs.finish(tx, run_id, job.job_id, Outcome.skipped(reason), now)
+        jobs.succeed(tx, job.job_id, RunStatus.SKIPPED, now)
+        if job.is_ready:
+            self._lanes.counters(tx).add_ready(job.lane_id, -1)
+        self._events.note(tx, "job_skipped", now, job.office_id, job.job_id, run_id, {"reason": reason})
+        self._tell(tx, job, run_events(RunStatus.SKIPPED, False, is_last=True), now)
+        return _ended(job, ChainEnd.SUCCEEDED)
+
+    def _tell(self, tx: Tx, job: Job, events: Sequence[str], now: Instant) -> None:
+        self._webhooks.job_ended(tx, job.job_id, job.office_id, job.webhook is not None, events, now)
+
+    # What follows from the end of a chain.
+
+    def _conclude(self, tx: Tx, ended: Iterable[_Ended], now: Instant) -> None:
+        """Draws every consequence, however far it reaches; a list, not recursion, for graphs of any depth."""
+        open_ = deque(ended)
+        while open_:
+            chain = open_.popleft()
+            _count(self._lanes.counters(tx).tally(chain.lane_id), chain)
+            if chain.has_dependents:
+                cancelled = self._dependencies.after_chain(tx, chain.chain_id, chain.end, now)
+                open_ += self._end_all(tx, cancelled, Action.CANCEL_REST, DEPENDENCY_FAILED, now)
+            if chain.group_id is not None and chain.sequence is not None:
+                rest = self._groups.member_ended(tx, chain.group_id, chain.sequence, chain.end, chain.by_request, now)
+                open_ += self._end_all(tx, rest.job_ids, rest.action, PREDECESSOR_FAILED, now)
+            tx.cause(ChainEnded(chain.chain_id))
+
+    def _end_all(self, tx: Tx, job_ids: Iterable[str], action: Action, reason: str, now: Instant) -> list[_Ended]:
+        """Cancels or skips those that are still queued."""
+        ended = []
+        for job_id in job_ids:
+            job = jobs.get(tx, job_id)
+            if job is not None and job.status is JobStatus.QUEUED:
+                end = self._cancel_queued if action is Action.CANCEL_REST else self._skip_queued
+                ended.append(end(tx, job, reason, now))
+        return ended
+
+
+def _ended(job: Job, end: ChainEnd, by_request: bool = False) -> _Ended:
+    return _Ended(job.chain_id, job.lane_id, job.group_id, job.sequence, end, by_request)
+
+
+def _lone_crashes(tx: Tx, chain_id: str, job_id: str, outcome: Outcome) -> int:
+    """Counts for the end of a run how often its chain was alone in a scheduler that died; this time included."""
+    if outcome.failure_kind is not FailureKind.CRASH:
+        return 0
+    *before, (_, beside) = jobs.attempts(tx, chain_id, job_id)
+    return lone_crashes([*before, (FailureKind.CRASH, beside)])
+
+
+def _count(tally: LaneTally, chain: _Ended) -> None:
+    """In the sums that statistics are made of."""
+    end = chain.counts_as or chain.end
+    if end is ChainEnd.CANCELLED:
+        tally.cancelled += 1
+    elif end is ChainEnd.FAILED:
+        tally.failed += 1
+    elif chain.completion_us is None:
+        tally.skipped += 1
+    else:
+        tally.completed += 1
+        tally.completion_us += chain.completion_us
+
+
+def _details(outcome: Outcome) -> Mapping[str, object] | None:
+    """What an event says of an outcome: enough to react to, and never more than a few hundred characters."""
+    if outcome.status is RunStatus.SKIPPED:
+        return {"reason": outcome.reason}
+    if outcome.status is RunStatus.FAILED:
+        return {"failure_kind": outcome.failure_kind, "error": (outcome.error or "")[:500]}
+    return None

@@ -1,0 +1,139 @@
+"""RetryController: makes the job that follows a failed one (DEC-007). It runs nothing and changes no ended job."""
+
+from dataclasses import dataclass
+
+from nextslot.domain import (
+    ChainEnd,
+    Job,
+    JobStatus,
+    RunStatus,
+)
+from nextslot.domain.retry import Retry
+from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.submit.queue_order import QueueManager, refuse_priority
+from nextslot.errors import Conflict, NotFound
+from nextslot.store.contract import Tx
+from nextslot.store.tables import jobs, runs
+from nextslot.system.clock import Instant
+
+from .group_progress import GroupProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """The job that runs next in the chain, and whether it was made now or brought forward."""
+
+    job: Job
+    is_new: bool
+
+
+class RetryController:
+    def __init__(self, engine: EngineContext, queue: QueueManager, groups: GroupProgress) -> None:
+        self._chance = engine.chance
+        self._queue = queue
+        self._groups = groups
+        self._lanes = engine.lanes
+        self._events = engine.events
+
+    def retry(self, tx: Tx, failed: Job, retry: Retry, now: Instant) -> Job:
+        """The automatic retry; if it exists already, that one (4.4)."""
+        existing = jobs.successor(tx, failed.job_id)
+        if existing is not None:
+            found = jobs.get(tx, existing)
+            assert found is not None
+            return found
+        follower = self._follow(tx, failed, failed.priority, now.after(retry.delay_seconds), now)
+        self._events.note(
+            tx,
+            "job_retrying",
+            now,
+            failed.office_id,
+            failed.job_id,
+            details={
+                "retry": follower.job_id,
+                "number": retry.number,
+                "delay_seconds": retry.delay_seconds,
+                "scheduled_for": str(follower.scheduled_for),
+            },
+        )
+        return follower
+
+    def retry_by_hand(self, tx: Tx, run_id: str, priority: int | None, now: Instant) -> Retried:
+        """Section 6: always for a FAILED run, after the limit too; a retry that waits is brought forward instead."""
+        if priority is not None:
+            refuse_priority(priority)
+        run = runs.get(tx, run_id)
+        if run is None:
+            raise NotFound("run", run_id)
+        if run.status is not RunStatus.FAILED:
+            raise Conflict(f"run {run_id} is {run.status or 'still running'}: only a FAILED run can be retried")
+        job = jobs.get(tx, run.job_id)
+        assert job is not None
+        last = jobs.chain(tx, job.chain_id)[-1]
+        if last.status is JobStatus.QUEUED:
+            return Retried(self._bring_forward(tx, last, priority, now), is_new=False)
+        if last.is_running:
+            raise Conflict(f"its chain is running now, as job {last.job_id}")
+        if last.outcome in (RunStatus.COMPLETED, RunStatus.SKIPPED):
+            raise Conflict(f"its chain has succeeded since, with job {last.job_id}")
+        return Retried(self._reopen(tx, last, last.priority if priority is None else priority, now), is_new=True)
+
+    def _reopen(self, tx: Tx, last: Job, priority: int, now: Instant) -> Job:
+        follower = self._follow(tx, last, priority, now, now)
+        tally = self._lanes.counters(tx).tally(last.lane_id)
+        if last.status is JobStatus.CANCELLED:
+            tally.cancelled -= 1
+        else:
+            tally.failed -= 1
+        if last.group_id is not None:
+            end = ChainEnd.CANCELLED if last.status is JobStatus.CANCELLED else ChainEnd.FAILED
+            self._groups.member_reopened(tx, last.group_id, end, was_requested(last), now)
+        details = {"retry": follower.job_id, "manual": True}
+        self._events.note(tx, "job_retrying", now, last.office_id, last.job_id, details=details)
+        return follower
+
+    def _bring_forward(self, tx: Tx, job: Job, priority: int | None, now: Instant) -> Job:
+        if not job.is_due:
+            jobs.reschedule(tx, job.job_id, now, is_due=True)
+            job = job._replace(scheduled_for=now, is_due=True)
+            if job.is_ready:
+                self._lanes.counters(tx).add_ready(job.lane_id)
+                self._events.note(tx, "job_ready", now, job.office_id, job.job_id)
+        return job if priority is None else self._queue.change_priority(tx, job.job_id, priority, now)
+
+    def _follow(self, tx: Tx, job: Job, priority: int, scheduled_for: Instant, now: Instant) -> Job:
+        """A copy of every field of intent, with new ids and times, at the back of the queue."""
+        follower = job._replace(
+            job_id=self._chance.new_id(),
+            retry_of=job.job_id,
+            status=JobStatus.QUEUED,
+            priority=priority,
+            position=self._queue.back(tx, job.office_id, priority),
+            created_at=now,
+            queued_at=now,
+            scheduled_for=scheduled_for,
+            # It started in time once; and a key is for the request that gave it.
+            expires_at=None,
+            unique_key=None,
+            webhook_status="none",
+            started_at=None,
+            finished_at=None,
+            outcome=None,
+            decision=None,
+            cancel_requested_at=None,
+            cancel_mode=None,
+            cancelled_at=None,
+            cancel_reason=None,
+            worker_id=None,
+            unmet=0,
+            is_due=scheduled_for <= now,
+            is_turn=True,
+            passed_over_since=None,
+        )
+        self._queue.enqueue(tx, [follower], now)
+        return follower
+
+
+def was_requested(job: Job) -> bool:
+    """Whether somebody asked for this job's cancel, as opposed to a rule of ours."""
+    return job.status is JobStatus.CANCELLED and job.cancel_requested_at is not None

@@ -1,0 +1,1 @@
+"""Explains why a job waits, and simulates when it will start."""

@@ -1,0 +1,404 @@
+"""Replay: the engine itself, over a throw-away copy and a virtual clock, so that a forecast follows the real rules.
+
+Every piece that decides (Dispatcher, Endings, TimeoutManager, …) is the real one; only time is made up, and how long
+work takes is taken from the past. It foresees no failures, no retries and nothing that has not been submitted.
+`faces.forecast` asks for it.
+"""
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nextslot.domain import (
+    Expected,
+    FailureKind,
+    Forecast,
+    Outcome,
+)
+from nextslot.domain.limits import ConcurrencyPolicy
+from nextslot.domain.run_estimates import Estimate, EstimateBasis, weakest
+from nextslot.engine.direct.direct_requests import DirectExecutionHandler
+from nextslot.engine.dispatch.dispatcher import Dispatcher
+from nextslot.engine.dispatch.limit_counters import Lanes
+from nextslot.engine.dispatch.resource_outages import Outages
+from nextslot.engine.effects import (
+    Claim,
+    DueBy,
+    Interpreter,
+    LanesLearned,
+    Launch,
+    SlotsChanged,
+    TurnTaken,
+    WakeBy,
+)
+from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.events.event_log import EventLog
+from nextslot.engine.execution.timeouts import Due, TimeoutManager
+from nextslot.engine.execution.timer import Timer
+from nextslot.engine.finish.dependents import DependencyResolver
+from nextslot.engine.finish.group_progress import GroupProgress
+from nextslot.engine.finish.job_finisher import JobFinisher
+from nextslot.engine.finish.retries import RetryController
+from nextslot.engine.submit.intake import Intake
+from nextslot.engine.submit.queue_order import QueueManager
+from nextslot.engine.webhooks.webhook_outbox import SilentWebhooks
+from nextslot.executors.job_types import JobTypes
+from nextslot.store.contract import Tx
+from nextslot.store.sqlite.in_memory_copy import InMemoryCopy
+from nextslot.store.tables.direct import Holder
+from nextslot.system.clock import Alarm, Instant
+
+from .cluster_capacity import ClusterCapacity
+from .queue_snapshot import Snapshot, Working
+
+# Work that has been told to stop has so long, as the guardian gives it.
+STOP_SECONDS = 10.0
+# Later than this nothing is foreseen.
+HORIZON_SECONDS = 400 * 24 * 3600.0
+MOST_STEPS = 20_000
+# A short queue is played several times, with durations drawn from the past; of a long one the averages have to do:
+# there they are right, and each time costs a fifth of a millisecond a job.
+FEWEST_DRAWS, MOST_DRAWS, DRAWN_JOBS = 3, 9, 1500
+PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
+GOLDEN = 0.618034
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchRules:
+    """What the rules depend on besides what is stored."""
+
+    policy: ConcurrencyPolicy
+    starvation_after_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PastRuns:
+    """What is known of how long work takes: by type, a guess for all others, and how far each run is (0 to 1)."""
+
+    estimates: Mapping[str, Estimate]
+    guess: Estimate
+    progress: Callable[[str], float | None]
+
+    @property
+    def varies(self) -> bool:
+        return any(one.deviation > 0 for one in self.estimates.values())
+
+    def of(self, job_type: str) -> Estimate:
+        return self.estimates.get(job_type, self.guess)
+
+
+def foresee(snapshot: Snapshot, rules: DispatchRules, past: PastRuns) -> Forecast:
+    """What is expected of everything in the snapshot."""
+    usual = played(snapshot, rules, past)
+    draws = min(MOST_DRAWS, DRAWN_JOBS // max(len(usual), 1)) if past.varies else 0
+    if draws >= FEWEST_DRAWS:
+        usual = in_the_middle(usual, [played(snapshot, rules, past, draw) for draw in range(1, draws + 1)])
+    places = [usual.get(job_id) for job_id in snapshot.queue]
+    starts = [place.expected_start for place in places if place is not None and place.expected_start is not None]
+    return Forecast(
+        office_id=snapshot.office_id,
+        made_at=snapshot.now,
+        jobs=usual,
+        is_whole=snapshot.is_whole,
+        places=len(places),
+        last_start=max(starts, default=None),
+    )
+
+
+def played(snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0) -> dict[str, Expected]:
+    """One way it can go: all work takes as long as it does on average, or (with a number) as single past runs did."""
+    replay = ForecastSimulator(snapshot, rules, past, draw)
+    try:
+        replay.play()
+    finally:
+        replay.close()
+    return replay.expected
+
+
+def in_the_middle(usual: Mapping[str, Expected], ways: Sequence[Mapping[str, Expected]]) -> dict[str, Expected]:
+    """Of each job the median of its starts and ends over several ways it can go.
+
+    Of several things that run side by side the first is over sooner than each is on average: averages alone would
+    foresee all short waits too long.
+    """
+    found = {}
+    for job_id, expected in usual.items():
+        starts = [way[job_id].expected_start for way in ways if job_id in way]
+        ends = [way[job_id].expected_end for way in ways if job_id in way]
+        found[job_id] = replace(
+            expected,
+            expected_start=_median(starts) or expected.expected_start,
+            expected_end=(_median(ends) or expected.expected_end) if expected.expected_end is not None else None,
+        )
+    return found
+
+
+def _median(instants: Iterable[Instant | None]) -> Instant | None:
+    known = sorted(at for at in instants if at is not None)
+    return known[len(known) // 2] if known else None
+
+
+class ForecastSimulator:
+    def __init__(self, snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0) -> None:
+        self._snapshot = snapshot
+        self._past = past
+        self._draw = draw
+        self._drawn = 0
+        self._clock = _Clock(snapshot.now)
+        self._ends: list[tuple[Instant, int, _End]] = []
+        self._numbers = itertools.count()
+        self._open = set(snapshot.queue)
+        # What the present instant of the replay rests on.
+        self._basis = EstimateBasis()
+        self.expected: dict[str, Expected] = {}
+        self._wire(rules)
+        self._copy = InMemoryCopy(self._close_transaction, self._effects())
+        self._copy.fill(snapshot.copies)
+
+    def _wire(self, rules: DispatchRules) -> None:
+        self._lanes = Lanes(rules.policy)
+        self._timer = Timer(self._clock)
+        chance, events = _Numbered(), EventLog()
+        self._capacity = ClusterCapacity(self._snapshot.nodes)
+        engine = EngineContext(
+            self._clock,
+            chance,
+            _OnAnyNode(self._capacity),
+            self._lanes,
+            self._capacity,
+            self._timer,
+            events,
+            SilentWebhooks(chance, events),
+        )
+        queue, outages, groups, resolver = (
+            QueueManager(engine),
+            Outages(engine),
+            GroupProgress(engine),
+            DependencyResolver(engine),
+        )
+        retries = RetryController(engine, queue, groups)
+        self._finisher = JobFinisher(engine, retries, resolver, groups, outages)
+        intake = Intake(engine, queue, resolver, self._finisher)
+        self._direct = _PatientCallers(engine, intake, outages, "(replay)", _nobody)
+        self._dispatcher = Dispatcher(engine, self._direct, outages, rules.starvation_after_seconds)
+        self._timeouts = TimeoutManager(engine, self._finisher, self._direct, outages, _nobody)
+
+    def _effects(self) -> Interpreter:
+        """Nothing runs and nobody listens: what is left is what decides about the next start."""
+        return Interpreter(
+            {
+                SlotsChanged: self._capacity.apply,
+                LanesLearned: self._lanes.learn,
+                TurnTaken: self._dispatcher.note_turn,
+                WakeBy: self._timer.note_earlier,
+                DueBy: self._timer.note_due,
+            },
+            {Launch: self._launch, WakeBy: self._timer.wake_by},
+        )
+
+    def play(self) -> None:
+        """Until every job of the office's queue has started, or nothing more happens."""
+        for working in self._snapshot.working:
+            self._go_on(working)
+        self._dispatcher.start(self._snapshot.last_turn)
+        self._timer.start(lambda: None)
+        self._copy.write(self._count)
+        self._tick()
+        horizon = self._snapshot.now.after(HORIZON_SECONDS)
+        for _ in range(MOST_STEPS):
+            if not self._open or not self._step(horizon):
+                break
+
+    def close(self) -> None:
+        self._copy.close()
+
+    def _step(self, horizon: Instant) -> bool:
+        """Whatever comes next: work that ends, or an instant that something waits for. False if there is nothing."""
+        end, alarm = self._ends[0][0] if self._ends else None, self._clock.alarm_at
+        upcoming = min((at for at in (end, alarm) if at is not None), default=None)
+        if upcoming is None or upcoming > horizon:
+            return False
+        self._clock.time = max(self._clock.time, upcoming)
+        if upcoming == end:
+            self._finish(upcoming)
+        else:
+            self._basis = EstimateBasis()
+            self._clock.ring()
+            self._tick()
+        return True
+
+    def _tick(self) -> None:
+        due = Due(is_all=False, overdue=[], to_probe=[], upcoming=None)
+        while not due.is_all:
+            due = self._copy.write(self._timeouts.do_due)
+        if due.upcoming is not None:
+            self._timer.wake_by(due.upcoming)
+
+    def _finish(self, at: Instant) -> None:
+        """All that ends at one instant ends in one transaction, as it does in life."""
+        ended = []
+        while self._ends and self._ends[0][0] == at:
+            ended.append(heapq.heappop(self._ends)[2])
+        self._basis = weakest(one.basis for one in ended)
+        self._copy.write(lambda tx: self._end(tx, ended))
+
+    def _end(self, tx: Tx, ended: Iterable["_End"]) -> None:
+        for end in ended:
+            if end.is_direct:
+                self._direct.finish(tx, end.run_id, Outcome.completed(), self._clock.now())
+            else:
+                self._finisher.finish(tx, end.run_id, end.job_id, end.outcome, self._clock.now())
+
+    # What runs now, and what starts.
+
+    def _go_on(self, working: Working) -> None:
+        now, work = self._snapshot.now, self._past.of(working.job_type)
+        elapsed = max(now - working.started_at, 0) / 1_000_000
+        fraction = self._past.progress(working.run_id)
+        left = work.remaining(elapsed, fraction)
+        if self._draw and fraction is None:
+            left = work.drawn(self._share(), elapsed)
+        if working.timeout_at is not None:
+            left = min(left, max(working.timeout_at - now, 0) / 1_000_000)
+        if working.is_stopping:
+            left = min(left, STOP_SECONDS)
+        basis = EstimateBasis().then(work, share=min(left / work.seconds, 1.0))
+        is_known = work.runs > 0 or fraction is not None
+        at = now.after(left)
+        self.expected[working.id] = Expected(
+            expected_start=working.started_at,
+            expected_end=at if is_known else None,
+            confidence=basis.confidence(left),
+        )
+        self._push(at, _End(working.run_id, working.id, working.is_direct, working.is_stopping, basis))
+
+    def _launch(self, claim: Claim) -> None:
+        now, work = self._clock.now(), self._past.of(claim.job_type)
+        seconds = work.drawn(self._share()) if self._draw else work.seconds
+        at = now.after(seconds if claim.timeout_seconds is None else min(seconds, claim.timeout_seconds))
+        self.expected[claim.job_id] = Expected(
+            expected_start=now,
+            expected_end=at if work.runs > 0 else None,
+            confidence=self._basis.confidence((now - self._snapshot.now) / 1_000_000),
+        )
+        self._open.discard(claim.job_id)
+        self._push(at, _End(claim.run_id, claim.job_id, claim.is_direct, False, self._basis.then(work)))
+
+    def _share(self) -> float:
+        """Evenly spread, differently in each draw, and the same whenever the same is asked: no chance is needed."""
+        self._drawn += 1
+        return (self._drawn * math.sqrt(PRIMES[self._draw % len(PRIMES)]) + self._draw * GOLDEN) % 1.0
+
+    def _push(self, at: Instant, end: "_End") -> None:
+        heapq.heappush(self._ends, (at, next(self._numbers), end))
+
+    # As the composition does it.
+
+    def _close_transaction(self, tx: Tx) -> None:
+        self._timeouts.expire_if_late(tx)
+        self._dispatcher.claim(tx)
+
+    def _count(self, tx: Tx) -> None:
+        """Machines and lanes count what was copied of them; the dispatcher then looks at all of them."""
+        for one in self._snapshot.working:
+            self._capacity.hold(tx, one.worker_id, self._lanes.lane(tx, one.lane_id))
+        counters = self._lanes.counters(tx)
+        for lane_id, jobs in self._snapshot.ready.items():
+            counters.add_ready(lane_id, jobs)
+        counters.is_freed = True
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    run_id: str
+    job_id: str
+    is_direct: bool
+    is_stopping: bool
+    basis: EstimateBasis
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome.failed(FailureKind.CANCELLED, "cancelled") if self.is_stopping else Outcome.completed()
+
+
+class _OnAnyNode(JobTypes):
+    """In a forecast nothing is run: that a live node has the handler is enough."""
+
+    def __init__(self, machines: ClusterCapacity) -> None:
+        super().__init__()
+        self._capacity = machines
+
+    def __contains__(self, name: str) -> bool:
+        return self._capacity.runs_elsewhere(name)
+
+
+class _PatientCallers(DirectExecutionHandler):
+    """Callers of the real scheduler: they stay on the line until their own patience ends."""
+
+    @property
+    def _here(self) -> str | None:
+        return None
+
+    def is_here(self, holder: Holder) -> bool:
+        return True
+
+    def is_on_the_line(self, direct_id: str) -> bool:
+        return True
+
+
+class _Clock:
+    """Time that is set by the replay, with the one alarm of its timer."""
+
+    def __init__(self, now: Instant) -> None:
+        self.time = now
+        self.alarm_at: Instant | None = None
+        self._rung: Callable[[], None] = lambda: None
+
+    def now(self) -> Instant:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time / 1_000_000
+
+    @property
+    def offset(self) -> int:
+        return 0
+
+    def follow(self) -> None:
+        """Nobody sets this clock but the replay."""
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("a replay waits for nobody")
+
+    def alarm(self, ring: Callable[[], None]) -> Alarm:
+        self._rung = ring
+        return self
+
+    def set(self, at: Instant | None) -> None:
+        self.alarm_at = at
+
+    def ring(self) -> None:
+        self.alarm_at = None
+        self._rung()
+
+
+class _Numbered:
+    """Ids that only have to differ, and no chance at all."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+
+    def new_id(self) -> str:
+        return f"replay-{next(self._numbers)}"
+
+    def fraction(self) -> float:
+        return 0.5
+
+    def secret(self) -> str:
+        raise AssertionError("a replay has nothing to hide")
+
+
+def _nobody(run_id: str, kind: FailureKind) -> None:
+    """Nothing runs that could be told to stop."""

@@ -1,0 +1,211 @@
+"""Snapshot: all that decides what an office's next jobs will do, read in one transaction and bounded in size.
+
+Taken by `engine.replay`, which plays it through.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from nextslot.domain import GroupMode, Node
+from nextslot.domain.limits import (
+    UNLIMITED,
+    ConcurrencyPolicy,
+    is_local,
+    resource_key,
+)
+from nextslot.domain.run_estimates import linked
+from nextslot.store.contract import Tx
+from nextslot.store.tables import forecast_reads
+from nextslot.store.tables.forecast_reads import Rows
+from nextslot.system.clock import Instant
+
+# Of an office's queue the first so many are foreseen.
+WINDOW = 1000
+# Of all other offices that share a limit with it, so many together.
+OTHERS = 3000
+MOST_OFFICES = 1000
+MOST_RUNNING = 10_000
+# An owner that lives renews its reservation, and nobody knows when a resource answers again.
+NEVER = Instant(2**62)
+
+
+class Working(NamedTuple):
+    """Somebody whose work runs now: a job or a direct caller."""
+
+    id: str
+    run_id: str
+    job_type: str
+    office_id: str
+    started_at: Instant
+    timeout_at: Instant | None
+    lane_id: int
+    worker_id: str
+    is_direct: bool
+    is_stopping: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    office_id: str
+    now: Instant
+    copies: list[Rows]
+    working: list[Working]
+    # The office's queued jobs in their order, as far as they are looked at, and whether that is all of them.
+    queue: list[str]
+    is_whole: bool
+    # How many of the copied jobs of each lane are free to go.
+    ready: Mapping[int, int]
+    last_turn: int
+    nodes: Sequence[Node]
+
+
+def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node], now: Instant) -> Snapshot:
+    queue = forecast_reads.queue(tx, office_id, WINDOW + 1)
+    is_whole = len(queue.rows) <= WINDOW
+    queue = Rows(queue.table, queue.columns, queue.rows[:WINDOW])
+    running, callers, limits = (
+        forecast_reads.running(tx, MOST_RUNNING),
+        forecast_reads.callers(tx),
+        forecast_reads.limits(tx),
+    )
+    others = _others(tx, office_id, _can_be_full(limits, policy, nodes), any(node.max_running for node in nodes))
+    jobs = _together([running, queue, *(forecast_reads.queue(tx, other, share) for other, share in others.items())])
+    groups = forecast_reads.groups(tx, {group_id for group_id in jobs.column("group_id") if group_id is not None})
+    jobs = _together([jobs, *_members(tx, jobs, groups), forecast_reads.chains(tx, _retried(jobs))])
+    runs = forecast_reads.runs(tx, running.column("job_id"))
+    offices = {office_id, *jobs.column("office_id"), *callers.column("office_id")}
+    lanes = forecast_reads.lanes(tx, offices)
+    copies = [
+        forecast_reads.offices(tx, offices),
+        lanes,
+        limits,
+        forecast_reads.pauses(tx),
+        forecast_reads.outages(tx).mapped("probe_at", lambda at: None if at is None else NEVER),
+        groups,
+        jobs,
+        runs,
+        forecast_reads.edges(tx, jobs.column("job_id")),
+        callers,
+        forecast_reads.reservations(tx).mapped("expires_at", lambda at: NEVER),
+    ]
+    return Snapshot(
+        office_id=office_id,
+        now=now,
+        copies=copies,
+        working=[*_running(running, runs), *_direct(callers)],
+        queue=queue.column("job_id"),
+        is_whole=is_whole,
+        ready=_ready(jobs),
+        last_turn=max(lanes.column("turn"), default=0),
+        nodes=nodes,
+    )
+
+
+def _can_be_full(limits: Rows, policy: ConcurrencyPolicy, nodes: Sequence[Node]) -> set[str]:
+    """The limits between offices through which jobs of one can be in the way of another's."""
+    limited = {
+        key
+        for key, capacity, _ in limits.rows
+        if not is_local(key) and policy.room(key, capacity, 0) < UNLIMITED
+    }  # fmt: skip
+    return limited | {resource_key(resource) for node in nodes for resource in node.resources}
+
+
+def _others(tx: Tx, office_id: str, can_be_full: set[str], share_slots: bool) -> dict[str, int]:
+    """The offices in whose queues one has to look too, and how far: all of them, where machines can be full."""
+    queued = forecast_reads.queued_offices(tx, MOST_OFFICES) if can_be_full or share_slots else []
+    if set(queued) <= {office_id}:
+        return {}
+    found = set(queued) if share_slots else _sharing(tx, office_id, queued, can_be_full)
+    found.discard(office_id)
+    return {other: max(min(WINDOW, OTHERS // len(found)), 1) for other in sorted(found)}
+
+
+def _sharing(tx: Tx, office_id: str, queued: list[str], can_be_full: set[str]) -> set[str]:
+    """Those that share a limit which can be full with this office, or with one that does."""
+    lanes = forecast_reads.lanes(tx, {office_id, *queued})
+    shared: dict[str, set[str]] = {}
+    for office, limits in zip(lanes.column("office_id"), lanes.column("shared"), strict=True):
+        shared.setdefault(office, set()).update(can_be_full & forecast_reads.lane_limits(limits).keys())
+    return linked(office_id, shared) & set(queued)
+
+
+def _members(tx: Tx, jobs: Rows, groups: Rows) -> list[Rows]:
+    """The members of sequential groups from the first copied one on: through them the turn is passed on."""
+    sequential = {row[0] for row in groups.rows if row[groups.columns.index("mode")] == GroupMode.SEQUENTIAL}
+    first: dict[str, int] = {}
+    for group_id, sequence in zip(jobs.column("group_id"), jobs.column("sequence"), strict=True):
+        if group_id in sequential:
+            first[group_id] = min(sequence, first.get(group_id, sequence))
+    return [forecast_reads.members(tx, group_id, start, start + WINDOW) for group_id, start in first.items()]
+
+
+def _retried(jobs: Rows) -> set[str]:
+    """The chains of retries: what came before them is looked at when they start."""
+    pairs = zip(jobs.column("retry_of"), jobs.column("chain_id"), strict=True)
+    return {chain_id for retry_of, chain_id in pairs if retry_of is not None}
+
+
+def _together(parts: Iterable[Rows]) -> Rows:
+    """Rows of the same columns, each job once."""
+    found: dict[str, tuple[Any, ...]] = {}
+    columns: tuple[str, ...] = ()
+    for part in parts:
+        columns = part.columns
+        for row in part.rows:
+            found.setdefault(row[0], row)
+    return Rows("jobs", columns, list(found.values()))
+
+
+def _ready(jobs: Rows) -> dict[int, int]:
+    ready: dict[int, int] = {}
+    wanted = ("lane_id", "status", "unmet", "is_due", "is_turn")
+    for lane_id, *holds in zip(*(jobs.column(name) for name in wanted), strict=True):
+        if holds == ["QUEUED", 0, 1, 1]:
+            ready[lane_id] = ready.get(lane_id, 0) + 1
+    return ready
+
+
+def _running(running: Rows, runs: Rows) -> list[Working]:
+    run_of = {job_id: (run_id, timeout_at) for run_id, job_id, _, timeout_at in runs.rows}
+    wanted = ("job_id", "job_type", "office_id", "started_at", "cancel_mode", "lane_id", "worker_id")
+    return [
+        Working(
+            id=job_id,
+            run_id=run_of[job_id][0],
+            job_type=job_type,
+            office_id=office_id,
+            started_at=Instant(started_at),
+            timeout_at=None if run_of[job_id][1] is None else Instant(run_of[job_id][1]),
+            lane_id=lane_id,
+            worker_id=worker_id,
+            is_direct=False,
+            is_stopping=cancel_mode == "interrupt",
+        )
+        for job_id, job_type, office_id, started_at, cancel_mode, lane_id, worker_id in zip(
+            *(running.column(name) for name in wanted), strict=True
+        )
+    ]
+
+
+def _direct(callers: Rows) -> list[Working]:
+    wanted = ("direct_id", "job_type", "office_id", "started_at", "timeout_at", "lane_id", "worker_id", "status")
+    return [
+        Working(
+            id=direct_id,
+            run_id=direct_id,
+            job_type=job_type,
+            office_id=office_id,
+            started_at=Instant(started_at),
+            timeout_at=Instant(timeout_at),
+            lane_id=lane_id,
+            worker_id=worker_id,
+            is_direct=True,
+            is_stopping=False,
+        )
+        for direct_id, job_type, office_id, started_at, timeout_at, lane_id, worker_id, status in zip(
+            *(callers.column(name) for name in wanted), strict=True
+        )
+        if status == "RUNNING"
+    ]

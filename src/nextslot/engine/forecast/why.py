@@ -1,0 +1,360 @@
+"""Why a job is not running: every reason that applies, as a word, a sentence and data; read in one transaction.
+
+What would be started is the dispatcher's to say: this asks it (`Dispatcher.look`) and puts the answer into words.
+`faces.forecast` calls it. Whatever it lists is bounded, so that it costs the same in a queue of a million jobs.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nextslot.domain import (
+    Decision,
+    Group,
+    Job,
+    JobStatus,
+    Json,
+    Lane,
+    Limit,
+    Reason,
+    RunStatus,
+)
+from nextslot.domain.limits import SCHEDULER
+from nextslot.engine.cluster.node_registry import NodeRegistry
+from nextslot.engine.dispatch.dispatcher import CapacityHold, Dispatcher, DispatchView
+from nextslot.engine.dispatch.node_eligibility import Usage, has_handler, no_node
+from nextslot.engine.engine_context import EngineContext
+from nextslot.errors import NotFound
+from nextslot.store.contract import Tx
+from nextslot.store.tables import (
+    direct,
+    forecast_reads,
+    groups,
+    jobs,
+    lanes,
+    outages,
+    runs,
+)
+from nextslot.store.tables.forecast_reads import Holding
+
+# Counting further would cost more than it tells.
+MOST_AHEAD = 10_000
+# Of those who hold a limit, or are waited for, so many are named.
+MOST_NAMED = 20
+MOST_HOLDERS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A job with the reasons why it is not running, the most important first."""
+
+    job: Job
+    reasons: tuple[Reason, ...]
+    ahead: int
+    # Whether it cannot start until somebody does something, or something answers: then nobody knows when.
+    is_blocked: bool
+
+
+# Until these are gone, time alone changes nothing.
+BLOCKING = {"stopping", "paused", "no_handler", "resource_held", "never_fits"}
+
+
+def _is_blocking(reason: Reason) -> bool:
+    return reason.code in BLOCKING or (reason.code == "no_node" and not reason.data["is_possible"])
+
+
+class Explainer:
+    def __init__(self, engine: EngineContext, dispatcher: Dispatcher, registry: NodeRegistry) -> None:
+        self._lanes = engine.lanes
+        self._dispatcher = dispatcher
+        self._registry = registry
+
+    def explain(self, tx: Tx, job_id: str, is_stopping: bool = False) -> Explained:
+        job = jobs.get(tx, job_id)
+        if job is None:
+            raise NotFound("job", job_id)
+        if job.status is not JobStatus.QUEUED:
+            return Explained(job, (_past(tx, job),), 0, False)
+        ahead = forecast_reads.ahead(tx, job.office_id, jobs.place_of(job), MOST_AHEAD + 1)
+        reasons = [*([_stopping()] if is_stopping else []), *self._reasons(tx, job)]
+        if ahead:
+            reasons.append(_ahead(ahead))
+        if not reasons:
+            reasons.append(Reason(code="next", text="Nothing holds it back: it is about to start."))
+        return Explained(job, tuple(reasons), ahead, any(map(_is_blocking, reasons)))
+
+    def _reasons(self, tx: Tx, job: Job) -> Iterator[Reason]:
+        look, lane = self._dispatcher.look(tx), self._lanes.lane(tx, job.lane_id)
+        yield from self._not_allowed(tx, job, lane, look)
+        if job.unmet:
+            yield _dependencies(tx, job)
+        if not job.is_turn:
+            yield _turn(tx, job)
+        if not job.is_due:
+            yield _not_before(job)
+        if job.is_ready:
+            yield from self._no_room(tx, job, lane, look)
+
+    def _not_allowed(self, tx: Tx, job: Job, lane: Lane, look: DispatchView) -> Iterator[Reason]:
+        if ("scheduler", "") in look.paused:
+            yield Reason(code="paused", text="The whole scheduler is paused.", data={"scope": "scheduler"})
+        if look.counters.office(job.office_id).is_paused:
+            yield _paused("office", job.office_id)
+        if ("type", lane.job_type) in look.paused:
+            yield _paused("type", lane.job_type)
+        for resource in lane.resources:
+            if ("resource", resource) in look.paused:
+                yield _paused("resource", resource)
+        if not has_handler(self._registry.everybody(tx), lane.job_type):
+            text = f"There is no handler for the job type {lane.job_type!r} on any live node."
+            yield Reason(code="no_handler", text=text, data={"job_type": lane.job_type})
+        held = [resource for resource in lane.resources if look.unavailable.get(resource) is False]
+        if held:
+            yield from _held(tx, held)
+
+    def _no_room(self, tx: Tx, job: Job, lane: Lane, look: DispatchView) -> Iterator[Reason]:
+        """Limits that are full, and units that are kept back for somebody else."""
+        holders = forecast_reads.holders(tx, MOST_HOLDERS)
+        is_full = False
+        for key, limit in lanes.limits(tx, lane.needs).items():
+            units = lane.needs[key]
+            if not look.counters.could_ever_fit({key: units}):
+                is_full = True
+                yield _never_fits(limit, units)
+            elif look.counters.room({key: units}) < 1:
+                is_full = True
+                yield _full(limit, units, [one for one in holders if key in self._lanes.lane(tx, one.lane_id).needs])
+        nowhere = self._nowhere(tx, lane, holders)
+        # Where a limit is full, work that ends makes room in both.
+        if nowhere is not None and not (is_full and nowhere.data["is_possible"]):
+            yield nowhere
+        waiting = direct.waiting_ids(tx, job.office_id)
+        if waiting:
+            yield _callers_wait(waiting)
+        for keeper in look.keepers:
+            kept = self._kept(job, lane, look, keeper)
+            if kept and keeper.id not in waiting:
+                yield _kept_back(tx, keeper, kept)
+
+    def _nowhere(self, tx: Tx, lane: Lane, holders: list[Holding]) -> Reason | None:
+        running = ((one.node_id, self._lanes.lane(tx, one.lane_id).resources) for one in holders)
+        return no_node(self._registry.everybody(tx), lane, Usage(running))
+
+    def _kept(self, job: Job, lane: Lane, look: DispatchView, keeper: CapacityHold) -> list[str]:
+        """The limits that have room for the job, but not besides what this one keeps back of them."""
+        if keeper.id == job.job_id:
+            return []
+        return [
+            key
+            for key, units in keeper.needs.items()
+            if key in lane.needs
+            and look.counters.room({key: lane.needs[key]}) >= 1
+            and look.counters.room({key: lane.needs[key]}, {key: units}) < 1
+        ]
+
+
+# What has begun.
+
+
+def _past(tx: Tx, job: Job) -> Reason:
+    if job.is_running:
+        data = {"started_at": str(job.started_at), "worker_id": job.worker_id}
+        return Reason(code="running", text=f"It runs since {job.started_at}.", data=data)
+    run = runs.of_job(tx, job.job_id)
+    because = job.cancel_reason or (run and (run.error or run.reason)) or None
+    text = f"It ended {job.state} at {job.finished_at}" + (f": {_short(because)}" if because else ".")
+    data = {"state": job.state, "finished_at": str(job.finished_at), "because": because}
+    follower = jobs.successor(tx, job.job_id)
+    if follower is not None:
+        text = f"{text.rstrip('.')}. It is retried as job {follower}."
+        data["retry"] = follower
+    return Reason(code="ended", text=text, data=data)
+
+
+# What holds a job back that has not.
+
+
+def _stopping() -> Reason:
+    return Reason(code="stopping", text="The scheduler is stopping: it starts nothing more until it is started again.")
+
+
+def _paused(scope: str, name: str) -> Reason:
+    words = {"office": "office", "type": "job type", "resource": "resource"}
+    return Reason(code="paused", text=f"The {words[scope]} {name!r} is paused.", data={"scope": scope, "name": name})
+
+
+def _held(tx: Tx, resources: list[str]) -> Iterator[Reason]:
+    for outage in outages.all_of_them(tx):
+        if outage.resource in resources:
+            probe = "it is being tried now" if outage.is_probed else f"it is tried again at {outage.probe_at}"
+            yield Reason(
+                code="resource_held",
+                text=f"The resource {outage.resource!r} does not answer since {outage.held_since}; {probe}.",
+                data={
+                    "resource": outage.resource,
+                    "since": str(outage.held_since),
+                    "failures": outage.failures,
+                    "next_probe": str(outage.probe_at),
+                },
+            )
+
+
+def _dependencies(tx: Tx, job: Job) -> Reason:
+    """The jobs it waits for, and what became of each: a prerequisite stands for its chain."""
+    found = [_prerequisite(tx, *edge) for edge in forecast_reads.unmet(tx, job.job_id, MOST_NAMED)]
+    told = [f"{_named(one)} {one['text']}" for one in found]
+    more = f" and {job.unmet - len(found):,} more" if job.unmet > len(found) else ""
+    lost = [one for one in found if one["became"] in ("failed", "cancelled")]
+    hint = " It does not start until that succeeds: retry it, or cancel this one." if lost else ""
+    count = "a job" if job.unmet == 1 else f"{job.unmet:,} jobs"
+    return Reason(
+        code="dependencies",
+        text=f"It waits for {count}: {'; '.join(told)}{more}.{hint}",
+        data={"count": job.unmet, "jobs": found, "is_lost": bool(lost)},
+    )
+
+
+def _prerequisite(tx: Tx, depends_on: str, chain_id: str) -> dict[str, Json]:
+    last = jobs.chain(tx, chain_id)[-1]
+    became, text = _became(last)
+    return {
+        "job_id": depends_on,
+        "last_job_id": last.job_id,
+        "title": last.title,
+        "job_type": last.job_type,
+        "state": last.state,
+        "became": became,
+        "text": text,
+        "scheduled_for": None if last.is_due or last.scheduled_for is None else str(last.scheduled_for),
+    }
+
+
+def _became(last: Job) -> tuple[str, str]:
+    """What became of a chain, by its last job: a word, and the rest of a sentence."""
+    if last.is_running:
+        return "running", f"runs since {last.started_at}"
+    if last.status is JobStatus.CANCELLED:
+        return "cancelled", f"was cancelled at {last.finished_at}"
+    if last.outcome is RunStatus.FAILED:
+        retried = last.decision in (Decision.RETRY, Decision.UNDECIDED)
+        return ("retrying", "failed and is about to be retried") if retried else ("failed", "has failed for good")
+    if last.retry_of is not None:
+        when = "is queued again" if last.is_due else f"is tried again at {last.scheduled_for}"
+        return "retrying", f"failed and {when}"
+    return ("queued", "is queued") if last.is_ready else ("waiting", "is waiting itself")
+
+
+def _turn(tx: Tx, job: Job) -> Reason:
+    assert job.group_id is not None
+    assert job.sequence is not None
+    group = groups.get(tx, job.group_id)
+    assert group is not None
+    before = jobs.live_members(tx, job.group_id, 1)
+    data: dict[str, Json] = {"group_id": group.group_id, "sequence": job.sequence}
+    text = f"It is number {job.sequence + 1} of {_group(group)}, which runs one after the other"
+    if before and before[0].sequence is not None:
+        data["turn_of"] = {"job_id": before[0].job_id, "sequence": before[0].sequence, "state": before[0].state}
+        text += f"; it is the turn of number {before[0].sequence + 1}, which {_became(before[0])[1]}"
+    return Reason(code="group_turn", text=f"{text}.", data=data)
+
+
+def _not_before(job: Job) -> Reason:
+    is_retry = job.retry_of is not None
+    what = "It is a retry, and waits" if is_retry else "It is not to start"
+    text = f"{what} {'until' if is_retry else 'before'} {job.scheduled_for}."
+    return Reason(code="not_before", text=text, data={"scheduled_for": str(job.scheduled_for), "is_retry": is_retry})
+
+
+def _full(limit: Limit, units: int, holders: list[Holding]) -> Reason:
+    held_by = [
+        {
+            "kind": "direct" if one.is_direct else "job",
+            "id": one.id,
+            "title": one.title,
+            "job_type": one.job_type,
+            "since": str(one.since),
+        }
+        for one in holders[:MOST_NAMED]
+    ]
+    told = ", ".join(f"{_named(one)} since {one['since']}" for one in held_by[:3])
+    more = f" and {len(holders) - 3:,} more" if len(holders) > 3 else ""
+    wants = f", and it needs {units}" if units > 1 else ""
+    return Reason(
+        code="limit_full",
+        text=f"{_limit(limit)} is full ({limit.used} of {limit.capacity}{wants}): held by {told or 'nobody'}{more}.",
+        data={**_limit_data(limit, units), "held_by": held_by, "holders": len(holders)},
+    )
+
+
+def _never_fits(limit: Limit, units: int) -> Reason:
+    return Reason(
+        code="never_fits",
+        text=f"It needs {units} of {_limit(limit, first=False)}, which has only {limit.capacity}: it can never start.",
+        data=_limit_data(limit, units),
+    )
+
+
+def _callers_wait(waiting: list[str]) -> Reason:
+    who = "A direct caller waits" if len(waiting) == 1 else f"{len(waiting)} direct callers wait"
+    return Reason(
+        code="direct_waiting",
+        text=f"{who} in its office, and the next slot is theirs: {', '.join(waiting[:3])}.",
+        data={"direct_ids": waiting[:MOST_NAMED], "count": len(waiting)},
+    )
+
+
+def _kept_back(tx: Tx, keeper: CapacityHold, keys: list[str]) -> Reason:
+    limits = list(lanes.limits(tx, keys).values())
+    what = " and ".join(_limit(limit, first=False) for limit in limits)
+    data = {"id": keeper.id, "limits": [limit.limit_key for limit in limits]}
+    if keeper.is_direct:
+        found = direct.get(tx, keeper.id)
+        office = found.office_id if found else ""
+        text = f"What is free of {what} is kept for a direct caller of the office {office!r}: {keeper.id}."
+        return Reason(code="reserved", text=text, data={**data, "office_id": office})
+    job = jobs.get(tx, keeper.id)
+    since = str(job.passed_over_since) if job and job.passed_over_since else None
+    text = f"What is free of {what} is kept for job {keeper.id}, which was passed over since {since}."
+    return Reason(code="starving", text=text, data={**data, "since": since})
+
+
+def _ahead(ahead: int) -> Reason:
+    is_more = ahead > MOST_AHEAD
+    count = f"More than {MOST_AHEAD:,}" if is_more else f"{ahead:,}"
+    text = f"{count} {'job is' if ahead == 1 else 'jobs are'} ahead of it in its office's queue."
+    return Reason(code="ahead", text=text, data={"ahead": min(ahead, MOST_AHEAD), "is_more": is_more})
+
+
+# Words.
+
+
+def _limit_data(limit: Limit, units: int) -> dict[str, Json]:
+    return {"limit": limit.limit_key, "capacity": limit.capacity, "used": limit.used, "needs": units}
+
+
+def _limit(limit: Limit, first: bool = True) -> str:
+    """What a limit is called in a sentence."""
+    scope, _, name = limit.limit_key.partition(":")
+    the = "The" if first else "the"
+    if limit.limit_key == SCHEDULER:
+        return f"{the} limit of the whole scheduler"
+    if scope == "role":
+        office_id, _, role = name.partition("/")
+        return f"{the} limit of the role {role!r} in the office {office_id!r}"
+    words = {"office": "limit of the office", "type": "limit of the job type", "resource": "resource"}
+    return f"{the} {words[scope]} {name!r}" if scope in words else f"{the} limit {limit.limit_key!r}"
+
+
+def _named(one: Mapping[str, Any]) -> str:
+    kind = "direct execution" if one.get("kind") == "direct" else "job"
+    id_ = one.get("job_id") or one.get("id")
+    title = one.get("title")
+    return f"{kind} {id_}" + (f" ({_short(title)})" if title else "")
+
+
+def _group(group: Group) -> str:
+    return f"the group {_short(group.name)!r}" if group.name else f"the group {group.group_id}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:199]}…"

@@ -1,0 +1,1 @@
+"""Makes jobs of schedules and templates."""

@@ -1,0 +1,200 @@
+"""Schedules as settings: made, changed, disabled and deleted; each change accounts for what came before it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from nextslot.domain import (
+    CatchUp,
+    Json,
+    Overlap,
+    Schedule,
+    Template,
+    cron,
+    json_form,
+    request_checks,
+)
+from nextslot.domain.template_defaults import of_schedule
+from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.settings.audit_log import AuditLog
+from nextslot.engine.submit.intake import Intake
+from nextslot.errors import (
+    Conflict,
+    Invalid,
+    NotFound,
+    Problem,
+)
+from nextslot.store.contract import Tx
+from nextslot.store.tables import offices, schedules, templates
+from nextslot.system.clock import Instant
+
+from .schedule_trigger import ScheduleTrigger
+
+REQUIRED = ("template_id", "name", "cron_expression")
+FIELDS = {
+    *REQUIRED,
+    "timezone",
+    "enabled",
+    "office_id",
+    "param_overrides",
+    "catch_up",
+    "catch_up_window_seconds",
+    "overlap",
+    "priority",
+}
+# What a job of it is made from: when one of these changes, such a job is tried.
+_MATERIAL = {"template_id", "param_overrides", "priority", "office_id"}
+
+
+class ScheduleSettings:
+    def __init__(self, engine: EngineContext, intake: Intake, trigger: ScheduleTrigger, audit: AuditLog) -> None:
+        self._chance = engine.chance
+        self._timer = engine.timer
+        self._intake = intake
+        self._trigger = trigger
+        self._audit = audit
+
+    def create(self, tx: Tx, fields: Mapping[str, Any], now: Instant) -> Schedule:
+        missing = [Problem(name, "is missing") for name in REQUIRED if fields.get(name) is None]
+        if missing:
+            raise Invalid(missing)
+        blank = Schedule(
+            schedule_id=self._chance.new_id(),
+            template_id="",
+            name="",
+            cron_expression="",
+            accounted_until=now,
+            created_at=now,
+        )
+        schedule = self._planned(tx, self._changed(tx, blank, fields, now), now)
+        schedules.insert(tx, schedule)
+        self._audit.changed(tx, None, json_form.schedule(schedule))
+        return schedule
+
+    def change(self, tx: Tx, schedule_id: str, fields: Mapping[str, Any], now: Instant) -> Schedule:
+        """What came up to now was planned as it was; the change applies to the next occurrence (DEC-010)."""
+        before = self.live(tx, schedule_id)
+        # Refused before anything is stored, if it is to be.
+        self._changed(tx, before, fields, now)
+        settled = self._trigger.settle(tx, before, now)
+        schedule = self._planned(tx, self._changed(tx, settled, fields, now), now)
+        schedules.update(tx, schedule)
+        self._audit.changed(tx, json_form.schedule(before), json_form.schedule(schedule))
+        return schedule
+
+    def delete(self, tx: Tx, schedule_id: str, now: Instant) -> Schedule:
+        """It plans nothing more and is in no list; what it did can still be read."""
+        before = self.live(tx, schedule_id)
+        settled = self._trigger.settle(tx, before, now)
+        schedule = replace(settled, enabled=False, next_trigger_at=None, deleted_at=now)
+        schedules.update(tx, schedule)
+        self._audit.changed(tx, json_form.schedule(before), None)
+        return schedule
+
+    def disable_all_of(self, tx: Tx, template_id: str, now: Instant) -> None:
+        for before in schedules.of_template(tx, template_id):
+            settled = self._trigger.settle(tx, before, now)
+            schedules.update(tx, replace(settled, enabled=False, next_trigger_at=None))
+
+    def live(self, tx: Tx, schedule_id: str) -> Schedule:
+        schedule = schedules.get(tx, schedule_id)
+        if schedule is None or schedule.deleted_at is not None:
+            raise NotFound("schedule", schedule_id)
+        return schedule
+
+    def _planned(self, tx: Tx, schedule: Schedule, now: Instant) -> Schedule:
+        """With the instant of its next occurrence; the timer is told."""
+        accounted = max(schedule.accounted_until, now)
+        plan = cron.parse(schedule.cron_expression, schedule.timezone)
+        upcoming = plan.after(accounted) if schedule.enabled else None
+        self._timer.note(tx, upcoming)
+        return replace(schedule, accounted_until=accounted, next_trigger_at=upcoming)
+
+    def _changed(self, tx: Tx, before: Schedule, fields: Mapping[str, Any], now: Instant) -> Schedule:
+        unknown = sorted(fields.keys() - FIELDS)
+        if unknown:
+            raise Invalid(f"a schedule has no such field; it has {', '.join(sorted(FIELDS))}", field=unknown[0])
+        values = _with_defaults(fields)
+        problems = list(_problems(values))
+        if problems:
+            raise Invalid(problems)
+        for name, kind in (("catch_up", CatchUp), ("overlap", Overlap)):
+            if name in values:
+                values[name] = kind(values[name])
+        schedule: Schedule = replace(before, **values)
+        template = self._template(tx, schedule)
+        if values.keys() & _MATERIAL:
+            self._try(tx, schedule, template, now)
+        return schedule
+
+    def _template(self, tx: Tx, schedule: Schedule) -> Template:
+        template = templates.get(tx, schedule.template_id)
+        if template is None:
+            raise Invalid(f"there is no template {schedule.template_id!r}", field="template_id")
+        if template.archived_at is not None and schedule.enabled:
+            raise Conflict(
+                f"the template {template.name!r} was archived on {template.archived_at}: "
+                "a schedule needs one that is not, or stays disabled"
+            )
+        return template
+
+    def _try(self, tx: Tx, schedule: Schedule, template: Template, now: Instant) -> None:
+        """Whether a job of it could be made, as far as is known today."""
+        office = offices.get(tx, schedule.office_id)
+        if office is None or office.status != "active":
+            what = "there is no office" if office is None else "it is archived: office"
+            raise Invalid(f"{what} {schedule.office_id!r}", field="office_id")
+        try:
+            self._intake.check([of_schedule(schedule, template, None)], now)
+        except Invalid as error:
+            raise Invalid([_for_schedule(problem) for problem in error.problems]) from None
+
+
+def _with_defaults(fields: Mapping[str, Any]) -> dict[str, Json]:
+    """What was said, with null as: back to the default."""
+    optional = {"param_overrides", "priority"}
+    defaults = {name: Schedule.__dataclass_fields__[name].default for name in FIELDS - set(REQUIRED)}
+    # On a class with slots, the defaults of a data class are found in its fields only.
+    return {
+        name: defaults[name] if value is None and name in defaults and name not in optional else value
+        for name, value in fields.items()
+    }
+
+
+def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
+    for name in ("template_id", "name", "office_id"):
+        if name in values:
+            yield from request_checks.text_problems(name, values[name])
+    yield from _plan_problems(values)
+    if "enabled" in values and not isinstance(values["enabled"], bool):
+        yield Problem("enabled", "true or false")
+    if values.get("param_overrides") is not None:
+        yield from request_checks.json_problems("param_overrides", values["param_overrides"])
+    for name, kind in (("catch_up", CatchUp), ("overlap", Overlap)):
+        if name in values and values[name] not in list(kind):
+            yield Problem(name, "one of " + ", ".join(kind))
+    if "catch_up_window_seconds" in values and not request_checks.is_number(values["catch_up_window_seconds"]):
+        yield Problem("catch_up_window_seconds", "a number of seconds, 0 or more")
+    if values.get("priority") is not None:
+        yield from request_checks.priority_problems(values["priority"])
+
+
+def _plan_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Each on its own, so that both are named."""
+    for name, question in (("cron_expression", cron.parse), ("timezone", cron.zone)):
+        if name not in values:
+            continue
+        if not isinstance(values[name], str):
+            yield Problem(name, "must be text")
+            continue
+        try:
+            question(values[name])
+        except Invalid as error:
+            yield from error.problems
+
+
+def _for_schedule(problem: Problem) -> Problem:
+    """A schedule says parameters in `param_overrides`; what is wrong may also come from the template."""
+    if problem.field.partition(".")[0] == "params":
+        return Problem("param_overrides" + problem.field.removeprefix("params"), problem.problem)
+    return problem

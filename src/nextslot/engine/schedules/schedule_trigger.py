@@ -1,0 +1,286 @@
+"""ScheduleTrigger: makes the jobs of occurrences that have come, and keeps the account of every one of them.
+
+It joins the scheduler's one timer (`timeouts.py`) and its recovery. `next_trigger_at` in the store decides; a batch of
+schedules is one transaction: their jobs, the ledger, the events, and when each is next. So a crash is before or after
+all of it, and an occurrence is neither lost nor fired twice. It runs nothing and never looks at the queue.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nextslot.domain import (
+    Job,
+    Json,
+    NewJob,
+    Occurrence,
+    Overlap,
+    Schedule,
+    SkipReason,
+    Template,
+    catch_up,
+    json_form,
+    request_checks,
+)
+from nextslot.domain.catch_up import Skipped
+from nextslot.domain.cron import Cron, parse
+from nextslot.domain.template_defaults import of_schedule
+from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.submit.intake import Intake
+from nextslot.errors import Conflict, Invalid, NotFound
+from nextslot.store.contract import Store, Tx
+from nextslot.store.tables import occurrences, schedules, templates
+from nextslot.store.tables.schedules import Progress
+from nextslot.system.clock import Instant
+
+log = logging.getLogger(__name__)
+
+BATCH = 500
+# A batch whose catch-up makes this many jobs ends early: a transaction stays small.
+MOST_JOBS = 1000
+
+
+@dataclass
+class _Batch:
+    """What a transaction does for the schedules that are due."""
+
+    # Those that were looked at, each with when it is next; and how far they are then.
+    planned: list[tuple[Schedule, Instant | None]] = field(default_factory=list)
+    advanced: list[Progress] = field(default_factory=list)
+    # The jobs to be made, each with its schedule and its instant.
+    wanted: list[NewJob] = field(default_factory=list)
+    wanted_by: list[tuple[Schedule, Instant]] = field(default_factory=list)
+    skipped: list[tuple[Schedule, Skipped]] = field(default_factory=list)
+    unreadable: list[Schedule] = field(default_factory=list)
+    count: int = 0
+
+
+class ScheduleTrigger:
+    def __init__(self, engine: EngineContext, intake: Intake) -> None:
+        self._clock = engine.clock
+        self._timer = engine.timer
+        self._events = engine.events
+        self._intake = intake
+        self._webhooks = engine.webhooks
+
+    # What is due.
+
+    def do_due(self, tx: Tx, now: Instant, limit: int = BATCH) -> tuple[bool, Instant | None]:
+        """Fires what has come: whether that was all, and when the next is due."""
+        due = schedules.due(tx, now, limit)
+        done = self._fire(tx, due, now) if due else _Batch()
+        handled = len(done.advanced) + len(done.unreadable)
+        return handled == len(due) < limit, schedules.next_instant(tx)
+
+    def next_instant(self, tx: Tx) -> Instant | None:
+        """When the next is due."""
+        return schedules.next_instant(tx)
+
+    def settle(self, tx: Tx, schedule: Schedule, now: Instant) -> Schedule:
+        """Accounts for all its occurrences up to now, as it stands; so a change applies to the next one (DEC-010)."""
+        if schedule.enabled:
+            done = self._fire(tx, [schedule], now)
+            if not done.advanced:
+                return replace(schedule, enabled=False, next_trigger_at=None)
+            return replace(schedule, **done.advanced[0]._asdict())
+        cron = _readable(schedule)
+        left_out = catch_up.disabled(schedule, cron, now) if cron is not None else None
+        if left_out is not None:
+            self._account_skipped(tx, [(schedule, left_out)], now)
+        return replace(schedule, accounted_until=max(schedule.accounted_until, now))
+
+    def trigger(
+        self, tx: Tx, schedule_id: str, params: Mapping[str, Json] | None, priority: int | None, now: Instant
+    ) -> Job:
+        """A job of this schedule by hand, now: no occurrence, whatever `enabled` and `overlap` say."""
+        schedule = schedules.get(tx, schedule_id)
+        if schedule is None or schedule.deleted_at is not None:
+            raise NotFound("schedule", schedule_id)
+        template = templates.get(tx, schedule.template_id)
+        assert template is not None
+        if template.archived_at is not None:
+            raise Conflict(f"its template {template.name!r} was archived on {template.archived_at}")
+        problems = list(request_checks.json_problems("params", params)) if params is not None else []
+        if problems:
+            raise Invalid(problems)
+        [made] = self._intake.accept_each(tx, [of_schedule(schedule, template, None, params, priority)], now)
+        if isinstance(made, Invalid):
+            raise made
+        progress = Progress(schedule_id, now, schedule.accounted_until, schedule.next_trigger_at)
+        schedules.advance(tx, [progress])
+        return made
+
+    # Recovery.
+
+    async def recover(self, store: Store) -> int:
+        """What came while nobody was there, by each schedule's policy: how many occurrences. Safe to repeat.
+
+        Before that, every next instant is worked out again: a zone may have new rules, the clock may have been set.
+        """
+        after = ""
+        while last := await store.write(lambda tx, after=after: self._replan(tx, after), rows=BATCH):  # type: ignore[misc]
+            after = last
+        total = 0
+        while count := await store.write(self._recover_batch, rows=BATCH):
+            total += count
+        return total
+
+    def _recover_batch(self, tx: Tx) -> int:
+        now = self._clock.now()
+        return self._fire(tx, schedules.due(tx, now, BATCH), now).count
+
+    def plan_again(self, tx: Tx) -> None:
+        """Works out the next instant of every schedule, after the clock was set back: none fires a second time."""
+        after: str | None = ""
+        while after is not None:
+            after = self._replan(tx, after)
+
+    def _replan(self, tx: Tx, after: str) -> str | None:
+        """The next instants of a page of schedules, as they are by today's rules and clock; the last id of the page."""
+        now = self._clock.now()
+        page = schedules.enabled(tx, after, BATCH)
+        changed = []
+        for schedule in page:
+            # What the ledger covers is done with, whatever the clock says; what it does not can still come.
+            accounted = schedule.accounted_until
+            if accounted > now:
+                accounted = max(now, occurrences.last(tx, schedule.schedule_id) or now)
+            cron = _readable(schedule)
+            upcoming = schedule.next_trigger_at if cron is None else cron.after(accounted)
+            if (upcoming, accounted) != (schedule.next_trigger_at, schedule.accounted_until):
+                changed.append(Progress(schedule.schedule_id, schedule.last_triggered_at, accounted, upcoming))
+        schedules.advance(tx, changed)
+        return page[-1].schedule_id if page else None
+
+    # Firing.
+
+    def _fire(self, tx: Tx, due: Sequence[Schedule], now: Instant) -> _Batch:
+        made_from = templates.get_many(tx, {schedule.template_id for schedule in due})
+        careful = [schedule.schedule_id for schedule in due if schedule.overlap is Overlap.SKIP]
+        at_work = schedules.at_work(tx, careful) if careful else set()
+        batch = _Batch()
+        for schedule in due:
+            if len(batch.wanted) >= MOST_JOBS:
+                break
+            cron = _readable(schedule)
+            if cron is None:
+                batch.unreadable.append(schedule)
+            else:
+                self._plan(batch, schedule, cron, made_from[schedule.template_id], at_work, now)
+        self._store(tx, batch, now)
+        return batch
+
+    def _plan(
+        self, batch: _Batch, schedule: Schedule, cron: Cron, template: Template, at_work: set[str], now: Instant
+    ) -> None:
+        account = catch_up.account(schedule, cron, now)
+        batch.skipped += [(schedule, skipped) for skipped in account.skipped]
+        batch.count += sum(skipped.span.count for skipped in account.skipped) + len(account.to_fire)
+        for instant in account.to_fire:
+            if schedule.overlap is Overlap.SKIP and schedule.schedule_id in at_work:
+                batch.skipped.append((schedule, catch_up.one(instant, SkipReason.OVERLAP)))
+                continue
+            batch.wanted.append(of_schedule(schedule, template, instant))
+            batch.wanted_by.append((schedule, instant))
+            at_work.add(schedule.schedule_id)
+        batch.planned.append((schedule, account.upcoming))
+
+    def _store(self, tx: Tx, batch: _Batch, now: Instant) -> None:
+        made = self._intake.accept_each(tx, batch.wanted, now) if batch.wanted else []
+        fired = []
+        refused: dict[str, str] = {}
+        for (schedule, instant), job in zip(batch.wanted_by, made, strict=True):
+            if isinstance(job, Job):
+                fired.append(_fired(schedule, instant, job))
+                details = {"schedule_id": schedule.schedule_id, "instant": str(instant)}
+                self._events.note(tx, "schedule_fired", now, schedule.office_id, job.job_id, details=details)
+            else:
+                refused[schedule.schedule_id] = str(job)
+                batch.skipped.append((schedule, catch_up.one(instant, SkipReason.REFUSED)))
+        occurrences.insert(tx, fired)
+        self._account_skipped(tx, [_or_refused(one, refused) for one in batch.skipped], now)
+        self._advance(tx, batch, {occurrence.schedule_id for occurrence in fired}, now)
+
+    def _advance(self, tx: Tx, batch: _Batch, triggered: set[str], now: Instant) -> None:
+        batch.advanced += [
+            Progress(
+                schedule.schedule_id,
+                now if schedule.schedule_id in triggered else schedule.last_triggered_at,
+                max(schedule.accounted_until, now),
+                upcoming,
+            )
+            for schedule, upcoming in batch.planned
+        ]
+        schedules.advance(tx, batch.advanced)
+        for schedule in batch.unreadable:
+            # Its zone has gone from the time zone database: it cannot be planned, and must not hold up the others.
+            log.error("schedule %r is disabled: %s", schedule.name, f"there is no zone {schedule.timezone!r} any more")
+            schedules.update(tx, replace(schedule, enabled=False, next_trigger_at=None))
+
+    def _account_skipped(self, tx: Tx, skipped: Sequence[tuple[Schedule, Skipped]], now: Instant) -> None:
+        """The ledger has them one by one, or as spans; the event (and webhook) is one for each schedule and reason."""
+        occurrences.insert(tx, [_left_out(schedule, one) for schedule, one in skipped])
+        for schedule, told in _by_reason(skipped):
+            details = {
+                "schedule_id": schedule.schedule_id,
+                "reason": told.reason,
+                "instant": str(told.instant),
+                "until": str(told.until) if told.until else None,
+                "count": told.count,
+                "detail": told.detail,
+            }
+            self._events.note(tx, "schedule_skipped", now, schedule.office_id, details=details)
+            shown = json_form.schedule(schedule), json_form.occurrence(told)
+            self._webhooks.schedule_skipped(tx, schedule.office_id, *shown, now)
+
+
+def open_span(schedule: Schedule, now: Instant) -> Occurrence | None:
+    """Of a disabled schedule: the span that will be stored when it is enabled, as far as it goes today."""
+    if schedule.enabled or schedule.deleted_at is not None or (cron := _readable(schedule)) is None:
+        return None
+    left_out = catch_up.disabled(schedule, cron, now)
+    return None if left_out is None else _left_out(schedule, left_out)
+
+
+def _readable(schedule: Schedule) -> Cron | None:
+    """Its plan; it was checked when it was made, but time zones come and go."""
+    try:
+        return parse(schedule.cron_expression, schedule.timezone)
+    except Invalid:
+        return None
+
+
+def _fired(schedule: Schedule, instant: Instant, job: Job) -> Occurrence:
+    return Occurrence(schedule_id=schedule.schedule_id, instant=instant, outcome="fired", job_id=job.job_id)
+
+
+def _or_refused(skipped: tuple[Schedule, Skipped], refused: Mapping[str, str]) -> tuple[Schedule, Skipped]:
+    """What waited for a job that then could not be made was refused as well."""
+    schedule, one = skipped
+    detail = refused.get(schedule.schedule_id)
+    if detail is None or one.reason not in (SkipReason.REFUSED, SkipReason.OVERLAP):
+        return skipped
+    return schedule, Skipped(one.span, SkipReason.REFUSED, detail)
+
+
+def _left_out(schedule: Schedule, skipped: Skipped) -> Occurrence:
+    span = skipped.span
+    return Occurrence(
+        schedule_id=schedule.schedule_id,
+        instant=span.first,
+        until=span.last if span.count > 1 else None,
+        count=span.count,
+        outcome="skipped",
+        reason=skipped.reason,
+        detail=skipped.detail,
+    )
+
+
+def _by_reason(skipped: Sequence[tuple[Schedule, Skipped]]) -> Iterator[tuple[Schedule, Occurrence]]:
+    together: dict[tuple[str, SkipReason], tuple[Schedule, Skipped]] = {}
+    for schedule, one in skipped:
+        key = (schedule.schedule_id, one.reason)
+        known = together.get(key)
+        together[key] = (schedule, one if known is None else known[1].with_more(one))
+    for schedule, one in together.values():
+        yield schedule, _left_out(schedule, one)

@@ -1,0 +1,137 @@
+"""Templates: reusable job definitions, made, changed and archived; jobs that they made stay as they are (INV-005)."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from nextslot.domain import (
+    Json,
+    NewJob,
+    RetryPolicy,
+    Template,
+    json_form,
+    request_checks,
+)
+from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.settings.audit_log import AuditLog
+from nextslot.engine.submit.intake import Intake
+from nextslot.errors import (
+    Conflict,
+    Invalid,
+    NotFound,
+    Problem,
+    UnknownJobType,
+)
+from nextslot.executors.job_types import resource_units
+from nextslot.store.contract import Tx
+from nextslot.store.tables import templates
+from nextslot.system.clock import Instant
+
+from .schedule_settings import ScheduleSettings
+
+FIELDS = {
+    "name",
+    "job_type",
+    "params",
+    "priority",
+    "timeout_seconds",
+    "retry_policy",
+    "resources",
+    "webhook",
+    "description",
+}
+
+
+class TemplateSettings:
+    def __init__(self, engine: EngineContext, intake: Intake, schedules: ScheduleSettings, audit: AuditLog) -> None:
+        self._chance = engine.chance
+        self._intake = intake
+        self._schedules = schedules
+        self._audit = audit
+
+    def create(self, tx: Tx, fields: Mapping[str, Any], now: Instant) -> Template:
+        missing = [Problem(name, "is missing") for name in ("name", "job_type") if fields.get(name) is None]
+        if missing:
+            raise Invalid(missing)
+        blank = Template(template_id=self._chance.new_id(), name="", job_type="", created_at=now)
+        template = self._changed(tx, blank, fields, now)
+        templates.insert(tx, template)
+        self._audit.changed(tx, None, json_form.template(template))
+        return template
+
+    def change(self, tx: Tx, template_id: str, fields: Mapping[str, Any], now: Instant) -> Template:
+        """For the jobs that it will make; those it has made keep their copies."""
+        before = self._live(tx, template_id)
+        template = self._changed(tx, before, fields, now)
+        templates.update(tx, template)
+        self._audit.changed(tx, json_form.template(before), json_form.template(template))
+        return template
+
+    def archive(self, tx: Tx, template_id: str, now: Instant) -> Template:
+        """It makes no more jobs: its schedules are disabled, and its name is free."""
+        before = self._live(tx, template_id)
+        self._schedules.disable_all_of(tx, template_id, now)
+        template = replace(before, archived_at=now)
+        templates.update(tx, template)
+        self._audit.changed(tx, json_form.template(before), json_form.template(template))
+        return template
+
+    def _live(self, tx: Tx, template_id: str) -> Template:
+        template = templates.get(tx, template_id)
+        if template is None:
+            raise NotFound("template", template_id)
+        if template.archived_at is not None:
+            raise Conflict(f"the template {template.name!r} was archived on {template.archived_at}")
+        return template
+
+    def _changed(self, tx: Tx, before: Template, fields: Mapping[str, Any], now: Instant) -> Template:
+        unknown = sorted(fields.keys() - FIELDS)
+        if unknown:
+            raise Invalid(f"a template has no such field; it has {', '.join(sorted(FIELDS))}", field=unknown[0])
+        values = _with_defaults(fields)
+        self._check(values, before, now)
+        if values.get("resources") is not None:
+            values["resources"] = resource_units(values["resources"])
+        template: Template = replace(before, **values)
+        holder = templates.by_name(tx, template.name)
+        if holder not in (None, template.template_id):
+            raise Conflict(f"there is a template {template.name!r} already: choose another name, or archive that one")
+        return template
+
+    def _check(self, values: Mapping[str, Any], before: Template, now: Instant) -> None:
+        """As a job that is still to be completed: what it will need besides may come from schedule and request."""
+
+        def now_or_before(name: str) -> Any:
+            return values[name] if name in values else getattr(before, name)
+
+        problems = list(request_checks.text_problems("name", now_or_before("name")))
+        if now_or_before("description") is not None:
+            problems += request_checks.text_problems("description", now_or_before("description"))
+        as_job = NewJob(
+            job_type=now_or_before("job_type"),
+            params=now_or_before("params"),
+            priority=now_or_before("priority"),
+            timeout_seconds=now_or_before("timeout_seconds"),
+            retry_policy=now_or_before("retry_policy"),
+            resources=now_or_before("resources"),
+            webhook=now_or_before("webhook"),
+        )
+        try:
+            problems += self._intake.problems_so_far(as_job, now)
+        except UnknownJobType as error:
+            if not problems:
+                raise
+            problems += error.problems
+        if problems:
+            raise Invalid(problems)
+
+
+def _with_defaults(fields: Mapping[str, Any]) -> dict[str, Json]:
+    """What was said, with null as: back to the default."""
+    values = dict(fields)
+    for name, default in (("params", dict[str, Json]()), ("priority", 0)):
+        if name in values and values[name] is None:
+            values[name] = default
+    if isinstance(values.get("retry_policy"), RetryPolicy):
+        values["retry_policy"] = json_form.retry_policy(values["retry_policy"])
+    return values

@@ -1,0 +1,1 @@
+"""Stores settings of offices, API keys and the audit log."""

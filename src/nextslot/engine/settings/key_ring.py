@@ -1,0 +1,70 @@
+"""API keys: made, looked up and taken away; what a holder sends is shown once, and only its digest is stored."""
+
+import hashlib
+from collections.abc import Sequence
+
+from nextslot.domain import Key, Scope, request_checks
+from nextslot.errors import (
+    Conflict,
+    Invalid,
+    NotFound,
+    Problem,
+)
+from nextslot.store.contract import Tx
+from nextslot.store.tables import keys, offices
+from nextslot.system.clock import Instant
+from nextslot.system.randomness import Chance
+
+PREFIX = "nsk_"
+
+
+class KeyRing:
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+
+    def create(
+        self, tx: Tx, name: str, scopes: Sequence[str], office_id: str | None, created_by: str | None, now: Instant
+    ) -> tuple[Key, str]:
+        """A new key, and the text that its holder sends."""
+        scope = self._scope(tx, name, scopes, office_id)
+        if scope is not Scope.ADMIN and not keys.has_admin(tx):
+            raise Conflict("the first key must have the scope admin, else nobody could make or delete keys any more")
+        text = PREFIX + self._chance.secret()
+        key = Key(
+            key_id=self._chance.new_id(),
+            name=name,
+            scope=scope,
+            office_id=office_id,
+            created_by=created_by,
+            created_at=now,
+        )
+        keys.insert(tx, key, digest(text))
+        return key, text
+
+    def delete(self, tx: Tx, key_id: str) -> Key:
+        key = keys.get(tx, key_id)
+        if key is None:
+            raise NotFound("key", key_id)
+        if key.scope is Scope.ADMIN and keys.admins(tx) == 1:
+            raise Conflict("this is the last admin key: without it nobody could make or delete keys any more")
+        keys.delete(tx, key_id)
+        return key
+
+    def _scope(self, tx: Tx, name: str, scopes: Sequence[str], office_id: str | None) -> Scope:
+        problems = list(request_checks.text_problems("name", name))
+        unknown = [scope for scope in scopes if scope not in list(Scope)]
+        if unknown or not scopes:
+            problems.append(Problem("scopes", "one or more of " + ", ".join(Scope)))
+        elif office_id is not None:
+            if offices.get(tx, office_id) is None:
+                problems.append(Problem("office_id", f"there is no office {office_id!r}"))
+            if Scope.ADMIN in scopes:
+                problems.append(Problem("office_id", "an admin key is for the whole scheduler, not for one office"))
+        if problems:
+            raise Invalid(problems)
+        return max((Scope(scope) for scope in scopes), key=list(Scope).index)
+
+
+def digest(text: str) -> str:
+    """256 random bits need no slow hash: there is nothing to guess."""
+    return hashlib.sha256(text.encode()).hexdigest()

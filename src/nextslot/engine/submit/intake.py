@@ -1,0 +1,539 @@
+"""Intake: what a request becomes: it is checked, completed with defaults, and put into the queue, all or nothing."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from nextslot.domain import (
+    URGENT,
+    Group,
+    GroupMode,
+    GroupStatus,
+    Job,
+    JobStatus,
+    Json,
+    NewJob,
+    Office,
+    OnDependencyFailure,
+    OnFailure,
+    RetryPolicy,
+    Template,
+    request_checks,
+)
+from nextslot.domain.template_defaults import from_template
+from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.finish.dependents import DependencyResolver, refuse_cycle
+from nextslot.engine.finish.job_finisher import JobFinisher
+from nextslot.errors import (
+    Invalid,
+    NotFound,
+    Problem,
+    UnknownJobType,
+)
+from nextslot.executors.job_types import JobType, resource_units
+from nextslot.store.contract import Tx
+from nextslot.store.tables import (
+    column_codec,
+    dependencies,
+    groups,
+    jobs,
+    offices,
+    templates,
+)
+from nextslot.system.clock import Instant
+
+from .idempotency import digest, remember, replay
+from .queue_order import QueueManager
+
+MAX_BATCH = 100_000
+# Of a large request that is wrong all over, the first so many problems are enough.
+MOST_PROBLEMS = 100
+
+
+class Accepted(NamedTuple):
+    """A job for a request: made now, or the one that was there already."""
+
+    job: Job
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _JobDefaults:
+    """What jobs of one kind are given unless they say otherwise: of one office, type and role, with the same needs."""
+
+    lane_id: int
+    resources: Mapping[str, int]
+    retry_policy: RetryPolicy
+    on_dependency_failure: OnDependencyFailure
+    timeout_seconds: float | None
+    stall_timeout_seconds: float | None
+
+
+class _ExistingJobs:
+    """What the jobs of one request have in common, worked out once."""
+
+    def __init__(self) -> None:
+        self.offices: dict[str, Office] = {}
+        self.terms: dict[tuple[object, ...], _JobDefaults] = {}
+        # What the last one said and needed, and the job that follows from it: the next one is often like it.
+        self.form: tuple[object, ...] = ()
+        self.needs: Mapping[str, int] = {}
+        self.prototype: Job | None = None
+
+
+class Intake:
+    def __init__(
+        self,
+        engine: EngineContext,
+        queue: QueueManager,
+        resolver: DependencyResolver,
+        finisher: JobFinisher,
+        max_params_bytes: int = request_checks.MAX_PARAMS_BYTES,
+    ) -> None:
+        self._chance = engine.chance
+        self._job_types = engine.job_types
+        self._lanes = engine.lanes
+        self._queue = queue
+        self._webhooks = engine.webhooks
+        self._resolver = resolver
+        self._finisher = finisher
+        self.max_params_bytes = max_params_bytes
+
+    def accept(
+        self, tx: Tx, wanted: Sequence[NewJob], now: Instant, idempotency_key: str | None = None, route: str = "jobs"
+    ) -> list[Accepted]:
+        """Many jobs at once, all or none; a key that was used for the same request answers with what it made."""
+        if not 0 < len(wanted) <= MAX_BATCH:
+            raise Invalid(f"a request has 1 to {MAX_BATCH:,} jobs", field="jobs")
+        if idempotency_key is None:
+            return self._create(tx, wanted, now, None)
+        office_id = wanted[0].office_id
+        content = self._digest(wanted, now)
+        known = replay(tx, office_id, route, idempotency_key, content, now)
+        if known is not None:
+            found = jobs.get_many(tx, known)
+            return [Accepted(found[job_id], is_new=False) for job_id in known]
+        accepted = self._create(tx, wanted, now, None)
+        ids = [one.job.job_id for one in accepted]
+        remember(tx, office_id, route, idempotency_key, content, ids, now)
+        return accepted
+
+    def accept_group(
+        self,
+        tx: Tx,
+        wanted: Sequence[NewJob],
+        mode: GroupMode,
+        on_failure: OnFailure,
+        name: str | None,
+        now: Instant,
+        idempotency_key: str | None = None,
+        webhook: Mapping[str, Json] | None = None,
+    ) -> tuple[Group, list[Accepted]]:
+        """Jobs of one office that belong together, in the order given; `webhook` is told when all have ended."""
+        if not 0 < len(wanted) <= MAX_BATCH:
+            raise Invalid(f"a group has 1 to {MAX_BATCH:,} jobs", field="jobs")
+        if len({new.office_id for new in wanted}) > 1:
+            raise Invalid("the jobs of a group belong to one office", field="jobs")
+        if any(new.unique_key is not None for new in wanted):
+            raise Invalid(
+                "a member of a group cannot have a unique_key: it would stand for a job outside", field="jobs"
+            )
+        office_id = wanted[0].office_id
+        if name is not None and (problems := list(request_checks.text_problems("name", name))):
+            raise Invalid(problems)
+        own = () if webhook is None else (webhook,)
+        for one in own:
+            self._webhooks.refuse_wrong("webhook", one, ())
+        content = "" if idempotency_key is None else self._digest(wanted, now, mode, on_failure, name, *own)
+        if idempotency_key is not None:
+            known = replay(tx, office_id, "groups", idempotency_key, content, now)
+            if known is not None:
+                return self._known_group(tx, known[0])
+        group = Group(
+            group_id=self._chance.new_id(),
+            office_id=office_id,
+            name=name,
+            mode=mode,
+            on_failure=on_failure,
+            status=GroupStatus.QUEUED,
+            members=len(wanted),
+            created_at=now,
+        )
+        accepted = self._create(tx, wanted, now, group)
+        if webhook is not None:
+            groups.set_webhook(tx, group.group_id, webhook)
+        if idempotency_key is not None:
+            remember(tx, office_id, "groups", idempotency_key, content, [group.group_id], now)
+        # A member that depends on what has failed already may have ended the group.
+        return groups.get(tx, group.group_id) or group, accepted
+
+    def _known_group(self, tx: Tx, group_id: str) -> tuple[Group, list[Accepted]]:
+        group = groups.get(tx, group_id)
+        assert group is not None
+        roots = [job for job in jobs.members(tx, group_id) if job.retry_of is None]
+        return group, [Accepted(job, is_new=False) for job in roots]
+
+    def _digest(self, wanted: Sequence[NewJob], now: Instant, *more: object) -> str:
+        try:
+            return digest([*wanted, *more])
+        except (TypeError, ValueError, RecursionError):  # Not JSON, so it has problems that are better named.
+            self.check(wanted, now)
+            raise
+
+    def change_params(self, tx: Tx, job_id: str, params: Mapping[str, Json], now: Instant) -> Job:
+        """Other parameters for a queued job: checked again, with resources and limits worked out again (INV-001)."""
+        job = self._queue.queued(tx, job_id)
+        job_type = self._job_types.get(job.job_type)
+        problems = list(request_checks.json_problems("params", params)) or self._params_problems(job_type, params)
+        if problems:
+            raise Invalid(problems)
+        office = self._office(tx, job.office_id)
+        own = job_type.needs(job.params)
+        added = {name: units for name, units in job.resources.items() if units > own.get(name, 0)}
+        resources = self._resources(office, job.role, job.job_type, job_type.needs(params), added)
+        lane_id = self._lanes.lane_for(tx, office, job.role, job.job_type, resources)
+        changed = job._replace(params=params, resources=resources, lane_id=lane_id)
+        return self._queue.change_params(tx, job, changed, now)
+
+    # From requests to jobs.
+
+    def _create(self, tx: Tx, asked: Sequence[NewJob], now: Instant, group: Group | None) -> list[Accepted]:
+        wanted = self._from_templates(tx, asked)
+        self.check(wanted, now)
+        answers, existing = self._answers(tx, wanted)
+        # The jobs to be made, and by which request: of several with one answer, by the first.
+        made: dict[str, int] = {}
+        for index, job_id in enumerate(answers):
+            if job_id not in existing:
+                made.setdefault(job_id, index)
+        keys = self._keys(wanted, answers)
+        waits = self._waits(tx, wanted, made, keys)
+        self._refuse_cycle(wanted, made, waits, group)
+        placed = self._store(tx, self._drafts(tx, wanted, made, now, group), waits, now, group)
+        return [
+            Accepted(placed.get(job_id) or existing[job_id], is_new=made.get(job_id) == index)
+            for index, job_id in enumerate(answers)
+        ]
+
+    def _from_templates(self, tx: Tx, wanted: Sequence[NewJob]) -> Sequence[NewJob]:
+        """The requests, each completed by the template it names; one that is not there, or no more, is refused."""
+        if not any(new.template_id is not None or new.schedule_id is not None for new in wanted):
+            return wanted
+        named = {new.template_id for new in wanted if isinstance(new.template_id, str)}
+        known = templates.get_many(tx, {name for name in named if request_checks.is_storable(name)})
+        problems = [
+            Problem(_at(wanted, index, problem.field), problem.problem)
+            for index, new in enumerate(wanted)
+            for problem in _template_problems(new, known)
+        ]
+        if problems:
+            raise Invalid(problems[:MOST_PROBLEMS])
+        return [new if new.template_id is None else from_template(new, known[new.template_id]) for new in wanted]
+
+    def accept_each(self, tx: Tx, wanted: Sequence[NewJob], now: Instant) -> list[Job | Invalid]:
+        """Jobs that have nothing to do with each other and whose templates were applied: each is made or refused."""
+        answers: list[Job | Invalid] = []
+        known = _ExistingJobs()
+        for new in wanted:
+            try:
+                self.check([new], now)
+                answers.append(self._draft(tx, new, self._chance.new_id(), known, now))
+            except Invalid as error:
+                answers.append(error)
+        drafts = {job.job_id: job for job in answers if isinstance(job, Job)}
+        self._store(tx, drafts, {}, now, None)
+        return answers
+
+    def _answers(self, tx: Tx, wanted: Sequence[NewJob]) -> tuple[list[str], dict[str, Job]]:
+        """The job that answers each request: a new one, or the one that has its unique_key; and those there are."""
+        by_unique_key: dict[tuple[str, str], str] = {}
+        existing: dict[str, Job] = {}
+        answers = []
+        for new in wanted:
+            known = by_unique_key.get((new.office_id, new.unique_key)) if new.unique_key is not None else None
+            if known is None and new.unique_key is not None:
+                job = jobs.by_unique_key(tx, new.office_id, new.unique_key)
+                if job is not None:
+                    existing[job.job_id] = job
+                known = self._chance.new_id() if job is None else job.job_id
+                by_unique_key[new.office_id, new.unique_key] = known
+            answers.append(known or self._chance.new_id())
+        return answers, existing
+
+    def check(self, wanted: Sequence[NewJob], now: Instant) -> None:
+        """Names everything that is wrong, before anything is looked up by what the requests say."""
+        problems: list[Problem] = []
+        right: tuple[object, ...] | None = None
+        for index, new in enumerate(wanted):
+            form = request_checks.form(new)
+            try:
+                # Of one that is like the one before it, which was right, the parameters alone are looked at.
+                found = self._problems_of_params(new) if form == right else self._problems(new, now)
+            except UnknownJobType as error:
+                if len(wanted) == 1:
+                    raise
+                found = error.problems
+            right = None if found else form
+            problems += [Problem(_at(wanted, index, problem.field), problem.problem) for problem in found]
+            if len(problems) >= MOST_PROBLEMS:
+                break
+        if problems:
+            raise Invalid(problems)
+
+    def problems_so_far(self, new: NewJob, now: Instant) -> list[Problem]:
+        """Everything that is wrong with a request whose parameters are not yet complete, as a template's are not."""
+        return self._problems(new, now, is_complete=False)
+
+    def _problems(self, new: NewJob, now: Instant, is_complete: bool = True) -> list[Problem]:
+        problems = request_checks.problems(new, now, self._webhooks.settings.allow_private)
+        if any(problem.field.startswith(("job_type", "params")) for problem in problems):
+            return problems
+        try:
+            job_type = self._job_types.get(new.job_type or "")
+            if job_type.check_role is not None:
+                job_type.check_role(new.role)
+        except UnknownJobType as error:
+            if not problems:
+                raise
+            return problems + error.problems
+        return problems + self._params_problems(job_type, new.params, is_complete)
+
+    def _problems_of_params(self, new: NewJob) -> list[Problem]:
+        found = request_checks.params_problems(new.params)
+        return found or self._params_problems(self._job_types.get(new.job_type or ""), new.params)
+
+    def _params_problems(
+        self, job_type: JobType, params: Mapping[str, Json], is_complete: bool = True
+    ) -> list[Problem]:
+        size = column_codec.size(params)
+        if size > self.max_params_bytes:
+            return [Problem("params", f"{size:,} bytes of JSON; at most {self.max_params_bytes:,} are allowed")]
+        return job_type.problems(params) if is_complete else job_type.problems_so_far(params)
+
+    def _keys(self, wanted: Sequence[NewJob], answers: Sequence[str]) -> dict[str, str]:
+        """What the keys of a request stand for."""
+        keys: dict[str, str] = {}
+        for index, new in enumerate(wanted):
+            if new.key is not None:
+                if new.key in keys:
+                    raise Invalid(f"two jobs have the key {new.key!r}", field=f"jobs.{index}.key")
+                keys[new.key] = answers[index]
+        return keys
+
+    def _waits(
+        self, tx: Tx, wanted: Sequence[NewJob], made: Mapping[str, int], keys: Mapping[str, str]
+    ) -> dict[str, list[str]]:
+        """The prerequisites of each new job, as ids; unknown or foreign ones are refused."""
+        waits = {
+            job_id: [keys.get(other, other) for other in wanted[index].depends_on]
+            for job_id, index in made.items()
+            if wanted[index].depends_on
+        }
+        if not waits:
+            return waits
+        office_of = {job_id: wanted[index].office_id for job_id, index in made.items()}
+        outside = {other for others in waits.values() for other in others if other not in office_of}
+        office_of |= {job_id: office_id for job_id, (_, office_id) in jobs.chains(tx, outside).items()}
+        names = {job_id: key for key, job_id in keys.items()}
+        problems = []
+        for job_id, others in waits.items():
+            index, office_id = made[job_id], office_of[job_id]
+            for other in others:
+                if office_of.get(other) != office_id:
+                    problem = f"there is no job or key {names.get(other, other)!r} in the office {office_id!r}"
+                    problems.append(Problem(_at(wanted, index, "depends_on"), problem))
+        if problems:
+            raise Invalid(problems)
+        return waits
+
+    def _refuse_cycle(
+        self,
+        wanted: Sequence[NewJob],
+        made: Mapping[str, int],
+        waits: Mapping[str, list[str]],
+        group: Group | None,
+    ) -> None:
+        """The order of a sequential group counts as edges."""
+        if not waits:
+            return
+        edges = dict(waits)
+        if group is not None and group.mode is GroupMode.SEQUENTIAL:
+            for before, job_id in pairwise(made):
+                edges[job_id] = [*waits.get(job_id, ()), before]
+        refuse_cycle(edges, {job_id: wanted[index].key or job_id for job_id, index in made.items()})
+
+    def _drafts(
+        self, tx: Tx, wanted: Sequence[NewJob], made: Mapping[str, int], now: Instant, group: Group | None
+    ) -> dict[str, Job]:
+        """The jobs as they will be stored; every problem of every request is collected first."""
+        known = _ExistingJobs()
+        problems: list[Problem] = []
+        drafts: dict[str, Job] = {}
+        for job_id, index in made.items():
+            try:
+                drafts[job_id] = self._draft(tx, wanted[index], job_id, known, now, group, index)
+            except Invalid as error:
+                if len(wanted) == 1:
+                    raise
+                problems += [Problem(_at(wanted, index, problem.field), problem.problem) for problem in error.problems]
+                if len(problems) >= MOST_PROBLEMS:
+                    break
+        if problems:
+            raise Invalid(problems)
+        return drafts
+
+    def _office(self, tx: Tx, office_id: str) -> Office:
+        office = offices.get(tx, office_id)
+        if office is None:
+            raise NotFound("office", office_id)
+        if office.status != "active":
+            raise Invalid(f"the office {office_id!r} is archived", field="office_id")
+        return office
+
+    def _draft(
+        self,
+        tx: Tx,
+        new: NewJob,
+        job_id: str,
+        known: _ExistingJobs,
+        now: Instant,
+        group: Group | None = None,
+        index: int | None = None,
+    ) -> Job:
+        """The job for a request; all but a few of its fields are those of the one before it, if they are alike."""
+        form, needs = request_checks.form(new), self._job_types.get(new.job_type or "").needs(new.params)
+        like = known.prototype
+        if like is None or form != known.form or needs != known.needs:
+            like = known.prototype = self._prototype(tx, new, needs, known, now, group)
+            known.form, known.needs = form, needs
+        position = self._queue.back(tx, like.office_id, like.priority)
+        draft = like._replace(job_id=job_id, chain_id=job_id, params=new.params, position=position)
+        if group is None:
+            return draft
+        return draft._replace(sequence=index, is_turn=group.mode is GroupMode.PARALLEL or index == 0)
+
+    def _prototype(
+        self, tx: Tx, new: NewJob, needs: Mapping[str, int], known: _ExistingJobs, now: Instant, group: Group | None
+    ) -> Job:
+        terms = self._terms(tx, new, needs, known)
+        failure = new.on_dependency_failure
+        return Job(
+            job_id="",
+            office_id=new.office_id,
+            lane_id=terms.lane_id,
+            job_type=new.job_type or "",
+            params={},
+            status=JobStatus.QUEUED,
+            priority=URGENT if new.urgent else new.priority or 0,
+            position=0,
+            created_at=now,
+            queued_at=now,
+            chain_id="",
+            retry_policy=request_checks.retry_policy(new.retry_policy, terms.retry_policy),
+            on_dependency_failure=OnDependencyFailure(failure) if failure else terms.on_dependency_failure,
+            resources=terms.resources,
+            template_id=new.template_id,
+            schedule_id=new.schedule_id,
+            group_id=None if group is None else group.group_id,
+            scheduled_for=new.scheduled_for,
+            expires_at=new.expires_at,
+            role=new.role,
+            task_id=new.task_id,
+            title=new.title,
+            timeout_seconds=new.timeout_seconds or terms.timeout_seconds,
+            stall_timeout_seconds=new.stall_timeout_seconds or terms.stall_timeout_seconds,
+            webhook=new.webhook,
+            unique_key=new.unique_key,
+            created_by=new.created_by,
+            is_due=new.scheduled_for is None or new.scheduled_for <= now,
+        )
+
+    def _terms(self, tx: Tx, new: NewJob, own: Mapping[str, int], known: _ExistingJobs) -> _JobDefaults:
+        job_type, added = self._job_types.get(new.job_type or ""), resource_units(new.resources)
+        kind = (new.office_id, job_type.name, new.role, tuple(own.items()), tuple(added.items()))
+        terms = known.terms.get(kind)
+        if terms is None:
+            office = known.offices.get(new.office_id) or self._office(tx, new.office_id)
+            known.offices[new.office_id] = office
+            terms = known.terms[kind] = self._new_terms(tx, office, job_type, new.role, own, added)
+        return terms
+
+    def _new_terms(
+        self,
+        tx: Tx,
+        office: Office,
+        job_type: JobType,
+        role: str | None,
+        own: Mapping[str, int],
+        added: Mapping[str, int],
+    ) -> _JobDefaults:
+        resources = self._resources(office, role, job_type.name, own, added)
+        return _JobDefaults(
+            lane_id=self._lanes.lane_for(tx, office, role, job_type.name, resources),
+            resources=resources,
+            retry_policy=request_checks.retry_policy(job_type.retry_policy, office.retry_policy),
+            on_dependency_failure=OnDependencyFailure(office.on_dependency_failure),
+            timeout_seconds=job_type.timeout_seconds
+            or self._job_types.role_timeouts.get(role or "")
+            or office.timeout_seconds,
+            stall_timeout_seconds=job_type.stall_timeout_seconds,
+        )
+
+    def _resources(
+        self, office: Office, role: str | None, job_type: str, own: Mapping[str, int], added: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Those of the type, and what the request adds; more of one than there is could never be had."""
+        units = {**own, **{name: max(count, own.get(name, 0)) for name, count in added.items()}}
+        for key, needed in self._lanes.policy.keys(office.office_id, role, job_type, units).items():
+            capacity = self._lanes.policy.capacity(key, office) if needed > 1 else 0
+            if 0 < capacity < needed:
+                problem = f"{needed} units of {key!r} are wanted, and there are only {capacity}"
+                raise Invalid(problem, field="resources")
+        return units
+
+    # From drafts to rows.
+
+    def _store(
+        self,
+        tx: Tx,
+        drafts: dict[str, Job],
+        waits: Mapping[str, Sequence[str]],
+        now: Instant,
+        group: Group | None,
+    ) -> dict[str, Job]:
+        edges = self._resolver.edges(tx, waits, drafts) if waits else []
+        unmet: dict[str, int] = {}
+        for edge in edges:
+            unmet[edge.job_id] = unmet.get(edge.job_id, 0) + (not edge.is_met)
+        for job_id, others in waits.items():
+            drafts[job_id] = drafts[job_id]._replace(unmet=unmet[job_id], depends_on=tuple(dict.fromkeys(others)))
+        if group is not None:
+            groups.insert(tx, group)
+        self._queue.enqueue(tx, list(drafts.values()), now)
+        if edges:
+            dependencies.insert(tx, edges)
+            doomed = self._resolver.doomed(tx, edges, drafts)
+            if doomed:
+                self._finisher.cancel_doomed(tx, doomed, now)
+                return jobs.get_many(tx, drafts)
+        return drafts
+
+
+def _template_problems(new: NewJob, known: Mapping[str, Template]) -> Iterator[Problem]:
+    if new.schedule_id is not None:
+        yield Problem("schedule_id", "only a schedule gives it to the jobs it makes: trigger the schedule instead")
+    if new.template_id is None:
+        return
+    template = known.get(new.template_id) if isinstance(new.template_id, str) else None
+    if template is None:
+        yield Problem("template_id", f"there is no template {new.template_id!r}")
+    elif template.archived_at is not None:
+        yield Problem("template_id", f"the template {template.name!r} was archived on {template.archived_at}")
+    elif new.job_type is not None and new.job_type != template.job_type:
+        yield Problem("job_type", f"the template {template.name!r} makes jobs of the type {template.job_type!r}")
+
+
+def _at(wanted: Sequence[NewJob], index: int, field: str) -> str:
+    """Where a problem is, in a request of one or of many."""
+    return field if len(wanted) == 1 else f"jobs.{index}.{field}"

@@ -1,0 +1,1 @@
+"""Stores and sends webhook messages."""

@@ -1,0 +1,235 @@
+"""Command job types: an argv from the configuration, run as a process tree under a guardian, never through a shell."""
+
+import asyncio
+import errno
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from nextslot.domain import FailureKind, Outcome
+from nextslot.errors import Invalid, Problem, Unavailable
+
+from .command_output import Output
+from .job_types import JobType, JobTypes
+from .process import (
+    End,
+    Guardians,
+    Process,
+    Start,
+)
+from .process_marks import RUN_ID
+from .run_context import RunContext
+from .survivors import end_survivors
+
+log = logging.getLogger(__name__)
+
+GRACE_SECONDS = 10.0
+SKIP_CODE = 75
+# What the kernel takes as one argument (MAX_ARG_STRLEN), without its NUL.
+LONGEST_ARGUMENT = 131_071
+# Who runs the scheduler may have secrets in its environment: a command gets what programs need to find their way.
+INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR")
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+COMPLETED, SKIPPED = "completed", "skipped"
+PLACEHOLDER = re.compile(r"\{([^\W\d][\w.-]*)\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandType:
+    """A command as the configuration gives it. An element `{name}` of `command` stands for that parameter."""
+
+    command: tuple[str, ...]
+    cwd: Path | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    pass_env: tuple[str, ...] = ()
+    resources: Mapping[str, int] = field(default_factory=dict)
+    timeout_seconds: float | None = None
+    stall_timeout_seconds: float | None = None
+    exit_codes: Mapping[int, str] = field(default_factory=dict)
+    params_schema: Mapping[str, Any] | None = None
+    grace_seconds: float = GRACE_SECONDS
+    log_cap_bytes: int | None = None
+    retry_policy: Mapping[str, Any] | None = None
+
+    @property
+    def placeholders(self) -> list[str]:
+        """The parameters that are arguments, in the order of the command."""
+        return list(dict.fromkeys(found[1] for element in self.command if (found := PLACEHOLDER.fullmatch(element))))
+
+    def argv(self, params: Mapping[str, Any]) -> tuple[str, ...]:
+        """Each placeholder becomes exactly one argument: text unchanged, anything else as JSON."""
+        return tuple(
+            _argument(params[found[1]]) if (found := PLACEHOLDER.fullmatch(element)) else element
+            for element in self.command
+        )
+
+    def schema(self) -> dict[str, Any]:
+        """What its parameters must be: as declared, and with everything that the command names."""
+        declared = dict(self.params_schema or {})
+        required = declared.get("required", [])
+        return {"type": "object", **declared, "required": list(dict.fromkeys([*required, *self.placeholders]))}
+
+    def problems(self, params: Mapping[str, Any]) -> list[Problem]:
+        """Why parameters that fit the schema cannot be arguments all the same."""
+        found = []
+        for name in self.placeholders:
+            argument = _argument(params[name])
+            if "\0" in argument:
+                found.append(Problem(f"params.{name}", "has a NUL character, which no argument of a command can have"))
+            elif len(argument.encode()) > LONGEST_ARGUMENT:
+                most = f"{LONGEST_ARGUMENT:,} bytes"
+                found.append(Problem(f"params.{name}", f"is longer than an argument can be ({most})"))
+        return found
+
+    def outcome(self, end: End, last_line: str) -> Outcome:
+        """What its end means."""
+        meaning = self.exit_codes.get(end.exit_code)
+        if meaning is None:
+            meaning = {0: COMPLETED, SKIP_CODE: SKIPPED}.get(end.exit_code, FailureKind.ERROR)
+        how = f"ended by {end.signal}" if end.signal else f"exit code {end.exit_code}"
+        if meaning == COMPLETED:
+            return Outcome.completed()
+        if meaning == SKIPPED:
+            return Outcome.skipped(last_line or how)
+        return Outcome.failed(FailureKind(meaning), f"{how}: {last_line}" if last_line else how)
+
+
+def _argument(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+class CommandHandler:
+    """Runs one command type's jobs."""
+
+    def __init__(self, command: CommandType, guardians: Guardians) -> None:
+        self._command = command
+        self._guardians = guardians
+
+    @property
+    def grace_seconds(self) -> float:
+        return self._command.grace_seconds
+
+    async def __call__(self, run: RunContext, /, **params: Any) -> Outcome:
+        """Returns when nothing of the tree is left, also when told to stop."""
+        run.log_cap = self._command.log_cap_bytes
+        output = Output(run)
+        process = await self._guardians.start(self._start(run, params), output.write)
+        end = await until_ended(process, run, self.grace_seconds)
+        with suppress(OSError):
+            run.artifacts.rmdir()  # Nothing was left in it.
+        outcome = self._refused(end) if end.refused else broken(end) or self._command.outcome(end, output.last_line)
+        return with_process(outcome, process, end)
+
+    def _start(self, run: RunContext, params: Mapping[str, Any]) -> Start:
+        cwd = self._command.cwd
+        return Start(
+            argv=self._command.argv(params),
+            cwd=None if cwd is None else str(cwd),
+            env=environment(self._command, run),
+            stdin=orjson.dumps(params),
+        )
+
+    def _refused(self, end: End) -> Outcome:
+        assert end.refused is not None
+        stage, number = end.refused
+        why = os.strerror(number)
+        thing = (
+            f"the working directory {str(self._command.cwd)!r}" if stage == "cwd" else repr(self._command.command[0])
+        )
+        if number in (errno.EACCES, errno.EPERM):
+            return Outcome.failed(FailureKind.PERMISSION, f"{thing} may not be used: {why}")
+        if number == errno.E2BIG:
+            return Outcome.failed(FailureKind.INVALID, f"{thing}: its arguments and environment are too long")
+        if number == errno.ENOENT and stage == "program":
+            return Outcome.failed(FailureKind.INVALID, f"{thing} was not found: no such program, or no interpreter")
+        if number in (errno.ENOENT, errno.ENOTDIR, errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG):
+            return Outcome.failed(FailureKind.INVALID, f"{thing} cannot be used: {why}")
+        return Outcome.failed(FailureKind.ERROR, f"{thing} could not be started: {why}")
+
+
+async def until_ended(process: Process, run: RunContext, grace_seconds: float) -> End:
+    """A cancel while it runs is passed on to the tree, and waited for; a second one is an order to hurry."""
+    cancelled: asyncio.CancelledError | None = None
+    end: End | None = None
+    while end is None:
+        try:
+            end = await _ended(process, run)
+        except asyncio.CancelledError as error:
+            if run.is_stopped and cancelled is None:
+                process.stop(grace_seconds)
+            else:
+                process.kill()
+            cancelled = error
+    if cancelled is not None and not run.is_stopped:
+        raise cancelled  # The scheduler itself goes away.
+    return end
+
+
+async def _ended(process: Process, run: RunContext) -> End:
+    end = await process.ended()
+    is_over = end.lost is None and end.broken is None
+    while not is_over:
+        try:
+            await asyncio.to_thread(end_survivors, [run.run_id])
+            is_over = True
+        except Unavailable as error:  # It waited for a while: nothing is retried beside what still lives.
+            log.error("run %s is not over: %s", run.run_id, error)
+    return end
+
+
+def broken(end: End) -> Outcome | None:
+    if end.broken is not None:
+        return Outcome.failed(FailureKind.ERROR, f"the command could not be started: {end.broken}")
+    if end.lost is not None:
+        return Outcome.failed(FailureKind.ERROR, end.lost)
+    return None
+
+
+def with_process(outcome: Outcome, process: Process, end: End) -> Outcome:
+    """With the facts of the process, if it ever was one."""
+    if process.pid is None or end.refused or end.lost or end.broken:
+        return outcome
+    return replace(outcome, exit_code=end.exit_code, session_id=f"{process.pid}@{process.start_time}")
+
+
+def environment(command: CommandType, run: RunContext) -> dict[str, str]:
+    """What a command finds in its environment: a little of ours, its own, and which run it is."""
+    return {
+        **_inherited(command.pass_env),
+        **command.env,
+        RUN_ID: run.run_id,
+        "NEXTSLOT_JOB_ID": run.job_id,
+        "NEXTSLOT_ATTEMPT": str(run.attempt),
+        "NEXTSLOT_ARTIFACTS": str(run.artifacts.absolute()),
+    }
+
+
+def _inherited(more: Sequence[str]) -> dict[str, str]:
+    names = {*INHERITED, *more}
+    found = {n: v for n, v in os.environ.items() if n in names or (n.startswith("LC_") and "LC_*" in names)}
+    return {"PATH": DEFAULT_PATH, **found}
+
+
+def register_command(job_types: JobTypes, name: str, command: CommandType, guardians: Guardians) -> JobType:
+    """Makes a command a job type."""
+    if sys.platform != "linux":
+        raise Invalid("commands need Linux: only there can a guardian own a whole process tree", field="command")
+    return job_types.register(
+        name,
+        CommandHandler(command, guardians),
+        resources=command.resources,
+        timeout_seconds=command.timeout_seconds,
+        stall_timeout_seconds=command.stall_timeout_seconds,
+        retry_policy=command.retry_policy,
+        params_schema=command.schema(),
+        check=command.problems,
+    )

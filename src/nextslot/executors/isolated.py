@@ -1,0 +1,90 @@
+"""Python handlers in a process of their own (`isolate=True`): they can be ended from outside, and harm nothing else.
+
+The scheduler's side: it starts `isolated_main`, under a guardian as any command, which imports the handler, runs it and
+leaves its outcome in a file. What it prints goes to the run's log.
+"""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from nextslot.domain import FailureKind, Outcome, RunStatus
+from nextslot.errors import Invalid
+
+from .command import GRACE_SECONDS, broken, until_ended
+from .command_output import Output
+from .process import End, Guardians, Start
+from .process_marks import RUN_ID
+from .run_context import RunContext
+
+OUTCOME_FILE = ".nextslot-outcome"
+
+
+class IsolatedHandler:
+    """Runs a function, found again by its module and name, in a process of its own."""
+
+    def __init__(self, handler: Callable[..., Any], guardians: Guardians, grace_seconds: float = GRACE_SECONDS) -> None:
+        self._where = _where(handler)
+        self._guardians = guardians
+        self.grace_seconds = grace_seconds
+
+    async def __call__(self, run: RunContext, /, **params: Any) -> Outcome:
+        output = Output(run)
+        process = await self._guardians.start(self._start(run, params), output.write)
+        end = await until_ended(process, run, self.grace_seconds)
+        left = run.artifacts / OUTCOME_FILE
+        outcome = broken(end) or _read(left) or _silent(end)
+        left.unlink(missing_ok=True)
+        with suppress(OSError):
+            run.artifacts.rmdir()  # Nothing else was left in it.
+        return replace(outcome, exit_code=None if end.lost or end.broken else end.exit_code)
+
+    def _start(self, run: RunContext, params: Mapping[str, Any]) -> Start:
+        what = {
+            "where": self._where,
+            "path": sys.path,
+            "params": params,
+            "run": [run.run_id, run.job_id, run.office_id, run.job_type, run.attempt],
+            "artifacts": str(run.artifacts.absolute()),
+        }
+        return Start(
+            argv=(sys.executable, "-m", f"{__package__}.isolated_main"),
+            env={**os.environ, RUN_ID: run.run_id, "PYTHONUNBUFFERED": "1"},
+            stdin=orjson.dumps(what),
+        )
+
+
+def _where(handler: Callable[..., Any]) -> dict[str, str | None]:
+    """Module, file and name by which another process finds the function."""
+    if not inspect.isfunction(handler) or "<" in handler.__qualname__:
+        raise Invalid("a handler that is isolated is a function at the top of a module", field="isolate")
+    # A script is imported under another name, so that its `if __name__ == "__main__":` is not run again.
+    file = getattr(sys.modules.get("__main__"), "__file__", None) if handler.__module__ == "__main__" else None
+    return {"module": handler.__module__, "file": file, "name": handler.__qualname__}
+
+
+def _silent(end: End) -> Outcome:
+    how = f"was ended by {end.signal}" if end.signal else f"left with exit code {end.exit_code}"
+    return Outcome.failed(FailureKind.ERROR, f"its process {how} and said nothing")
+
+
+def _read(path: Path) -> Outcome | None:
+    try:
+        told = orjson.loads(path.read_bytes())
+        kind = told["failure_kind"]
+        return Outcome(
+            status=RunStatus(told["status"]),
+            result=told["result"],
+            error=told["error"],
+            failure_kind=None if kind is None else FailureKind(kind),
+            reason=told["reason"],
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,103 @@
+"""The program that runs one isolated handler, and ends with it; started by `isolated`."""
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import logging
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from nextslot.domain import Outcome
+
+from .isolated import OUTCOME_FILE
+from .outcomes import raised, returned
+from .run_context import RunContext
+from .run_files import RunFiles
+
+
+class _IsolatedRun(RunContext):
+    """The run as the handler sees it here: its log and progress are lines of output."""
+
+    def __init__(self, what: Mapping[str, Any]) -> None:
+        run_id, job_id, office_id, job_type, attempt = what["run"]
+        super().__init__(run_id, job_id, office_id, job_type, what["params"], attempt, RunFiles(Path.cwd()))
+        self._artifacts = Path(what["artifacts"])
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        super().progress(fraction, text)
+        sys.stdout.write(f"\n::progress {self.fraction} {' '.join(text.split())}\n")
+
+    @property
+    def log(self) -> logging.Logger:
+        if self._logger is None:
+            handler = logging.StreamHandler(sys.stdout)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            self._logger = logging.Logger(f"nextslot.run.{self.run_id}")
+            self._logger.addHandler(handler)
+        return self._logger
+
+
+def _main() -> None:
+    what = orjson.loads(sys.stdin.buffer.read())
+    sys.path[:] = what["path"]
+    run = _IsolatedRun(what)
+    outcome = asyncio.run(_outcome(_found(what["where"]), run))
+    left = run.artifacts / OUTCOME_FILE
+    left.with_suffix(".new").write_bytes(
+        orjson.dumps(
+            {
+                "status": outcome.status,
+                "result": outcome.result,
+                "error": outcome.error,
+                "failure_kind": outcome.failure_kind,
+                "reason": outcome.reason,
+            }
+        )
+    )
+    left.with_suffix(".new").rename(left)
+
+
+async def _outcome(handler: Callable[..., Any], run: RunContext) -> Outcome:
+    """TERM is the signal to stop: a flag for a handler that blocks, a cancelled task for one that awaits."""
+    task = asyncio.current_task()
+    assert task is not None
+    is_async = inspect.iscoroutinefunction(handler)
+
+    def told() -> None:
+        run.tell_to_stop()
+        if is_async:
+            task.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
+    try:
+        if is_async:
+            return returned(run, await handler(run, **run.params))
+        return returned(run, await asyncio.to_thread(handler, run, **run.params))
+    except BaseException as error:  # Whatever it is, it is this handler's end, and this process's.
+        return raised(run, error)
+
+
+def _found(where: Mapping[str, str | None]) -> Callable[..., Any]:
+    if where["file"] is not None:
+        spec = importlib.util.spec_from_file_location("__nextslot_main__", where["file"])
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["__nextslot_main__"] = sys.modules["__main__"] = module
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(where["module"] or "")
+    found: Any = module
+    for part in (where["name"] or "").split("."):
+        found = getattr(found, part)
+    return found  # type: ignore[no-any-return]
+
+
+if __name__ == "__main__":
+    _main()

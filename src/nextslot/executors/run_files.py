@@ -1,0 +1,120 @@
+"""Where a run's files are: its log and its artifacts, all below the data directory."""
+
+import logging
+import os
+import shutil
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from nextslot.domain import Artifact
+from nextslot.domain.request_checks import is_storable
+from nextslot.system.clock import Instant
+
+from .run_log import LogPaths, RunLog, join
+
+log = logging.getLogger(__name__)
+
+LOG_CAP = 10 * 1024 * 1024
+
+# What a run leaves on disk: its places, and what stands behind the run's id in their names.
+_KINDS = (("logs/??/*.log", ".log"), ("logs/??/*.log.cut", ".log.cut"), ("logs/pieces/*", ""), ("artifacts/??/*", ""))
+
+
+class RunFiles:
+    """The directories of a data directory; nothing is created until it is used."""
+
+    def __init__(self, data: Path, log_cap: int = LOG_CAP) -> None:
+        self._data = data
+        self._log_cap = log_cap
+
+    def log_path(self, run_id: str) -> str:
+        """Relative to the data directory; spread over 256 folders by the random end of the id."""
+        return f"logs/{run_id[-2:]}/{run_id}.log"
+
+    def log_file(self, run_id: str) -> Path:
+        return self._data / self.log_path(run_id)
+
+    def log_paths(self, run_id: str) -> LogPaths:
+        """Where the log is in all its parts; see `run_log.py`."""
+        return LogPaths(self.log_file(run_id), self._pieces / run_id)
+
+    @property
+    def _pieces(self) -> Path:
+        """Of all runs in one place, so that those which a crash left are found without a look at every log."""
+        return self._data / "logs" / "pieces"
+
+    def artifacts_root(self, run_id: str) -> Path:
+        return self._data / self.artifacts_path(run_id)
+
+    def open_log(self, run_id: str, cap: int | None = None) -> RunLog:
+        return RunLog(self.log_paths(run_id), self._log_cap if cap is None else cap)
+
+    def logs_in_pieces(self) -> list[str]:
+        """Runs whose logs are in pieces: they go on, or a crash or a full disk kept their logs from being joined."""
+        return sorted(path.name for path in self._pieces.glob("*"))
+
+    def join_logs(self, run_ids: Iterable[str]) -> None:
+        """Makes logs one file each; what cannot be joined now is readable all the same, and stays for the next time."""
+        for run_id in run_ids:
+            try:
+                join(self.log_paths(run_id))
+            except OSError as error:
+                log.error("the log of run %s stays in pieces until the next start: %s", run_id, error)
+
+    def artifacts_path(self, run_id: str) -> str:
+        return f"artifacts/{run_id[-2:]}/{run_id}"
+
+    def artifacts_directory(self, run_id: str) -> Path:
+        path = self.artifacts_root(run_id)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def collect_artifacts(self, run_id: str) -> tuple[Artifact, ...]:
+        """The regular files that a run left; links are not followed, so none leads out of the directory."""
+        root = self.artifacts_root(run_id)
+        if root.is_symlink():
+            return ()
+        found = []
+        for folder, folders, names in os.walk(root):
+            folders.sort()
+            for name in sorted(names):
+                path = Path(folder, name)
+                inside = path.relative_to(root).as_posix()
+                size = _size(path)
+                if size is not None and is_storable(inside):
+                    found.append(Artifact(name=inside, path=f"{self.artifacts_path(run_id)}/{inside}", size=size))
+                else:
+                    log.warning("%r of run %s is not kept as an artifact", inside, run_id)
+        return tuple(found)
+
+    def older_than(self, before: Instant) -> list[tuple[str, Instant]]:
+        """Runs whose log, or whose artifacts, were last changed before a time, and when that was."""
+        changed: dict[str, Instant] = {}
+        for pattern, suffix in _KINDS:
+            for path in sorted(self._data.glob(pattern)):
+                with suppress(FileNotFoundError):  # A run has ended, and its pieces have been joined.
+                    at = Instant(path.lstat().st_mtime_ns // 1000)
+                    run_id = path.name.removesuffix(suffix)
+                    changed[run_id] = max(changed.get(run_id, at), at)
+        return [(run_id, at) for run_id, at in changed.items() if at < before]
+
+    def remove_all(self, run_ids: Iterable[str]) -> None:
+        """The logs and artifacts of runs; what is gone already is fine."""
+        for run_id in run_ids:
+            self.log_paths(run_id).remove()
+            root = self.artifacts_root(run_id)
+            if root.is_symlink():
+                root.unlink()
+            else:
+                shutil.rmtree(root, ignore_errors=True)
+
+
+def _size(path: Path) -> int | None:
+    """Of a regular file; None for a link or a device, or if it is gone by now."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None

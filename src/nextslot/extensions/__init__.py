@@ -1,0 +1,1 @@
+"""Extensions: each directory adds job types, routes and commands to the scheduler."""

@@ -1,0 +1,1 @@
+"""The old `/jobs` endpoints."""

@@ -1,0 +1,81 @@
+"""What the old endpoints read: chains of the two old types, batches and research cards; one function a statement."""
+
+from collections.abc import Iterable, Sequence
+
+from nextslot.domain import Job, Json
+from nextslot.store.contract import Row, Tx
+from nextslot.store.tables import column_codec, jobs, runs
+from nextslot.system.clock import Instant
+
+from .old_words import OldJob
+
+
+def page(tx: Tx, job_type: str | None, state: str | None, limit: int) -> list[OldJob]:
+    """The newest first; of one type, and in one state, if said."""
+    return _old_jobs(tx, tx.rows("legacy.page", job_type=job_type or "", state=state or "", limit=limit))
+
+
+def total(tx: Tx, job_type: str | None, state: str | None) -> int:
+    if job_type is None and state is None:
+        row = tx.row("legacy.all")
+    else:
+        row = tx.row("legacy.total", job_type=job_type or "", state=state or "")
+    assert row is not None
+    count: int = row[0]
+    return count
+
+
+def running(tx: Tx) -> list[OldJob]:
+    return _old_jobs(tx, tx.rows("legacy.running"))
+
+
+def old_job(tx: Tx, job_id: str) -> OldJob | None:
+    """The chain that a job belongs to, whichever of its jobs that is."""
+    found = jobs.get(tx, job_id)
+    return None if found is None else of_ends(tx, [_ends(jobs.chain(tx, found.chain_id))])[0]
+
+
+def members(tx: Tx, group_id: str) -> list[OldJob]:
+    """The chains of a group, in their order."""
+    places: dict[int | None, list[Job]] = {}
+    for job in jobs.members(tx, group_id):
+        places.setdefault(job.sequence, []).append(job)
+    return of_ends(tx, [_ends(_in_line(chain)) for chain in places.values()])
+
+
+def of_ends(tx: Tx, ends: Sequence[tuple[Job, Job]]) -> list[OldJob]:
+    """Chains, each by its first and its last job."""
+    last = [job.job_id for _, job in ends]
+    found = runs.of_rows(tx, tx.rows("legacy.runs", job_ids=column_codec.key_set(last)))
+    of_job = {run.job_id: run for run in found}
+    told = (job.job_id for _, job in ends if job.webhook_status in ("pending", "failed"))
+    reasons = undelivered(tx, told)
+    return [OldJob(root, job, of_job.get(job.job_id), reasons.get(job.job_id)) for root, job in ends]
+
+
+def undelivered(tx: Tx, job_ids: Iterable[str]) -> dict[str, str]:
+    """Why the webhooks of jobs have not been delivered."""
+    return dict(tx.rows("legacy.undelivered", job_ids=column_codec.key_set(job_ids)))
+
+
+def cards(tx: Tx, before: Instant, limit: int) -> list[Json]:
+    """What completed work of the type `research` returned, the newest first."""
+    return [column_codec.loads(row[0]) for row in tx.rows("legacy.cards", before=before, limit=limit)]
+
+
+def _old_jobs(tx: Tx, ids: Sequence[Row]) -> list[OldJob]:
+    found = jobs.get_many(tx, {one for pair in ids for one in pair})
+    return of_ends(tx, [(found[root], found[last]) for root, last in ids])
+
+
+def _ends(chain: Sequence[Job]) -> tuple[Job, Job]:
+    return chain[0], chain[-1]
+
+
+def _in_line(chain: Sequence[Job]) -> list[Job]:
+    """In the order of its links, whatever the clock said when they were made."""
+    following = {job.retry_of: job for job in chain}
+    line = [following[None]]
+    while line[-1].job_id in following:
+        line.append(following[line[-1].job_id])
+    return line

@@ -1,0 +1,296 @@
+"""The words of the old `/jobs` endpoints (CON-004): a chain is one old job, a parallel group one old batch.
+
+Pure; `faces.legacy` reads what is stored and `engine.webhooks` tells of it, both in these forms.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import format_datetime
+from urllib.parse import quote
+
+from nextslot.domain import (
+    DEFAULT_OFFICE,
+    Group,
+    GroupStatus,
+    Job,
+    Json,
+    Run,
+    State,
+)
+from nextslot.errors import Invalid, Problem
+from nextslot.system.clock import Instant
+
+# How the old service called our job types.
+TYPES: Mapping[str, str] = {"story": "story_generation", "research": "research"}
+JOB_TYPES: Mapping[str, str] = {word: job_type for job_type, word in TYPES.items()}
+STATUSES: Mapping[State, str] = {
+    State.WAITING: "queued",
+    State.QUEUED: "queued",
+    State.RUNNING: "running",
+    State.COMPLETED: "succeeded",
+    State.FAILED: "failed",
+    State.CANCELLED: "cancelled",
+    State.SKIPPED: "skipped",
+}
+# And what is stored of a chain's last job when it is so.
+STORED: Mapping[str, str] = {word: state.value for state, word in STATUSES.items()}
+# A batch that is `partial` has both successes and failures: who wants to hear of either hears of it.
+PARTIAL = "partial"
+WEBHOOK_EVENTS = ("succeeded", "failed", "skipped")
+USER_AGENT = "HorrorStoryGenerator/1.3"
+
+# 2026-11-15 and a year later (RFC 9745, RFC 8594).
+DEPRECATED_SINCE = Instant(1_794_700_800_000_000)
+SUNSET = Instant(1_826_236_800_000_000)
+
+# How alike a research card and an earlier one are: the share of runs of three words that they have in common.
+HIGH = 0.8
+MEDIUM = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class OldJob:
+    """A chain as the old service saw a job: the first job's id, the last one's state."""
+
+    root: Job
+    last: Job
+    run: Run | None
+    # Why its webhook was not delivered (yet).
+    webhook_error: str | None = None
+
+    @property
+    def status(self) -> str:
+        return STATUSES[self.last.state]
+
+    @property
+    def error(self) -> str | None:
+        """Of what has ended; a chain that waits for its retry has no error yet."""
+        if self.run is not None:
+            return self.run.error
+        return self.last.cancel_reason
+
+    @property
+    def artifacts(self) -> list[str]:
+        return [] if self.run is None else [one.path for one in self.run.artifacts]
+
+
+@dataclass(frozen=True, slots=True)
+class OldBatch:
+    group: Group
+    members: Sequence[OldJob]
+    webhook: Mapping[str, Json] | None
+    webhook_sent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DedupCheck:
+    """How much a research card is like earlier ones; without a card there is no score."""
+
+    job: OldJob
+    artifact_path: str | None = None
+    score: float | None = None
+    # Whose card is most like it.
+    like: str | None = None
+
+
+def is_old(job: Job) -> bool:
+    """Whether the old endpoints know it at all."""
+    return job.office_id == DEFAULT_OFFICE and job.job_type in TYPES
+
+
+def webhook(url: str | None, events: Sequence[str]) -> dict[str, Json] | None:
+    """What a request says of its webhook, as a job or a batch keeps it; one that hears of nothing is none."""
+    return {"url": url, "events": list(events), "format": "legacy"} if url is not None and events else None
+
+
+def trigger(old: OldJob, notes: Sequence[str]) -> dict[str, Json]:
+    place = "is in the queue" if old.status == "queued" else f"is {old.status}"
+    return {
+        "job_id": old.root.job_id,
+        "type": TYPES[old.root.job_type],
+        "status": old.status,
+        "message": _sentences(f"The job {place}", *notes),
+    }
+
+
+def job(old: OldJob) -> dict[str, Json]:
+    given = old.root.webhook or {}
+    return {
+        "job_id": old.root.job_id,
+        "type": TYPES[old.root.job_type],
+        "status": old.status,
+        "params": params(old.root),
+        # The work runs inside the scheduler: no process is its own.
+        "pid": None,
+        "log_path": None if old.run is None else old.run.log_path,
+        "artifacts": old.artifacts,
+        "created_at": _time(old.root.created_at),
+        # A retry follows a run, so the first job of a chain is the first that started.
+        "started_at": _time(old.root.started_at),
+        "finished_at": _time(old.last.finished_at),
+        "exit_code": None if old.run is None else old.run.exit_code,
+        "error": old.error,
+        "webhook_url": given.get("url"),
+        "webhook_events": _events(given),
+        "webhook_sent": old.last.webhook_status == "delivered",
+        "webhook_error": old.webhook_error,
+    }
+
+
+def params(root: Job) -> dict[str, Json]:
+    """The old request: what the work was given, and the webhook."""
+    given = root.webhook or {}
+    return {**root.params, "webhook_url": given.get("url"), "webhook_events": _events(given)}
+
+
+def monitored(old: OldJob) -> dict[str, Json]:
+    return {
+        "job_id": old.root.job_id,
+        "status": old.status,
+        "pid": None,
+        "artifacts": old.artifacts,
+        "error": old.error,
+        "message": f"The job is {old.status}",
+        "reason": None if old.run is None else old.run.reason,
+        "webhook_processed": old.last.webhook_status in ("delivered", "failed"),
+    }
+
+
+def batch_trigger(old: OldBatch, notes: Sequence[str]) -> dict[str, Json]:
+    return {
+        "batch_id": old.group.group_id,
+        "job_ids": [one.root.job_id for one in old.members],
+        "job_count": len(old.members),
+        "status": batch_status(old),
+        "message": _sentences(f"{len(old.members)} jobs are in the queue", *notes),
+    }
+
+
+def batch(old: OldBatch) -> dict[str, Json]:
+    counts = [one.status for one in old.members]
+    ended = old.group.ended
+    return {
+        "batch_id": old.group.group_id,
+        "status": batch_status(old),
+        "total_jobs": len(old.members),
+        "completed_jobs": ended,
+        "succeeded_jobs": counts.count("succeeded"),
+        "failed_jobs": counts.count("failed") + counts.count("cancelled"),
+        "running_jobs": counts.count("running"),
+        "queued_jobs": counts.count("queued"),
+        "jobs": [_member(one) for one in old.members],
+        "created_at": _time(old.group.created_at),
+        "finished_at": _time(old.group.finished_at),
+        "webhook_url": None if old.webhook is None else old.webhook["url"],
+        "webhook_sent": old.webhook_sent,
+        "message": f"{ended} of {len(old.members)} jobs have ended",
+    }
+
+
+def batch_status(old: OldBatch) -> str:
+    """Cancelled members count as failed, skipped ones as neither; with nothing failed it succeeded."""
+    if old.group.status is GroupStatus.QUEUED:
+        return "queued"
+    if old.group.finished_at is None:
+        return "running"
+    words = {one.status for one in old.members}
+    if not words & {"failed", "cancelled"}:
+        return "succeeded"
+    return PARTIAL if "succeeded" in words else "failed"
+
+
+def hears_of_batch(given: Mapping[str, Json], status: str) -> bool:
+    wanted = _events(given)
+    return status in wanted or (status == PARTIAL and bool({"succeeded", "failed"} & set(wanted)))
+
+
+def dedup_check(found: DedupCheck) -> dict[str, Json]:
+    old = found.job
+    if found.artifact_path is None:
+        is_research = old.root.job_type == "research"
+        what = f"The job is {old.status}" if is_research else "Only research jobs are compared"
+        message = f"{what}: it has no research card"
+    elif found.like is None:
+        message = "There is no earlier research card to compare it with"
+    else:
+        message = f"The most similar earlier card is {found.like}"
+    return {
+        "job_id": old.root.job_id,
+        "has_artifact": found.artifact_path is not None,
+        "artifact_path": found.artifact_path,
+        "signal": None if found.score is None else signal(found.score),
+        "similarity_score": found.score,
+        "message": message,
+    }
+
+
+def signal(score: float) -> str:
+    return "HIGH" if score >= HIGH else "MEDIUM" if score >= MEDIUM else "LOW"
+
+
+def in_old_words(problem: Problem) -> Problem:
+    """Where the caller finds it: our `jobs.0.params.topic` is the old `jobs.0.topic`."""
+    field = problem.field.replace("webhook.", "webhook_").replace("params.", "")
+    return Problem("" if field == "params" else field, problem.problem)
+
+
+def refusal(error: Invalid) -> Invalid:
+    """The same refusal, with fields that the caller knows; its code stays."""
+    error.problems = [in_old_words(problem) for problem in error.problems]
+    error.args = ("; ".join(str(problem) for problem in error.problems),)
+    return error
+
+
+def ignored(fields: Sequence[str], why: str) -> str:
+    """A note for a message."""
+    return f"Ignored, {why}: {', '.join(fields)}"
+
+
+# Deprecation.
+
+
+def headers(path: str, prefix: str = "") -> dict[str, str]:
+    """What every answer says: since when this path is old, until when it answers, and what to use instead."""
+    return {
+        "Deprecation": f"@{DEPRECATED_SINCE // 1_000_000}",
+        "Sunset": format_datetime(SUNSET.as_datetime(), usegmt=True),
+        "Link": f'<{prefix}{successor(path)}>; rel="successor-version"',
+    }
+
+
+def successor(path: str) -> str:
+    """Of a path, the new one that does the same; ids are quoted, for they may be anything."""
+    match path.split("/")[2:]:
+        case ["batch", "trigger"]:
+            return "/api/job-groups"
+        case ["batch", batch_id]:
+            return f"/api/job-groups/{quote(batch_id, safe='')}"
+        case ["monitor"] | [_, "trigger"]:
+            return "/api/jobs"
+        case [job_id, "cancel"]:
+            return f"/api/jobs/{quote(job_id, safe='')}/cancel"
+        case [job_id, *_]:
+            return f"/api/jobs/{quote(job_id, safe='')}"
+        case _:
+            return "/api/jobs"
+
+
+def _member(old: OldJob) -> dict[str, Json]:
+    return {
+        "job_id": old.root.job_id,
+        "type": TYPES.get(old.root.job_type, old.root.job_type),
+        "status": old.status,
+        "error": old.error,
+    }
+
+
+def _events(given: Mapping[str, Json]) -> list[str]:
+    return list(given.get("events") or WEBHOOK_EVENTS)
+
+
+def _sentences(*parts: str) -> str:
+    return ". ".join(parts)
+
+
+def _time(value: Instant | None) -> str | None:
+    return None if value is None else str(value)

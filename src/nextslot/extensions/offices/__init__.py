@@ -1,0 +1,1 @@
+"""The office API: jobs of a team, in its own words."""

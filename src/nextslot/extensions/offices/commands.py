@@ -1,0 +1,233 @@
+"""Commands about offices: their settings, their figures, and their jobs in the language of offices."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nextslot.cli import ids, output, parameters
+from nextslot.cli.session import Session, command, group
+
+if TYPE_CHECKING:
+    from nextslot.client.options import OfficeJobOptions, OfficeOptions
+
+Which = Annotated[str, typer.Argument(metavar="OFFICE", help="Its id, or its name.", show_default=False)]
+Job = Annotated[str, typer.Argument(metavar="ID", help="The job, by its id or a part of it.", show_default=False)]
+Name = Annotated[str | None, typer.Option(help="What people call it.")]
+CancelMode = Annotated[str | None, typer.Option(help="Running work: finish or interrupt.")]
+OnDependencyFailure = Annotated[str | None, typer.Option(help="Dependents of what failed: wait or cancel.")]
+
+
+def register(app: typer.Typer) -> None:
+    office = group("office", "Offices: their settings, and their jobs.")
+    for function in (add, ls, show, change, config, stats, submit, jobs, retry, cancel, priority, process, events):
+        command(office)(function)
+    command(office, "cancel-all")(cancel_all)
+    app.add_typer(office)
+
+
+def find(session: Session, text: str) -> str:
+    everything = session.client.offices.list()
+    return ids.named(everything, text, "office", lambda one: one.office_id, lambda one: one.name).office_id
+
+
+def add(
+    session: Session,
+    office_id: Annotated[str | None, typer.Argument(help="A short name; else one is made.")] = None,
+    name: Name = None,
+    cancel_mode: CancelMode = None,
+    on_dependency_failure: OnDependencyFailure = None,
+) -> None:
+    """Make an office."""
+    made = session.client.offices.create(office_id, **_given(name, None, cancel_mode, on_dependency_failure))
+    session.show(made.json, lambda: output.say(made.office_id))
+
+
+def ls(session: Session) -> None:
+    """List offices."""
+    page = session.client.offices.page(500)
+    rows = [
+        [one.office_id, one.name, output.coloured(one.status), one.max_concurrent_jobs, one.cancel_mode]
+        for one in page.items
+    ]
+    headings = ("ID", "NAME", "STATUS", "AT ONCE", "CANCEL")
+    session.show(page.json, lambda: output.table(headings, rows, "no offices"))
+
+
+def show(session: Session, office: Which) -> None:
+    """Show an office."""
+    found = session.client.offices.get(find(session, office))
+    session.show(found.json, lambda: output.facts(dict(found.json)))
+
+
+def change(
+    session: Session,
+    office: Which,
+    name: Name = None,
+    status: Annotated[str | None, typer.Option(help="active, paused or archived.")] = None,
+    cancel_mode: CancelMode = None,
+    on_dependency_failure: OnDependencyFailure = None,
+) -> None:
+    """Change an office."""
+    changes = _given(name, status, cancel_mode, on_dependency_failure)
+    if not changes:
+        raise typer.BadParameter("say what to change: --name, --status, --cancel-mode or --on-dependency-failure")
+    changed = session.client.offices.change(find(session, office), **changes)
+    session.show(changed.json, lambda: output.say(f"{changed.office_id} changed"))
+
+
+def config(
+    session: Session,
+    office: Which,
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as maxConcurrentJobs=3.")
+    ] = None,
+) -> None:
+    """Show an office's scheduler settings, or change them."""
+    offices, office_id = session.client.offices, find(session, office)
+    given: Any = parameters.parsed(changes or (), {})
+    found = offices.change_config(office_id, **given) if given else offices.config(office_id)
+    session.show(found.json, lambda: output.facts(dict(found.json)))
+
+
+def stats(session: Session, office: Which) -> None:
+    """Show how many of an office's jobs are in which state."""
+    found = session.client.offices.stats(find(session, office))
+    session.show(found.json, lambda: output.facts(dict(found.json)))
+
+
+def submit(
+    session: Session,
+    office: Which,
+    description: Annotated[str, typer.Argument(help="What is to be done.", show_default=False)],
+    params: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Parameters.")] = None,
+    role: Annotated[str, typer.Option(help="Who does it, such as FE.")] = "BE",
+    priority: Annotated[int | None, typer.Option(help="Lower goes first.")] = None,
+    urgent: Annotated[bool, typer.Option("--urgent", help="Before everything else.")] = False,
+    task: Annotated[str | None, typer.Option(help="The task it belongs to.")] = None,
+    job_type: Annotated[str | None, typer.Option("--type", help="Default: the command of the role.")] = None,
+    after: Annotated[list[str] | None, typer.Option(metavar="ID", help="Not before this job is done.")] = None,
+) -> None:
+    """Give an office a job."""
+    client = session.client
+    job: OfficeJobOptions = {"description": description, "role": role}
+    if params:
+        job["params"] = parameters.parsed(params, {})
+    if priority is not None:
+        job["priority"] = priority
+    if urgent:
+        job["urgent"] = True
+    if job_type is not None:
+        job["job_type"] = job_type
+    if after:
+        job["depends_on"] = [ids.job_id(client, one) for one in after]
+    (made,) = client.offices.submit(find(session, office), [job], task)
+    session.show(made.json, lambda: output.say(made.job_id))
+
+
+def jobs(
+    session: Session,
+    office: Which,
+    status: Annotated[str | None, typer.Option(help="pending, ready, processing, done, failed, cancelled.")] = None,
+    role: Annotated[str | None, typer.Option(help="Of this role.")] = None,
+    task: Annotated[str | None, typer.Option(help="Of this task.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most so many.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="The next page: what the last one said.")] = None,
+) -> None:
+    """List an office's jobs."""
+    office_id = find(session, office)
+    page = session.client.offices.jobs_page(office_id, limit, cursor, status=status, role=role, task_id=task)
+    rows = [
+        [
+            output.short(one.job_id),
+            one.role,
+            output.coloured(one.status),
+            one.priority,
+            one.retry_count,
+            one.created_at,
+            one.description,
+        ]
+        for one in page.items
+    ]
+    headings = ("ID", "ROLE", "STATUS", "PRIORITY", "RETRIES", "CREATED", "DESCRIPTION")
+    session.show(page.json, lambda: output.table(headings, rows, "no jobs"))
+
+
+def retry(session: Session, office: Which, job: Job) -> None:
+    """Retry an office's failed job."""
+    done = session.client.offices.retry(find(session, office), ids.job_id(session.client, job))
+    session.show(done.json, lambda: output.say(f"{done.job_id} {done.status}"))
+
+
+def cancel(session: Session, office: Which, job: Job) -> None:
+    """Cancel an office's job."""
+    done = session.client.offices.cancel(find(session, office), ids.job_id(session.client, job))
+    session.show(done.json, lambda: output.say(f"{done.job_id} {done.status}"))
+
+
+def cancel_all(
+    session: Session,
+    office: Which,
+    task: Annotated[str | None, typer.Option(help="Only of this task.")] = None,
+    running: Annotated[bool, typer.Option("--running/--queued-only", help="Running ones too.")] = True,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Cancel all of an office's jobs."""
+    office_id = find(session, office)
+    if not yes:
+        what = f"all jobs of the office {office_id}" + (f" that belong to the task {task}" if task else "")
+        output.confirm(f"cancel {what}?")
+    done = session.client.offices.cancel_all(office_id, task, running)
+    told = f"{done.cancelled} cancelled, {done.stopping} told to stop, {done.finishing} left to finish"
+    session.show(done.json, lambda: output.say(told))
+
+
+def priority(
+    session: Session,
+    office: Which,
+    job: Job,
+    value: Annotated[int | None, typer.Argument(metavar="PRIORITY", help="Lower goes first.")] = None,
+    urgent: Annotated[bool | None, typer.Option("--urgent/--normal", help="Before everything else.")] = None,
+) -> None:
+    """Change the priority of an office's job."""
+    if value is None and urgent is None:
+        raise typer.BadParameter("say which: a number, or --urgent")
+    job_id = ids.job_id(session.client, job)
+    done = session.client.offices.set_priority(find(session, office), job_id, value, urgent)
+    session.show(done.json, lambda: output.say(f"{done.job_id} has priority {done.priority}"))
+
+
+def process(session: Session, office: Which) -> None:
+    """Look at an office's queue now; shows what was started."""
+    started = session.client.offices.process(find(session, office))
+    words = "\n".join(one.job_id for one in started) or "nothing was started"
+    session.show({"items": [one.json for one in started]}, lambda: output.say(words))
+
+
+def events(
+    session: Session,
+    office: Which,
+    after: Annotated[int, typer.Option(help="Only later ones than this number.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most so many.")] = 100,
+) -> None:
+    """Show what happened in an office, oldest first."""
+    found = session.client.offices.events(find(session, office), after, limit)
+    rows = [
+        [one.timestamp, one.type, output.short(one.job_id), json.dumps(one.details, ensure_ascii=False)]
+        for one in found.items
+    ]
+    session.show(found.json, lambda: output.table(("WHEN", "TYPE", "JOB", "DETAILS"), rows, "nothing yet"))
+
+
+def _given(
+    name: str | None, status: str | None, cancel_mode: str | None, on_dependency_failure: str | None
+) -> "OfficeOptions":
+    said: Any = {
+        "name": name,
+        "status": status,
+        "cancel_mode": cancel_mode,
+        "on_dependency_failure": on_dependency_failure,
+    }
+    given: OfficeOptions = {}
+    given.update({one: value for one, value in said.items() if value is not None})  # type: ignore[typeddict-item]
+    return given

@@ -1,0 +1,357 @@
+"""OfficeJobs: what an office's jobs are and what can be done to them, a chain at a time; called by the face of offices.
+
+Reads are by sets: a page costs a few statements, however long its chains are, and none that grows with the history.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from nextslot.domain import (
+    URGENT,
+    Event,
+    Job,
+    NewJob,
+    Office,
+    RunStatus,
+)
+from nextslot.domain.job_lifecycle import Cancellation
+from nextslot.engine.dispatch.dispatcher import Started
+from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.finish.job_finisher import JobFinisher
+from nextslot.engine.finish.retries import RetryController
+from nextslot.engine.submit.intake import Accepted, Intake
+from nextslot.engine.submit.queue_order import QueueManager
+from nextslot.errors import (
+    Conflict,
+    Invalid,
+    NoHandler,
+    NotFound,
+    Problem,
+    UnknownJobType,
+)
+from nextslot.store.contract import Tx
+from nextslot.store.tables import events, jobs, offices
+from nextslot.store.tables.jobs import Place
+from nextslot.store.tables.offices import RootPlace
+from nextslot.system.clock import Instant
+
+from .office_words import (
+    Blocker,
+    OfficeJob,
+    OfficeJobStatus,
+    OfficeStats,
+    engine_priority,
+    in_office_words,
+    office_job,
+    priority_problems,
+    status_of,
+)
+
+# How many chains, or events, a request looks at before it answers with what it has and where to go on.
+MOST_LOOKED_AT = 5_000
+STEP = 500
+MOST_PROBLEMS = 100
+
+Key = tuple[int | str, ...]
+
+
+class Filter(NamedTuple):
+    status: OfficeJobStatus | None = None
+    role: str | None = None
+    task_id: str | None = None
+
+    def takes(self, job: OfficeJob) -> bool:
+        return (
+            (self.status is None or job.status is self.status)
+            and (self.role is None or job.role == self.role)
+            and (self.task_id is None or job.task_id == self.task_id)
+        )
+
+
+class OfficeJobs:
+    def __init__(
+        self,
+        engine: EngineContext,
+        intake: Intake,
+        queue: QueueManager,
+        retries: RetryController,
+        finisher: JobFinisher,
+    ) -> None:
+        self._job_types = engine.job_types
+        self._lanes = engine.lanes
+        self._intake = intake
+        self._queue = queue
+        self._retries = retries
+        self._finisher = finisher
+
+    # What there is.
+
+    def get(self, tx: Tx, office_id: str, job_id: str) -> OfficeJob:
+        return views(tx, [_chain(tx, office_id, job_id)[0].job_id])[0]
+
+    def page(
+        self, tx: Tx, office_id: str, wanted: Filter, after: Key | None, limit: int
+    ) -> tuple[list[OfficeJob], Key | None]:
+        """Those that match, by age, or in the order of the queue where it is about what waits; and where to go on."""
+        get_office(tx, office_id)
+        find = source_of(wanted).find
+        found: list[OfficeJob] = []
+        looked_at = 0
+        while looked_at < MOST_LOOKED_AT:
+            places = find(tx, office_id, wanted.task_id, after, STEP if wanted != Filter() else limit - len(found))
+            if not places:
+                return found, None
+            for (after, _), view in zip(places, views(tx, [chain_id for _, chain_id in places]), strict=True):
+                if wanted.takes(view):
+                    found.append(view)
+                    if len(found) == limit:
+                        return found, after
+            looked_at += len(places)
+        return found, after
+
+    def stats(self, tx: Tx, office_id: str) -> OfficeStats:
+        """From sums that are kept with every change: right at every moment, whatever there has been."""
+        get_office(tx, office_id)
+        sums = offices.sums(tx, office_id)
+        done = sums.completed + sums.skipped
+        ended = done + sums.failed + sums.cancelled
+        return OfficeStats(
+            office_id=office_id,
+            pending=sums.chains - ended - sums.running - sums.ready,
+            ready=sums.ready,
+            processing=sums.running,
+            done=done,
+            failed=sums.failed,
+            cancelled=sums.cancelled,
+            avg_completion_time=round(sums.completion_us / sums.completed / 1000, 3) if sums.completed else 0.0,
+        )
+
+    def events(self, tx: Tx, office_id: str, after: int, limit: int) -> tuple[list[Event], int, bool]:
+        """What happened in an office from a number on, oldest first, by the ids of its jobs.
+
+        And where to go on, and whether there may be more already.
+        """
+        get_office(tx, office_id)
+        found: list[Event] = []
+        for _ in range(MOST_LOOKED_AT // STEP):
+            seen = events.after(tx, after, STEP)
+            for event in seen:
+                after = event.seq
+                if event.office_id == office_id:
+                    found.append(event)
+                    if len(found) == limit:
+                        return _by_chain(tx, found), after, True
+            if len(seen) < STEP:
+                return _by_chain(tx, found), after, False
+        return _by_chain(tx, found), after, True
+
+    # What is done to them.
+
+    def submit(
+        self, tx: Tx, wanted: Sequence[NewJob], now: Instant, idempotency_key: str | None = None
+    ) -> tuple[list[OfficeJob], bool]:
+        """A graph of jobs, all or none; and whether they are new, or a request with this key has made them before."""
+        self._refuse_unhandled(wanted)
+        try:
+            accepted = self._intake.accept(tx, wanted, now, idempotency_key, "office_jobs")
+        except Invalid as error:
+            if type(error) is Invalid:
+                raise in_office_words(error, len(wanted)) from error
+            raise
+        if all(one.is_new for one in accepted):
+            return _fresh(tx, accepted), True
+        return views(tx, [one.job.chain_id for one in accepted]), False
+
+    def _refuse_unhandled(self, wanted: Sequence[NewJob]) -> None:
+        """Jobs that nothing here can run: as a refusal of its own kind, however many of them there are."""
+        verdicts: dict[tuple[str, str | None], list[Problem]] = {}
+        problems: list[Problem] = []
+        for index, new in enumerate(wanted):
+            if not isinstance(new.job_type, str) or not isinstance(new.role, str | None):
+                continue  # The intake says what is wrong with it.
+            known = verdicts.get((new.job_type, new.role))
+            if known is None:
+                known = verdicts[new.job_type, new.role] = self._handler_problems(new)
+            problems += [Problem(f"jobs.{index}.{one.field}", one.problem) for one in known]
+            if len(problems) >= MOST_PROBLEMS:
+                break
+        if problems:
+            raise NoHandler(problems)
+
+    def _handler_problems(self, new: NewJob) -> list[Problem]:
+        try:
+            job_type = self._job_types.get(new.job_type or "")
+            if job_type.check_role is not None:
+                job_type.check_role(new.role)
+        except UnknownJobType as error:
+            return error.problems
+        return []
+
+    def retry(self, tx: Tx, office_id: str, job_id: str, now: Instant) -> OfficeJob:
+        """The chain's failed run, by hand; a retry that waits for its time is brought forward."""
+        chain = _chain(tx, office_id, job_id)
+        found = offices.runs_of(tx, [job.job_id for job in chain])
+        failed = [run for job in chain if (run := found.get(job.job_id)) and run.status is RunStatus.FAILED]
+        if not failed:
+            status = status_of(chain, found)
+            raise Conflict(f"job {chain[0].job_id} is {status} and has not failed: there is nothing to retry")
+        self._retries.retry_by_hand(tx, failed[-1].run_id, None, now)
+        return views(tx, [chain[0].job_id])[0]
+
+    def cancel(
+        self, tx: Tx, office_id: str, job_id: str, reason: str | None, interrupt: bool | None, now: Instant
+    ) -> tuple[OfficeJob, Cancellation]:
+        chain = _chain(tx, office_id, job_id)
+        done = self._finisher.cancel(tx, chain[-1].job_id, reason, interrupt, now)
+        return views(tx, [chain[0].job_id])[0], done.cancellation
+
+    def change_priority(
+        self, tx: Tx, office_id: str, job_id: str, priority: int | None, urgent: bool | None, now: Instant
+    ) -> OfficeJob:
+        """Of a job that has not started: the lower the sooner, and urgent before everything in its office (US-JS05)."""
+        problems = [] if priority is None else list(priority_problems(priority))
+        if priority is None and urgent is None:
+            problems.append(Problem("priority", "say a priority, or urgent"))
+        if problems:
+            raise Invalid(problems)
+        chain = _chain(tx, office_id, job_id)
+        usual = 0 if chain[-1].priority == URGENT else chain[-1].priority
+        wanted = usual if priority is None else engine_priority(priority)
+        self._queue.change_priority(tx, chain[-1].job_id, URGENT if urgent else wanted, now)
+        return views(tx, [chain[0].job_id])[0]
+
+    def process(self, tx: Tx, office_id: str) -> Started:
+        """Asks for a look at the office's queue at the end of this transaction; what that started is there then."""
+        get_office(tx, office_id)
+        self._lanes.counters(tx).office(office_id)
+        return tx.local(Started)
+
+
+def get_office(tx: Tx, office_id: str) -> Office:
+    office = offices.get(tx, office_id)
+    if office is None:
+        raise NotFound("office", office_id)
+    return office
+
+
+def _chain(tx: Tx, office_id: str, job_id: str) -> list[Job]:
+    """A chain by its first job, or by any of its jobs; only of this office."""
+    get_office(tx, office_id)
+    job = jobs.get(tx, job_id)
+    if job is None or job.office_id != office_id:
+        raise NotFound(f"job in the office {office_id!r}", job_id)
+    return jobs.chain(tx, job.chain_id)
+
+
+# Chains as the office sees them.
+
+
+def views(tx: Tx, chain_ids: Sequence[str]) -> list[OfficeJob]:
+    """In the order given; a few statements for all of them."""
+    chains = _chains(tx, chain_ids)
+    runs = offices.runs_of(tx, [job.job_id for chain in chains.values() for job in chain])
+    waiting = [chain[0].job_id for chain in chains.values() if chain[-1].unmet > 0]
+    unmet = offices.unmet(tx, waiting) if waiting else []
+    became = _statuses(tx, {chain_id for _, chain_id in unmet}) if unmet else {}
+    blockers: dict[str, list[Blocker]] = {}
+    for job_id, chain_id in unmet:
+        blockers.setdefault(job_id, []).append(Blocker(chain_id, became[chain_id]))
+    return [office_job(chains[chain_id], runs, blockers.get(chain_id, ())) for chain_id in chain_ids]
+
+
+def _fresh(tx: Tx, accepted: Sequence[Accepted]) -> list[OfficeJob]:
+    """Jobs that were made just now: nothing has to be read but what became of older ones that they wait for."""
+    new = {one.job.job_id: one.job for one in accepted}
+    outside = {other for job in new.values() for other in job.depends_on if other not in new}
+    chain_of = {job_id: chain_id for job_id, (chain_id, _) in jobs.chains(tx, outside).items()} if outside else {}
+    became = _statuses(tx, set(chain_of.values())) if outside else {}
+    became |= {job_id: status_of([job], {}) for job_id, job in new.items()}
+
+    def blockers(job: Job) -> list[Blocker]:
+        waits_for = dict.fromkeys(chain_of.get(other, other) for other in job.depends_on)
+        return [Blocker(other, became[other]) for other in waits_for if became[other] is not OfficeJobStatus.DONE]
+
+    return [office_job([one.job], {}, blockers(one.job)) for one in accepted]
+
+
+def _chains(tx: Tx, chain_ids: Iterable[str]) -> dict[str, list[Job]]:
+    """Each from its first job on, in the order of its links."""
+    chains = {chain_id: [job] for chain_id, job in jobs.get_many(tx, chain_ids).items()}
+    following = {job.retry_of: job for job in offices.later(tx, chains)}
+    for chain in chains.values() if following else ():
+        while (job := following.get(chain[-1].job_id)) is not None:
+            chain.append(job)
+    return chains
+
+
+def _statuses(tx: Tx, chain_ids: Iterable[str]) -> dict[str, OfficeJobStatus]:
+    chains = _chains(tx, chain_ids)
+    before = [chain[-1].retry_of for chain in chains.values() if chain[-1].retry_of is not None]
+    runs = offices.runs_of(tx, before) if before else {}
+    return {chain_id: status_of(chain, runs) for chain_id, chain in chains.items()}
+
+
+def _by_chain(tx: Tx, found: list[Event]) -> list[Event]:
+    """What happened to a retry happened to its job."""
+    chains = jobs.chains(tx, {event.job_id for event in found if event.job_id is not None})
+    return [
+        replace(event, job_id=chains[event.job_id][0]) if event.job_id is not None and event.job_id in chains else event
+        for event in found
+    ]
+
+
+# Where the chains of a page come from: each with its key, in the order of their keys, after one.
+
+Find = Callable[[Tx, str, str | None, Key | None, int], list[tuple[Key, str]]]
+
+
+class Source(NamedTuple):
+    """A list of chains: its name, what its keys look like, and how to read on in it."""
+
+    name: str
+    shape: tuple[type, ...]
+    find: Find
+
+
+def source_of(wanted: Filter) -> Source:
+    """The smallest list that has all that match."""
+    if wanted.task_id is not None or wanted.status is None:
+        return _BY_AGE
+    return _QUEUED if wanted.status in _WAITING else _BY_STATUS.get(wanted.status, _BY_AGE)
+
+
+def _by_age(tx: Tx, office_id: str, task_id: str | None, after: Key | None, limit: int) -> list[tuple[Key, str]]:
+    found = offices.roots(tx, office_id, task_id, RootPlace(*(after or (-1, ""))), limit)  # type: ignore[arg-type]
+    return [(place, place.job_id) for place in found]
+
+
+def _queued(tx: Tx, office_id: str, task_id: str | None, after: Key | None, limit: int) -> list[tuple[Key, str]]:
+    found = jobs.queue(tx, office_id, None if after is None else Place(*after), limit)  # type: ignore[arg-type]
+    return [(jobs.place_of(job), job.chain_id) for job in found]
+
+
+def _running(tx: Tx, office_id: str, task_id: str | None, after: Key | None, limit: int) -> list[tuple[Key, str]]:
+    beginning = "" if after is None else str(after[0])
+    found = sorted(job.chain_id for job in jobs.running_of(tx, office_id) if job.chain_id > beginning)
+    return [((chain_id,), chain_id) for chain_id in found[:limit]]
+
+
+def _failed(tx: Tx, office_id: str, task_id: str | None, after: Key | None, limit: int) -> list[tuple[Key, str]]:
+    found = offices.failed(tx, office_id, "" if after is None else str(after[0]), limit)
+    return [((chain_id,), chain_id) for chain_id in found]
+
+
+def _cancelled(tx: Tx, office_id: str, task_id: str | None, after: Key | None, limit: int) -> list[tuple[Key, str]]:
+    found = offices.cancelled(tx, office_id, "" if after is None else str(after[0]), limit)
+    return [((chain_id,), chain_id) for chain_id in found]
+
+
+_WAITING = frozenset({OfficeJobStatus.PENDING, OfficeJobStatus.READY, OfficeJobStatus.TIMEOUT})
+_BY_AGE = Source("office_jobs", (int, str), _by_age)
+_QUEUED = Source("office_queue", (int, int, int, str), _queued)
+_BY_STATUS = {
+    OfficeJobStatus.PROCESSING: Source("office_running", (str,), _running),
+    OfficeJobStatus.FAILED: Source("office_failed", (str,), _failed),
+    OfficeJobStatus.CANCELLED: Source("office_cancelled", (str,), _cancelled),
+}

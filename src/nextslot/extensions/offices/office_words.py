@@ -1,0 +1,389 @@
+"""The words of the office API (section 14): a chain of jobs is one office job, and its runs are that job's executions.
+
+Pure: `engine.office_jobs` reads what is stored, the face of offices says it in these words.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from nextslot.domain import (
+    MAX_PRIORITY,
+    SESSION,
+    URGENT,
+    Backoff,
+    Decision,
+    Event,
+    FailureKind,
+    Job,
+    JobStatus,
+    Json,
+    NewJob,
+    Office,
+    RunStatus,
+    State,
+    request_checks,
+)
+from nextslot.errors import Invalid, Problem
+from nextslot.system.clock import Instant
+
+# Of a large request that is wrong all over, the first so many problems are enough.
+MOST_PROBLEMS = 100
+
+
+class OfficeJobStatus(StrEnum):
+    PENDING = "pending"
+    READY = "ready"
+    PROCESSING = "processing"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    # Waiting for its time again after a timeout; in the statistics it is pending.
+    TIMEOUT = "timeout"
+
+
+class ExecutionStatus(StrEnum):
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """The n-th job of a chain and its run: one attempt, one session."""
+
+    id: str
+    job_id: str
+    attempt: int
+    started_at: Instant
+    timeout_at: Instant | None
+    completed_at: Instant | None
+    session_id: str | None
+    status: ExecutionStatus
+    error_message: str | None
+    created_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """A prerequisite that still holds a job, and what became of it: one that failed says so."""
+
+    job_id: str
+    status: OfficeJobStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfficeJob:
+    """A chain as the office sees it, by the id of its first job."""
+
+    job_id: str
+    office_id: str
+    job_type: str
+    task_id: str | None
+    role: str | None
+    description: str | None
+    status: OfficeJobStatus
+    priority: int
+    params: Mapping[str, Json]
+    timeout_ms: int | None
+    depends_on: tuple[str, ...]
+    blocked_by: tuple[Blocker, ...]
+    retry_count: int
+    executions: tuple[Execution, ...]
+    created_at: Instant
+    started_at: Instant | None
+    completed_at: Instant | None
+    cancelled_at: Instant | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfficeStats:
+    office_id: str
+    pending: int
+    ready: int
+    processing: int
+    done: int
+    failed: int
+    cancelled: int
+    # Milliseconds from the first start to the completion; none has been completed: 0.
+    avg_completion_time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfficeConfig:
+    """An office's settings by the names and units of the seed: times are milliseconds."""
+
+    max_concurrent_jobs: int
+    max_concurrent_by_role: Mapping[str, int]
+    default_timeout: float | None
+    max_retries: int
+    retry_backoff: Backoff
+    retry_base_delay: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfficeEvents:
+    """What happened in an office, oldest first. `next_cursor` is None at the end; who comes back later for what
+    has happened since then asks from `next_after` on."""
+
+    items: tuple[Event, ...]
+    next_cursor: str | None
+    next_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What the office shows of a run."""
+
+    run_id: str
+    status: RunStatus | None
+    started_at: Instant
+    timeout_at: Instant | None
+    finished_at: Instant | None
+    session_id: str | None
+    error: str | None
+    failure_kind: FailureKind | None
+
+
+def status_of(chain: Sequence[Job], runs: Mapping[str, RunFacts]) -> OfficeJobStatus:
+    """The state of a chain is the state of its last job."""
+    last = chain[-1]
+    match last.state:
+        case State.WAITING:
+            before = None if last.retry_of is None else runs.get(last.retry_of)
+            timed_out = before is not None and before.failure_kind is FailureKind.TIMEOUT
+            return OfficeJobStatus.TIMEOUT if timed_out else OfficeJobStatus.PENDING
+        case State.QUEUED:
+            return OfficeJobStatus.READY
+        case State.RUNNING:
+            return OfficeJobStatus.PROCESSING
+        case State.CANCELLED:
+            return OfficeJobStatus.CANCELLED
+        case State.FAILED:
+            # Before recovery has decided what follows, it waits for that.
+            return OfficeJobStatus.PENDING if last.decision is Decision.UNDECIDED else OfficeJobStatus.FAILED
+        case State.COMPLETED | State.SKIPPED:
+            return OfficeJobStatus.DONE
+
+
+def execution_status(run: RunFacts) -> ExecutionStatus:
+    if run.status is None:
+        return ExecutionStatus.RUNNING
+    if run.status is not RunStatus.FAILED:
+        return ExecutionStatus.COMPLETED
+    if run.failure_kind is FailureKind.TIMEOUT:
+        return ExecutionStatus.TIMEOUT
+    return ExecutionStatus.CANCELLED if run.failure_kind is FailureKind.CANCELLED else ExecutionStatus.FAILED
+
+
+def executions_of(chain: Sequence[Job], runs: Mapping[str, RunFacts]) -> tuple[Execution, ...]:
+    """Those jobs of a chain that were started, by their places in it."""
+    return tuple(
+        Execution(
+            id=run.run_id,
+            job_id=chain[0].job_id,
+            attempt=attempt,
+            started_at=run.started_at,
+            timeout_at=run.timeout_at,
+            completed_at=run.finished_at,
+            session_id=run.session_id,
+            status=execution_status(run),
+            error_message=run.error,
+            created_at=job.created_at,
+        )
+        for attempt, job in enumerate(chain, start=1)
+        if (run := runs.get(job.job_id)) is not None
+    )
+
+
+def office_job(chain: Sequence[Job], runs: Mapping[str, RunFacts], blocked_by: Sequence[Blocker] = ()) -> OfficeJob:
+    root, last = chain[0], chain[-1]
+    status = status_of(chain, runs)
+    executions = executions_of(chain, runs)
+    has_result = status in (OfficeJobStatus.DONE, OfficeJobStatus.FAILED)
+    return OfficeJob(
+        job_id=root.job_id,
+        office_id=root.office_id,
+        job_type=root.job_type,
+        task_id=root.task_id,
+        role=root.role,
+        description=last.title,
+        status=status,
+        priority=-last.priority,
+        params=last.params,
+        timeout_ms=None if last.timeout_seconds is None else round(last.timeout_seconds * 1000),
+        depends_on=root.depends_on,
+        blocked_by=tuple(blocked_by) if last.status is JobStatus.QUEUED else (),
+        retry_count=len(chain) - 1,
+        executions=executions,
+        created_at=root.created_at,
+        started_at=executions[0].started_at if executions else None,
+        completed_at=last.finished_at if has_result else None,
+        cancelled_at=last.cancelled_at,
+    )
+
+
+# Jobs asked for.
+
+_JOB_FIELDS = {
+    "key", "description", "role", "priority", "depends_on", "timeout_ms", "params", "urgent", "job_type",
+}  # fmt: skip
+# The same things by the names that a job has, where a problem is found with one.
+_NAMES = {"title": "description", "timeout_seconds": "timeout_ms"}
+# What a request says that is not said of one of its jobs.
+_OF_REQUEST = ("jobs", "idempotency_key")
+
+
+def new_jobs(
+    office_id: str, items: Sequence[Mapping[str, Any]], task_id: str | None, created_by: str | None = None
+) -> list[NewJob]:
+    """The jobs of a request in the office's words; everything that cannot be said in ours is named."""
+    if not isinstance(items, (list, tuple)):
+        raise Invalid("a list of jobs", field="jobs")
+    problems: list[Problem] = []
+    wanted: list[NewJob] = []
+    for index, item in enumerate(items):
+        found = list(_item_problems(item))
+        problems += [Problem(f"jobs.{index}.{one.field}".rstrip("."), one.problem) for one in found]
+        if len(problems) >= MOST_PROBLEMS:
+            break
+        if not found:
+            wanted.append(_new_job(office_id, item, task_id, created_by))
+    if problems:
+        raise Invalid(problems)
+    return wanted
+
+
+def _new_job(office_id: str, item: Mapping[str, Any], task_id: str | None, created_by: str | None) -> NewJob:
+    timeout_ms = item.get("timeout_ms")
+    return NewJob(
+        job_type=item.get("job_type") or SESSION,
+        params=item.get("params") or {},
+        office_id=office_id,
+        key=item.get("key"),
+        priority=engine_priority(item.get("priority", 0)),
+        urgent=item.get("urgent", False),
+        depends_on=item.get("depends_on") or (),
+        role=item.get("role"),
+        task_id=task_id,
+        title=item["description"],
+        timeout_seconds=None if timeout_ms is None else timeout_ms / 1000,
+        created_by=created_by,
+    )
+
+
+def _item_problems(item: object) -> Iterator[Problem]:
+    if not isinstance(item, Mapping):
+        yield Problem("", "must be an object")
+        return
+    for name in sorted(map(str, item.keys() - _JOB_FIELDS)):
+        yield Problem(name, "an office job has no such field; it has " + ", ".join(sorted(_JOB_FIELDS)))
+    if "description" not in item:
+        yield Problem("description", "says what is to be done, and is missing")
+    timeout_ms = item.get("timeout_ms")
+    if timeout_ms is not None and not request_checks.is_number(
+        timeout_ms, above=0, most=request_checks.MAX_SECONDS * 1000
+    ):
+        yield Problem("timeout_ms", "a number of milliseconds above 0")
+    if type(item.get("urgent", False)) is not bool:
+        yield Problem("urgent", "true or false")
+    yield from priority_problems(item.get("priority", 0))
+
+
+def priority_problems(priority: object) -> Iterator[Problem]:
+    if type(priority) is not int or not (-MAX_PRIORITY <= priority <= MAX_PRIORITY or priority == -URGENT):
+        yield Problem("priority", f"a whole number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}; the lower, the sooner")
+
+
+def engine_priority(priority: int) -> int:
+    """There the lower goes first, here the higher."""
+    return -priority
+
+
+def in_office_words(error: Invalid, count: int) -> Invalid:
+    """A refusal of the engine's, with the fields as the request named them; of one job it does not say which."""
+    return Invalid([Problem(_in_office_words(problem.field, count), problem.problem) for problem in error.problems])
+
+
+def _in_office_words(field: str, count: int) -> str:
+    """`title` or `jobs.3.title` has another name here; what is further inside (`params.title`) is the caller's own."""
+    parts = field.split(".")
+    place = 2 if parts[0] == "jobs" else 0
+    parts[place : place + 1] = [_NAMES.get(name, name) for name in parts[place : place + 1]]
+    is_of_its_job = count == 1 and parts[0] not in _OF_REQUEST
+    return ".".join(["jobs.0", *parts] if is_of_its_job else parts)
+
+
+# Configuration.
+
+_SETTINGS = {
+    "maxConcurrentJobs": "max_concurrent_jobs",
+    "maxConcurrentByRole": "role_limits",
+    "defaultTimeout": "timeout_seconds",
+    "maxRetries": "max_attempts",
+    "retryBackoff": "backoff",
+    "retryBaseDelay": "base_delay_seconds",
+}
+_MILLISECONDS = {"defaultTimeout", "retryBaseDelay"}
+_OF_POLICY = {"maxRetries", "retryBackoff", "retryBaseDelay"}
+
+
+def config_of(office: Office) -> OfficeConfig:
+    timeout = office.timeout_seconds
+    return OfficeConfig(
+        max_concurrent_jobs=office.max_concurrent_jobs,
+        max_concurrent_by_role=office.role_limits,
+        default_timeout=None if timeout is None else milliseconds(timeout),
+        max_retries=office.retry_policy.max_attempts,
+        retry_backoff=office.retry_policy.backoff,
+        retry_base_delay=milliseconds(office.retry_policy.base_delay_seconds),
+    )
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes in the seed's names and units as settings of an office; `null` for a map or a time means none."""
+    problems = list(_config_problems(config))
+    if problems:
+        raise Invalid(problems)
+    settings: dict[str, Any] = {}
+    for name, value in config.items():
+        if name in _MILLISECONDS and value is not None:
+            value = value / 1000
+        if name == "maxConcurrentByRole" and value is None:
+            value = {}
+        into = settings.setdefault("retry_policy", {}) if name in _OF_POLICY else settings
+        into[_SETTINGS[name]] = value
+    return settings
+
+
+def in_config_words(error: Invalid) -> Invalid:
+    """A refusal of a setting, by the name that it has in the configuration."""
+    names = {setting: name for name, setting in _SETTINGS.items()}
+
+    def renamed(field: str) -> str:
+        setting, dot, part = field.removeprefix("retry_policy.").partition(".")
+        return names.get(setting, setting) + dot + part
+
+    return Invalid([Problem(renamed(problem.field), problem.problem) for problem in error.problems])
+
+
+def _config_problems(config: object) -> Iterator[Problem]:
+    if not isinstance(config, Mapping):
+        yield Problem("", "must be an object")
+        return
+    for name in sorted(map(str, config.keys() - _SETTINGS.keys())):
+        yield Problem(name, "there is no such setting; there are " + ", ".join(_SETTINGS))
+    for name in _MILLISECONDS & config.keys():
+        value = config[name]
+        is_none = value is None and name == "defaultTimeout"
+        if not is_none and not request_checks.is_number(value, most=request_checks.MAX_SECONDS * 1000):
+            yield Problem(name, "a number of milliseconds")
+
+
+def milliseconds(seconds: float) -> float:
+    """Whole where they are."""
+    value = seconds * 1000
+    return round(value) if abs(value - round(value)) < 1e-6 else value

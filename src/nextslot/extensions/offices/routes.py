@@ -1,0 +1,371 @@
+"""Offices: teams with their own jobs and settings, in the words of their own seed (US-JS01 to US-JS06)."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Query, Request, Response
+from pydantic import Field
+
+from nextslot.domain import MAX_PRIORITY, Office, Scope, json_form, request_checks
+from nextslot.domain import Page as PageOf
+from nextslot.domain.job_lifecycle import Cancellation
+from nextslot.scheduler import Scheduler
+from nextslot.server.auth import caller_of, of_path, whole
+from nextslot.server.queries import PageQuery
+from nextslot.server.responses import (
+    answer,
+    create_once,
+    created,
+    page,
+)
+from nextslot.server.routes.jobs import Cancelled, cancelled
+from nextslot.server.routing import needs, router
+from nextslot.server.schemas import (
+    Body,
+    Page,
+    ResponseModel,
+    RetryPolicy,
+    Text,
+    Time,
+    WebhookBody,
+)
+
+from .office_words import ExecutionStatus, OfficeJobStatus
+
+offices = router("Offices")
+
+Milliseconds = Annotated[int | float, Field(gt=0, le=request_checks.MAX_SECONDS * 1000)]
+Limit = Annotated[int, Field(ge=0, le=1_000_000, description="0: no limit")]
+
+
+class OfficeChange(Body):
+    name: Text | None = None
+    status: Literal["active", "paused", "archived"] | None = Field(None, description="paused: the queue's pause")
+    webhook: WebhookBody | None = None
+    on_dependency_failure: Literal["wait", "cancel"] | None = None
+    cancel_mode: Literal["finish", "interrupt"] | None = None
+
+
+class OfficeBody(OfficeChange):
+    office_id: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$", description="Else generated")
+
+
+class OfficeJobBody(Body):
+    key: Text | None = Field(None, description="What `depends_on` of the same request may name")
+    description: Text
+    role: Text = Field(examples=["FE"])
+    priority: int = Field(0, ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Lower goes first")
+    depends_on: list[str] = Field(default_factory=list, description="Keys of this request, or ids of jobs")
+    timeout_ms: Milliseconds | None = None
+    params: dict[str, Any] = Field(default_factory=dict)
+    urgent: bool = False
+    job_type: Text | None = Field(None, description="Default: the session command of the role")
+
+
+class OfficeJobsBody(Body):
+    task_id: Text | None = None
+    jobs: Annotated[list[OfficeJobBody], Field(min_length=1, max_length=100_000)]
+
+
+class CancelBody(Body):
+    reason: Text | None = None
+    interrupt: bool | None = None
+
+
+class PriorityBody(Body):
+    """One of them, or both."""
+
+    priority: int | None = Field(None, ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Lower goes first")
+    urgent: bool | None = None
+
+
+class CancelAllBody(Body):
+    task_id: Text | None = None
+    include_running: bool = True
+    reason: Text | None = None
+
+
+class ConfigBody(Body):
+    """What is not given stays; a lower limit stops no running job."""
+
+    maxConcurrentJobs: Limit | None = None  # noqa: N815 - the seed's own words
+    maxConcurrentByRole: dict[str, Limit] | None = Field(None, description="The whole map; null: none")  # noqa: N815
+    defaultTimeout: Milliseconds | None = Field(None, description="Milliseconds; null: none")  # noqa: N815
+    maxRetries: int | None = Field(None, ge=0, le=1000)  # noqa: N815
+    retryBackoff: Literal["exponential", "linear"] | None = None  # noqa: N815
+    retryBaseDelay: Annotated[int | float, Field(ge=0, le=request_checks.MAX_SECONDS * 1000)] | None = Field(  # noqa: N815
+        None, description="Milliseconds"
+    )
+
+
+class OfficeAnswer(ResponseModel):
+    office_id: str
+    name: str
+    status: Literal["active", "paused", "archived"]
+    max_concurrent_jobs: int
+    role_limits: dict[str, int]
+    timeout_seconds: float | None
+    retry_policy: RetryPolicy
+    cancel_mode: Literal["finish", "interrupt"]
+    on_dependency_failure: Literal["wait", "cancel"]
+    webhook: dict[str, Any] | None
+    created_at: Time
+
+
+class Execution(ResponseModel):
+    id: str
+    job_id: str
+    attempt: int
+    started_at: Time
+    timeout_at: Time | None
+    completed_at: Time | None
+    session_id: str | None
+    status: ExecutionStatus
+    error_message: str | None
+    created_at: Time
+
+
+class Blocker(ResponseModel):
+    job_id: str
+    status: OfficeJobStatus
+
+
+class OfficeJob(ResponseModel):
+    job_id: str
+    office_id: str
+    job_type: str
+    task_id: str | None
+    role: str | None
+    description: str | None
+    status: OfficeJobStatus
+    priority: int
+    params: dict[str, Any]
+    timeout_ms: int | None
+    depends_on: list[str]
+    blocked_by: list[Blocker] = Field(description="The prerequisites that still hold it")
+    retry_count: int
+    executions: list[Execution]
+    created_at: Time
+    started_at: Time | None
+    completed_at: Time | None
+    cancelled_at: Time | None
+
+
+class OfficeJobs(ResponseModel):
+    items: list[OfficeJob]
+
+
+class Stats(ResponseModel):
+    office_id: str
+    pending: int
+    ready: int
+    processing: int
+    done: int
+    failed: int
+    cancelled: int
+    avg_completion_time: float = Field(description="Milliseconds from the first start to the completion; 0 if none is")
+
+
+class Config(ResponseModel):
+    maxConcurrentJobs: int  # noqa: N815
+    maxConcurrentByRole: dict[str, int]  # noqa: N815
+    defaultTimeout: float | None = Field(description="Milliseconds")  # noqa: N815
+    maxRetries: int  # noqa: N815
+    retryBackoff: Literal["exponential", "linear"]  # noqa: N815
+    retryBaseDelay: float = Field(description="Milliseconds")  # noqa: N815
+
+
+class OfficeEvent(ResponseModel):
+    type: str
+    job_id: str | None
+    office_id: str | None
+    details: dict[str, Any]
+    timestamp: Time
+
+
+class OfficeEvents(ResponseModel):
+    items: list[OfficeEvent]
+    next_cursor: str | None
+    next_after: int = Field(description="For who comes back later: `after` of the request for what happened since")
+
+
+class OfficeJobQuery(PageQuery):
+    status: OfficeJobStatus | None = None
+    role: str | None = None
+    task_id: str | None = None
+
+
+class OfficeEventQuery(PageQuery):
+    after: int = Field(0, ge=0, lt=2**53, description="The number of an event; not used with a cursor")
+
+
+@offices.post("/api/offices", status_code=201, response_model=OfficeAnswer)
+@needs(Scope.OPERATE, whole, creates=True, conflicts=True)
+async def create_office(body: OfficeBody, request: Request) -> Response:
+    """With the defaults of the seed: three jobs at once, one of each role, 30 minutes, two retries."""
+    scheduler: Scheduler = request.app.state.scheduler
+    fields = _said(body)
+    office, is_new = await create_once(
+        request,
+        "offices",
+        None,
+        fields,
+        lambda: scheduler.offices.create(**fields),
+        id_of=lambda made: made.office_id,
+        read=scheduler.offices.get,
+    )
+    return created(json_form.office(office), f"/api/offices/{office.office_id}", is_new)
+
+
+@offices.get("/api/offices", response_model=Page[OfficeAnswer])
+@needs(Scope.READ)
+async def list_offices(query: Annotated[PageQuery, Query()], request: Request) -> Response:
+    """By their ids. A key of one office sees that one."""
+    scheduler: Scheduler = request.app.state.scheduler
+    own = caller_of(request).office_id
+    found: PageOf[Office] = (
+        await scheduler.offices.list(query.cursor, query.limit)
+        if own is None
+        else PageOf((await scheduler.offices.get(own),), None)
+    )
+    return page([json_form.office(one) for one in found.items], found.next_cursor)
+
+
+@offices.get("/api/offices/{office_id}", response_model=OfficeAnswer)
+@needs(Scope.READ, of_path)
+async def get_office(office_id: str, request: Request) -> Response:
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(json_form.office(await scheduler.offices.get(office_id)))
+
+
+@offices.patch("/api/offices/{office_id}", response_model=OfficeAnswer)
+@needs(Scope.OPERATE, of_path, conflicts=True)
+async def change_office(office_id: str, body: OfficeChange, request: Request) -> Response:
+    """While everything runs."""
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(json_form.office(await scheduler.offices.change(office_id, **_said(body, but=("webhook",)))))
+
+
+@offices.post("/api/offices/{office_id}/jobs", status_code=201, response_model=OfficeJobs)
+@needs(Scope.SUBMIT, of_path, creates=True)
+async def submit_jobs(office_id: str, body: OfficeJobsBody, request: Request) -> Response:
+    """A graph of jobs, all or none. A cycle is answered with the jobs that form it."""
+    scheduler: Scheduler = request.app.state.scheduler
+    wanted = [job.given() for job in body.jobs]
+    caller, key = caller_of(request), request.headers.get("idempotency-key")
+    created_by = None if caller.key_id is None else caller.name
+    made, is_new = await scheduler.offices.accept(office_id, wanted, body.task_id, key, created_by)
+    return answer({"items": [json_form.office_job(one) for one in made]}, 201 if is_new else 200)
+
+
+@offices.get("/api/offices/{office_id}/jobs", response_model=Page[OfficeJob])
+@needs(Scope.READ, of_path)
+async def list_jobs(office_id: str, query: Annotated[OfficeJobQuery, Query()], request: Request) -> Response:
+    """A page may have fewer than `limit`, or none, and still not be the last: `next_cursor` tells."""
+    scheduler: Scheduler = request.app.state.scheduler
+    found = await scheduler.offices.jobs(office_id, query.status, query.role, query.task_id, query.cursor, query.limit)
+    return page([json_form.office_job(one) for one in found.items], found.next_cursor)
+
+
+@offices.post("/api/offices/{office_id}/jobs/cancel-all", response_model=Cancelled)
+@needs(Scope.OPERATE, of_path)
+async def cancel_all(office_id: str, request: Request, body: CancelAllBody | None = None) -> Response:
+    """Everything of the office, or of one task, that has not ended (US-JS06), in small transactions: what is
+    cancelled stays so if this is cut short."""
+    scheduler: Scheduler = request.app.state.scheduler
+    asked = body or CancelAllBody()
+    done = await scheduler.offices.cancel_all(office_id, asked.task_id, asked.include_running, asked.reason)
+    return cancelled(done)
+
+
+@offices.get("/api/offices/{office_id}/jobs/{job_id}", response_model=OfficeJob)
+@needs(Scope.READ, of_path)
+async def get_job(office_id: str, job_id: str, request: Request) -> Response:
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(json_form.office_job(await scheduler.offices.job(office_id, job_id)))
+
+
+@offices.get("/api/offices/{office_id}/jobs/{job_id}/executions", response_model=Page[Execution])
+@needs(Scope.READ, of_path)
+async def list_executions(office_id: str, job_id: str, request: Request) -> Response:
+    """Each attempt, from the first on."""
+    scheduler: Scheduler = request.app.state.scheduler
+    found = await scheduler.offices.executions(office_id, job_id)
+    return page([json_form.execution(one) for one in found], None)
+
+
+@offices.post("/api/offices/{office_id}/jobs/{job_id}/retry", response_model=OfficeJob)
+@needs(Scope.OPERATE, of_path, conflicts=True)
+async def retry_job(office_id: str, job_id: str, request: Request) -> Response:
+    """A failed job again, also after its retries are spent; one that waits to be retried goes now."""
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(json_form.office_job(await scheduler.offices.retry(office_id, job_id)))
+
+
+@offices.post(
+    "/api/offices/{office_id}/jobs/{job_id}/cancel",
+    response_model=OfficeJob,
+    responses={202: {"model": OfficeJob, "description": "It runs: it was told to stop, or is left to finish"}},
+)
+@needs(Scope.OPERATE, of_path, conflicts=True)
+async def cancel_job(office_id: str, job_id: str, request: Request, body: CancelBody | None = None) -> Response:
+    scheduler: Scheduler = request.app.state.scheduler
+    asked = body or CancelBody()
+    job, how = await scheduler.offices.cancel(office_id, job_id, asked.reason, asked.interrupt)
+    return answer(json_form.office_job(job), 200 if how is Cancellation.CANCELLED else 202)
+
+
+@offices.patch("/api/offices/{office_id}/jobs/{job_id}/priority", response_model=OfficeJob)
+@needs(Scope.OPERATE, of_path, conflicts=True)
+async def change_priority(office_id: str, job_id: str, body: PriorityBody, request: Request) -> Response:
+    """Lower goes first; urgent goes before everything."""
+    scheduler: Scheduler = request.app.state.scheduler
+    changed = await scheduler.offices.change_priority(office_id, job_id, body.priority, body.urgent)
+    return answer(json_form.office_job(changed))
+
+
+@offices.get("/api/offices/{office_id}/scheduler/stats", response_model=Stats)
+@needs(Scope.READ, of_path)
+async def get_stats(office_id: str, request: Request) -> Response:
+    """Right at every moment."""
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(json_form.office_stats(await scheduler.offices.stats(office_id)))
+
+
+@offices.get("/api/offices/{office_id}/scheduler/config", response_model=Config)
+@needs(Scope.READ, of_path)
+async def get_config(office_id: str, request: Request) -> Response:
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(json_form.office_config(await scheduler.offices.config(office_id)))
+
+
+@offices.patch("/api/offices/{office_id}/scheduler/config", response_model=Config)
+@needs(Scope.OPERATE, of_path, conflicts=True)
+async def change_config(office_id: str, body: ConfigBody, request: Request) -> Response:
+    """While everything runs. What the configuration file names is refused (409)."""
+    scheduler: Scheduler = request.app.state.scheduler
+    changed = await scheduler.offices.change_config(office_id, body.given())
+    return answer(json_form.office_config(changed))
+
+
+@offices.post("/api/offices/{office_id}/scheduler/process", response_model=OfficeJobs)
+@needs(Scope.OPERATE, of_path)
+async def process(office_id: str, request: Request) -> Response:
+    """Looks at the queue now, which otherwise happens by itself; what that started."""
+    scheduler: Scheduler = request.app.state.scheduler
+    started = await scheduler.offices.process(office_id)
+    return answer({"items": [json_form.office_job(one) for one in started]})
+
+
+@offices.get("/api/offices/{office_id}/events", response_model=OfficeEvents)
+@needs(Scope.READ, of_path)
+async def list_events(office_id: str, query: Annotated[OfficeEventQuery, Query()], request: Request) -> Response:
+    """The oldest first. A page may have fewer than `limit`, or none, and still not be the last."""
+    scheduler: Scheduler = request.app.state.scheduler
+    found = await scheduler.offices.events(office_id, query.after, query.cursor, query.limit)
+    items = [json_form.office_event(one) for one in found.items]
+    return answer({"items": items, "next_cursor": found.next_cursor, "next_after": found.next_after})
+
+
+def _said(body: Body, but: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What was given. null says nothing, except of what it takes away."""
+    return {name: value for name, value in body.given().items() if value is not None or name in but}

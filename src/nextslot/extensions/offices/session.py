@@ -1,0 +1,208 @@
+"""Sessions: jobs that name no type of their own, run as the command of their role, a process tree for each attempt.
+
+`Catalog.use_roles` makes the job type `session` of them. The command gets the job as JSON on its standard input.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from nextslot.domain import SESSION, FailureKind, Outcome
+from nextslot.domain.request_checks import text_problems
+from nextslot.errors import Invalid, NoHandler, Problem
+from nextslot.executors.command import (
+    CommandType,
+    broken,
+    environment,
+    until_ended,
+    with_process,
+)
+from nextslot.executors.command_config import MEANINGS, command_type
+from nextslot.executors.command_output import Output
+from nextslot.executors.job_types import JobType, JobTypes
+from nextslot.executors.process import End, Guardians, Start
+from nextslot.executors.run_context import RunContext
+
+# How much of the end of its output tells why a session failed.
+LONGEST_TAIL = 16 * 1024
+# What may follow from a match: not that it went well, nor how a run ends that we ended ourselves.
+KINDS = frozenset(MEANINGS & set(FailureKind))
+
+# The seed's failures that a person has to resolve, as git, ssh and the system say them.
+DEFAULT_PATTERNS: Mapping[str, FailureKind] = {
+    r"CONFLICT \([^)\n]+\)": FailureKind.GIT_CONFLICT,
+    r"Automatic merge failed": FailureKind.GIT_CONFLICT,
+    r"(fix|resolve all|Resolve all) conflicts": FailureKind.GIT_CONFLICT,
+    r"you need to resolve your current index first": FailureKind.GIT_CONFLICT,
+    r"local changes to the following files would be overwritten": FailureKind.GIT_CONFLICT,
+    r"error: could not apply [0-9a-f]{7,}": FailureKind.GIT_CONFLICT,
+    r"[Pp]ermission denied": FailureKind.PERMISSION,
+    r"Permission to \S+ denied": FailureKind.PERMISSION,
+    r"Operation not permitted": FailureKind.PERMISSION,
+    r"\b(EACCES|EPERM)\b": FailureKind.PERMISSION,
+    r"Authentication failed for": FailureKind.PERMISSION,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleCommand:
+    """A role as the configuration gives it: what is run for its jobs, and what the end of that means."""
+
+    command: CommandType
+    patterns: Mapping[str, FailureKind] = field(default_factory=dict)
+    default_patterns: bool = True
+
+    @property
+    def timeout_seconds(self) -> float | None:
+        return self.command.timeout_seconds
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], base_dir: Path | str | None = None) -> "RoleCommand":
+        """From a table `[roles.ROLE]`: a command's settings, `patterns`, `default_patterns`; every problem is named."""
+        problems = list(_problems(table))
+        if problems:
+            raise Invalid(problems)
+        options = dict(table)
+        patterns = {str(pattern): FailureKind(kind) for pattern, kind in options.pop("patterns", {}).items()}
+        with_defaults = options.pop("default_patterns", True)
+        command = command_type(options, Path(base_dir or Path.cwd()))
+        return cls(command=command, patterns=patterns, default_patterns=with_defaults)
+
+    def kind_of(self, tail: str) -> FailureKind | None:
+        """What the end of its output says of a failure: the role's own patterns first, then the usual ones."""
+        for patterns in (self.patterns, DEFAULT_PATTERNS if self.default_patterns else {}):
+            found = [
+                (match.end(), kind)
+                for pattern, kind in patterns.items()
+                for match in re.finditer(pattern, tail, re.MULTILINE)
+            ]
+            if found:
+                return max(found, key=lambda one: one[0])[1]
+        return None
+
+    def outcome(self, end: End, output: "TailedOutput") -> Outcome:
+        """What its end means: by its exit code where the role names it, else by what it said last."""
+        if end.refused is not None:
+            return Outcome.failed(FailureKind.SESSION_ERROR, self._refusal(end.refused))
+        lost = broken(end)
+        if lost is not None:
+            return replace(lost, failure_kind=FailureKind.SESSION_ERROR)
+        outcome = self.command.outcome(end, output.last_line)
+        if outcome.failure_kind is FailureKind.ERROR and end.exit_code not in self.command.exit_codes:
+            return replace(outcome, failure_kind=self.kind_of(output.tail) or FailureKind.ERROR)
+        return outcome
+
+    def _refusal(self, refused: tuple[str, int]) -> str:
+        stage, number = refused
+        what = f"the working directory {str(self.command.cwd)!r}" if stage == "cwd" else repr(self.command.command[0])
+        return f"no session could be started: {what}: {os.strerror(number)}"
+
+
+def _problems(table: object) -> Iterator[Problem]:
+    """Of what a role has besides a command's settings; and of what only a type can have."""
+    if not isinstance(table, Mapping):
+        yield Problem("", "must be a table")
+        return
+    for name in ("params_schema", "resources", "retry_policy"):
+        if name in table:
+            yield Problem(name, "there is no such setting of a role")
+    if type(table.get("default_patterns", True)) is not bool:
+        yield Problem("default_patterns", "true or false")
+    patterns = table.get("patterns", {})
+    if not isinstance(patterns, Mapping):
+        yield Problem("patterns", 'patterns with what they mean: { "merge conflict" = "git_conflict" }')
+        return
+    for pattern, kind in patterns.items():
+        if kind not in KINDS:
+            yield Problem(f"patterns.{pattern}", "means one of " + ", ".join(sorted(KINDS)))
+        try:
+            re.compile(str(pattern))
+        except re.error as error:
+            yield Problem(f"patterns.{pattern}", f"not a regular expression: {error}")
+
+
+class TailedOutput(Output):
+    """Output whose end is kept, to tell from it why a session failed."""
+
+    def __init__(self, run: RunContext) -> None:
+        super().__init__(run)
+        self._tail = b""
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        self._tail = (self._tail + data)[-LONGEST_TAIL:]
+
+    @property
+    def tail(self) -> str:
+        return self._tail.decode("utf-8", "replace")
+
+
+class SessionHandler:
+    """Runs the jobs of type `session`: a new process tree under a guardian for each, with an id of its own."""
+
+    def __init__(self, roles: Mapping[str, RoleCommand], guardians: Guardians) -> None:
+        self.roles = roles
+        self._guardians = guardians
+
+    @property
+    def grace_seconds(self) -> float:
+        return max((role.command.grace_seconds for role in self.roles.values()), default=0.0)
+
+    async def __call__(self, run: RunContext, /, **params: Any) -> Outcome:
+        """Returns when nothing of the tree is left, also when told to stop."""
+        role = self.roles.get(run.role or "")
+        if role is None:  # It had one when the job was submitted.
+            return Outcome.failed(FailureKind.SESSION_ERROR, f"the role {run.role!r} has no command any more")
+        run.log_cap = role.command.log_cap_bytes
+        output = TailedOutput(run)
+        process = await self._guardians.start(_start(role.command, run), output.write)
+        end = await until_ended(process, run, role.command.grace_seconds)
+        with suppress(OSError):
+            run.artifacts.rmdir()  # Nothing was left in it.
+        return replace(with_process(role.outcome(end, output), process, end), session_id=run.session_id)
+
+
+def _start(command: CommandType, run: RunContext) -> Start:
+    job = {"description": run.title, "role": run.role, "task_id": run.task_id, "params": run.params}
+    env = environment(command, run)
+    if run.role is not None:
+        env["NEXTSLOT_ROLE"] = run.role
+    if run.session_id is not None:
+        env["NEXTSLOT_SESSION_ID"] = run.session_id
+    cwd = None if command.cwd is None else str(command.cwd)
+    return Start(argv=command.command, cwd=cwd, env=env, stdin=orjson.dumps(job))
+
+
+def checked_roles(
+    tables: Mapping[str, RoleCommand | Mapping[str, Any]], base_dir: Path | str | None
+) -> dict[str, RoleCommand]:
+    """Roles as values or as tables of a configuration, all or none; each problem says where it is."""
+    roles: dict[str, RoleCommand] = {}
+    problems: list[Problem] = []
+    for name, table in tables.items():
+        problems += [Problem(f"roles.{name}", one.problem) for one in text_problems("role", name)]
+        try:
+            roles[name] = table if isinstance(table, RoleCommand) else RoleCommand.of(table, base_dir)
+        except Invalid as error:
+            problems += [Problem(".".join(filter(None, ["roles", name, p.field])), p.problem) for p in error.problems]
+    if problems:
+        raise Invalid(problems)
+    return roles
+
+
+def register_session(job_types: JobTypes, handler: SessionHandler) -> JobType:
+    """Makes the roles' commands the job type `session`, which takes any parameters."""
+
+    def check_role(role: str | None) -> None:
+        if role not in handler.roles:
+            what = "a job without a job_type needs a role" if role is None else f"the role {role!r} has no command"
+            there = ", ".join(sorted(handler.roles)) or "none has"
+            raise NoHandler([Problem("role", f"{what} (roles that have a command: {there})")])
+
+    return job_types.register(SESSION, handler, params_schema={"type": "object"}, check_role=check_role)

@@ -1,0 +1,341 @@
+"""The embedded model's server: a process of its own that answers Ollama's protocol on loopback, one request at a time.
+
+Run by `embedded.py` as a plain file, with the weights as its argument. It imports nothing of nextslot, so that it stays
+small, and it ends as soon as its standard input does: when the scheduler says so, and also when that was killed.
+"""
+
+import json
+import os
+import secrets
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+MODEL = "smollm2:135m"
+NAMES = frozenset({"smollm2", "smollm2:135m", "smollm2:latest", "smollm2:135m-instruct-q4_1"})
+# 4,096 tokens hold the longest story; 8,192, all that the model can do, would cost 90 MB more.
+CONTEXT_TOKENS = 4096
+MOST_TOKENS = 3072
+MAX_BODY_BYTES = 1024 * 1024
+
+# Ollama's name of an option → llama.cpp's.
+OPTIONS = {
+    "num_predict": "max_tokens",
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "seed": "seed",
+    "repeat_penalty": "repeat_penalty",
+}
+
+
+class Refused(Exception):
+    """A request that is answered with an error, in Ollama's form."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Model:
+    """The weights in memory, and the rule that one answer is made at a time."""
+
+    def __init__(self, weights: str) -> None:
+        import xllamacpp
+
+        params = xllamacpp.CommonParams()
+        params.model.path = weights
+        params.n_ctx = CONTEXT_TOKENS
+        params.n_parallel = 1
+        params.cache_ram_mib = 0
+        params.verbosity = 0
+        params.warmup = False
+        params.ui = False
+        params.endpoint_slots = False
+        # The library listens on a port of its own, which nobody needs: nobody gets in.
+        params.api_keys = [secrets.token_hex(32)]
+        # Two threads on two busy cores wait for each other: 57 tokens/s, where one makes 79.
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+        self._server = xllamacpp.Server(params)
+        self._turn = threading.Lock()
+
+    def chat(self, wanted: dict[str, Any], is_gone: Callable[[], bool], say: Callable[[str], None]) -> dict[str, Any]:
+        """Makes an answer, piece by piece, unless nobody waits for it any more; returns how it ended."""
+        while not self._turn.acquire(timeout=0.1):
+            if is_gone():
+                raise ConnectionAbortedError
+        try:
+            return self._chat(wanted, is_gone, say)
+        finally:
+            self._turn.release()
+
+    def _chat(self, wanted: dict[str, Any], is_gone: Callable[[], bool], say: Callable[[str], None]) -> dict[str, Any]:
+        ended: dict[str, Any] = {"reason": "stop", "tokens": 0}
+        failed: list[BaseException] = []
+
+        def take(chunk: dict[str, Any]) -> bool:
+            """Called for each token; True stops the generation. What it raises would be lost, so it is kept."""
+            try:
+                if is_gone():
+                    raise ConnectionAbortedError
+                if "error" in chunk:
+                    raise Refused(400, str(chunk["error"].get("message")))
+                choice = chunk["choices"][0]
+                content = choice["delta"].get("content")
+                ended["reason"] = choice.get("finish_reason") or ended["reason"]
+                ended["tokens"] = chunk.get("timings", {}).get("predicted_n", 0)
+                if content:
+                    say(content)
+            except Exception as error:
+                failed.append(error)
+                return True
+            return False
+
+        self._server.handle_chat_completions({**wanted, "stream": True}, take)
+        if failed:
+            raise failed[0]
+        return ended
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 60  # For a client that neither reads nor hangs up.
+    server: "ModelServer"
+
+    def do_GET(self) -> None:
+        if self._is_from_a_page():
+            return
+        if self.path == "/":
+            self._answer(200, b"Ollama is running", "text/plain")
+        elif self.path == "/api/version":
+            self._answer_json(200, {"version": "0.0.0-nextslot"})
+        elif self.path == "/api/tags":
+            self._answer_json(200, {"models": [self.server.description]})
+        else:
+            self._answer_json(404, {"error": "there is no such path here"})
+
+    def do_POST(self) -> None:
+        if self._is_from_a_page():
+            return
+        try:
+            body = self._body()  # First of all: what is left of it would be taken for the next request.
+            if self.path not in ("/api/generate", "/api/chat"):
+                raise Refused(404, "there is no such path here")
+            self._generate(body, is_chat=self.path == "/api/chat")
+        except Refused as error:
+            self._answer_json(error.status, {"error": str(error)})
+        except (ConnectionError, TimeoutError):
+            self.close_connection = True
+
+    def _generate(self, body: dict[str, Any], is_chat: bool) -> None:
+        model = body.get("model")
+        if not isinstance(model, str) or model.lower() not in NAMES:
+            raise Refused(404, f"model {model!r} not found: the embedded model is {MODEL}")
+        messages = _messages(body, is_chat)
+        answer = _ModelAnswer(self, model, is_chat, is_stream=body.get("stream") is not False)
+        ended: dict[str, Any] = {"reason": "load", "tokens": 0}
+        if messages:
+            wanted = {"messages": messages, **_sampling(body)}
+            try:
+                ended = self.server.model.chat(wanted, self._is_gone, answer.say)
+            except Refused as error:
+                if not answer.has_begun:
+                    raise
+                answer.fail(str(error))
+                return
+        answer.end(ended)
+
+    def _body(self) -> dict[str, Any]:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+            self.close_connection = True
+            if length.isdecimal():  # Closing on unread bytes would take the answer with it.
+                self.rfile.read(min(int(length), 8 * MAX_BODY_BYTES))
+            raise Refused(413, f"a request has a Content-Length of at most {MAX_BODY_BYTES:,} bytes")
+        try:
+            body = json.loads(self.rfile.read(int(length)))
+        except (ValueError, RecursionError) as error:
+            raise Refused(400, "the request is not JSON") from error
+        if not isinstance(body, dict):
+            raise Refused(400, "the request is not a JSON object")
+        return body
+
+    def _is_from_a_page(self) -> bool:
+        """A web page in somebody's browser must not use this server, under whatever name it found it."""
+        host = self.headers.get("Host", "").rpartition(":")[0]
+        if host in ("127.0.0.1", "localhost") and "Origin" not in self.headers:
+            return False
+        self.close_connection = True
+        self._answer_json(403, {"error": "this server is for programs on this machine"})
+        return True
+
+    def _is_gone(self) -> bool:
+        readable, _, _ = select.select([self.connection], [], [], 0)
+        return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+
+    def _answer_json(self, status: int, body: dict[str, Any]) -> None:
+        self._answer(status, json.dumps(body).encode(), "application/json")
+
+    def _answer(self, status: int, body: bytes, content_type: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nobody reads it."""
+
+
+class _ModelAnswer:
+    """An answer in Ollama's form: JSON lines as they come, or one object in the end."""
+
+    def __init__(self, handler: Handler, model: str, is_chat: bool, is_stream: bool) -> None:
+        self._handler = handler
+        self._model = model
+        self._is_chat = is_chat
+        self._is_stream = is_stream
+        self.has_begun = False
+        self._text: list[str] = []
+        self._began = time.monotonic_ns()
+
+    def say(self, content: str) -> None:
+        if self._is_stream:
+            self._send({**self._part(content), "done": False})
+        else:
+            self._text.append(content)
+
+    def end(self, ended: dict[str, Any]) -> None:
+        taken = time.monotonic_ns() - self._began
+        last = {
+            **self._part("".join(self._text)),
+            "done": True,
+            "done_reason": ended["reason"],
+            "total_duration": taken,
+            "eval_count": ended["tokens"],
+            "eval_duration": taken,
+        }
+        if self._is_stream:
+            self._send(last)
+            self._handler.wfile.write(b"0\r\n\r\n")
+        else:
+            self._handler._answer_json(200, last)
+
+    def fail(self, message: str) -> None:
+        """In the middle of a stream there is no status any more."""
+        self._send({"error": message})
+        self._handler.wfile.write(b"0\r\n\r\n")
+
+    def _part(self, content: str) -> dict[str, Any]:
+        said = {"message": {"role": "assistant", "content": content}} if self._is_chat else {"response": content}
+        return {"model": self._model, "created_at": datetime.now(UTC).isoformat(), **said}
+
+    def _send(self, part: dict[str, Any]) -> None:
+        """The headers go with the first token, so that what is refused before it can have its own status."""
+        if not self.has_begun:
+            self.has_begun = True
+            self._handler.send_response(200)
+            self._handler.send_header("Content-Type", "application/x-ndjson")
+            self._handler.send_header("Transfer-Encoding", "chunked")
+            self._handler.end_headers()
+        line = json.dumps(part).encode() + b"\n"
+        self._handler.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+
+
+class ModelServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, weights: str) -> None:
+        self.model = Model(weights)
+        file = Path(weights)
+        self.description = {
+            "name": MODEL,
+            "model": MODEL,
+            "modified_at": datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(),
+            "size": file.stat().st_size,
+            "details": {"format": "gguf", "family": "llama", "parameter_size": "135M", "quantization_level": "Q4_1"},
+        }
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hung up is no event; anything else is, and is on standard error."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+def _messages(body: dict[str, Any], is_chat: bool) -> list[dict[str, str]]:
+    if is_chat:
+        given = body.get("messages") or []
+        if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+            raise Refused(400, "messages is a list of objects with role and content")
+        pairs = [(one.get("role"), one.get("content")) for one in given]
+    else:
+        pairs = [("system", body.get("system") or ""), ("user", body.get("prompt") or "")]
+        pairs = [(role, content) for role, content in pairs if content]
+    messages = [{"role": str(role), "content": str(content)} for role, content in pairs]
+    if any(not isinstance(content, str) for _, content in pairs):
+        raise Refused(400, "a message's content is text")
+    if any(one["role"] not in ("system", "user", "assistant") for one in messages):
+        raise Refused(400, "a message's role is system, user or assistant")
+    return messages
+
+
+def _sampling(body: dict[str, Any]) -> dict[str, Any]:
+    given = body.get("options") or {}
+    if not isinstance(given, dict):
+        raise Refused(400, "options is an object")
+    numbers = {OPTIONS[name]: value for name, value in given.items() if name in OPTIONS and _is_number(value)}
+    tokens = numbers.get("max_tokens", -1)
+    numbers["max_tokens"] = tokens if 0 < tokens < MOST_TOKENS else MOST_TOKENS
+    return {**numbers, **_stop(given.get("stop")), **_format(body.get("format"))}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _stop(stop: Any) -> dict[str, Any]:
+    words = [stop] if isinstance(stop, str) else stop
+    return {"stop": [str(word) for word in words]} if isinstance(words, list) and words else {}
+
+
+def _format(format: Any) -> dict[str, Any]:
+    if format == "json":
+        return {"response_format": {"type": "json_object"}}
+    if isinstance(format, dict):
+        return {"response_format": {"type": "json_schema", "json_schema": {"schema": format}}}
+    return {}
+
+
+def _end_with_the_scheduler() -> None:
+    """Nothing is ever written to our standard input: it can only end."""
+    parent = os.getppid()
+    while not select.select([0], [], [], 1.0)[0] or os.read(0, 4096):
+        # Should something else hold the pipe open, a parent that changed says the same.
+        if os.getppid() != parent:
+            break
+    os._exit(0)
+
+
+def main(weights: str) -> None:
+    threading.Thread(target=_end_with_the_scheduler, name="lifeline", daemon=True).start()
+    # Whatever the library prints goes to standard error: the pipe is for one line of ours.
+    pipe = os.dup(1)
+    os.dup2(2, 1)
+    server = ModelServer(weights)
+    announcement = json.dumps({"base_url": f"http://127.0.0.1:{server.server_address[1]}"})
+    os.write(pipe, announcement.encode() + b"\n")
+    os.close(pipe)
+    server.serve_forever(poll_interval=3600)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

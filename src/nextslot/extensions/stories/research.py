@@ -1,0 +1,321 @@
+"""The job type `research`: asks a model about a topic and leaves a research card as JSON and as Markdown."""
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from nextslot.domain import FailureKind
+from nextslot.executors.job_types import JobType, JobTypes
+from nextslot.executors.run_context import RunContext
+from nextslot.system.clock import Clock, SystemClock
+
+from .documents import (
+    MOST_OF_A_TITLE,
+    as_json,
+    clean,
+    markdown,
+    shortened,
+    slug,
+    whole_sentences,
+    write_files,
+)
+from .language_models import LanguageModels, ModelName, resource_for
+from .providers import GenerateOptions
+from .similarity import fingerprint, sketch
+
+# About how long an answer is: for the progress, which is a guess.
+EXPECTED_CHARACTERS = 1500
+MOST_IN_A_LIST = 12
+
+SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "topic": {
+            "type": "string",
+            "minLength": 10,
+            "maxLength": 200,
+            # Blanks at the ends do not make it longer.
+            "pattern": r"\S[\s\S]{8,}\S",
+        },
+        "tags": {
+            "type": "array",
+            "maxItems": 50,
+            "items": {"type": "string", "minLength": 1, "maxLength": 100},
+            "default": [],
+        },
+        "model": {"type": ["string", "null"], "minLength": 1, "maxLength": 200},
+        "timeout": {
+            "type": ["number", "null"],
+            "exclusiveMinimum": 0,
+            "maximum": 86_400,
+            "description": "seconds that the model has for its answer",
+        },
+    },
+    "required": ["topic"],
+    "additionalProperties": False,
+}
+
+SYSTEM = "You are a careful researcher. You answer with one JSON object and nothing else."
+
+_TEXT_LIST = {"type": "array", "items": {"type": "string", "minLength": 3, "maxLength": 160}}
+# Servers that can hold a model to a form are given this one; bounds keep a small model from going round in circles.
+FORMAT: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string", "minLength": 3, "maxLength": 80},
+        "summary": {"type": "string", "minLength": 40, "maxLength": 900},
+        "key_concepts": {**_TEXT_LIST, "minItems": 3, "maxItems": 6},
+        "applications": {**_TEXT_LIST, "minItems": 2, "maxItems": 5},
+    },
+    "required": ["title", "summary", "key_concepts", "applications"],
+}
+
+
+def register_research(job_types: JobTypes, models: LanguageModels, *, clock: Clock | None = None) -> JobType:
+    return job_types.register(
+        "research",
+        ResearchHandler(models, clock or SystemClock()),
+        params_schema=SCHEMA,
+        infer_resources=lambda params: resource_for(params, models.config),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ResearchCard:
+    """What is known about a topic; `source` tells which form of answer it was read from: json, sections or text."""
+
+    title: str
+    summary: str
+    key_concepts: list[str]
+    applications: list[str]
+    source: str
+
+
+class ResearchHandler:
+    def __init__(self, models: LanguageModels, clock: Clock) -> None:
+        self._models = models
+        self._clock = clock
+
+    async def __call__(
+        self,
+        run: RunContext,
+        topic: str,
+        tags: Iterable[str] = (),
+        model: str | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        topic = topic.strip()
+        name = self._models.name(model)
+        text = clean(await self._ask(run, name, topic, timeout))
+        if not text:
+            run.fail("the model gave an empty answer: thoughts, and nothing else")
+        card = card_of(text, topic)
+        return await self._keep(run, name, topic, list(tags), card, text)
+
+    async def _ask(self, run: RunContext, name: ModelName, topic: str, timeout: float | None) -> str:
+        run.log.info("asking %s about %r", name, topic)
+        run.progress(0, f"waiting for {name}")
+        text = ""
+        options = GenerateOptions(max_tokens=1500, temperature=0.4, max_characters=40_000, format=FORMAT)
+        try:
+            async with (
+                asyncio.timeout(timeout),
+                aclosing(self._models.generate(name, _prompt(topic), SYSTEM, options)) as chunks,
+            ):
+                async for chunk in chunks:
+                    text += chunk
+                    run.progress(min(0.99, len(text) / EXPECTED_CHARACTERS), f"{len(text):,} characters")
+        except TimeoutError:
+            run.fail(f"{name} did not finish its answer within {timeout:g} seconds", FailureKind.TIMEOUT)
+        return text
+
+    async def _keep(
+        self, run: RunContext, name: ModelName, topic: str, tags: list[str], card: ResearchCard, raw: str
+    ) -> dict[str, Any]:
+        about = {
+            "card_id": run.run_id,
+            "title": card.title,
+            "topic": topic,
+            "tags": tags,
+            "model": str(name),
+            "job_id": run.job_id,
+            "run_id": run.run_id,
+            "created_at": str(self._clock.now()),
+        }
+        content = {
+            "summary": card.summary,
+            "key_concepts": card.key_concepts,
+            "applications": card.applications,
+            "read_from": card.source,
+            "raw": raw,
+        }
+        stem = f"card-{slug(card.title, 'research')}"
+        files = {f"{stem}.json": as_json({**about, **content}), f"{stem}.md": markdown(about, _body(card))}
+        await write_files(run.artifacts, files)
+        run.log.info("wrote %s.md: %r, read from %s", stem, card.title, card.source)
+        compared = "\n".join([card.summary, *card.key_concepts, *card.applications])
+        return {
+            "card_id": run.run_id,
+            "title": card.title,
+            "summary": shortened(card.summary, 1000),
+            "model": str(name),
+            "file": f"{stem}.md",
+            "metadata": f"{stem}.json",
+            # With these it can be compared with other cards.
+            "fingerprint": fingerprint(compared),
+            "sketch": await asyncio.to_thread(sketch, compared),
+        }
+
+
+def _prompt(topic: str) -> str:
+    return (
+        f"Write a research card about this topic: {topic}\n\n"
+        "Answer in the language of the topic, as JSON with title, summary (one paragraph),"
+        " key_concepts (3 to 6 short phrases) and applications (2 to 5 short phrases)."
+    )
+
+
+def _body(card: ResearchCard) -> str:
+    parts = [f"# {card.title}", "## Summary", card.summary]
+    for heading, items in (("Key concepts", card.key_concepts), ("Applications", card.applications)):
+        if items:
+            parts += [f"## {heading}", "\n".join(f"- {item}" for item in items)]
+    return "\n\n".join(parts)
+
+
+def card_of(text: str, topic: str) -> ResearchCard:
+    """Reads an answer in whatever form it came: as asked for, as headed sections, or as plain text."""
+    found = _from_json(text)
+    source = "json"
+    if found is None:
+        found, source = _from_sections(text), "sections"
+    if found is None:
+        found, source = _from_text(text), "text"
+    summary = _line(found.get("summary")) or shortened(text, 600)
+    return ResearchCard(
+        title=shortened(_line(found.get("title")).strip('*#"“” '), MOST_OF_A_TITLE) or _as_title(topic),
+        summary=summary,
+        key_concepts=_items(found.get("key_concepts")) or _terms(text),
+        applications=_items(found.get("applications")),
+        source=source,
+    )
+
+
+def _as_title(topic: str) -> str:
+    line = shortened(topic, MOST_OF_A_TITLE)
+    return line[:1].upper() + line[1:]
+
+
+def _from_json(text: str) -> dict[str, Any] | None:
+    """The first object in the text that has something of a card, also if its end was cut off."""
+    start = text.find("{")
+    if start < 0:
+        return None
+    found = _object(text[start:])
+    if found is None:
+        return None
+    named = {re.sub(r"[^a-z]+", "_", str(name).strip().lower()).strip("_"): value for name, value in found.items()}
+    return named if named.keys() & {"summary", "key_concepts", "applications"} else None
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    decoder = json.JSONDecoder(strict=False)
+    for attempt in (text, _closed(text)):
+        try:
+            value, _ = decoder.raw_decode(attempt)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            return value
+    return None
+
+
+def _closed(text: str) -> str:
+    """A cut-off object with its open strings and brackets closed."""
+    closers: list[str] = []
+    is_string = is_escaped = False
+    for sign in text:
+        if is_escaped:
+            is_escaped = False
+        elif is_string:
+            is_escaped = sign == "\\"
+            is_string = sign != '"'
+        elif sign == '"':
+            is_string = True
+        elif sign in "{[":
+            closers.append("}" if sign == "{" else "]")
+        elif sign in "}]" and closers:
+            closers.pop()
+    ended = text[:-1] if is_escaped else text
+    ended = ended + '"' if is_string else ended.rstrip().rstrip(",")
+    return ended + "".join(reversed(closers))
+
+
+_HEADING = re.compile(
+    r"^[ \t]*(?:#{1,6}[ \t]*|\*\*|\d+[.)][ \t]*)*(title|summary|key[ _-]?concepts|applications)\b[ \t*]*:?[ \t*]*(.*)$",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def _from_sections(text: str) -> dict[str, Any] | None:
+    """Headings such as `## Summary` or `Key concepts:`, each with what follows it."""
+    matches = list(_HEADING.finditer(text))
+    sections: dict[str, str] = {}
+    for match, following in pairwise([*matches, None]):
+        assert match is not None
+        name = re.sub(r"[ -]", "_", match[1].lower()).replace("keyconcepts", "key_concepts")
+        body = text[match.end() : following.start() if following else len(text)]
+        sections.setdefault(name, f"{match[2]}\n{body}".strip())
+    if "summary" not in sections or len(sections) < 2:
+        return None
+    if (
+        "title" not in sections
+        and (heading := re.match(r"#{1,6}\s+(.+)", text))
+        and heading.end() <= matches[0].start()
+    ):
+        sections["title"] = heading[1]
+    return dict(sections)
+
+
+def _from_text(text: str) -> dict[str, Any]:
+    """Prose: its first sentences, and its bullet points if it has any."""
+    paragraphs = [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
+    prose = next((part for part in paragraphs if len(part) >= 80 and not part.startswith(("#", "-", "*", "{"))), text)
+    heading = re.match(r"#{1,6}\s+(.+)", text)
+    bullets = re.findall(r"^[ \t]*(?:[-*•]|\d+[.)])[ \t]+(.+)$", text, re.MULTILINE)
+    return {
+        "title": heading[1] if heading else "",
+        "summary": whole_sentences(shortened(prose, 600).rstrip("…")),
+        "key_concepts": bullets,
+    }
+
+
+def _line(value: Any) -> str:
+    return " ".join(value.split()) if isinstance(value, str) else ""
+
+
+def _items(value: Any) -> list[str]:
+    """A list in any of the forms that models give lists: an array, an object, bullet points, or commas."""
+    if isinstance(value, Mapping):
+        value = [f"{name}: {text}" if isinstance(text, str) else str(name) for name, text in value.items()]
+    if isinstance(value, str):
+        lines = value.splitlines()
+        value = lines if len(lines) > 1 else re.split(r"[;,]", value)
+    if not isinstance(value, list):
+        return []
+    texts = (next((text for text in one.values() if isinstance(text, str)), "") if isinstance(one, dict) else one
+             for one in value)  # fmt: skip
+    lines = [re.sub(r"^\s*(?:[-*•]|\d+[.)])\s*", "", text).strip("* \t") for text in texts if isinstance(text, str)]
+    return [shortened(line, 200) for line in dict.fromkeys(lines) if line][:MOST_IN_A_LIST]
+
+
+def _terms(text: str) -> list[str]:
+    """The longer words that come most often: what a text is about, when it does not say so itself."""
+    words = [word.lower() for word in re.findall(r"[^\W\d_]{6,}", text)]
+    return [word for word, _ in Counter(words).most_common(5)]

@@ -1,0 +1,268 @@
+"""A story or a research card for somebody on the line: direct requests with bodies and answers of their own."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Request, Response
+from pydantic import Field
+
+from nextslot.domain import (
+    Direct,
+    DirectStatus,
+    FailureKind,
+    Scope,
+    json_form,
+)
+from nextslot.errors import Invalid, NotFound
+from nextslot.extensions.legacy.old_words import refusal
+from nextslot.extensions.legacy.schemas import (
+    RESEARCH_SECONDS,
+    Length,
+    Model,
+    OldBody,
+    Tags,
+    Timeout,
+    Url,
+)
+from nextslot.scheduler import Scheduler
+from nextslot.server import schemas
+from nextslot.server.auth import caller_of, of_default
+from nextslot.server.problems import HttpProblem, content_of
+from nextslot.server.responses import (
+    answer,
+    event,
+    stream,
+    unless_hung_up,
+    wants_stream,
+)
+from nextslot.server.routes.direct import begun, told
+from nextslot.server.routing import needs, router
+
+from .story import read_story
+
+generate = router("Direct requests")
+
+Shown = Callable[[Direct], Awaitable[dict[str, Any]]]
+Wait = Annotated[float, Field(ge=0, le=86_400, description="For the slot; default 300")]
+
+
+class Asked(OldBody):
+    """What both say. Fields of old clients that are not known here are ignored, and the answer names them."""
+
+    model: Model | None = None
+    tags: Tags | None = None
+    wait_timeout_seconds: Wait | None = None
+    webhook_url: Url | None = Field(None, description="Is told when the work has ended")
+
+    def ignored(self) -> list[str]:
+        """By name, in alphabetical order."""
+        said = self.WITHOUT_EFFECT & self.model_fields_set
+        return [name[:100] for name in sorted([*said, *(self.model_extra or {})])[:100]]
+
+
+class StoryBody(Asked):
+    WITHOUT_EFFECT = frozenset({"auto_research", "research_model", "thumbnail_provider"})
+
+    topic: Annotated[str, Field(min_length=1, max_length=500)] | None = None
+    target_length: Length | None = None
+    save_output: bool = Field(True, description="false: no file is kept")
+    enable_dedup: bool = Field(False, description="A duplicate of an earlier story is no success")
+    auto_research: bool | None = Field(None, description="Without effect")
+    research_model: str | None = Field(None, description="Without effect")
+    thumbnail_provider: str | None = Field(None, description="Without effect")
+
+    def params(self) -> dict[str, Any]:
+        given = {"topic": self.topic, "model": self.model, "target_length": self.target_length, "tags": self.tags}
+        flags = {"enable_dedup": self.enable_dedup, "save_output": self.save_output}
+        return {name: value for name, value in given.items() if value is not None} | flags
+
+
+class ResearchBody(Asked):
+    topic: Annotated[str, Field(min_length=10, max_length=200, examples=["how tides turn turbines"])]
+    timeout: Timeout | None = None
+
+    def params(self) -> dict[str, Any]:
+        given = {"model": self.model, "tags": self.tags}
+        said = {name: value for name, value in given.items() if value is not None}
+        return {"topic": self.topic, "timeout": self.timeout or RESEARCH_SECONDS, **said}
+
+
+class StoryAnswer(schemas.ResponseModel):
+    success: bool
+    story_id: str | None
+    story: str | None
+    title: str | None
+    file_path: str | None = Field(description="Below the data directory")
+    word_count: int | None = Field(description="Characters, as it always was; the words are in `metadata`")
+    metadata: dict[str, Any]
+    error: str | None = Field(description="Why it is no success")
+    webhook_triggered: bool
+
+
+class ResearchAnswer(schemas.ResponseModel):
+    card_id: str
+    status: str = Field(examples=["complete"])
+    message: str
+    output_path: str = Field(description="Below the data directory")
+    webhook_triggered: bool
+
+
+_STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {}}},
+    204: {"description": "The caller hung up (nobody sees this)"},
+}
+_FAILED: dict[int | str, dict[str, Any]] = {
+    502: {"description": "The work failed", "content": {"application/problem+json": {}}},
+    504: {"description": "The work took too long", "content": {"application/problem+json": {}}},
+}
+
+
+@generate.post("/story/generate", response_model=StoryAnswer, responses=_STREAMED)
+@needs(Scope.SUBMIT, of_default)
+async def generate_story(body: StoryBody, request: Request) -> Response:
+    """Waits for the next slot and for the story. Work that failed is a 200 too: `success` and `error` say so.
+
+    With `Accept: text/event-stream`: `place`, `started`, `progress` and `output` as they come, `result` at the end.
+    """
+    scheduler: Scheduler = request.app.state.scheduler
+
+    async def shown(ended: Direct) -> dict[str, Any]:
+        return await _story(scheduler, body, ended)
+
+    return await _in_old_words(_answered(request, "story", body, body.params(), shown))
+
+
+@generate.post("/research/run", response_model=ResearchAnswer, responses={**_STREAMED, **_FAILED})
+@needs(Scope.SUBMIT, of_default)
+async def run_research(body: ResearchBody, request: Request) -> Response:
+    """Waits for the next slot and for the card. 502: the work failed. 504: it took too long.
+
+    With `Accept: text/event-stream` as for a story; work that failed is then an `error` at the end.
+    """
+
+    async def shown(ended: Direct) -> dict[str, Any]:
+        return _card(body, ended)
+
+    return await _in_old_words(_answered(request, "research", body, body.params(), shown))
+
+
+async def _answered(request: Request, job_type: str, body: Asked, params: dict[str, Any], shown: Shown) -> Response:
+    scheduler: Scheduler = request.app.state.scheduler
+    options = _options(body, request)
+    if wants_stream(request):
+
+        async def last(ended: Direct) -> bytes:
+            try:
+                return event(await shown(ended), event="result")
+            except HttpProblem as error:
+                return event(content_of(error), event="error")
+
+        return stream(await begun(told(scheduler, job_type, params, options, last)))
+    ended = await unless_hung_up(request, scheduler.run_direct(job_type, params, **options))
+    return Response(status_code=204) if ended is None else answer(await shown(ended))
+
+
+async def _in_old_words(work: Awaitable[Response]) -> Response:
+    """Problems are named by the fields of these bodies."""
+    try:
+        return await work
+    except Invalid as error:
+        raise refusal(error) from None
+
+
+def _options(body: Asked, request: Request) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if body.wait_timeout_seconds is not None:
+        options["wait_timeout_seconds"] = body.wait_timeout_seconds
+    if body.webhook_url is not None:
+        options["webhook"] = {"url": body.webhook_url}
+    caller = caller_of(request)
+    if caller.key_id is not None:
+        options["created_by"] = caller.name
+    return options
+
+
+async def _story(scheduler: Scheduler, body: StoryBody, ended: Direct) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"direct_id": ended.direct_id, "ignored": body.ignored()}
+    if ended.status is not DirectStatus.COMPLETED:
+        error = ended.error or ended.reason or f"the request was {ended.status.lower()}"
+        nothing = dict.fromkeys(("story_id", "story", "title", "file_path", "word_count"))
+        metadata["failure_kind"] = ended.failure_kind
+        return {
+            **nothing,
+            "success": False,
+            "metadata": metadata,
+            "error": error,
+            "webhook_triggered": _told(body, ended),
+        }
+    [told_of] = ended.result["stories"]
+    title, text, path = told_of["title"], told_of.get("text"), None
+    if text is None:
+        title, text, path = await _saved(scheduler, ended, told_of)
+    return {
+        "success": True,
+        "story_id": told_of["story_id"],
+        "story": text,
+        "title": title,
+        "file_path": path,
+        "word_count": told_of["characters"],
+        "metadata": {**_about(body, ended, told_of), **metadata},
+        "error": None,
+        "webhook_triggered": _told(body, ended),
+    }
+
+
+def _about(body: StoryBody, ended: Direct, story: dict[str, Any]) -> dict[str, Any]:
+    model, length = ended.result["model"], story["characters"]
+    delta = None if body.target_length is None else length - body.target_length
+    return {
+        "story_id": story["story_id"],
+        "generated_at": json_form.time(ended.finished_at),
+        "model": model,
+        "provider": model.partition(":")[0],
+        "topic": body.topic,
+        "tags": body.tags or [],
+        "words": story["words"],
+        "characters": length,
+        "generation": {"target_length": body.target_length, "actual_length": length, "length_delta": delta},
+    }
+
+
+async def _saved(scheduler: Scheduler, ended: Direct, story: dict[str, Any]) -> tuple[str, str | None, str | None]:
+    """The title, the text and where it is kept; no text, if somebody has taken the file away meanwhile."""
+    [artifact] = [one for one in ended.artifacts if one.name == story["file"]]
+    try:
+        file = await asyncio.to_thread(scheduler.files.artifact, ended.direct_id, artifact)
+        text = await asyncio.to_thread(Path.read_text, file, "utf-8")
+    except (NotFound, OSError):
+        return story["title"], None, None
+    return *read_story(text), artifact.path
+
+
+def _card(body: ResearchBody, ended: Direct) -> dict[str, Any]:
+    if ended.status is not DirectStatus.COMPLETED:
+        is_late = ended.failure_kind is FailureKind.TIMEOUT
+        detail = ended.error or ended.reason or f"the request was {ended.status.lower()}"
+        data = {
+            "direct_id": ended.direct_id,
+            "failure_kind": ended.failure_kind,
+            "webhook_triggered": _told(body, ended),
+        }
+        raise HttpProblem(504 if is_late else 502, "work_timed_out" if is_late else "work_failed", detail, data=data)
+    [path] = [one.path for one in ended.artifacts if one.name == ended.result["metadata"]]
+    ignored = body.ignored()
+    note = f". Ignored: {', '.join(ignored)}" if ignored else ""
+    return {
+        "card_id": ended.result["card_id"],
+        "status": "complete",
+        "message": f"{ended.result['title']}{note}",
+        "output_path": path,
+        "webhook_triggered": _told(body, ended),
+    }
+
+
+def _told(body: Asked, ended: Direct) -> bool:
+    """Whether its webhook is told: of a caller who left before the work began nobody is."""
+    return body.webhook_url is not None and ended.status is not DirectStatus.CANCELLED

@@ -1,0 +1,305 @@
+"""The job type `story`: asks a model for stories and leaves each as Markdown and JSON among the run's artifacts."""
+
+import asyncio
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from nextslot.executors.job_types import JobType, JobTypes
+from nextslot.executors.run_context import RunContext
+from nextslot.system.clock import Clock, SystemClock
+
+from .documents import (
+    MOST_OF_A_TITLE,
+    as_json,
+    clean,
+    markdown,
+    shortened,
+    slug,
+    whole_sentences,
+    write_files,
+)
+from .language_models import LanguageModels, ModelName, resource_for
+from .providers import GenerateOptions
+from .similarity import (
+    THRESHOLD,
+    Duplicate,
+    KnownText,
+    find_duplicate,
+    fingerprint,
+    sketch,
+)
+
+DEFAULT_LENGTH = 1500
+# In the result, where a hundred stories must fit into 64 KiB; the files have the whole title.
+MOST_OF_A_TITLE_BYTES = 96
+
+SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "topic": {"type": ["string", "null"], "minLength": 1, "maxLength": 500},
+        "model": {"type": ["string", "null"], "minLength": 1, "maxLength": 200},
+        "target_length": {
+            "type": ["integer", "null"],
+            "minimum": 300,
+            "maximum": 10_000,
+            "description": f"about how many characters a story has; {DEFAULT_LENGTH:,} unless said",
+        },
+        "max_stories": {"type": "integer", "minimum": 1, "maximum": 100, "default": 1},
+        "enable_dedup": {
+            "type": "boolean",
+            "default": False,
+            "description": "drop stories that are the same as, or much like, an earlier completed one",
+        },
+        "save_output": {
+            "type": "boolean",
+            "default": True,
+            "description": "false: no files; the text of the story, of which there is one, is in the result",
+        },
+        "tags": {
+            "type": "array",
+            "maxItems": 50,
+            "items": {"type": "string", "minLength": 1, "maxLength": 100},
+            "default": [],
+        },
+    },
+    "additionalProperties": False,
+    # The texts of many would not fit into a result.
+    "if": {"properties": {"save_output": {"const": False}}, "required": ["save_output"]},
+    "then": {"properties": {"max_stories": {"const": 1}}},
+}
+
+SYSTEM = (
+    "You are a storyteller. You write complete short stories with a beginning, a middle and an end,"
+    " in the language of the request. You write the story only, with nothing before and nothing after it."
+)
+
+# The stories of COMPLETED runs, and of no others: so a retry does not meet what its own failed run had made.
+EarlierStories = Callable[[], Awaitable[Iterable[KnownText]]]
+
+
+async def no_earlier_stories() -> Iterable[KnownText]:
+    return ()
+
+
+def register_story(
+    job_types: JobTypes,
+    models: LanguageModels,
+    *,
+    earlier_stories: EarlierStories = no_earlier_stories,
+    threshold: float = THRESHOLD,
+    clock: Clock | None = None,
+) -> JobType:
+    return job_types.register(
+        "story",
+        StoryHandler(models, earlier_stories, threshold, clock or SystemClock()),
+        params_schema=SCHEMA,
+        infer_resources=lambda params: resource_for(params, models.config),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What a model wrote, and where it goes."""
+
+    story_id: str
+    title: str
+    text: str
+    stem: str
+    fingerprint: str
+    sketch: str
+
+    @property
+    def words(self) -> int:
+        return len(self.text.split())
+
+
+class StoryHandler:
+    def __init__(self, models: LanguageModels, earlier_stories: EarlierStories, threshold: float, clock: Clock) -> None:
+        self._models = models
+        self._earlier_stories = earlier_stories
+        self._threshold = threshold
+        self._clock = clock
+
+    async def __call__(
+        self,
+        run: RunContext,
+        topic: str | None = None,
+        model: str | None = None,
+        target_length: int | None = None,
+        max_stories: int = 1,
+        enable_dedup: bool = False,
+        tags: Iterable[str] = (),
+        save_output: bool = True,
+    ) -> dict[str, Any]:
+        name = self._models.name(model)
+        wanted = _Wanted(topic, target_length or DEFAULT_LENGTH, max_stories, list(tags))
+        known = list(await self._earlier_stories()) if enable_dedup else []
+        kept: list[Story] = []
+        dropped: list[tuple[Story, Duplicate]] = []
+        for index in range(1, max_stories + 1):
+            story = await self._write(run, name, wanted, index, [story.title for story in kept])
+            same = await asyncio.to_thread(_duplicate, story, known, self._threshold) if enable_dedup else None
+            if same is not None:
+                dropped.append((story, same))
+                run.log.info("story %d, %r, is dropped: %s", index, story.title, _likeness(same))
+                continue
+            if save_output:
+                await self._keep(run, name, wanted, story)
+            kept.append(story)
+            known.append(KnownText(story.fingerprint, story.sketch, story.story_id))
+        if not kept:
+            run.skip(_reason(dropped))
+        return {
+            "model": str(name),
+            "stories": [_summary(story) if save_output else _unsaved(story) for story in kept],
+            "dropped": [_dropped(story, same) for story, same in dropped],
+        }
+
+    async def _write(self, run: RunContext, name: ModelName, wanted: "_Wanted", index: int, titles: list[str]) -> Story:
+        """Asks for one story, telling how far it is."""
+        text = ""
+        of_all = f"story {index} of {wanted.count}" if wanted.count > 1 else "the story"
+        run.log.info("asking %s for %s, about %d characters", name, of_all, wanted.length)
+        run.progress((index - 1) / wanted.count, f"waiting for {name}")
+        chunks = self._models.generate(name, wanted.prompt(titles), SYSTEM, wanted.options())
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                text += chunk
+                done = min(0.99, len(text) / wanted.length)
+                run.progress((index - 1 + done) / wanted.count, f"{of_all}: {len(text):,} characters")
+        title, body = titled(clean(text), wanted.topic)
+        if not body:
+            run.fail("the model gave an empty answer: a title or thoughts, and no story")
+        return Story(
+            story_id=f"{run.run_id}-{index:03}",
+            title=title,
+            text=body,
+            stem=f"{index:03}-{slug(title, 'story')}",
+            fingerprint=fingerprint(body),
+            sketch=await asyncio.to_thread(sketch, body),
+        )
+
+    async def _keep(self, run: RunContext, name: ModelName, wanted: "_Wanted", story: Story) -> None:
+        about = {
+            "story_id": story.story_id,
+            "title": story.title,
+            "topic": wanted.topic,
+            "tags": wanted.tags,
+            "model": str(name),
+            "job_id": run.job_id,
+            "run_id": run.run_id,
+            "created_at": str(self._clock.now()),
+            "words": story.words,
+            "characters": len(story.text),
+        }
+        more = {"target_length": wanted.length, "fingerprint": story.fingerprint, "sketch": story.sketch}
+        files = {
+            f"{story.stem}.md": markdown(about, f"# {story.title}\n\n{story.text}"),
+            f"{story.stem}.json": as_json({**about, **more, "file": f"{story.stem}.md"}),
+        }
+        await write_files(run.artifacts, files)
+        run.log.info("wrote %s.md: %r, %d words", story.stem, story.title, story.words)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    topic: str | None
+    length: int
+    count: int
+    tags: list[str]
+
+    def prompt(self, titles: list[str]) -> str:
+        about = f" about this topic: {self.topic.strip()}" if self.topic else " about whatever you like"
+        parts = [f"Write a short story{about}", f"It has about {max(50, round(self.length / 6, -1)):.0f} words."]
+        if self.tags:
+            parts.append(f"It fits these tags: {', '.join(self.tags)}.")
+        if titles:
+            parts.append(f"It is quite different from these: {'; '.join(titles[-10:])}.")
+        parts.append("Its first line is its title, as a Markdown heading (# Title).")
+        return "\n".join(parts)
+
+    def options(self) -> GenerateOptions:
+        # About four characters of English to a token, and a little room to come to an end; of other scripts one or two.
+        is_latin = not self.topic or sum(sign < "\u0250" for sign in self.topic) > len(self.topic) / 2
+        tokens = math.ceil(self.length * (0.3 if is_latin else 1.0)) + 64
+        return GenerateOptions(max_tokens=tokens, temperature=0.8, max_characters=8 * self.length)
+
+
+def titled(text: str, topic: str | None) -> tuple[str, str]:
+    """A title and the story without it. Small models forget the heading: then the topic, or how it begins, must do."""
+    first, _, rest = text.lstrip("\n").partition("\n")
+    line = first.strip()
+    heading = re.fullmatch(r"#{1,6}\s+(.+?)\s*#*|\*\*(.+?)\*\*|title\s*:\s*(.+)", line, re.IGNORECASE)
+    if heading is not None:
+        title = _plain(next(part for part in heading.groups() if part is not None))
+    elif rest.startswith("\n") and len(line) <= 80 and not re.search(r"[.!?:,;…]$", line):
+        title = _plain(line)
+    else:
+        title, rest = "", text
+    if title:
+        return title, whole_sentences(rest.strip())
+    words = shortened(topic, 60) if topic and topic.strip() else shortened(text, 50)
+    return _plain(words[:1].upper() + words[1:]) or "A story", whole_sentences(rest.strip())
+
+
+def _plain(title: str) -> str:
+    """Without the marks that models put around titles."""
+    bare = re.sub(r"^[\s_#]*title\s*:", "", title.replace("*", "").replace("`", ""), flags=re.IGNORECASE)
+    return shortened(bare.strip('_#"“” \t'), MOST_OF_A_TITLE)
+
+
+def _duplicate(story: Story, known: list[KnownText], threshold: float) -> Duplicate | None:
+    return find_duplicate(story.fingerprint, story.sketch, known, threshold)
+
+
+def _likeness(same: Duplicate) -> str:
+    how = "the same as" if same.similarity == 1.0 else f"{same.similarity:.0%} like"
+    return f"it is {how} the story {same.story_id}"
+
+
+def _reason(dropped: list[tuple[Story, Duplicate]]) -> str:
+    """Why a run left nothing."""
+    named = "; ".join(f"“{story.title}”: {_likeness(same)}" for story, same in dropped[:5])
+    more = f"; and {len(dropped) - 5} more" if len(dropped) > 5 else ""
+    count = "the story is a duplicate" if len(dropped) == 1 else f"all {len(dropped)} stories are duplicates"
+    return f"{count} ({named}{more})"
+
+
+def _summary(story: Story) -> dict[str, Any]:
+    return {
+        "story_id": story.story_id,
+        "title": _cut(story.title),
+        "file": f"{story.stem}.md",
+        "metadata": f"{story.stem}.json",
+        "words": story.words,
+        "characters": len(story.text),
+        "fingerprint": story.fingerprint,
+        "sketch": story.sketch,
+    }
+
+
+def _unsaved(story: Story) -> dict[str, Any]:
+    """With its text, and without files."""
+    return {**_summary(story), "title": story.title, "file": None, "metadata": None, "text": story.text}
+
+
+def read_story(markdown: str) -> tuple[str, str]:
+    """The title and the text, from the file that `StoryHandler` wrote."""
+    title, _, text = markdown.partition("\n---\n\n")[2].partition("\n\n")
+    return title.removeprefix("# "), text.removesuffix("\n")
+
+
+def _dropped(story: Story, same: Duplicate) -> dict[str, Any]:
+    return {
+        "title": _cut(story.title),
+        "duplicate_of": same.story_id,
+        "similarity": round(same.similarity, 3),
+    }
+
+
+def _cut(title: str) -> str:
+    return title.encode()[:MOST_OF_A_TITLE_BYTES].decode("utf-8", "ignore")

@@ -1,0 +1,294 @@
+"""The composition for offline commands: a database without a scheduler, under the schedulers' own lock.
+
+The command line calls these. Nothing is dispatched. Who needs the database for itself, while a server has it, is told
+by whom, and how the running server does the same.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from nextslot.config.loading import Configuration
+from nextslot.domain.webhook_delivery import secret_of
+from nextslot.engine.cluster.repairs import Repairs
+from nextslot.engine.retention import Keep, Purged, Retention
+from nextslot.engine.settings.audit_log import AuditLog
+from nextslot.engine.settings.key_ring import KeyRing
+from nextslot.executors.run_files import RunFiles
+from nextslot.executors.threads import DaemonThreads
+from nextslot.services.keys import KeyService
+from nextslot.services.unit_of_work import UnitOfWork, actor
+from nextslot.store.contract import Closing, Tx
+from nextslot.store.maintenance import maintenance
+from nextslot.store.maintenance.doctor import Finding, unstored_outcomes
+from nextslot.store.maintenance.maintenance import Maintenance
+from nextslot.store.maintenance.move import Moved, Progress
+from nextslot.store.maintenance.sqlite_files import Absent
+from nextslot.store.open_store import (
+    directories,
+    load_export,
+    open_store,
+    sqlite_path,
+    write_export,
+)
+from nextslot.store.open_store import is_shared as url_is_shared
+from nextslot.store.open_store import maintenance as maintenance_of
+from nextslot.store.open_store import reach as open_reach
+from nextslot.store.tables import keys as stored_keys
+from nextslot.store.tables import offices, webhooks
+from nextslot.system.clock import SystemClock
+from nextslot.system.disk_space import DiskLimits, DiskSpace
+from nextslot.system.randomness import SystemChance
+
+from .domain import Actor, default_office
+from .errors import AlreadyOpen, Conflict, StoreError
+
+__all__ = [
+    "Examined",
+    "Finding",
+    "Moved",
+    "backup",
+    "doctor",
+    "export_to",
+    "import_from",
+    "is_guarded",
+    "is_shared",
+    "keys",
+    "migrate",
+    "opened",
+    "pending",
+    "purge",
+    "reach",
+    "restore",
+    "webhook_secret",
+]
+
+OFFLINE = Actor(name="offline command", key_id=None, action="offline", target="data directory")
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What the doctor found, how many counters it set right, and how many jobs it retried."""
+
+    findings: tuple[Finding, ...]
+    repaired: int = 0
+    retried: int = 0
+
+
+@asynccontextmanager
+async def opened(
+    configuration: Configuration, online: str | None = None, closing: Closing | None = None
+) -> AsyncIterator[UnitOfWork]:
+    """The store, without anything that dispatches; `online` says what to do while a server runs."""
+    clock = SystemClock()
+    with _hint(online):
+        store = open_store(
+            configuration.store_url,
+            closing or _nothing_more,
+            threaded=False,
+            synchronous=configuration.settings.store.synchronous,
+        )
+    access = UnitOfWork(clock, AuditLog(SystemChance()))
+    access.open(store)
+    token = actor.set(OFFLINE)
+    try:
+        await store.write(lambda tx: offices.insert(tx, default_office(clock.now())))
+        yield access
+    finally:
+        actor.reset(token)
+        access.close()
+        await store.close()
+
+
+@asynccontextmanager
+async def keys(configuration: Configuration, *, creates: bool = True) -> AsyncIterator[KeyService]:
+    """The keys of a database: `nextslot key add` before any server runs. Unless it `creates`, it must be there."""
+    online = "while it runs, use: nextslot key … --url URL, with an admin key in NEXTSLOT_API_KEY"
+    if not creates:
+        _maintenance(configuration).pending()
+    async with opened(configuration, online) as access:
+        yield KeyService(access, KeyRing(SystemChance()), AuditLog(SystemChance()))
+
+
+async def is_guarded(configuration: Configuration) -> bool:
+    """Whether there is an admin's key, also while other nodes run. A database that is not there has none."""
+    database = _maintenance(configuration)
+    try:
+        if not database.pending():
+            return database.ask(stored_keys.has_admin)
+    except Absent:
+        return False
+    async with keys(configuration) as found:  # Opened as by a start, which brings it up to date.
+        return await found.is_guarded()
+
+
+def is_shared(configuration: Configuration) -> bool:
+    """Whether several nodes can have the database: then it is a server, which may be away."""
+    return url_is_shared(configuration.store_url)
+
+
+def reach(configuration: Configuration) -> None:
+    """Raises Away while the server of the database does not answer."""
+    open_reach(configuration.store_url)
+
+
+async def webhook_secret(configuration: Configuration) -> str:
+    """What signs the webhooks of jobs and offices: as configured, else made once and kept in the database."""
+    given = configuration.settings.webhooks.secret
+    if given is not None:
+        return given.get_secret_value()
+
+    def work(tx: Tx) -> str:
+        kept = webhooks.server_secret(tx)
+        if kept is None:
+            kept = secret_of(SystemChance().secret())
+            webhooks.keep_server_secret(tx, kept)
+        return kept
+
+    async with opened(configuration) as access:
+        return await access.write(work)
+
+
+def pending(configuration: Configuration) -> list[str]:
+    """The migrations that a start would apply."""
+    return _maintenance(configuration).pending()
+
+
+def migrate(configuration: Configuration) -> list[str]:
+    """Applies them, and says which."""
+    with _hint(None):
+        return _maintenance(configuration).migrate()
+
+
+def doctor(configuration: Configuration, repair: bool = False) -> Examined:
+    """Whether what is stored is in order: it only reads, also beside a running server, unless it is to repair."""
+    database = _maintenance(configuration)
+    repaired = retried = 0
+    if repair:
+        online = "while it runs, use: nextslot doctor, without --repair"
+        with _hint(online):
+            repaired = database.repair()
+        if database.ask(unstored_outcomes):
+            retried = asyncio.run(_retry_unstored(configuration, online))
+    return Examined((*database.examine(), *_disk_findings(configuration)), repaired, retried)
+
+
+async def _retry_unstored(configuration: Configuration, online: str) -> int:
+    repairs, retried = Repairs(SystemClock(), SystemChance()), 0
+    async with opened(configuration, online, repairs.close_transaction) as access:
+        while found := await access.store.write(repairs.retry_unstored):
+            retried += found
+    return retried
+
+
+def _disk_findings(configuration: Configuration) -> Iterator[Finding]:
+    limits = DiskLimits(configuration.settings.store.disk_warn_bytes, configuration.settings.store.disk_refuse_bytes)
+    space = DiskSpace(limits, directories(configuration.store_url, configuration.data), SystemClock().now)
+    if (warning := space.warning()) is not None:
+        yield Finding("disk", warning, f"free some space: below {limits.refuse_bytes:,} bytes no new work is taken")
+
+
+def backup(
+    configuration: Configuration, target: Path | str, force: bool = False, progress: Progress | None = None
+) -> Path:
+    """A sound copy of the database, also while a server runs; checked before it gets its name."""
+    target = _new_file(configuration, target, force)
+    _maintenance(configuration).backup(target, progress or _silently)
+    return target
+
+
+def _new_file(configuration: Configuration, target: Path | str, force: bool) -> Path:
+    target = Path(target).absolute()
+    if _is_ours(configuration, target):
+        # A server that runs would go on in a file that has no name any more, and all of that would be lost.
+        raise Conflict(f"{target} is the database itself, or part of it: name another file")
+    if target.exists() and not force:
+        raise Conflict(f"{target} exists already: name another file, or say --force")
+    if not target.parent.is_dir():
+        raise StoreError(f"the directory of {target} does not exist: make it first")
+    return target
+
+
+def _is_ours(configuration: Configuration, file: Path) -> bool:
+    """Whether it is the database of this directory, or what SQLite and the lock keep beside it."""
+    path = sqlite_path(configuration.store_url)
+    return path is not None and file.resolve() in {
+        Path(f"{path.resolve()}{suffix}") for suffix in ("", "-wal", "-shm", "-journal", ".lock", ".commits", ".import")
+    }
+
+
+def restore(
+    configuration: Configuration,
+    source: Path | str,
+    force: bool = False,
+    verify: bool = False,
+    progress: Progress | None = None,
+) -> Path | None:
+    """Puts a backup in place, verified first; `verify` does no more than that.
+
+    A file that was there is kept under the name that is returned; a PostgreSQL database must be empty. Jobs that ran
+    when the backup was made are recovered, as after a crash, by the next start.
+    """
+    source = Path(source)
+    maintenance.verify(source, progress or _silently)
+    if verify:
+        return None
+    path = sqlite_path(configuration.store_url)
+    places = [path, configuration.data / "logs", configuration.data / "artifacts"]
+    there = [place for place in places if place is not None and place.exists()]
+    if there and not force:
+        raise Conflict(f"{there[0]} exists already: use another data directory, or say --force")
+    with _hint(None):
+        return _maintenance(configuration).restore(source, progress or _silently)
+
+
+def export_to(
+    configuration: Configuration, target: Path | str, force: bool = False, progress: Progress | None = None
+) -> Moved:
+    """Everything that is stored, on either database, in one file for the other; no server may run."""
+    target = _new_file(configuration, target, force)
+    with _hint(None):
+        return write_export(configuration.store_url, target, progress or _silently)
+
+
+def import_from(configuration: Configuration, source: Path | str, progress: Progress | None = None) -> Moved:
+    """Fills an empty database with such a file: whole and verified, or not at all.
+
+    One that was broken off goes on where it was.
+    """
+    with _hint(None):
+        return load_export(Path(source), configuration.store_url, progress or _silently)
+
+
+def _silently(doing: str, table: str, done: int, rows: int) -> None:
+    """Nobody watches."""
+
+
+async def purge(configuration: Configuration, dry_run: bool = False) -> Purged:
+    """Takes away history that is older than `[retention]` says; `dry_run` only counts it, also beside a server."""
+    retention = Retention(SystemClock(), RunFiles(configuration.data), DaemonThreads())
+    retention.use(Keep(**configuration.settings.retention.model_dump()))
+    if dry_run:
+        return _maintenance(configuration).ask(retention.count)
+    _maintenance(configuration).pending()  # What is not there is not made, to find nothing in it.
+    async with opened(configuration, "a server that runs purges once a day by itself") as access:
+        return await retention.purge(access.store)
+
+
+def _maintenance(configuration: Configuration) -> Maintenance:
+    return maintenance_of(configuration.store_url)
+
+
+@contextmanager
+def _hint(online: str | None) -> Iterator[None]:
+    try:
+        yield
+    except AlreadyOpen as error:
+        hint = f"; {online}" if online else ""
+        raise AlreadyOpen(f"{error}{hint}") from error
+
+
+def _nothing_more(tx: Tx) -> None:
+    """Offline, no jobs are claimed at the end of a transaction, and no events are noted in it."""

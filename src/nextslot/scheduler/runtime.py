@@ -1,0 +1,246 @@
+"""Machinery: the components of the engine, each wired to those it works with. Made by `Scheduler`, run by `Life`."""
+
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from nextslot.domain.limits import ConcurrencyPolicy
+from nextslot.engine.cluster.clock_steps import ClockSteps
+from nextslot.engine.cluster.cluster import Cluster, LeaderDuties, NodeParts
+from nextslot.engine.cluster.node_registry import NodeRegistry
+from nextslot.engine.cluster.recovery import Recovery
+from nextslot.engine.direct.direct_requests import DirectExecutionHandler
+from nextslot.engine.dispatch.dispatcher import Dispatcher
+from nextslot.engine.dispatch.limit_counters import Lanes
+from nextslot.engine.dispatch.resource_outages import Outages
+from nextslot.engine.dispatch.slots import Workers
+from nextslot.engine.effects import (
+    ChainEnded,
+    ClockCounted,
+    ClockStepped,
+    Deliver,
+    DeliverySettled,
+    DirectEnded,
+    DirectMoved,
+    DirectStarted,
+    DueBy,
+    EventsAppended,
+    Interpreter,
+    LanesLearned,
+    Launch,
+    NodeJoined,
+    RequestsLinked,
+    RunEnded,
+    SendersRenewed,
+    SettingsChanged,
+    SlotsChanged,
+    Stop,
+    SubscribersChanged,
+    TurnTaken,
+    WakeBy,
+    WebhooksConfigured,
+)
+from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.events.event_log import EventLog
+from nextslot.engine.execution.executor import Executor
+from nextslot.engine.execution.runner import Runner
+from nextslot.engine.execution.timeouts import TimeoutManager
+from nextslot.engine.execution.timer import Timer
+from nextslot.engine.finish.bulk_actions import BulkActions
+from nextslot.engine.finish.dependents import DependencyResolver
+from nextslot.engine.finish.group_progress import GroupProgress
+from nextslot.engine.finish.job_finisher import JobFinisher
+from nextslot.engine.finish.retries import RetryController
+from nextslot.engine.forecast.forecast_simulator import DispatchRules
+from nextslot.engine.forecast.run_durations import Durations
+from nextslot.engine.retention import Retention
+from nextslot.engine.schedules.schedule_settings import ScheduleSettings
+from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
+from nextslot.engine.schedules.template_settings import TemplateSettings
+from nextslot.engine.settings.audit_log import AuditLog
+from nextslot.engine.settings.office_settings import OfficeSettings
+from nextslot.engine.submit.intake import Intake
+from nextslot.engine.submit.queue_order import QueueManager
+from nextslot.engine.webhooks.delivery_worker import DeliveryWorker, Sender
+from nextslot.engine.webhooks.webhook_outbox import WebhookService, WebhookSettings
+from nextslot.executors.job_type_catalog import Catalog
+from nextslot.executors.run_files import RunFiles
+from nextslot.executors.threads import Threads
+from nextslot.extensions.offices.office_jobs import OfficeJobs
+from nextslot.services.settings_reload import ReloadableParts
+from nextslot.store.contract import Tx
+from nextslot.store.membership import LeaseTimes
+from nextslot.store.open_store import is_shared
+from nextslot.store.tables.nodes import NodeInfo
+from nextslot.system.clock import Clock, SharedClock
+from nextslot.system.randomness import Chance
+from nextslot.system.watchdog import Watchdog
+from nextslot.telemetry.meters import Meters
+from nextslot.telemetry.tracing import Tracer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependencies:
+    """What the engine is given and does not take: time, chance and threads; who sends, measures and traces."""
+
+    clock: Clock
+    chance: Chance
+    threads: Threads
+    sender: Sender | None
+    meters: Meters
+    tracer: Tracer
+
+
+class Runtime:
+    def __init__(
+        self,
+        given: Dependencies,
+        workers: Workers,
+        policy: ConcurrencyPolicy,
+        webhooks: WebhookSettings,
+        starvation_after_seconds: float,
+        data: Path,
+    ) -> None:
+        self.watchdog = Watchdog(given.meters)
+        self.clock, self.meters, self.tracer, self.threads = given.clock, given.meters, given.tracer, given.threads
+        self.workers = workers
+        self.job_types = Catalog(given.clock)
+        self.files = RunFiles(data)
+        self.events = EventLog(given.meters, given.clock)
+        self.timer = Timer(given.clock)
+        self.lanes = Lanes(policy)
+        self.webhooks = WebhookService(given.chance, self.events, webhooks)
+        engine = self.engine = EngineContext(
+            given.clock,
+            given.chance,
+            self.job_types,
+            self.lanes,
+            workers,
+            self.timer,
+            self.events,
+            self.webhooks,
+            given.meters,
+            given.tracer,
+        )
+        self.queue = QueueManager(engine)
+        self.outages = Outages(engine)
+        self.offices = OfficeSettings(self.lanes)
+        group_progress = GroupProgress(engine)
+        resolver = DependencyResolver(engine)
+        self.retries = RetryController(engine, self.queue, group_progress)
+        self.finisher = JobFinisher(engine, self.retries, resolver, group_progress, self.outages)
+        self.intake = Intake(engine, self.queue, resolver, self.finisher)
+        self.executor = Executor(given.clock, self.job_types, given.threads, self.files)
+        self.direct = DirectExecutionHandler(engine, self.intake, self.outages, workers.node, self.executor.stop)
+        self.dispatcher = Dispatcher(engine, self.direct, self.outages, starvation_after_seconds)
+        self.trigger = ScheduleTrigger(engine, self.intake)
+        self.recovery = Recovery(engine, self.finisher, self.direct, self.outages, self.trigger)
+        self.deliveries = DeliveryWorker(engine, lambda: given.sender or _http_sender(given, self.webhooks))
+        self.timeouts = TimeoutManager(
+            engine, self.finisher, self.direct, self.outages, self.executor.stop, self.deliveries.look, self.trigger
+        )
+        self.clock_steps = ClockSteps(engine, workers.node, self.trigger, self.deliveries)
+        self.retention = Retention(given.clock, self.files, given.threads)
+        self.durations = Durations()
+        self.audit = AuditLog(given.chance)
+        self.schedule_settings = ScheduleSettings(engine, self.intake, self.trigger, self.audit)
+        self.template_settings = TemplateSettings(engine, self.intake, self.schedule_settings, self.audit)
+        self.bulk_actions = BulkActions(self.finisher, self.retries, self.intake)
+        self.office_jobs = OfficeJobs(engine, self.intake, self.queue, self.retries, self.finisher)
+
+    def new_cluster(
+        self,
+        times: LeaseTimes,
+        forget_settings: Callable[[], None],
+        look_at_waiters: Callable[[], Awaitable[None]],
+    ) -> Cluster:
+        """This node among the others; the callbacks are for what others have changed."""
+        workers, host, release = self.workers, socket.gethostname(), version("nextslot")
+        card = NodeInfo(workers.node, host, os.getpid(), release, workers.most, workers.resources, [])
+        local = NodeParts(
+            self.dispatcher,
+            self.executor,
+            self.direct,
+            self.events,
+            forget_settings,
+            look_at_waiters,
+            self.job_types.renew,
+            self.clock_steps,
+            self.clock.adjust if isinstance(self.clock, SharedClock) else _ignore,
+        )
+        duties = LeaderDuties(self.timeouts, self.deliveries, self.retention, self.recovery)
+        return Cluster(self.engine, NodeRegistry(self.engine, card), duties, local, times)
+
+    def reloadable(self) -> ReloadableParts:
+        """What a configuration sets while it runs."""
+        return ReloadableParts(self.offices, self.dispatcher, self.intake, self.direct, self.webhooks)
+
+    def interpreter(
+        self, runner: Runner, chain_ended: Callable[[str], None], note_life: Callable[[int], None]
+    ) -> Interpreter:
+        """Which component carries out which effect of a committed transaction."""
+        return Interpreter(
+            updates={
+                SlotsChanged: self.workers.apply,
+                LanesLearned: self.lanes.learn,
+                TurnTaken: self.dispatcher.note_turn,
+                SubscribersChanged: self.webhooks.listen,
+                WebhooksConfigured: self.webhooks.use,
+                SettingsChanged: self.reloadable().use,
+                ClockCounted: self.clock_steps.note,
+                NodeJoined: note_life,
+                RequestsLinked: self.tracer.link,
+                WakeBy: self.timer.note_earlier,
+                DueBy: self.timer.note_due,
+            },
+            actions={
+                WakeBy: self.timer.wake_by,
+                Launch: runner.launch,
+                Stop: self.executor.stop,
+                RunEnded: runner.ended,
+                ChainEnded: chain_ended,
+                EventsAppended: self.events.appended,
+                Deliver: self.deliveries.wake,
+                DeliverySettled: self.meters.settled,
+                SendersRenewed: self.deliveries.renew,
+                DirectStarted: self.direct.tell_started,
+                DirectMoved: self.direct.tell_places,
+                DirectEnded: self.direct.tell_ended,
+                ClockStepped: self.clock_steps.stepped,
+            },
+        )
+
+    def rules(self) -> DispatchRules:
+        """As they are now: they can be changed while it runs."""
+        return DispatchRules(self.lanes.policy, self.dispatcher.starvation_after_seconds)
+
+    def open_transaction(self, tx: Tx) -> None:
+        """The beginning of every writing transaction: what is stored from here on is counted by the clock as it is."""
+        self.clock_steps.follow(tx)
+
+    def close_transaction(self, tx: Tx) -> None:
+        """The end of every writing transaction: the next jobs are claimed, the events get their numbers, and
+        what tells of them is put into the outbox."""
+        self.timeouts.expire_if_late(tx)
+        self.dispatcher.claim(tx)
+        self.events.append(tx)
+        self.webhooks.store(tx)
+
+
+def default_node(url: str) -> str:
+    """What a node is called that was given no name."""
+    return socket.gethostname() if is_shared(url) else "local"
+
+
+def _ignore(server: int, sent: float, received: float) -> None:
+    """A clock that was given is right."""
+
+
+def _http_sender(given: Dependencies, service: WebhookService) -> Sender:
+    # Imported here because a scheduler without webhooks needs no HTTP client in its memory.
+    from nextslot.engine.webhooks.http_sender import HttpSender
+
+    return HttpSender(given.clock, given.threads, service)

@@ -1,0 +1,87 @@
+"""Waiters: callers in this process who wait for the end of a chain, and how it ended. Called by `Scheduler.wait`."""
+
+import asyncio
+from dataclasses import dataclass
+
+from nextslot.domain import (
+    Decision,
+    Job,
+    Json,
+    Run,
+    RunStatus,
+    State,
+)
+from nextslot.engine.events.event_log import EventLog
+from nextslot.errors import Unavailable
+from nextslot.services.unit_of_work import UnitOfWork
+from nextslot.store.contract import Tx
+from nextslot.store.tables import jobs, runs
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a chain ended: its last job, and that job's run if it had one."""
+
+    job: Job
+    run: Run | None
+
+    @property
+    def state(self) -> State:
+        return self.job.state
+
+    @property
+    def result(self) -> Json:
+        return self.run.result if self.run else None
+
+    @property
+    def error(self) -> str | None:
+        return self.run.error if self.run else self.job.cancel_reason
+
+
+class Waiters:
+    def __init__(self, access: UnitOfWork, events: EventLog) -> None:
+        self._access = access
+        self._events = events
+        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+
+    async def wait(self, chain_id: str) -> Ended:
+        """Returns when the chain has ended, here or on another node."""
+        with self._events.listening():
+            while True:
+                ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                waiters = self._waiters.setdefault(chain_id, [])
+                waiters.append(ended)
+                try:
+                    found = await self._access.read(lambda tx: _end_of_chain(tx, chain_id))
+                    if found is not None:
+                        return found
+                    await ended
+                finally:
+                    waiters.remove(ended)
+                    if not waiters:
+                        self._waiters.pop(chain_id, None)
+
+    def chain_ended(self, chain_id: str) -> None:
+        for waiter in self._waiters.get(chain_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def look(self) -> None:
+        """Chains may have ended on another node."""
+        if self._waiters and self._access.is_open:
+            chains = list(self._waiters)
+            for chain_id in await self._access.read(lambda tx: [one for one in chains if _end_of_chain(tx, one)]):
+                self.chain_ended(chain_id)
+
+    def release(self) -> None:
+        """Nobody is left to tell them."""
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(Unavailable("the scheduler was stopped before this job ended"))
+
+
+def _end_of_chain(tx: Tx, chain_id: str) -> Ended | None:
+    last = jobs.chain(tx, chain_id)[-1]
+    is_undecided = last.outcome is RunStatus.FAILED and last.decision in (None, Decision.UNDECIDED)
+    return Ended(last, runs.of_job(tx, last.job_id)) if last.has_ended and not is_undecided else None

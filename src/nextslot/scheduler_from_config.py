@@ -1,0 +1,222 @@
+"""A scheduler from a configuration, and a configuration read again while it runs. Called by the server."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from ipaddress import ip_address
+from typing import Any
+
+from nextslot.config.loading import Configuration
+from nextslot.config.settings import Settings
+from nextslot.domain.limits import Limits
+from nextslot.engine.retention import Keep
+from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
+from nextslot.executors.job_types import JobType
+from nextslot.services.settings_reload import ReloadableSettings
+from nextslot.store.membership import LeaseTimes
+from nextslot.system.clock import Clock
+from nextslot.system.disk_space import DiskLimits
+from nextslot.telemetry.meters import ProcessMeters
+
+from .scheduler import Scheduler, default_node
+from .telemetry import logs, tracing
+
+# What a running process cannot change about itself; all else is taken over by `reload`.
+RESTART = (
+    "server.host",
+    "server.port",
+    "server.health_port",
+    "server.allowed_hosts",
+    "server.allowed_origins",
+    "server.root_path",
+    "server.legacy",
+    "server.docs",
+    "server.max_body_bytes",
+    "store.",
+    "node.",
+    "llm.",
+    "logs.format",
+    "telemetry.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting that is another than before; none is `None`, and secrets are masked."""
+
+    name: str
+    before: Any
+    after: Any
+    needs_restart: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """What reading the configuration again has changed, and what it could not."""
+
+    changes: tuple[Change, ...]
+
+    @property
+    def applied(self) -> list[Change]:
+        return [change for change in self.changes if not change.needs_restart]
+
+    @property
+    def needs_restart(self) -> list[Change]:
+        return [change for change in self.changes if change.needs_restart]
+
+
+class ConfiguredScheduler:
+    """A scheduler and the configuration in force. One who asks to read it again waits for whoever asked before."""
+
+    def __init__(self, configuration: Configuration, **options: Any) -> None:
+        self.scheduler = compose(configuration, **options)
+        self.configuration = configuration
+        self._started = configuration
+        self._one_at_a_time = asyncio.Lock()
+
+    async def reload(self) -> Reloaded:
+        """SIGHUP, and `POST /api/config/reload`. A bad file raises `Invalid`, and nothing has changed."""
+        async with self._one_at_a_time:
+            new = self.configuration.read_again()
+            done = await reload(self.scheduler, self.configuration, new, self._started)
+            self.configuration = new
+            return done
+
+
+def compose(configuration: Configuration, clock: Clock | None = None, **options: Any) -> Scheduler:
+    """A scheduler as configured, not started yet. Further options are those of `Scheduler`, for tests."""
+    settings = configuration.settings
+    node = settings.node.name or default_node(configuration.store_url)
+    watched = {"meters": ProcessMeters(), "tracer": _tracer(settings, node)}
+    scheduler = Scheduler(
+        configuration.store_url,
+        **{"data": configuration.data, "clock": clock, **watched, **options},
+        node=node,
+        node_running=settings.node.running,
+        node_resources=settings.node.resources,
+        lease=LeaseTimes(unresponsive_seconds=settings.node.unresponsive_seconds),
+        shutdown_grace_seconds=settings.server.shutdown_grace_seconds,
+        synchronous=settings.store.synchronous,
+        disk=DiskLimits(settings.store.disk_warn_bytes, settings.store.disk_refuse_bytes),
+        webhooks=_webhooks(settings),
+    )
+    scheduler.job_types.add_offered()
+    if settings.llm.enabled:
+        _use_language_models(scheduler, settings)
+    scheduler.tuning.use(tuned(settings))
+    _use(scheduler, configuration, _job_types(scheduler, configuration))
+    return scheduler
+
+
+async def reload(
+    scheduler: Scheduler, old: Configuration, new: Configuration, started: Configuration | None = None
+) -> Reloaded:
+    """Takes over what can change in a running process; what cannot is told, and does not stop the rest.
+
+    `new` has been checked as a whole by `load`, so a bad file never gets here. The stored part is one transaction; if
+    the store does not take it, nothing has changed. What the process was `started` with, if that is older than `old`,
+    is what still holds of all that needs a restart.
+    """
+    live = [change for change in changed(old, new) if not change.needs_restart]
+    waiting = [change for change in changed(started or old, new) if change.needs_restart]
+    types = _job_types(scheduler, new)
+    # Before the transaction, whose end starts jobs: it must know the new types, and no more those that are gone.
+    before = _use(scheduler, new, types)
+    try:
+        await scheduler.tuning.apply(
+            tuned(new.settings), {one.name: one.before for one in live}, {one.name: one.after for one in live}
+        )
+    except BaseException:
+        _use(scheduler, old, before)
+        raise
+    logs.adjust(new.settings.logs.level, new.secrets())
+    return Reloaded((*live, *waiting))
+
+
+def tuned(settings: Settings) -> ReloadableSettings:
+    limits = settings.limits
+    return ReloadableSettings(
+        limits=Limits(running=limits.running, job_types=limits.job_types, resources=limits.resources),
+        offices={office_id: office.named() for office_id, office in settings.offices.items()},
+        starvation_after_seconds=limits.starvation_after_seconds,
+        max_params_bytes=limits.max_params_bytes,
+        direct_waiting=limits.direct_waiting,
+        webhooks=_webhooks(settings),
+    )
+
+
+def _webhooks(settings: Settings) -> WebhookSettings:
+    """Where nothing is said, local addresses may be called as long as the server itself is only local (spec 12)."""
+    given = settings.webhooks
+    return WebhookSettings(
+        secret=None if given.secret is None else given.secret.get_secret_value(),
+        allow_private=is_loopback(settings.server.host) if given.allow_private is None else given.allow_private,
+        timeout_seconds=given.timeout_seconds,
+        concurrency=given.concurrency,
+    )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def changed(old: Configuration, new: Configuration) -> list[Change]:
+    """The settings that differ; a secret that differs is told, and not shown."""
+    before, after = _values(old), _values(new)
+    shown_before, shown_after = _shown(old), _shown(new)
+    return [
+        Change(name, shown_before.get(name), shown_after.get(name), name.startswith(RESTART))
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _values(configuration: Configuration) -> dict[str, Any]:
+    return {".".join(path): value for path, value in configuration.leaves() if value not in ({}, [])}
+
+
+def _shown(configuration: Configuration) -> dict[str, Any]:
+    return {one.name: one.value for one in configuration.effective()}
+
+
+def _job_types(scheduler: Scheduler, configuration: Configuration) -> dict[str, JobType]:
+    return scheduler.job_types.prepared(configuration.settings.job_types, configuration.data)
+
+
+def _use(scheduler: Scheduler, configuration: Configuration, types: Mapping[str, JobType]) -> Mapping[str, JobType]:
+    """What lives in memory only; the job types that were there before are returned."""
+    settings = configuration.settings
+    roles = settings.roles
+    scheduler.shutdown_grace_seconds = settings.server.shutdown_grace_seconds
+    scheduler.retention.keep = Keep(**settings.retention.model_dump())
+    scheduler.job_types.use_roles(
+        {name: role.options() for name, role in roles.items() if role.command is not None}, configuration.data
+    )
+    # A role may have a time without a command: its jobs name a type of their own.
+    scheduler.job_types.role_timeouts = {
+        name: role.timeout_seconds for name, role in roles.items() if role.timeout_seconds is not None
+    }
+    return scheduler.job_types.configure(types)
+
+
+def _tracer(settings: Settings, node: str) -> tracing.Tracer:
+    return tracing.tracer(settings.telemetry.otel_endpoint, os.environ, node, version("nextslot"))
+
+
+def _use_language_models(scheduler: Scheduler, settings: Settings) -> None:
+    # Imported here because a scheduler without language models needs no HTTP client in its memory.
+    from nextslot.extensions.stories.language_models import LanguageModels, LlmConfig, ProviderConfig
+
+    given: dict[str, Any] = {
+        "ollama_base_url": settings.llm.ollama_base_url,
+        "default_model": settings.llm.default_model,
+    }
+    providers = {name: ProviderConfig(one.base_url, one.token_env) for name, one in settings.llm.providers.items()}
+    named = {name: value for name, value in given.items() if value is not None}
+    config = replace(LlmConfig.from_environment(providers=providers), **named)
+    scheduler.use_language_models(LanguageModels(config))

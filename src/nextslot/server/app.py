@@ -1,0 +1,217 @@
+"""The application: every router, what stands before them, and an OpenAPI document that is true."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from nextslot.extensions.legacy.routes import Deprecated, legacy
+from nextslot.extensions.offices.routes import offices
+from nextslot.extensions.stories.routes import generate
+from nextslot.scheduler import Scheduler
+from nextslot.server.routes.console import console
+from nextslot.server.routes.direct import direct
+from nextslot.server.routes.events import events
+from nextslot.server.routes.groups import groups
+from nextslot.server.routes.jobs import jobs
+from nextslot.server.routes.keys import keys
+from nextslot.server.routes.nodes import nodes
+from nextslot.server.routes.queue import queue
+from nextslot.server.routes.runs import runs
+from nextslot.server.routes.schedules import schedules
+from nextslot.server.routes.service import Reload, product_version, service
+from nextslot.server.routes.templates import templates
+from nextslot.server.routes.webhooks import webhooks
+from nextslot.telemetry.meters import HttpMeters
+
+from . import problems, schemas
+from .metrics import Exposition, metrics
+from .request_guard import Admission, Guard
+from .request_log import RequestLog
+from .routing import Route, Rule, rule_of
+from .static_files import pages
+from .turns import Turns
+
+DESCRIPTION = """
+A durable job scheduler. Jobs wait in a queue with a strict order until every limit that they fall under has room.
+
+- Errors are `application/problem+json` (RFC 9457): a `code` for programs, a `detail` for people.
+- Lists are pages: `next_cursor` of one is the `cursor` of the next.
+- Times are RFC 3339 in UTC, with six digits after the second.
+- A creating `POST` with an `Idempotency-Key` may be sent again for 24 hours; it then answers 200 with what was made.
+- Until the first key exists, a server on loopback is open to local callers. From then on send `X-API-Key`, or
+  `Authorization: Bearer`. Each operation says which scope it needs: `read`, `submit`, `operate` or `admin`.
+"""
+
+ROUTERS: list[APIRouter] = [
+    jobs, queue, runs, templates, schedules, groups, direct, generate, offices, webhooks, events, keys, nodes,
+    service, metrics, pages, console,
+]  # fmt: skip
+
+_PROBLEM = {"$ref": "#/components/schemas/Problem"}
+_SECURITY: list[dict[str, list[str]]] = [{"key": []}, {"bearer": []}]
+_SCHEMES = {
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    "bearer": {"type": "http", "scheme": "bearer"},
+}
+_REPEAT = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "The same request again, within 24 hours, is answered with what was made the first time (200).",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 1000},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the application is told besides the scheduler."""
+
+    admission: Admission = field(default_factory=Admission)
+    root_path: str = ""
+    # The old /jobs endpoints (CON-004).
+    has_legacy: bool = True
+    has_docs: bool = True
+    # None: there is no configuration that could be read again.
+    reload: Reload | None = None
+
+
+def create_app(scheduler: Scheduler, options: Options | None = None) -> ASGIApp:
+    options = options or Options()
+    http = HttpMeters()
+    app: ASGIApp = _below(options.root_path, application(scheduler, options, http))
+    if options.admission.allowed_origins:
+        # For pages of these origins only; all others see nothing of an answer.
+        app = CORSMiddleware(
+            app,
+            allow_origins=options.admission.allowed_origins,
+            allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["Location", "Retry-After", "X-Log-Next", "X-Log-Size", "X-Request-ID"],
+        )
+    app = Guard(app, options.admission)
+    if options.has_legacy:
+        app = Deprecated(app, options.root_path)
+    return _with_heads(RequestLog(Turns(app), http, time.perf_counter, scheduler.tracer))
+
+
+def _with_heads(app: ASGIApp) -> ASGIApp:
+    """HEAD is a GET whose body the HTTP server leaves out. It asks for no stream, which would never end."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            headers = [(name, value) for name, value in scope["headers"] if name != b"accept"]
+            scope = {**scope, "method": "GET", "headers": headers}
+        await app(scope, receive, send)
+
+    return answer
+
+
+def _below(root_path: str, app: ASGIApp) -> ASGIApp:
+    """For a proxy that serves it below a path, whether it strips that path or not."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        # Not in a copy: who logs the request finds in its scope which route it took.
+        scope["root_path"] = root_path
+        await app(scope, receive, send)
+
+    return answer if root_path else app
+
+
+def application(scheduler: Scheduler, options: Options, http: HttpMeters | None = None) -> FastAPI:
+    app = FastAPI(
+        title="nextslot",
+        version=product_version(),
+        description=DESCRIPTION,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        # Requests are traced and counted once, by `Requests`; the framework's own would also tell what they say.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+    )
+    app.state.scheduler = scheduler
+    app.state.options = options
+    # How often each old endpoint was called.
+    app.state.legacy_calls = Counter()
+    app.state.exposition = Exposition(app, scheduler, http or HttpMeters())
+    app.openapi = lambda: app.openapi_schema or _describe(app)  # type: ignore[method-assign]
+    problems.install(app)
+    for router in [*ROUTERS, legacy] if options.has_legacy else ROUTERS:
+        # As they are, without the framework's layer for routers inside routers.
+        app.router.routes.extend(router.routes)
+    return app
+
+
+def describe(scheduler: Scheduler, options: Options | None = None) -> dict[str, Any]:
+    """The OpenAPI document."""
+    return application(scheduler, options or Options()).openapi()
+
+
+def _describe(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's document, with what each route's rule says: its scope, its refusals, its idempotency."""
+    document = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes, openapi_version="3.1.0"
+    )
+    components = document.setdefault("components", {})
+    components["securitySchemes"] = _SCHEMES
+    components.setdefault("schemas", {})["Problem"] = schemas.Problem.model_json_schema(
+        ref_template="#/components/schemas/{model}"
+    )
+    components["schemas"]["FieldProblem"] = components["schemas"]["Problem"].pop("$defs")["FieldProblem"]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        components["schemas"].pop(unused, None)
+    for route in routes_of(app):
+        for method in route.methods or ():
+            operation = document["paths"].get(route.path_format, {}).get(method.lower())
+            if operation is not None:
+                _complete(operation, rule_of(route.endpoint))
+    app.openapi_schema = document
+    return document
+
+
+def routes_of(app: FastAPI) -> Iterator[Route]:
+    for route in app.routes:
+        if isinstance(route, Route):
+            yield route
+
+
+def _complete(operation: dict[str, Any], rule: Rule) -> None:
+    responses = operation["responses"]
+    for status, description in _refusals(operation, rule).items():
+        responses[str(status)] = {
+            "description": description,
+            "content": {"application/problem+json": {"schema": _PROBLEM}},
+        }
+    if rule.scope is not None:
+        operation["security"] = _SECURITY
+        operation["x-scope"] = rule.scope.value
+        operation["description"] = (
+            f"{operation.get('description', '')}\n\nNeeds the scope `{rule.scope.value}`.".strip()
+        )
+    if rule.creates:
+        operation.setdefault("parameters", []).append(_REPEAT)
+        made = responses["201"] if "201" in responses else responses["202"]
+        responses.setdefault("200", {"description": "It was there already", "content": made["content"]})
+        made.setdefault("headers", {})["Location"] = {"schema": {"type": "string"}}
+
+
+def _refusals(operation: dict[str, Any], rule: Rule) -> dict[int, str]:
+    parameters = operation.get("parameters", [])
+    has_body = "requestBody" in operation
+    found = {503: "Starting, draining, or the store does not answer; `Retry-After` says when to try again"}
+    if rule.scope is not None:
+        found |= {401: "No key, or one that is not known", 403: "The key, the host or the page does not allow this"}
+    if has_body:
+        found |= {400: "The body is not JSON", 413: "The body is too large", 415: "The body is not JSON by its type"}
+    if has_body or parameters or rule.creates:
+        found[422] = "It cannot be carried out as it stands; `errors` says where and what"
+        found[404] = "There is no such thing"
+    if rule.conflicts:
+        found[409] = "Its state does not allow this"
+    return found

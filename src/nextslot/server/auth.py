@@ -1,0 +1,148 @@
+"""Who asks, and whether they may: every route names the scope that it needs, and whose office it is about."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from nextslot.domain import DEFAULT_OFFICE, Actor, Scope
+from nextslot.scheduler import Scheduler
+from nextslot.services.unit_of_work import actor
+
+from .problems import HttpProblem
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    name: str
+    scope: Scope
+    key_id: str | None = None
+    # A key for one office opens nothing else.
+    office_id: str | None = None
+
+    def check_office(self, office_id: str | None) -> None:
+        """None is the whole scheduler."""
+        if self.office_id is not None and office_id != self.office_id:
+            what = "the whole scheduler" if office_id is None else f"the office {office_id!r}"
+            raise HttpProblem(403, "forbidden", f"this key is for the office {self.office_id!r}, and this is {what}")
+
+    def narrowed(self, office_ids: tuple[str, ...]) -> tuple[str, ...]:
+        """The offices that a list may show: those asked for, or the key's own."""
+        if self.office_id is None:
+            return office_ids
+        for office_id in office_ids:
+            self.check_office(office_id)
+        return (self.office_id,)
+
+
+# The office that a request is about, found from its path; None if it is about the whole scheduler.
+OfficeOf = Callable[[Scheduler, Request], Awaitable[str | None]]
+
+
+async def whole(scheduler: Scheduler, request: Request) -> str | None:
+    """About the whole scheduler: not for a key of one office."""
+    return None
+
+
+async def of_default(scheduler: Scheduler, request: Request) -> str | None:
+    """What knows no offices works in the one that always exists."""
+    return DEFAULT_OFFICE
+
+
+async def of_path(scheduler: Scheduler, request: Request) -> str | None:
+    return str(request.path_params["office_id"])
+
+
+async def of_job(scheduler: Scheduler, request: Request) -> str | None:
+    return (await scheduler.job(request.path_params["job_id"])).office_id
+
+
+async def of_run(scheduler: Scheduler, request: Request) -> str | None:
+    run = await scheduler.run_by_id(request.path_params["run_id"])
+    return (await scheduler.job(run.job_id)).office_id
+
+
+async def of_group(scheduler: Scheduler, request: Request) -> str | None:
+    return (await scheduler.group(request.path_params["group_id"])).office_id
+
+
+async def of_direct(scheduler: Scheduler, request: Request) -> str | None:
+    direct_id = request.path_params.get("direct_id") or request.path_params["name"]
+    return (await scheduler.direct(direct_id)).office_id
+
+
+async def of_schedule(scheduler: Scheduler, request: Request) -> str | None:
+    return (await scheduler.schedules.get(request.path_params["schedule_id"])).office_id
+
+
+async def of_webhook(scheduler: Scheduler, request: Request) -> str | None:
+    return (await scheduler.webhooks.get(request.path_params["webhook_id"])).office_id
+
+
+async def of_delivery(scheduler: Scheduler, request: Request) -> str | None:
+    return (await scheduler.webhooks.delivery(request.path_params["delivery_id"])).office_id
+
+
+async def of_deliveries(scheduler: Scheduler, request: Request) -> str | None:
+    """Of the job or the webhook that is named; a list that names neither is of the whole scheduler."""
+    asked = request.query_params
+    if "job_id" in asked:
+        return (await scheduler.job(asked["job_id"])).office_id
+    if "webhook_id" in asked:
+        return (await scheduler.webhooks.get(asked["webhook_id"])).office_id
+    return None
+
+
+async def admit(request: Request, scope: Scope, office: OfficeOf | None) -> None:
+    """Refuses who may not; else the route finds its caller, and the audit log whom a change was made for."""
+    caller = await identify(request)
+    if not caller.scope.includes(scope):
+        detail = f"this needs a key with the scope {scope.value!r}; yours has {caller.scope.value!r}"
+        raise HttpProblem(403, "forbidden", detail)
+    if office is not None and caller.office_id is not None:
+        caller.check_office(await office(request.app.state.scheduler, request))
+    request.state.caller = caller
+    if request.method not in SAFE:
+        actor.set(_actor(request, caller))
+
+
+def caller_of(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+async def identify(request: Request) -> Caller:
+    scheduler: Scheduler = request.app.state.scheduler
+    if not await scheduler.keys.is_guarded():
+        return Caller("local", Scope.ADMIN)
+    text = _key_text(request)
+    if text is None:
+        raise _unauthorized("this needs a key: send it as X-API-Key, or as Authorization: Bearer")
+    key = await scheduler.keys.find(text)
+    if key is None:
+        raise _unauthorized("this key is not known; it may have been deleted")
+    return Caller(key.name, key.scope, key.key_id, key.office_id)
+
+
+def _key_text(request: Request) -> str | None:
+    given = request.headers.get("x-api-key")
+    if given:
+        return given
+    kind, _, text = request.headers.get("authorization", "").partition(" ")
+    return text.strip() if kind.lower() == "bearer" and text.strip() else None
+
+
+def _unauthorized(detail: str) -> HttpProblem:
+    return HttpProblem(401, "unauthorized", detail, headers={"WWW-Authenticate": 'Bearer realm="nextslot"'})
+
+
+def _actor(request: Request, caller: Caller) -> Actor:
+    return Actor(
+        name=caller.name,
+        key_id=caller.key_id,
+        action=f"{request.method} {request.scope['route'].path}",
+        target=request.url.path,
+        office_id=caller.office_id,
+    )

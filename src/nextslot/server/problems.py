@@ -1,0 +1,218 @@
+"""Errors as answers: one handler for the exception tree, in the form of RFC 9457 (`application/problem+json`)."""
+
+import logging
+from collections.abc import Mapping
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from nextslot.errors import (
+    Conflict,
+    DiskLow,
+    Draining,
+    Invalid,
+    NextslotError,
+    NotFound,
+    Problem,
+    SlotBusy,
+    StoreError,
+    Unavailable,
+)
+
+log = logging.getLogger(__name__)
+
+# After how long a caller who met a 503 may try again.
+RETRY_AFTER_SECONDS = 5
+# Of a request that is wrong all over, the first so many problems are enough.
+MOST_PROBLEMS = 100
+
+TITLES = {
+    "malformed": "The request cannot be read",
+    "unauthorized": "A key is needed",
+    "forbidden": "The key does not allow this",
+    "forbidden_host": "This host name is not served",
+    "forbidden_origin": "Requests from this page are not taken",
+    "not_found": "There is no such thing",
+    "method_not_allowed": "This path does not know that method",
+    "conflict": "Its state does not allow this",
+    "illegal_transition": "Its state does not allow this",
+    "already_dispatched": "It has been dispatched",
+    "already_finished": "It has ended",
+    "too_large": "The request is too large",
+    "unsupported_media_type": "This content type is not understood",
+    "invalid": "The request cannot be carried out as it stands",
+    "unknown_job_type": "There is no such job type",
+    "dependency_cycle": "These jobs wait for each other",
+    "idempotency_mismatch": "The key was used for another request",
+    "work_failed": "The work failed",
+    "work_timed_out": "The work took too long",
+    "error": "Something broke on our side",
+    "unavailable": "Not available now",
+    "slot_busy": "No slot in time",
+    "draining": "Shutting down",
+    "disk_low": "Too little disk space",
+    "commit_unknown": "It may or may not have been stored",
+}
+
+
+class HttpProblem(Exception):
+    """A refusal that only HTTP knows."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        data: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.headers = headers
+        self.data = data or {}
+
+
+def problem(
+    status: int,
+    code: str,
+    detail: str,
+    headers: Mapping[str, str] | None = None,
+    data: Mapping[str, object] | None = None,
+) -> Response:
+    more = dict(headers or {})
+    if status == 503:
+        more.setdefault("Retry-After", str(RETRY_AFTER_SECONDS))
+    body = orjson.dumps(_content(status, code, detail, data), default=str)
+    return Response(body, status, more, media_type="application/problem+json")
+
+
+def _content(status: int, code: str, detail: str, data: Mapping[str, object] | None) -> dict[str, object]:
+    return {
+        "type": f"urn:nextslot:problem:{code}",
+        "title": TITLES[code],
+        "status": status,
+        # It may quote what cannot be encoded, such as half a surrogate pair.
+        "detail": detail.encode(errors="replace").decode(),
+        "code": code,
+        **(data or {}),
+    }
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(NextslotError, _of_ours)
+    app.add_exception_handler(HttpProblem, _of_http)
+    app.add_exception_handler(RequestValidationError, _of_validation)
+    app.add_exception_handler(HTTPException, _of_framework)
+    app.add_exception_handler(Exception, _of_defect)
+
+
+def of_error(error: NextslotError) -> Response:
+    if isinstance(error, StoreError):
+        log.error("the store: %s", error)
+    elif isinstance(error, Unavailable) and not isinstance(error, (Draining, DiskLow, SlotBusy)):
+        # With a cause the database did not take it; without, we are starting, or it is away and that has been told.
+        log.log(logging.ERROR if error.__cause__ else logging.WARNING, "not available: %s", error)
+    elif _status(error) == 500:
+        log.error("not foreseen: %s", error, exc_info=error)
+    content = problem_of(error)
+    return problem(_status(error), str(content["code"]), str(content["detail"]), data=error.data())
+
+
+def problem_of(error: NextslotError) -> dict[str, object]:
+    """What an error looks like, also inside a stream."""
+    if isinstance(error, StoreError):
+        return _content(503, "unavailable", "the database cannot be used as it is; the log says more", {})
+    if _status(error) == 500:
+        return _content(500, "error", "something broke on our side; the log says more", {})
+    return _content(_status(error), error.code, str(error), error.data())
+
+
+def _status(error: NextslotError) -> int:
+    match error:
+        case Invalid():
+            return 422
+        case NotFound():
+            return 404
+        case Conflict():
+            return 409
+        case Unavailable() | StoreError():
+            return 503
+        case _:
+            return 500
+
+
+async def _of_ours(request: Request, error: Exception) -> Response:
+    assert isinstance(error, NextslotError)
+    return of_error(error)
+
+
+def content_of(error: HttpProblem) -> dict[str, object]:
+    """What it looks like inside a stream."""
+    return _content(error.status, error.code, error.detail, error.data)
+
+
+async def _of_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HttpProblem)
+    return problem(error.status, error.code, error.detail, error.headers, error.data)
+
+
+async def _of_validation(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()[:MOST_PROBLEMS]
+    for one in found:
+        if one["type"] == "json_invalid":
+            place = f", after {one['loc'][1]} characters" if one["loc"][1] else ""
+            return problem(400, "malformed", f"the body is not valid JSON: {one['ctx']['error']}{place}")
+    return of_error(Invalid([Problem(field_of(one["loc"]), sentence_of(one)) for one in found]))
+
+
+async def _of_framework(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return problem(404, "not_found", f"there is no route {request.url.path}; /docs lists those there are")
+    if error.status_code == 413:
+        return problem(413, "too_large", str(error.detail))
+    if error.status_code == 422:
+        return of_error(Invalid(str(error.detail)))
+    if error.status_code == 405:
+        allowed = ", ".join(sorted(_methods(request)))
+        detail = f"{request.url.path} does not know {request.method}, but {allowed}"
+        return problem(405, "method_not_allowed", detail, {"Allow": allowed})
+    return problem(400, "malformed", str(error.detail), error.headers)
+
+
+def _methods(request: Request) -> set[str]:
+    """Of all routes with this path, where the framework names those of the first; the first path that fits counts."""
+    fitting = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return {method for route in fitting if route.path == fitting[0].path for method in route.methods}
+
+
+async def _of_defect(request: Request, error: Exception) -> Response:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return problem(500, "error", "something broke on our side; the log says more")
+
+
+def field_of(place: tuple[object, ...]) -> str:
+    """`("body", "jobs", 3, "params")` is `jobs.3.params`; which type was tried, such as `list[str]`, is left out."""
+    inner = place[1:] if place[:1] in (("body",), ("query",), ("path",)) else place
+    return ".".join(str(part) for part in inner if not (isinstance(part, str) and part.endswith("]")))
+
+
+def sentence_of(found: Mapping[str, object]) -> str:
+    match found["type"]:
+        case "extra_forbidden":
+            return "there is no such field"
+        case "missing" if found["loc"] == ("body",):
+            return "a JSON object is needed as the body"
+        case "missing":
+            return "this is needed"
+        case "model_attributes_type" | "dict_type":
+            return "a JSON object is needed"
+        case _:
+            return str(found["msg"]).removeprefix("Value error, ")

@@ -1,0 +1,135 @@
+"""Every request from outside in: it gets an id, a span, a line in the log and a place in the metrics.
+
+The outermost layer, so that what the guard refuses is seen too. Of a request only its method, the template of its
+route, its status, its time and its caller's name are told: never a query, a header or a body.
+"""
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nextslot.system.randomness import Chance, SystemChance
+from nextslot.telemetry.logs import bound
+from nextslot.telemetry.meters import HttpMeters
+from nextslot.telemetry.tracing import Span, Tracer, Untraced
+
+log = logging.getLogger(__name__)
+
+HEADER = "X-Request-ID"
+# What a machine asks every few seconds: worth a line only to who looks for it, and never a trace.
+PROBES = frozenset({"/health", "/ready", "/metrics"})
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+# For what is no route of ours; its path could be anything.
+UNMATCHED = "unmatched"
+# What a caller gets who left before there was an answer: nothing, but it is counted as this (as nginx does).
+LEFT = 499
+
+_SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
+
+
+class RequestLog:
+    def __init__(
+        self,
+        app: ASGIApp,
+        meters: HttpMeters,
+        seconds: Callable[[], float],
+        tracer: Tracer | None = None,
+        chance: Chance | None = None,
+    ) -> None:
+        self._app = app
+        self._meters = meters
+        self._seconds = seconds
+        self._tracer = tracer or Untraced()
+        self._chance = chance or SystemChance()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        request_id = self._id(headers.get(HEADER))
+        tracer = Untraced() if scope["path"].endswith(tuple(PROBES)) else self._tracer
+        with bound(request_id=request_id), tracer.request(_method(scope), headers) as span:
+            answer = _LoggedResponse(send, request_id, self._seconds)
+            self._meters.in_progress += 1
+            try:
+                await self._app(scope, receive, answer.send)
+            except Exception:
+                # The framework has answered it with 500 and wants the server to know.
+                answer.fail()
+                raise
+            finally:
+                self._meters.in_progress -= 1
+                self._tell(scope, answer, span, request_id)
+
+    def _id(self, given: str | None) -> str:
+        return given if given is not None and _SANE.fullmatch(given) else self._chance.new_id()
+
+    def _tell(self, scope: Scope, answer: "_LoggedResponse", span: Span, request_id: str) -> None:
+        method, route, status = _method(scope), route_of(scope), answer.status or LEFT
+        self._meters.answered(method, route, status, answer.seconds_to_begin())
+        span.rename(f"{method} {route}")
+        span.note({"http.route": route, "http.response.status_code": status, "nextslot.request_id": request_id})
+        if status >= 500:
+            span.fail(f"HTTP {status}")
+        about: dict[str, Any] = {
+            "method": method,
+            "route": route,
+            "status": status,
+            "duration_ms": round(answer.seconds_so_far() * 1000, 3),
+        }
+        caller = scope.get("state", {}).get("caller")
+        if caller is not None:
+            about["caller"] = caller.name
+        log.log(_level(route, status), "%s %s %d", method, route, status, extra=about)
+
+
+class _LoggedResponse:
+    """What is sent, and when it began; it carries the request's id."""
+
+    def __init__(self, send: Send, request_id: str, seconds: Callable[[], float]) -> None:
+        self._send = send
+        self._request_id = request_id
+        self._seconds = seconds
+        self._began = seconds()
+        self._answered: float | None = None
+        self.status: int | None = None
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self._answered = self._seconds()
+            MutableHeaders(scope=message)[HEADER] = self._request_id
+        await self._send(message)
+
+    def fail(self) -> None:
+        self.status = self.status or 500
+
+    def seconds_to_begin(self) -> float:
+        return (self._seconds() if self._answered is None else self._answered) - self._began
+
+    def seconds_so_far(self) -> float:
+        return self._seconds() - self._began
+
+
+def route_of(scope: Scope) -> str:
+    """As it is declared, such as `/api/jobs/{job_id}`: the router leaves it in the scope."""
+    return str(getattr(scope.get("route"), "path", UNMATCHED))
+
+
+def _method(scope: Scope) -> str:
+    return scope["method"] if scope["method"] in METHODS else "OTHER"
+
+
+def _level(route: str, status: int) -> int:
+    # That it is not ready is what `/ready` is asked for.
+    if route in PROBES and status != 500:
+        return logging.DEBUG
+    # To be busy, starting or stopping is no failure of ours; what else is behind a 503 has been told by who met it.
+    if status == 503:
+        return logging.WARNING
+    return logging.ERROR if status >= 500 else logging.INFO

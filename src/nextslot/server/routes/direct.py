@@ -1,0 +1,201 @@
+"""Direct requests: callers on the line who get the next slot (DEC-004), and what became of earlier ones."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Annotated, Any
+
+from fastapi import Path, Query, Request, Response
+from pydantic import Field
+
+from nextslot.domain import DEFAULT_OFFICE, Direct, Scope, json_form
+from nextslot.domain.filters import DirectFilter
+from nextslot.engine.direct.direct_requests import answered
+from nextslot.errors import NextslotError
+from nextslot.scheduler import Scheduler
+from nextslot.server import schemas
+from nextslot.server.auth import caller_of, of_direct
+from nextslot.server.problems import problem_of
+from nextslot.server.queries import (
+    PageQuery,
+    Values,
+    filter_values,
+    split,
+)
+from nextslot.server.responses import (
+    answer,
+    event,
+    log_answer,
+    page,
+    stream,
+    unless_hung_up,
+    wants_stream,
+)
+from nextslot.server.routing import needs, router
+from nextslot.server.schemas import (
+    Body,
+    Page,
+    Seconds,
+    WebhookBody,
+)
+
+direct = router("Direct requests")
+
+# Of a log, as much as an answer shows; the rest is at its own address.
+LOG_BYTES = 64 * 1024
+
+
+# A document has one name for a place in a path: here it is a job type for POST, and a direct_id for GET.
+Named = Annotated[str, Path(description="POST: a job type. GET: a `direct_id`.", max_length=200)]
+
+
+class DirectBody(Body):
+    params: dict[str, Any] = Field(default_factory=dict)
+    wait_timeout_seconds: float | None = Field(None, ge=0, le=86_400, description="For the slot; default 300")
+    timeout_seconds: Seconds | None = Field(None, description="For the work; default: the type's, else one hour")
+    detach: bool = Field(False, description="The work goes on if the caller hangs up while it runs")
+    direct_id: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$", description="Of your own choice")
+    webhook: WebhookBody | None = None
+    office_id: str = DEFAULT_OFFICE
+
+
+class DirectQuery(PageQuery):
+    status: Values | None = None
+    office_id: Values | None = None
+    job_type: Values | None = None
+
+
+class ReservationQuery(PageQuery):
+    office_id: Values | None = None
+
+
+class DirectDetail(schemas.Direct):
+    log: str | None = Field(
+        description="The first 64 KiB of its log; the whole is at `/api/direct/{direct_id}/log`. null: on another node"
+    )
+
+
+@direct.post(
+    "/api/direct/{name}",
+    response_model=schemas.Direct,
+    responses={
+        200: {"content": {"text/event-stream": {}}},
+        204: {"description": "The caller hung up (nobody sees this)"},
+    },
+)
+@needs(Scope.SUBMIT, conflicts=True)
+async def run_direct(name: Named, body: DirectBody, request: Request) -> Response:
+    """Waits for the next slot, runs, and answers how it went: work that failed is a 200 too.
+
+    With `Accept: text/event-stream`: `place`, `started`, `progress` and `output` as they come, `result` at the end.
+    Whoever hangs up while waiting gives the place up; while the work runs, it is cancelled unless `detach`.
+    """
+    scheduler: Scheduler = request.app.state.scheduler
+    caller = caller_of(request)
+    caller.check_office(body.office_id)
+    options = {name: value for name, value in body.given().items() if name != "params" and value is not None}
+    if caller.key_id is not None:
+        options["created_by"] = caller.name
+    if wants_stream(request):
+        return stream(await begun(told(scheduler, name, body.params, options, _shown)))
+    ended = await unless_hung_up(request, scheduler.run_direct(name, body.params, **options))
+    return Response(status_code=204) if ended is None else answer(json_form.direct(ended))
+
+
+@direct.get("/api/direct", response_model=Page[schemas.Direct])
+@needs(Scope.READ)
+async def list_direct(query: Annotated[DirectQuery, Query()], request: Request) -> Response:
+    """What waits, runs and ran, the newest first."""
+    scheduler: Scheduler = request.app.state.scheduler
+    wanted = DirectFilter(**filter_values(query.model_dump(), DirectFilter, caller_of(request)))
+    found = await scheduler.lists.direct(wanted, query.cursor, query.limit)
+    return page([json_form.direct(one) for one in found.items], found.next_cursor)
+
+
+@direct.get("/api/direct/{name}", response_model=DirectDetail)
+@needs(Scope.READ, of_direct)
+async def get_direct(name: Named, request: Request) -> Response:
+    """Also the way to fetch the result of one that was detached."""
+    scheduler: Scheduler = request.app.state.scheduler
+    found = await scheduler.direct(name)
+    log = await scheduler.files.log(name, limit=LOG_BYTES) if await _is_here(scheduler, found) else None
+    return answer({**json_form.direct(found), "log": None if log is None else log.text.decode(errors="replace")})
+
+
+@direct.get("/api/direct/{direct_id}/log", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+@needs(Scope.READ, of_direct)
+async def get_direct_log(
+    direct_id: str, request: Request, offset: Annotated[int, Query(ge=0, le=2**53)] = 0
+) -> Response:
+    """At most 1 MiB at once, from a byte on, as the log of a run. Of several nodes the one that was called has it."""
+    scheduler: Scheduler = request.app.state.scheduler
+    found = await scheduler.direct(direct_id)
+    if not await _is_here(scheduler, found):
+        scheduler.files.check_node("log", direct_id, found.worker_id)
+    return log_answer(await scheduler.files.log(direct_id, offset))
+
+
+@direct.post("/api/direct/{direct_id}/cancel", response_model=schemas.Direct)
+@needs(Scope.OPERATE, of_direct, conflicts=True)
+async def cancel_direct(direct_id: str, request: Request) -> Response:
+    """Sent away if it waits; told to stop if it runs."""
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(json_form.direct(await scheduler.cancel_direct(direct_id)))
+
+
+@direct.get("/api/reservations", response_model=Page[schemas.Reservation])
+@needs(Scope.READ)
+async def list_reservations(query: Annotated[ReservationQuery, Query()], request: Request) -> Response:
+    """Who held the next slot, the newest first."""
+    scheduler: Scheduler = request.app.state.scheduler
+    offices = caller_of(request).narrowed(split(query.office_id))
+    found = await scheduler.lists.reservations(query.cursor, query.limit, office_id=offices)
+    return page([json_form.reservation(one) for one in found.items], found.next_cursor)
+
+
+async def begun(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The same events, once the first is there: what is refused at once is refused with a status, not in a stream."""
+    first = await anext(events)
+
+    async def all_of_them() -> AsyncGenerator[bytes, None]:
+        async with aclosing(events):
+            yield first
+            async for one in events:
+                yield one
+
+    return all_of_them()
+
+
+async def told(
+    scheduler: Scheduler,
+    job_type: str,
+    params: dict[str, Any],
+    options: dict[str, Any],
+    shown: Callable[[Direct], Awaitable[bytes]],
+) -> AsyncGenerator[bytes, None]:
+    """What a caller on the line hears; `shown` makes the last event of what was answered."""
+    ahead = 0
+    async with aclosing(scheduler.stream_direct(job_type, params, **options)) as updates:
+        async for update in updates:
+            if update.kind == "result":
+                yield await _last(update.data["direct"], ahead, shown)
+            else:
+                ahead = update.data.get("ahead", ahead)
+                yield event(update.data, event=update.kind)
+
+
+async def _is_here(scheduler: Scheduler, found: Direct) -> bool:
+    """Whether its log is on this disk, or on none: work that wrote nothing has none."""
+    has_none = found.log_path is None and found.finished_at is not None
+    return found.node_id == scheduler.node or has_none or await scheduler.files.has_log(found.direct_id)
+
+
+async def _shown(ended: Direct) -> bytes:
+    return event(json_form.direct(ended), event="result")
+
+
+async def _last(ended: Direct, ahead: int, shown: Callable[[Direct], Awaitable[bytes]]) -> bytes:
+    """The result; or, for a caller who was sent away, what the answer would have been without a stream."""
+    try:
+        return await shown(answered(ended, ahead))
+    except NextslotError as error:
+        return event(problem_of(error), event="error")

@@ -1,0 +1,102 @@
+"""Events: everything that happened, from any number on, and live as server-sent events that can be resumed."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated
+
+from fastapi import Query, Request, Response
+from pydantic import Field
+
+from nextslot.domain import Event, Scope, json_form
+from nextslot.domain.filters import EventFilter
+from nextslot.engine.events.event_feed import EventPage
+from nextslot.errors import Invalid, Unavailable
+from nextslot.scheduler import Scheduler
+from nextslot.server import schemas
+from nextslot.server.auth import caller_of
+from nextslot.server.queries import PageQuery, Values, filter_values
+from nextslot.server.responses import (
+    event,
+    page,
+    stream,
+    wants_stream,
+)
+from nextslot.server.routing import needs, router
+from nextslot.server.schemas import Page
+
+events = router("Events")
+
+# After how long a stream asks again for what a database that is away could not give.
+ASK_AGAIN_SECONDS = 1.0
+
+
+class EventQuery(PageQuery):
+    after: int = Field(0, ge=0, lt=2**53, description="The number of the last event that was seen")
+    office_id: Values | None = None
+    job_id: Values | None = None
+    type: Values | None = None
+
+
+@events.get("/api/events", response_model=Page[schemas.Event], responses={200: {"content": {"text/event-stream": {}}}})
+@needs(Scope.READ)
+async def list_events(query: Annotated[EventQuery, Query()], request: Request) -> Response:
+    """The oldest first. With `Accept: text/event-stream` it goes on with each new one; `Last-Event-ID` resumes."""
+    scheduler: Scheduler = request.app.state.scheduler
+    wanted = EventFilter(**filter_values(query.model_dump(), EventFilter, caller_of(request)))
+    if wants_stream(request):
+        return stream(_followed(scheduler, wanted, _resumed(request, query.after)))
+    found = await scheduler.lists.events(query.after, wanted, query.cursor, query.limit)
+    return page([json_form.event(one) for one in found.items], found.next_cursor)
+
+
+def _resumed(request: Request, after: int) -> int:
+    given = request.headers.get("last-event-id")
+    if given is None:
+        return after
+    if not given.isascii() or not given.isdecimal() or len(given) > 15:
+        raise Invalid("the number of the last event that was seen", field="Last-Event-ID")
+    return int(given)
+
+
+async def _followed(scheduler: Scheduler, wanted: EventFilter, after: int) -> AsyncGenerator[bytes, None]:
+    last = after
+    # What is there is sent together: a message of its own for each would take ten times as long.
+    async with aclosing(_pages(scheduler, after)) as pages:
+        async for some in pages:
+            last = some.last
+            if text := _shown(some, wanted):
+                yield text
+    # Only a scheduler that stops ends it: whoever comes back with this number misses nothing.
+    yield event({"after": last}, event="end", id=str(last))
+
+
+async def _pages(scheduler: Scheduler, after: int) -> AsyncGenerator[EventPage, None]:
+    """Yields the events from a number on. In an outage of the database it waits, and goes on where it was."""
+    last = after
+    while True:
+        try:
+            async with aclosing(scheduler.event_pages(last)) as pages:
+                async for some in pages:
+                    yield some
+                    last = some.last
+            return
+        except Unavailable:
+            if scheduler.is_draining:
+                return
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+
+def _shown(some: EventPage, wanted: EventFilter) -> bytes:
+    """Returns the events that a filter takes, as one message. Streams that share a page share what is written here:
+    each event is encoded once for all of them, and the message is put together once for all with the same filter."""
+
+    def joined(found: list[Event]) -> bytes:
+        texts = some.form(_encoded, _encoded)
+        return b"".join(text for one, text in zip(found, texts, strict=True) if wanted.takes(one))
+
+    return some.form(wanted, joined)
+
+
+def _encoded(some: list[Event]) -> list[bytes]:
+    return [event(json_form.event(one), event=one.type, id=str(one.seq)) for one in some]

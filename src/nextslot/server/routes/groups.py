@@ -1,0 +1,113 @@
+"""Groups: jobs that belong together, one after the other or side by side."""
+
+from typing import Annotated
+
+from fastapi import Query, Request, Response
+from pydantic import Field
+
+from nextslot.domain import (
+    Group,
+    GroupMode,
+    OnFailure,
+    Scope,
+    json_form,
+)
+from nextslot.domain.filters import GroupFilter
+from nextslot.domain.job_lifecycle import Cancellation
+from nextslot.engine.finish.job_finisher import Cancelled
+from nextslot.scheduler import Scheduler
+from nextslot.server import schemas
+from nextslot.server.auth import caller_of, of_group
+from nextslot.server.queries import PageQuery, Values, filter_values
+from nextslot.server.responses import answer, created, page
+from nextslot.server.routing import needs, router
+from nextslot.server.schemas import (
+    Body,
+    KeyedJobs,
+    Page,
+    Text,
+)
+
+from .jobs import CancelBody, new_jobs
+
+groups = router("Groups")
+
+
+class GroupBody(Body):
+    name: Text | None = None
+    mode: Annotated[GroupMode, Field(strict=False)]
+    on_failure: Annotated[OnFailure, Field(strict=False)] = OnFailure.STOP
+    jobs: Annotated[KeyedJobs, Field(description="All of one office")]
+
+
+class GroupDetail(schemas.Group):
+    jobs: list[schemas.Job] = Field(description="By place; retries follow what they retry")
+
+
+class GroupQuery(PageQuery):
+    status: Values | None = None
+    office_id: Values | None = None
+
+
+class GroupCancelled(schemas.Group):
+    stopping: list[str] = Field(description="Members that run and were told to stop")
+    finishing: list[str] = Field(description="Members that run and are left to finish")
+
+
+@groups.post("/api/job-groups", status_code=201, response_model=GroupDetail)
+@needs(Scope.SUBMIT, creates=True)
+async def create_group(body: GroupBody, request: Request) -> Response:
+    """All of its jobs, or none."""
+    scheduler: Scheduler = request.app.state.scheduler
+    caller = caller_of(request)
+    wanted = await new_jobs(body.jobs, caller)
+    group, accepted = await scheduler.accept_group(
+        wanted, body.mode, body.on_failure, body.name, request.headers.get("idempotency-key")
+    )
+    return created(await _shown(scheduler, group), f"/api/job-groups/{group.group_id}", accepted[0].is_new)
+
+
+@groups.get("/api/job-groups", response_model=Page[schemas.Group])
+@needs(Scope.READ)
+async def list_groups(query: Annotated[GroupQuery, Query()], request: Request) -> Response:
+    """The newest first."""
+    scheduler: Scheduler = request.app.state.scheduler
+    wanted = GroupFilter(**filter_values(query.model_dump(), GroupFilter, caller_of(request)))
+    found = await scheduler.lists.groups(wanted, query.cursor, query.limit)
+    return page([json_form.group(group) for group in found.items], found.next_cursor)
+
+
+@groups.get("/api/job-groups/{group_id}", response_model=GroupDetail)
+@needs(Scope.READ, of_group)
+async def get_group(group_id: str, request: Request) -> Response:
+    """With all its jobs."""
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(await _shown(scheduler, await scheduler.group(group_id)))
+
+
+@groups.post(
+    "/api/job-groups/{group_id}/cancel",
+    response_model=GroupCancelled,
+    responses={202: {"model": GroupCancelled, "description": "Some of its members run"}},
+)
+@needs(Scope.OPERATE, of_group, conflicts=True)
+async def cancel_group(group_id: str, request: Request, body: CancelBody | None = None) -> Response:
+    """Every member that has not ended."""
+    scheduler: Scheduler = request.app.state.scheduler
+    asked = body or CancelBody()
+    done = await scheduler.cancel_group(group_id, asked.reason, asked.interrupt)
+    stopping, finishing = _ids(done, Cancellation.STOPPING), _ids(done, Cancellation.FINISHING)
+    content = json_form.group(await scheduler.group(group_id))
+    status = 202 if stopping or finishing else 200
+    return answer({**content, "stopping": stopping, "finishing": finishing}, status)
+
+
+async def _shown(scheduler: Scheduler, group: Group) -> dict[str, object]:
+    members = await scheduler.members(group.group_id)
+    attempts = await scheduler.lists.attempts(members)
+    jobs = [json_form.job(job, attempts[job.job_id]) for job in members]
+    return {**json_form.group(group), "jobs": jobs}
+
+
+def _ids(done: list[Cancelled], how: Cancellation) -> list[str]:
+    return [one.job.job_id for one in done if one.cancellation is how]

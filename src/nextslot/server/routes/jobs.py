@@ -1,0 +1,303 @@
+"""Jobs: made, listed, looked at, changed, cancelled, moved, run again."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field, TypeAdapter, ValidationError
+
+from nextslot.domain import (
+    MAX_PRIORITY,
+    Confidence,
+    Job,
+    NewJob,
+    Scope,
+    State,
+    json_form,
+)
+from nextslot.domain.job_lifecycle import Cancellation
+from nextslot.scheduler import Scheduler
+from nextslot.server import schemas
+from nextslot.server.auth import Caller, caller_of, of_job
+from nextslot.server.problems import MOST_PROBLEMS
+from nextslot.server.queries import JobFilterBody, JobPageQuery, job_filter
+from nextslot.server.responses import (
+    answer,
+    answer_many,
+    create_once,
+    created,
+    page,
+)
+from nextslot.server.routing import needs, router
+from nextslot.server.schemas import (
+    SOME,
+    Body,
+    JobBody,
+    KeyedJobBody,
+    KeyedJobs,
+    Page,
+    Text,
+    When,
+)
+from nextslot.services import arguments
+from nextslot.services.bulk import BulkCancelled
+
+jobs = router("Jobs")
+
+
+_SOME = TypeAdapter(list[KeyedJobBody])
+
+
+class BatchBody(Body):
+    jobs: KeyedJobs
+
+
+class ChangeBody(Body):
+    params: dict[str, Any] | None = None
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+    scheduled_for: When | None = None
+    title: Text | None = None
+
+
+class CancelBody(Body):
+    reason: Text | None = None
+    interrupt: bool | None = Field(None, description="Whether running work is told to stop; default: the office's mode")
+
+
+class MoveBody(Body):
+    """Exactly one of them."""
+
+    to: Literal["front", "back"] | None = None
+    before: str | None = None
+    after: str | None = None
+    place: int | None = Field(None, ge=1, description="From 1")
+
+
+class RerunBody(Body):
+    params: dict[str, Any] | None = Field(None, description="Replace those of the job, key by key")
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+
+
+class BulkBody(JobFilterBody):
+    all: bool = Field(False, description="Needed if nothing else is said: every job")
+
+
+class BulkCancelBody(BulkBody):
+    reason: Text | None = None
+    interrupt: bool | None = None
+    include_running: bool = False
+
+
+class Items(schemas.ResponseModel):
+    items: list[schemas.Job]
+
+
+class Cancelled(schemas.ResponseModel):
+    cancelled: int
+    stopping: int = Field(description="Running, and told to stop")
+    finishing: int = Field(description="Running, and left to finish; nothing is retried")
+    job_ids: list[str] = Field(description="The first 1,000")
+
+
+class Retried(schemas.ResponseModel):
+    retried: int
+    job_ids: list[str] = Field(description="The first 1,000 of the new jobs")
+
+
+class Reason(schemas.ResponseModel):
+    code: str
+    text: str
+    data: dict[str, Any]
+
+
+class Why(schemas.ResponseModel):
+    job_id: schemas.Id
+    state: State
+    reasons: list[Reason]
+    ahead: int = Field(description="Jobs before it in its office's queue; 10,000 may be more")
+    expected_start: schemas.Time | None
+    expected_end: schemas.Time | None
+    confidence: Confidence
+
+
+@jobs.post("/api/jobs", status_code=201, response_model=schemas.Job)
+@needs(Scope.SUBMIT, creates=True)
+async def create_job(body: JobBody, request: Request) -> Response:
+    """Puts a job into the queue. It is durable when this answers."""
+    scheduler, caller = _of(request)
+    new = new_job(body, caller)
+    (accepted,) = await scheduler.accept([new], request.headers.get("idempotency-key"))
+    return _created(accepted.job, accepted.is_new, await _shown(scheduler, accepted.job))
+
+
+@jobs.post("/api/jobs/batch", status_code=201, response_model=Items)
+@needs(Scope.SUBMIT, creates=True)
+async def create_jobs(body: BatchBody, request: Request) -> Response:
+    """Many jobs at once, all or none. They may depend on each other by `key`."""
+    scheduler, caller = _of(request)
+    wanted = await new_jobs(body.jobs, caller)
+    accepted = await scheduler.accept(wanted, request.headers.get("idempotency-key"), "batch")
+    made = [one.job for one in accepted]
+    attempts = await scheduler.lists.attempts(made) if any(job.retry_of for job in made) else {}
+    items = (json_form.job(job, attempts.get(job.job_id, 1)) for job in made)
+    return await answer_many(items, 201 if any(one.is_new for one in accepted) else 200)
+
+
+@jobs.get("/api/jobs", response_model=Page[schemas.Job])
+@needs(Scope.READ)
+async def list_jobs(query: Annotated[JobPageQuery, Query()], request: Request) -> Response:
+    """The newest first."""
+    scheduler, caller = _of(request)
+    found = await scheduler.lists.jobs(job_filter(query.model_dump(), caller), query.cursor, query.limit)
+    return page([json_form.job(one.job, one.attempt) for one in found.items], found.next_cursor)
+
+
+@jobs.post("/api/jobs/cancel", response_model=Cancelled)
+@needs(Scope.OPERATE)
+async def cancel_jobs(body: BulkCancelBody, request: Request) -> Response:
+    """Every job that a filter finds, in small transactions: what is cancelled stays so if this is cut short."""
+    scheduler, caller = _of(request)
+    wanted = job_filter(body.given(), caller)
+    done = await scheduler.bulk.cancel(
+        wanted, all=body.all, include_running=body.include_running, reason=body.reason, interrupt=body.interrupt
+    )
+    return cancelled(done)
+
+
+@jobs.post("/api/jobs/retry", response_model=Retried)
+@needs(Scope.OPERATE)
+async def retry_jobs(body: BulkBody, request: Request) -> Response:
+    """The failed chains that a filter finds."""
+    scheduler, caller = _of(request)
+    done = await scheduler.bulk.retry(job_filter(body.given(), caller), all=body.all)
+    return answer({"retried": done.retried.count, "job_ids": list(done.retried.ids)})
+
+
+@jobs.get("/api/jobs/{job_id}", response_model=schemas.JobDetail)
+@needs(Scope.READ, of_job)
+async def get_job(job_id: str, request: Request) -> Response:
+    """With its run, and its whole chain."""
+    scheduler, _ = _of(request)
+    found = await scheduler.lists.job(job_id)
+    return answer(
+        {
+            **json_form.job(found.job, found.attempt),
+            "run": None if found.run is None else json_form.run(found.run),
+            "chain": [json_form.job(job, attempt) for attempt, job in enumerate(found.chain, 1)],
+        }
+    )
+
+
+@jobs.patch("/api/jobs/{job_id}", response_model=schemas.Job)
+@needs(Scope.OPERATE, of_job, conflicts=True)
+async def change_job(job_id: str, body: ChangeBody, request: Request) -> Response:
+    """While it is queued (INV-001)."""
+    scheduler, _ = _of(request)
+    return answer(await _shown(scheduler, await scheduler.change(job_id, **body.given())))
+
+
+@jobs.post(
+    "/api/jobs/{job_id}/cancel",
+    response_model=schemas.Job,
+    responses={202: {"model": schemas.Job, "description": "Running: it was told to stop, or is left to finish"}},
+)
+@needs(Scope.OPERATE, of_job, conflicts=True)
+async def cancel_job(job_id: str, request: Request, body: CancelBody | None = None) -> Response:
+    """200: cancelled. 202: it runs; it was told to stop, or will finish first, and nothing is retried."""
+    scheduler, _ = _of(request)
+    asked = body or CancelBody()
+    done = await scheduler.cancel(job_id, asked.reason, asked.interrupt)
+    status = 200 if done.cancellation is Cancellation.CANCELLED else 202
+    return answer(await _shown(scheduler, done.job), status)
+
+
+@jobs.post("/api/jobs/{job_id}/move", response_model=schemas.Job)
+@needs(Scope.OPERATE, of_job, conflicts=True)
+async def move_job(job_id: str, body: MoveBody, request: Request) -> Response:
+    """To another place in its office's queue; it takes the priority of its new neighbours."""
+    scheduler, _ = _of(request)
+    return answer(await _shown(scheduler, await scheduler.move(job_id, **body.given())))
+
+
+@jobs.get("/api/jobs/{job_id}/why", response_model=Why)
+@needs(Scope.READ, of_job)
+async def why_job(job_id: str, request: Request) -> Response:
+    """Why it is not running, and when it will."""
+    scheduler, _ = _of(request)
+    return answer(json_form.why(await scheduler.forecast.why(job_id)))
+
+
+@jobs.post("/api/jobs/{job_id}/rerun", status_code=201, response_model=schemas.Job)
+@needs(Scope.SUBMIT, of_job, creates=True, conflicts=True)
+async def rerun_job(job_id: str, request: Request, body: RerunBody | None = None) -> Response:
+    """A new job like an ended one, a chain of its own."""
+    scheduler, caller = _of(request)
+    asked = (body or RerunBody()).given()
+    job, is_new = await create_once(
+        request,
+        "rerun",
+        caller.office_id,
+        [job_id, asked],
+        lambda: scheduler.bulk.rerun(job_id, **asked, created_by=caller.name if caller.key_id else None),
+        id_of=lambda made: made.job_id,
+        read=scheduler.job,
+    )
+    return _created(job, is_new, await _shown(scheduler, job))
+
+
+async def new_jobs(items: Sequence[Any], caller: Caller) -> list[NewJob]:
+    """What the engine is asked for by a long list, looked at some at a time: others have their turn in between."""
+    wanted: list[NewJob] = []
+    errors: list[Any] = []
+    for start in range(0, len(items), SOME):
+        try:
+            wanted += [new_job(body, caller) for body in _SOME.validate_python(items[start : start + SOME])]
+        except ValidationError as error:
+            errors += [_placed(one, start) for one in error.errors()]
+            if len(errors) >= MOST_PROBLEMS:
+                break
+        await asyncio.sleep(0)
+    if errors:
+        raise RequestValidationError(errors)
+    return wanted
+
+
+def _placed(error: Any, start: int) -> Any:
+    """An error in one of the items, where it is in the request."""
+    index, *rest = error["loc"]
+    return {**error, "loc": ("body", "jobs", start + index, *rest)}
+
+
+def cancelled(done: BulkCancelled) -> Response:
+    return answer(
+        {
+            "cancelled": done.cancelled.count,
+            "stopping": done.stopping.count,
+            "finishing": done.finishing.count,
+            "job_ids": list(done.job_ids),
+        }
+    )
+
+
+def new_job(body: JobBody, caller: Caller) -> NewJob:
+    """What the engine is asked for."""
+    caller.check_office(body.office_id)
+    fields = body.given()
+    if caller.key_id is not None:
+        fields["created_by"] = caller.name
+    return arguments.new_job(**fields)
+
+
+def _of(request: Request) -> tuple[Scheduler, Caller]:
+    return request.app.state.scheduler, caller_of(request)
+
+
+async def _shown(scheduler: Scheduler, job: Job) -> dict[str, Any]:
+    attempts = await scheduler.lists.attempts([job]) if job.retry_of is not None else {}
+    return json_form.job(job, attempts.get(job.job_id, 1))
+
+
+def _created(job: Job, is_new: bool, content: dict[str, Any]) -> Response:
+    return created(content, f"/api/jobs/{job.job_id}", is_new)

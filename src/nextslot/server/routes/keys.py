@@ -1,0 +1,123 @@
+"""API keys and the audit log, for admins."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Query, Request, Response
+from pydantic import Field
+
+from nextslot.domain import Key, Scope, json_form
+from nextslot.scheduler import Scheduler
+from nextslot.server import schemas
+from nextslot.server.auth import caller_of, whole
+from nextslot.server.queries import PageQuery
+from nextslot.server.responses import (
+    answer,
+    create_once,
+    created,
+    page,
+)
+from nextslot.server.routing import needs, router
+from nextslot.server.schemas import Body, Page, Text
+
+keys = router("Keys and audit")
+
+
+class KeyBody(Body):
+    name: Text = Field(examples=["ci"])
+    scopes: Annotated[list[Literal["read", "submit", "operate", "admin"]], Field(min_length=1, max_length=4)]
+    office_id: str | None = Field(None, description="For this office only; not for an admin's")
+
+
+class KeyAnswer(schemas.ResponseModel):
+    key_id: schemas.Id
+    name: str
+    scopes: list[str] = Field(description="The one that was given, and those that it includes")
+    office_id: str | None
+    created_by: str | None
+    created_at: schemas.Time
+
+
+class Me(schemas.ResponseModel):
+    name: str = Field(description="The name of the key; `local` on a server without keys")
+    key_id: str | None
+    scopes: list[str] = Field(description="What it may do")
+    office_id: str | None = Field(description="null: every office")
+    last_event: int = Field(description="The number of the newest event: where to follow them from")
+
+
+class NewKey(KeyAnswer):
+    key: str | None = Field(None, description="What its holder sends. It is shown this once and not stored.")
+
+
+class Entry(schemas.ResponseModel):
+    audit_id: schemas.Id
+    timestamp: schemas.Time
+    actor: str = Field(description="The name of the key; `local` on a server without keys")
+    key_id: str | None
+    action: str = Field(examples=["POST /api/jobs/{job_id}/cancel"])
+    target: str
+    office_id: str | None
+    details: dict[str, Any] | None = Field(description="Of a setting: `before` and `after`")
+
+
+@keys.get("/api/me", response_model=Me)
+@needs(Scope.READ)
+async def show_me(request: Request) -> Response:
+    """Who asks, as the server sees it, and what they may do."""
+    scheduler: Scheduler = request.app.state.scheduler
+    caller = caller_of(request)
+    return answer(
+        {
+            "name": caller.name,
+            "key_id": caller.key_id,
+            "scopes": [scope.value for scope in Scope if caller.scope.includes(scope)],
+            "office_id": caller.office_id,
+            "last_event": await scheduler.lists.last_event(),
+        }
+    )
+
+
+@keys.post("/api/keys", status_code=201, response_model=NewKey)
+@needs(Scope.ADMIN, whole, creates=True, conflicts=True)
+async def create_key(body: KeyBody, request: Request) -> Response:
+    """The first key must be an admin's; from then on everybody needs a key."""
+    scheduler: Scheduler = request.app.state.scheduler
+
+    async def known(key_id: str) -> tuple[Key, str | None]:
+        return await scheduler.keys.get(key_id), None
+
+    async def make() -> tuple[Key, str | None]:
+        return await scheduler.keys.create(body.name, list(body.scopes), body.office_id)
+
+    (key, text), is_new = await create_once(
+        request, "keys", None, body.model_dump(), make, id_of=lambda made: made[0].key_id, read=known
+    )
+    secret = {} if text is None else {"key": text}
+    return created({**json_form.key(key), **secret}, f"/api/keys/{key.key_id}", is_new)
+
+
+@keys.get("/api/keys", response_model=Page[KeyAnswer])
+@needs(Scope.ADMIN, whole)
+async def list_keys(query: Annotated[PageQuery, Query()], request: Request) -> Response:
+    """The newest first."""
+    scheduler: Scheduler = request.app.state.scheduler
+    found = await scheduler.keys.list(query.cursor, query.limit)
+    return page([json_form.key(key) for key in found.items], found.next_cursor)
+
+
+@keys.delete("/api/keys/{key_id}", status_code=204, response_class=Response)
+@needs(Scope.ADMIN, whole, conflicts=True)
+async def delete_key(key_id: str, request: Request) -> Response:
+    """From now on it opens nothing. The last admin key stays."""
+    scheduler: Scheduler = request.app.state.scheduler
+    await scheduler.keys.delete(key_id)
+    return Response(status_code=204)
+
+
+@keys.get("/api/audit", response_model=Page[Entry])
+@needs(Scope.ADMIN, whole)
+async def list_audit(query: Annotated[PageQuery, Query()], request: Request) -> Response:
+    """Every change through the API, the newest first: who, what, when, and of a setting before and after."""
+    scheduler: Scheduler = request.app.state.scheduler
+    found = await scheduler.lists.audit(query.cursor, query.limit)
+    return page([json_form.audit_entry(one) for one in found.items], found.next_cursor)

@@ -1,0 +1,133 @@
+"""The queue of an office in its order, a new order for it, and pauses."""
+
+from typing import Annotated
+
+from fastapi import Query, Request, Response
+from pydantic import Field
+
+from nextslot.domain import DEFAULT_OFFICE, Scope, json_form
+from nextslot.scheduler import Scheduler
+from nextslot.server import schemas
+from nextslot.server.auth import caller_of
+from nextslot.server.queries import PageQuery
+from nextslot.server.responses import answer
+from nextslot.server.routing import needs, router
+from nextslot.server.schemas import Body
+
+queue = router("Queue")
+
+
+class QueueQuery(PageQuery):
+    office_id: str = DEFAULT_OFFICE
+
+
+class OrderBody(Body):
+    job_ids: Annotated[list[str], Field(min_length=1, max_length=100_000)]
+
+
+class ScopeBody(Body):
+    """One of them; nothing is the whole scheduler."""
+
+    office_id: str | None = None
+    job_type: str | None = None
+    resource: str | None = None
+
+
+class QueuedJob(schemas.Job):
+    place: int = Field(description="From 1")
+    expected_start: schemas.Time | None = Field(description="For the first 1,000")
+    expected_end: schemas.Time | None
+
+
+class RunningJob(schemas.Job):
+    expected_end: schemas.Time | None
+
+
+class Queue(schemas.ResponseModel):
+    office_id: str
+    paused: bool = Field(description="This office, or the whole scheduler")
+    running: list[RunningJob]
+    queue: list[QueuedJob]
+    next_cursor: str | None
+    reservation: schemas.Reservation | None
+    direct_waiting: int
+
+
+class Paused(schemas.ResponseModel):
+    """What is paused now."""
+
+    scheduler: bool
+    offices: list[str]
+    job_types: list[str]
+    resources: list[str]
+
+
+@queue.get("/api/queue", response_model=Queue)
+@needs(Scope.READ)
+async def show_queue(query: Annotated[QueueQuery, Query()], request: Request) -> Response:
+    """What runs, and every job with status QUEUED in order, WAITING ones too."""
+    caller = caller_of(request)
+    caller.check_office(query.office_id)
+    return answer(await _shown(request.app.state.scheduler, query.office_id, query.cursor, query.limit))
+
+
+@queue.put("/api/queue/order", response_model=Queue)
+@needs(Scope.OPERATE, conflicts=True)
+async def order_queue(body: OrderBody, request: Request) -> Response:
+    """These jobs take, in this order, the places that they hold now."""
+    scheduler: Scheduler = request.app.state.scheduler
+    caller = caller_of(request)
+    office_id = (await scheduler.job(body.job_ids[0])).office_id
+    # Jobs of several offices are refused by the queue itself.
+    caller.check_office(office_id)
+    await scheduler.reorder(body.job_ids)
+    return answer(await _shown(scheduler, office_id, None, 50))
+
+
+@queue.post("/api/queue/pause", response_model=Paused)
+@needs(Scope.OPERATE)
+async def pause_queue(request: Request, body: ScopeBody | None = None) -> Response:
+    """Nothing more starts there; running work and direct requests go on."""
+    scheduler: Scheduler = request.app.state.scheduler
+    what = body or ScopeBody()
+    caller_of(request).check_office(what.office_id)
+    await scheduler.pause(**what.model_dump())
+    return answer(json_form.paused(*await scheduler.lists.paused()))
+
+
+@queue.post("/api/queue/resume", response_model=Paused)
+@needs(Scope.OPERATE)
+async def resume_queue(request: Request, body: ScopeBody | None = None) -> Response:
+    scheduler: Scheduler = request.app.state.scheduler
+    what = body or ScopeBody()
+    caller_of(request).check_office(what.office_id)
+    await scheduler.resume(**what.model_dump())
+    return answer(json_form.paused(*await scheduler.lists.paused()))
+
+
+async def _shown(scheduler: Scheduler, office_id: str, cursor: str | None, limit: int) -> dict[str, object]:
+    found = await scheduler.lists.queue(office_id, cursor, limit)
+    expected = await scheduler.forecast.queue(office_id)
+    return {
+        "office_id": office_id,
+        "paused": found.is_paused,
+        "running": [
+            {
+                **json_form.job(one.job, one.attempt),
+                "expected_end": json_form.expected_end(expected, one.job.job_id),
+            }
+            for one in found.running
+        ],
+        "queue": [
+            {
+                **json_form.job(one.job, one.attempt),
+                "place": one.place,
+                "expected_start": json_form.expected_start(expected, one.job.job_id),
+                "expected_end": json_form.expected_end(expected, one.job.job_id),
+            }
+            for one in found.queue
+        ],
+        "next_cursor": found.next_cursor,
+        "reservation": None if found.reservation is None else json_form.reservation(found.reservation),
+        "direct_waiting": found.direct_waiting,
+    }

@@ -1,0 +1,190 @@
+"""Runs: what happened when jobs ran, retried by hand; their logs, live too, and their artifacts."""
+
+import asyncio
+import codecs
+import mimetypes
+from collections.abc import AsyncGenerator
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import Query, Request, Response
+from pydantic import Field
+from starlette.responses import FileResponse
+
+from nextslot.domain import MAX_PRIORITY, Scope, json_form
+from nextslot.domain.filters import RunFilter
+from nextslot.errors import NotFound
+from nextslot.executors.run_log import LogPart
+from nextslot.scheduler import Scheduler
+from nextslot.server import schemas
+from nextslot.server.auth import caller_of, of_run
+from nextslot.server.queries import PageQuery, Values, filter_values
+from nextslot.server.responses import (
+    answer,
+    create_once,
+    created,
+    event,
+    log_answer,
+    page,
+    stream,
+    wants_stream,
+)
+from nextslot.server.routing import needs, router
+from nextslot.server.schemas import Body, Page, When
+from nextslot.services.run_files import PIECE
+
+runs = router("Runs")
+
+# How often a log that is followed is looked at; it is a file, and nothing tells of its growth.
+LOOK_SECONDS = 0.25
+
+
+class RunQuery(PageQuery):
+    status: Values | None = None
+    job_type: Values | None = None
+    office_id: Values | None = None
+    job_id: Values | None = None
+    failure_kind: Values | None = None
+    started_after: When | None = None
+    started_before: When | None = None
+
+
+class RetryBody(Body):
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+
+
+@runs.get("/api/job-runs", response_model=Page[schemas.Run])
+@needs(Scope.READ)
+async def list_runs(query: Annotated[RunQuery, Query()], request: Request) -> Response:
+    """The newest first."""
+    scheduler: Scheduler = request.app.state.scheduler
+    wanted = RunFilter(**filter_values(query.model_dump(), RunFilter, caller_of(request)))
+    found = await scheduler.lists.runs(wanted, query.cursor, query.limit)
+    return page([json_form.run(run) for run in found.items], found.next_cursor)
+
+
+@runs.get("/api/job-runs/{run_id}", response_model=schemas.RunDetail)
+@needs(Scope.READ, of_run)
+async def get_run(run_id: str, request: Request) -> Response:
+    scheduler: Scheduler = request.app.state.scheduler
+    run = await scheduler.run_by_id(run_id)
+    progress = scheduler.progress(run_id) if run.status is None else None
+    shown = None if progress is None else {"fraction": progress[0], "text": progress[1]}
+    return answer({**json_form.run(run), "progress": shown})
+
+
+@runs.post("/api/job-runs/{run_id}/retry", status_code=201, response_model=schemas.Job)
+@needs(Scope.OPERATE, of_run, creates=True, conflicts=True)
+async def retry_run(run_id: str, request: Request, body: RetryBody | None = None) -> Response:
+    """Retries a FAILED run: 201 a new job, or 200 its waiting retry, brought forward."""
+    scheduler: Scheduler = request.app.state.scheduler
+    priority = None if body is None else body.priority
+    is_new = True
+
+    async def retry() -> str:
+        nonlocal is_new
+        retried = await scheduler.retry(run_id, priority)
+        is_new = retried.is_new
+        return retried.job.job_id
+
+    async def known(job_id: str) -> str:
+        return job_id
+
+    office_id = caller_of(request).office_id
+    # What is remembered is the job's id: the answer shows it as it is now.
+    job_id, is_first = await create_once(
+        request, "retry", office_id, [run_id, priority], retry, id_of=_job_id, read=known
+    )
+    found = await scheduler.lists.job(job_id)
+    return created(json_form.job(found.job, found.attempt), f"/api/jobs/{job_id}", is_new and is_first)
+
+
+@runs.get(
+    "/api/job-runs/{run_id}/log",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}, "text/event-stream": {}}}},
+)
+@needs(Scope.READ, of_run)
+async def get_log(
+    run_id: str,
+    request: Request,
+    tail: Annotated[int | None, Query(ge=0, le=100_000, description="The last so many lines")] = None,
+    offset: Annotated[int, Query(ge=0, le=2**53, description="From this byte on")] = 0,
+) -> Response:
+    """The log as text, at most 1 MiB at once. An event stream follows it to its end.
+
+    `X-Log-Size` is how much the run has written so far, `X-Log-Next` the `offset` to go on from. Bytes are counted as
+    the run wrote them: what was cut from the middle is counted too, and a line says how much it was.
+
+    Of several nodes the one that ran the work has it: another answers 404, and says which.
+    """
+    scheduler: Scheduler = request.app.state.scheduler
+    await _find_log(scheduler, run_id)
+    files = scheduler.files
+    if wants_stream(request):
+        start = offset if tail is None else (await files.tail(run_id, tail)).start
+        return stream(_followed(scheduler, run_id, start))
+    return log_answer(await (files.log(run_id, offset) if tail is None else files.tail(run_id, tail)))
+
+
+@runs.get(
+    "/api/job-runs/{run_id}/artifacts/{name:path}",
+    response_class=FileResponse,
+    responses={200: {"content": {"application/octet-stream": {}}}},
+)
+@needs(Scope.READ, of_run)
+async def get_artifact(run_id: str, name: str, request: Request) -> Response:
+    """A file that the run made, for saving. Of several nodes the one that ran the work has it."""
+    scheduler: Scheduler = request.app.state.scheduler
+    run = await scheduler.run_by_id(run_id)
+    found = next((one for one in run.artifacts if one.name == name), None)
+    if found is None:
+        raise NotFound("artifact", name)
+    try:
+        path = await asyncio.to_thread(scheduler.files.artifact, run_id, found)
+    except NotFound:
+        scheduler.files.check_node("artifact", name, (await scheduler.job(run.job_id)).worker_id)
+        raise
+    kind = mimetypes.guess_type(found.name)[0] or "application/octet-stream"
+    headers = {
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": "sandbox",
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(path.name)}",
+    }
+    return FileResponse(path, headers=headers, media_type=kind)
+
+
+async def _find_log(scheduler: Scheduler, run_id: str) -> None:
+    """There need not be one: work that wrote nothing has none, on any node."""
+    run = await scheduler.run_by_id(run_id)
+    may_be = run.status is None or run.log_path is not None
+    if may_be and not await scheduler.files.has_log(run_id):
+        scheduler.files.check_node("log", run_id, (await scheduler.job(run.job_id)).worker_id)
+
+
+async def _followed(scheduler: Scheduler, run_id: str, offset: int) -> AsyncGenerator[bytes, None]:
+    """What the log has from a byte on, and what comes, until the run has ended."""
+    while True:
+        # Asked before the log is read, so that nothing written before the end is left out.
+        has_ended = (await scheduler.run_by_id(run_id)).status is not None
+        while True:
+            part = await scheduler.files.log(run_id, offset, PIECE // 16)
+            text, offset = _decoded(part, is_last=has_ended and part.next == part.size)
+            if not text:
+                break
+            yield event({"text": text} | ({"cut": part.cut} if part.cut else {}), event="log", id=str(offset))
+        if has_ended or scheduler.is_draining:
+            yield event({"offset": offset, "ended": has_ended}, event="end")
+            return
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def _decoded(part: LogPart, is_last: bool) -> tuple[str, int]:
+    """Returns a part as text, and where to go on: a character that is not there as a whole is left for later."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(part.text, is_last)
+    return text, part.next - len(decoder.getstate()[0])
+
+
+def _job_id(retried: object) -> str:
+    return str(retried.job.job_id)  # type: ignore[attr-defined]

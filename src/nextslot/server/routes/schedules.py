@@ -1,0 +1,215 @@
+"""Schedules: cron expressions that make jobs from templates, and the account of every occurrence."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Query, Request, Response
+from pydantic import Field
+
+from nextslot.domain import DEFAULT_OFFICE, MAX_PRIORITY, Scope, cron, json_form
+from nextslot.scheduler import Scheduler
+from nextslot.server import schemas
+from nextslot.server.auth import caller_of, of_schedule
+from nextslot.server.queries import PageQuery
+from nextslot.server.queries import Query as QueryModel
+from nextslot.server.responses import (
+    answer,
+    create_once,
+    created,
+    page,
+)
+from nextslot.server.routing import needs, router
+from nextslot.server.schemas import (
+    Body,
+    Page,
+    Seconds,
+    Text,
+    When,
+    partial,
+)
+
+schedules = router("Schedules")
+
+
+class ScheduleBody(Body):
+    template_id: str
+    name: Text = Field(examples=["every weekday at six"])
+    cron_expression: str = Field(max_length=1000, examples=["0 6 * * mon-fri", "@daily"])
+    timezone: str = Field("UTC", max_length=100, examples=["Europe/Berlin"])
+    enabled: bool = True
+    param_overrides: dict[str, Any] | None = None
+    office_id: str = DEFAULT_OFFICE
+    catch_up: Literal["latest", "all", "none"] = Field("latest", description="What becomes of missed occurrences")
+    catch_up_window_seconds: Seconds = Field(86_400, description="Older ones are outside the window")
+    overlap: Literal["allow", "skip"] = Field("allow", description="While the job before has not ended")
+    priority: int | None = Field(None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+
+
+class SchedulePatch(partial(ScheduleBody)):  # type: ignore[misc]
+    """What is not given stays; it applies to the next occurrence (DEC-010)."""
+
+
+class TriggerBody(Body):
+    params: dict[str, Any] | None = None
+    priority: int | None = Field(None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+
+
+class Schedule(schemas.ResponseModel):
+    schedule_id: schemas.Id
+    template_id: str
+    office_id: str
+    name: str
+    cron_expression: str
+    cron_words: str = Field(description="The expression in words")
+    timezone: str
+    enabled: bool
+    param_overrides: dict[str, Any] | None
+    catch_up: Literal["latest", "all", "none"]
+    catch_up_window_seconds: float
+    overlap: Literal["allow", "skip"]
+    priority: int | None
+    next_trigger_at: schemas.Time | None = Field(description="null while it is disabled")
+    last_triggered_at: schemas.Time | None
+    created_at: schemas.Time
+    deleted_at: schemas.Time | None
+
+
+class Upcoming(schemas.ResponseModel):
+    utc: schemas.Time
+    local: str = Field(description="On the clock of its zone")
+
+
+class UpcomingList(schemas.ResponseModel):
+    items: list[Upcoming]
+
+
+class Occurrence(schemas.ResponseModel):
+    schedule_id: schemas.Id
+    instant: schemas.Time
+    until: schemas.Time | None = Field(description="The last instant of a span")
+    count: int
+    outcome: Literal["fired", "skipped"]
+    reason: str | None = Field(description="missed, coalesced, overlap, disabled, outside_window, …")
+    detail: str | None
+    job_id: str | None
+
+
+class ScheduleQuery(PageQuery):
+    office_id: str | None = None
+    template_id: str | None = None
+
+
+class Preview(UpcomingList):
+    cron_words: str = Field(description="The expression in words")
+
+
+class UpcomingQuery(QueryModel):
+    count: int = Field(10, ge=1, le=500)
+    after: When | None = Field(None, description="Default: now")
+
+
+class PreviewQuery(UpcomingQuery):
+    cron_expression: str = Field(max_length=1000, examples=["0 6 * * mon-fri"])
+    timezone: str = Field("UTC", max_length=100)
+
+
+@schedules.post("/api/schedules", status_code=201, response_model=Schedule)
+@needs(Scope.OPERATE, creates=True, conflicts=True)
+async def create_schedule(body: ScheduleBody, request: Request) -> Response:
+    scheduler: Scheduler = request.app.state.scheduler
+    caller_of(request).check_office(body.office_id)
+    fields = body.given()
+    schedule, is_new = await create_once(
+        request,
+        "schedules",
+        body.office_id,
+        fields,
+        lambda: scheduler.schedules.create(**fields),
+        id_of=lambda made: made.schedule_id,
+        read=scheduler.schedules.get,
+    )
+    return created(json_form.schedule(schedule), f"/api/schedules/{schedule.schedule_id}", is_new)
+
+
+@schedules.get("/api/schedules", response_model=Page[Schedule])
+@needs(Scope.READ)
+async def list_schedules(query: Annotated[ScheduleQuery, Query()], request: Request) -> Response:
+    """The newest first."""
+    scheduler: Scheduler = request.app.state.scheduler
+    (office_id,) = caller_of(request).narrowed((query.office_id,) if query.office_id else ()) or (None,)
+    found = await scheduler.schedules.list(
+        query.cursor, query.limit, office_id=office_id, template_id=query.template_id
+    )
+    return page([json_form.schedule(one) for one in found.items], found.next_cursor)
+
+
+@schedules.get("/api/schedules/preview", response_model=Preview)
+@needs(Scope.READ)
+async def preview_schedule(query: Annotated[PreviewQuery, Query()], request: Request) -> Response:
+    """What an expression means, and its next occurrences; nothing is stored."""
+    scheduler: Scheduler = request.app.state.scheduler
+    coming = await scheduler.schedules.preview(query.cron_expression, query.timezone, query.count, query.after)
+    items = [json_form.upcoming(one) for one in coming]
+    return answer({"cron_words": cron.in_words(query.cron_expression), "items": items})
+
+
+@schedules.get("/api/schedules/{schedule_id}", response_model=Schedule)
+@needs(Scope.READ, of_schedule)
+async def get_schedule(schedule_id: str, request: Request) -> Response:
+    """Deleted ones too."""
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(json_form.schedule(await scheduler.schedules.get(schedule_id)))
+
+
+@schedules.patch("/api/schedules/{schedule_id}", response_model=Schedule)
+@needs(Scope.OPERATE, of_schedule, conflicts=True)
+async def change_schedule(schedule_id: str, body: SchedulePatch, request: Request) -> Response:
+    """Applies to the next occurrence (DEC-010)."""
+    scheduler: Scheduler = request.app.state.scheduler
+    fields = body.given()
+    if "office_id" in fields:
+        caller_of(request).check_office(fields["office_id"])
+    return answer(json_form.schedule(await scheduler.schedules.change(schedule_id, **fields)))
+
+
+@schedules.delete("/api/schedules/{schedule_id}", response_model=Schedule)
+@needs(Scope.OPERATE, of_schedule, conflicts=True)
+async def delete_schedule(schedule_id: str, request: Request) -> Response:
+    """It plans nothing more and is in no list; its jobs and its ledger stay."""
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(json_form.schedule(await scheduler.schedules.delete(schedule_id)))
+
+
+@schedules.post("/api/schedules/{schedule_id}/trigger", status_code=201, response_model=schemas.Job)
+@needs(Scope.SUBMIT, of_schedule, creates=True, conflicts=True)
+async def trigger_schedule(schedule_id: str, request: Request, body: TriggerBody | None = None) -> Response:
+    """A job of it, now; no occurrence."""
+    scheduler: Scheduler = request.app.state.scheduler
+    asked = (body or TriggerBody()).given()
+    job, is_new = await create_once(
+        request,
+        "trigger",
+        caller_of(request).office_id,
+        [schedule_id, asked],
+        lambda: scheduler.schedules.trigger(schedule_id, **asked),
+        id_of=lambda made: made.job_id,
+        read=scheduler.job,
+    )
+    return created(json_form.job(job, 1), f"/api/jobs/{job.job_id}", is_new)
+
+
+@schedules.get("/api/schedules/{schedule_id}/upcoming", response_model=UpcomingList)
+@needs(Scope.READ, of_schedule)
+async def list_upcoming(schedule_id: str, query: Annotated[UpcomingQuery, Query()], request: Request) -> Response:
+    """Its next occurrences, of a disabled one too; nothing is fired."""
+    scheduler: Scheduler = request.app.state.scheduler
+    found = await scheduler.schedules.upcoming(schedule_id, query.count, query.after)
+    return answer({"items": [json_form.upcoming(one) for one in found]})
+
+
+@schedules.get("/api/schedules/{schedule_id}/occurrences", response_model=Page[Occurrence])
+@needs(Scope.READ, of_schedule)
+async def list_occurrences(schedule_id: str, query: Annotated[PageQuery, Query()], request: Request) -> Response:
+    """The ledger, the newest first: each occurrence made a job, or was skipped for a reason."""
+    scheduler: Scheduler = request.app.state.scheduler
+    found = await scheduler.schedules.occurrences(schedule_id, query.cursor, query.limit)
+    return page([json_form.occurrence(one) for one in found.items], found.next_cursor)

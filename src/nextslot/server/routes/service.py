@@ -1,0 +1,184 @@
+"""The service itself: whether it lives and is ready, what it can run, its state in one look, its description."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from importlib.metadata import version
+from typing import Any, Literal
+
+from fastapi import Request, Response
+from pydantic import Field
+
+from nextslot import scheduler_from_config
+from nextslot.domain import Scope, json_form
+from nextslot.errors import Conflict, NotFound
+from nextslot.executors import job_types as handlers
+from nextslot.scheduler import Scheduler
+from nextslot.server import schemas
+from nextslot.server.auth import whole
+from nextslot.server.problems import problem
+from nextslot.server.responses import answer
+from nextslot.server.routing import needs, open_to_all, router
+
+from .queue import Paused
+
+service = router("Service")
+
+
+# Reads the configuration again.
+Reload = Callable[[], Awaitable[scheduler_from_config.Reloaded]]
+
+
+class Health(schemas.ResponseModel):
+    status: Literal["ok"]
+
+
+class Ready(schemas.ResponseModel):
+    status: Literal["ready"]
+    warnings: list[str] = Field(description="What is not wrong yet: little disk space")
+
+
+class JobType(schemas.ResponseModel):
+    job_type: str
+    params_schema: dict[str, Any] = Field(description="JSON Schema")
+    resources: dict[str, int]
+    timeout_seconds: float | None
+    stall_timeout_seconds: float | None
+    retry_policy: dict[str, Any] | None
+
+
+class JobTypes(schemas.ResponseModel):
+    items: list[JobType]
+
+
+class OfficeStatus(schemas.ResponseModel):
+    office_id: str
+    paused: bool
+    queued: int = Field(description="Free to go: only order and limits decide")
+    waiting: int
+    running: int
+    oldest_queued_at: schemas.Time | None
+    direct_waiting: int
+    direct_running: int
+
+
+class Limit(schemas.ResponseModel):
+    limit: str = Field(examples=["resource:ollama"])
+    capacity: int = Field(description="0: no limit")
+    used: int
+
+
+class Held(schemas.ResponseModel):
+    resource: str
+    since: schemas.Time
+    next_probe_at: schemas.Time | None
+    failures: int
+
+
+class Changed(schemas.ResponseModel):
+    setting: str = Field(examples=["limits.running"])
+    before: Any = Field(description="Secrets are masked")
+    after: Any
+
+
+class Reloaded(schemas.ResponseModel):
+    applied: list[Changed]
+    needs_restart: list[Changed] = Field(description="What a running process cannot change about itself")
+
+
+class Status(schemas.ResponseModel):
+    version: str
+    node: str = Field(description="The one that answers")
+    live_nodes: int = Field(description="How many share the database now")
+    ready: bool
+    now: schemas.Time
+    paused: Paused
+    offices: list[OfficeStatus]
+    limits: list[Limit]
+    held: list[Held] = Field(description="Resources that do not answer")
+    last_event: int
+
+
+@service.get("/health", response_model=Health)
+@open_to_all
+async def health() -> Response:
+    """The process lives."""
+    return answer({"status": "ok"})
+
+
+@service.get("/ready", response_model=Ready)
+@open_to_all
+async def ready(request: Request) -> Response:
+    """200: it takes and runs jobs, and a write was stored within the last 30 seconds; else this writes one row.
+
+    503 while it recovers or drains, or its store does not answer, stores nothing, is damaged or has no disk space.
+    """
+    scheduler: Scheduler = request.app.state.scheduler
+    state = await scheduler.readiness()
+    if state is None:
+        warning = scheduler.disk.warning()
+        return answer({"status": "ready", "warnings": [] if warning is None else [warning]})
+    return problem(503, _code(scheduler), state)
+
+
+def _code(scheduler: Scheduler) -> str:
+    if scheduler.is_draining:
+        return "draining"
+    return "unavailable" if scheduler.disk.refusal() is None else "disk_low"
+
+
+@service.get("/api/job-types", response_model=JobTypes)
+@needs(Scope.READ)
+async def list_job_types(request: Request) -> Response:
+    """What can be run here, and with which parameters."""
+    scheduler: Scheduler = request.app.state.scheduler
+    types = [scheduler.job_types.get(name) for name in sorted(scheduler.job_types.names())]
+    return answer({"items": [_shown(one) for one in types]})
+
+
+@service.get("/api/status", response_model=Status)
+@needs(Scope.READ, whole)
+async def show_status(request: Request) -> Response:
+    """Everything that an operator looks at first; its cost does not grow with what has ended."""
+    scheduler: Scheduler = request.app.state.scheduler
+    found = json_form.status(await scheduler.lists.status())
+    is_ready = await scheduler.readiness() is None
+    live = sum(one.is_live for one in await scheduler.nodes.list())
+    known = {"version": product_version(), "node": scheduler.node, "live_nodes": live, "ready": is_ready}
+    return answer({**known, **found})
+
+
+@service.post("/api/config/reload", response_model=Reloaded)
+@needs(Scope.ADMIN, whole, conflicts=True)
+async def reload_config(request: Request) -> Response:
+    """Reads the configuration again, as SIGHUP does. A bad one changes nothing, and the answer says why."""
+    reload: Reload | None = request.app.state.options.reload
+    if reload is None:
+        raise Conflict("this server was started without a configuration that could be read again")
+    done = await reload()
+    return answer({"applied": _changes(done.applied), "needs_restart": _changes(done.needs_restart)})
+
+
+@service.get("/openapi.json", include_in_schema=False)
+@needs(Scope.READ)
+async def openapi(request: Request) -> Response:
+    if not request.app.state.options.has_docs:
+        raise NotFound("page", "openapi.json")
+    return answer(request.app.openapi())
+
+
+def _changes(changes: Iterable[scheduler_from_config.Change]) -> list[dict[str, Any]]:
+    return [{"setting": one.name, "before": one.before, "after": one.after} for one in changes]
+
+
+def _shown(job_type: handlers.JobType) -> dict[str, Any]:
+    return {
+        "job_type": job_type.name,
+        "params_schema": job_type.params_schema,
+        "resources": job_type.resources,
+        "timeout_seconds": job_type.timeout_seconds,
+        "stall_timeout_seconds": job_type.stall_timeout_seconds,
+        "retry_policy": job_type.retry_policy,
+    }
+
+
+def product_version() -> str:
+    return version("nextslot")

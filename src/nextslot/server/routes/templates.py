@@ -1,0 +1,112 @@
+"""Templates: reusable job definitions."""
+
+from typing import Annotated, Any
+
+from fastapi import Query, Request, Response
+from pydantic import Field
+
+from nextslot.domain import MAX_PRIORITY, Scope, json_form
+from nextslot.scheduler import Scheduler
+from nextslot.server import schemas
+from nextslot.server.auth import whole
+from nextslot.server.queries import PageQuery
+from nextslot.server.responses import (
+    answer,
+    create_once,
+    created,
+    page,
+)
+from nextslot.server.routing import needs, router
+from nextslot.server.schemas import (
+    Body,
+    Page,
+    RetryPolicyBody,
+    Seconds,
+    Text,
+    WebhookBody,
+    partial,
+)
+
+templates = router("Templates")
+
+
+class TemplateBody(Body):
+    name: Text = Field(description="Unique among those that are not archived", examples=["nightly report"])
+    job_type: Text = Field(examples=["research"])
+    params: dict[str, Any] = Field(default_factory=dict, description="What a job needs besides, it must be given")
+    priority: int = Field(0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+    timeout_seconds: Seconds | None = None
+    retry_policy: RetryPolicyBody | None = None
+    resources: dict[str, int] | list[str] | None = None
+    webhook: WebhookBody | None = None
+    description: Text | None = None
+
+
+class TemplatePatch(partial(TemplateBody)):  # type: ignore[misc]
+    """What is not given stays."""
+
+
+class Template(schemas.ResponseModel):
+    template_id: schemas.Id
+    name: str
+    description: str | None
+    job_type: str
+    params: dict[str, Any]
+    priority: int
+    timeout_seconds: float | None
+    retry_policy: dict[str, Any] | None
+    resources: dict[str, int] | None
+    webhook: dict[str, Any] | None
+    created_at: schemas.Time
+    archived_at: schemas.Time | None
+
+
+@templates.post("/api/job-templates", status_code=201, response_model=Template)
+@needs(Scope.OPERATE, whole, creates=True, conflicts=True)
+async def create_template(body: TemplateBody, request: Request) -> Response:
+    scheduler: Scheduler = request.app.state.scheduler
+    fields = body.given()
+    template, is_new = await create_once(
+        request,
+        "templates",
+        None,
+        fields,
+        lambda: scheduler.templates.create(**fields),
+        id_of=lambda made: made.template_id,
+        read=scheduler.templates.get,
+    )
+    location = f"/api/job-templates/{template.template_id}"
+    return created(json_form.template(template), location, is_new)
+
+
+@templates.get("/api/job-templates", response_model=Page[Template])
+@needs(Scope.READ)
+async def list_templates(query: Annotated[PageQuery, Query()], request: Request) -> Response:
+    """Those that are not archived, the newest first."""
+    scheduler: Scheduler = request.app.state.scheduler
+    found = await scheduler.templates.list(query.cursor, query.limit)
+    return page([json_form.template(one) for one in found.items], found.next_cursor)
+
+
+@templates.get("/api/job-templates/{template_id}", response_model=Template)
+@needs(Scope.READ)
+async def get_template(template_id: str, request: Request) -> Response:
+    """Archived ones too."""
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(json_form.template(await scheduler.templates.get(template_id)))
+
+
+@templates.patch("/api/job-templates/{template_id}", response_model=Template)
+@needs(Scope.OPERATE, whole, conflicts=True)
+async def change_template(template_id: str, body: TemplatePatch, request: Request) -> Response:
+    """For the jobs that it will make (INV-005)."""
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(json_form.template(await scheduler.templates.change(template_id, **body.given())))
+
+
+@templates.delete("/api/job-templates/{template_id}", response_model=Template)
+@needs(Scope.OPERATE, whole, conflicts=True)
+async def archive_template(template_id: str, request: Request) -> Response:
+    """Archives it: its schedules are disabled, its jobs stay, its name is free."""
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(json_form.template(await scheduler.templates.archive(template_id)))

@@ -1,0 +1,194 @@
+"""Webhooks: subscriptions to events, and every message with its attempts."""
+
+from typing import Annotated, Literal
+
+from fastapi import Query, Request, Response
+from pydantic import Field
+
+from nextslot.domain import Scope, Webhook, json_form
+from nextslot.domain.webhook_delivery import EVENTS
+from nextslot.scheduler import Scheduler
+from nextslot.server import schemas
+from nextslot.server.auth import (
+    caller_of,
+    of_deliveries,
+    of_delivery,
+    of_webhook,
+)
+from nextslot.server.queries import PageQuery
+from nextslot.server.responses import (
+    answer,
+    create_once,
+    created,
+    page,
+)
+from nextslot.server.routing import needs, router
+from nextslot.server.schemas import Body, Page, partial
+
+webhooks = router("Webhooks")
+
+
+class SubscriptionBody(Body):
+    url: str = Field(max_length=2000, examples=["https://example.org/hook"])
+    events: list[str] | None = Field(None, max_length=100, description=f"Of {', '.join(EVENTS)}; default: the runs'")
+    office_id: str | None = Field(None, description="Default: all offices")
+
+
+class SubscriptionWithState(SubscriptionBody):
+    enabled: bool = Field(True, description="A subscription is disabled when its receiver answers 410")
+
+
+class SubscriptionPatch(partial(SubscriptionWithState)):  # type: ignore[misc]
+    """What is not given stays."""
+
+
+class Subscription(schemas.ResponseModel):
+    webhook_id: schemas.Id
+    url: str
+    events: list[str]
+    office_id: str | None
+    enabled: bool
+    disabled_reason: str | None
+    old_secret_until: schemas.Time | None = Field(description="Until then the secret before signs too")
+    created_by: str | None
+    created_at: schemas.Time
+
+
+class SubscriptionWithSecret(Subscription):
+    secret: str | None = Field(None, description="What messages are signed with. It is shown this once.")
+
+
+class Attempt(schemas.ResponseModel):
+    number: int
+    attempted_at: schemas.Time
+    duration_seconds: float
+    status_code: int | None
+    error: str | None
+    answer: str | None = Field(description="The first bytes of what was answered")
+    retry_after_seconds: float | None
+
+
+class Delivery(schemas.ResponseModel):
+    delivery_id: schemas.Id
+    webhook_id: str | None
+    url: str
+    event: str
+    seq: int
+    office_id: str | None
+    job_id: str | None
+    status: Literal["PENDING", "DELIVERED", "FAILED"]
+    reason: str | None
+    next_attempt_at: schemas.Time | None
+    created_at: schemas.Time
+    finished_at: schemas.Time | None
+    attempts: list[Attempt]
+
+
+class DeliveryQuery(PageQuery):
+    job_id: str | None = None
+    webhook_id: str | None = None
+    event: str | None = None
+    status: Literal["PENDING", "DELIVERED", "FAILED"] | None = None
+
+
+@webhooks.post("/api/webhooks", status_code=201, response_model=SubscriptionWithSecret)
+@needs(Scope.OPERATE, creates=True)
+async def create_webhook(body: SubscriptionBody, request: Request) -> Response:
+    """The secret is shown this once."""
+    scheduler: Scheduler = request.app.state.scheduler
+    caller_of(request).check_office(body.office_id)
+    fields = body.given()
+
+    async def make() -> tuple[Webhook, str | None]:
+        return await scheduler.webhooks.create(**fields)
+
+    async def known(webhook_id: str) -> tuple[Webhook, str | None]:
+        return await scheduler.webhooks.get(webhook_id), None
+
+    (made, secret), is_new = await create_once(
+        request, "webhooks", body.office_id, fields, make, id_of=lambda made: made[0].webhook_id, read=known
+    )
+    return created(_with_secret(made, secret), f"/api/webhooks/{made.webhook_id}", is_new)
+
+
+@webhooks.get("/api/webhooks", response_model=Page[Subscription])
+@needs(Scope.READ)
+async def list_webhooks(query: Annotated[PageQuery, Query()], request: Request) -> Response:
+    """The newest first."""
+    scheduler: Scheduler = request.app.state.scheduler
+    found = await scheduler.webhooks.list(query.cursor, query.limit, office_id=caller_of(request).office_id)
+    return page([json_form.webhook(one) for one in found.items], found.next_cursor)
+
+
+@webhooks.get("/api/webhooks/{webhook_id}", response_model=Subscription)
+@needs(Scope.READ, of_webhook)
+async def get_webhook(webhook_id: str, request: Request) -> Response:
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(json_form.webhook(await scheduler.webhooks.get(webhook_id)))
+
+
+@webhooks.patch("/api/webhooks/{webhook_id}", response_model=Subscription)
+@needs(Scope.OPERATE, of_webhook, conflicts=True)
+async def change_webhook(webhook_id: str, body: SubscriptionPatch, request: Request) -> Response:
+    """For what happens from then on."""
+    scheduler: Scheduler = request.app.state.scheduler
+    fields = body.given()
+    if "office_id" in fields:
+        caller_of(request).check_office(fields["office_id"])
+    return answer(json_form.webhook(await scheduler.webhooks.change(webhook_id, **fields)))
+
+
+@webhooks.delete("/api/webhooks/{webhook_id}", status_code=204, response_class=Response)
+@needs(Scope.OPERATE, of_webhook)
+async def delete_webhook(webhook_id: str, request: Request) -> Response:
+    """What still waits to be sent to it ends FAILED; its deliveries stay on record."""
+    scheduler: Scheduler = request.app.state.scheduler
+    await scheduler.webhooks.delete(webhook_id)
+    return Response(status_code=204)
+
+
+@webhooks.post("/api/webhooks/{webhook_id}/test", status_code=202, response_model=Delivery)
+@needs(Scope.OPERATE, of_webhook, conflicts=True)
+async def test_webhook(webhook_id: str, request: Request) -> Response:
+    """Sends it a `webhook.test`; the delivery shows how that goes."""
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(json_form.delivery(await scheduler.webhooks.test(webhook_id)), 202)
+
+
+@webhooks.post("/api/webhooks/{webhook_id}/rotate-secret", response_model=SubscriptionWithSecret)
+@needs(Scope.OPERATE, of_webhook, conflicts=True)
+async def rotate_secret(webhook_id: str, request: Request) -> Response:
+    """Another secret, shown this once; for a day the one before it signs too."""
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(_with_secret(*await scheduler.webhooks.rotate_secret(webhook_id)))
+
+
+@webhooks.get("/api/webhook-deliveries", response_model=Page[Delivery])
+@needs(Scope.READ, of_deliveries)
+async def list_deliveries(query: Annotated[DeliveryQuery, Query()], request: Request) -> Response:
+    """The newest first, with their attempts. An office's key names the job or the webhook of its office."""
+    scheduler: Scheduler = request.app.state.scheduler
+    found = await scheduler.webhooks.deliveries(**query.model_dump())
+    # A webhook may have been another office's before.
+    mine = [one for one in found.items if caller_of(request).office_id in (None, one.office_id)]
+    return page([json_form.delivery(one) for one in mine], found.next_cursor)
+
+
+@webhooks.get("/api/webhook-deliveries/{delivery_id}", response_model=Delivery)
+@needs(Scope.READ, of_delivery)
+async def get_delivery(delivery_id: str, request: Request) -> Response:
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(json_form.delivery(await scheduler.webhooks.delivery(delivery_id)))
+
+
+@webhooks.post("/api/webhook-deliveries/{delivery_id}/redeliver", status_code=202, response_model=Delivery)
+@needs(Scope.OPERATE, of_delivery, conflicts=True)
+async def redeliver(delivery_id: str, request: Request) -> Response:
+    """The same message once more, under the same `webhook-id`."""
+    scheduler: Scheduler = request.app.state.scheduler
+    return answer(json_form.delivery(await scheduler.webhooks.redeliver(delivery_id)), 202)
+
+
+def _with_secret(webhook: Webhook, secret: str | None) -> dict[str, object]:
+    shown = json_form.webhook(webhook)
+    return shown if secret is None else {**shown, "secret": secret}

@@ -1,0 +1,201 @@
+"""The process: listens, starts the scheduler, and stops both in order, narrated step by step.
+
+The listener comes first, so that `/health` answers and `/ready` says what is going on while a large database recovers,
+and goes last, so that reads go on while running work finishes.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from nextslot.errors import Away, Invalid, Unavailable
+from nextslot.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+# How long open requests have once everything that ran has been stored.
+CLOSE_SECONDS = 5
+# Between attempts to start while the database is away.
+FIRST_PAUSE = 0.25
+LONGEST_PAUSE = 4.0
+
+
+class _UvicornServer(uvicorn.Server):
+    """uvicorn without its signals: on SIGTERM it would close its listener first and wait for open event streams."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Process:
+    """One server process: its listener and its scheduler."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        reload: Callable[[], None] | None = None,
+        prepare: Callable[[], Awaitable[None]] | None = None,
+        health_port: int | None = None,
+    ) -> None:
+        """`prepare` comes before each attempt to start, and raises Away while the database does not answer."""
+        self._scheduler = scheduler
+        self._prepare = prepare
+        self._health_port = health_port
+        self._host = host
+        self._port = port
+        self._reload = reload
+        # Set once it was told to stop.
+        self.told = asyncio.Event()
+        # Where it listens, which it does before the scheduler has started.
+        self.listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._server = _UvicornServer(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=CLOSE_SECONDS,
+            )
+        )
+
+    async def run(self, ready: Callable[[str], None] = lambda address: None) -> bool:
+        """Until it is told to stop. Whether everything that ran has been stored."""
+        listener = self._listen()
+        with self._signals(), _collecting_rarely(), self._scheduler.watchdog.watching():
+            self._answer_probes()
+            serving = asyncio.create_task(self._server.serve([listener]), name="nextslot-http")
+            self.listening.set_result(_address(listener))
+            try:
+                if not await self._start():
+                    return True
+                ready(self.listening.result())
+                self._scheduler.watchdog.pulse.is_ready = True
+                await self.told.wait()
+                self._scheduler.watchdog.pulse.is_ready = False
+                log.info("stopping: no new jobs, running work finishes")
+                return await self._scheduler.stop()
+            finally:
+                log.info("stopping: closing the listener")
+                self._server.should_exit = True
+                await serving
+                log.info("stopped")
+
+    async def _start(self) -> bool:
+        """Starts the scheduler, as soon as its database answers. False: the process was told to stop before."""
+        patience = ShutdownProgress(self._scheduler.wait_for)
+        while not self.told.is_set():
+            try:
+                if self._prepare is not None:
+                    await self._prepare()
+                await self._scheduler.start()
+            except (Away, Unavailable) as error:
+                if self._prepare is None:
+                    raise  # The database is a file here: waiting would not bring it back.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.told.wait(), patience.after(error))
+            else:
+                return True
+        log.info("stopping: told while waiting for the database")
+        return False
+
+    def _answer_probes(self) -> None:
+        """On a port of their own, by the sidecar, so that no probe waits behind work."""
+        if self._health_port is not None:
+            try:
+                probes = _create_server(self._host, self._health_port)
+            except OSError as error:
+                where = f"{self._host}:{self._health_port}"
+                sentence = f"cannot answer probes on {where}: {error.strerror}; choose another port"
+                raise Invalid(sentence, field="server.health_port") from error
+            self._scheduler.watchdog.sidecar.listen(probes)
+            log.info("health probes are answered on %s", _address(probes))
+
+    def _listen(self) -> socket.socket:
+        listener = _create_server(self._host, self._port)
+        # Inherited by every connection: without it an answer in two parts waits 40 ms for the client's kernel.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        handlers: dict[signal.Signals, Callable[[], None]] = {}
+        # Signals reach the main thread only; a server in another one is told by `stop`.
+        if threading.current_thread() is threading.main_thread():
+            handlers = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop}
+        if handlers and self._reload is not None:
+            handlers[signal.SIGHUP] = self._reload
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number in handlers:
+                loop.remove_signal_handler(number)
+
+    def stop(self) -> None:
+        """What the first signal does; called again, what the second does."""
+        if self.told.is_set():
+            log.warning("stopping: told again, so running work is interrupted")
+            self._scheduler.hurry()
+        self.told.set()
+
+
+class ShutdownProgress:
+    """Waits for a database that is away: pauses and log lines come more and more seldom."""
+
+    def __init__(self, tell_callers: Callable[[str], None]) -> None:
+        self._tell_callers = tell_callers
+        self._pause = FIRST_PAUSE / 2
+        self._waited = 0.0
+        self._told_after = -1.0
+
+    def after(self, error: Exception) -> float:
+        """Says why the start has to wait; returns the seconds until the next attempt."""
+        self._tell_callers(f"the scheduler waits for its database, and starts when that answers: {error}")
+        if self._waited > 2 * self._told_after:
+            self._told_after = self._waited
+            log.warning("waiting for the database (%.0f s so far): %s", self._waited, error)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._waited += self._pause
+        return self._pause
+
+
+@contextlib.contextmanager
+def _collecting_rarely() -> Iterator[None]:
+    """Full garbage collections look at everything there is, while nothing else can run.
+
+    Python begins one whenever the objects have become a quarter more, so a batch of 10,000 jobs would pay for several:
+    a sixth of its time (bench/bulk.py). Here they come a tenth as often, and leave out what was there from the start.
+    """
+    usual = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(usual[0], usual[1], usual[2] * 10)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
+
+
+def _create_server(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=1024)
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,60 @@
+"""Turns: lets only some requests go on in each turn of the event loop, so that no turn takes long.
+
+A group commit answers up to 1,000 callers at once, and all of them may ask again at once. Without this layer all that
+is done in one turn; a probe of `/health` needs about three turns, and would wait for all of it three times.
+"""
+
+import asyncio
+from collections import deque
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .request_log import PROBES
+
+# Requests that begin, and answers that begin, in one turn: some ms of work. With 200 callers and 500 streams, the
+# longest 1 % of turns took 29 ms of processor time, and 56 ms without this layer (one run of bench/health.py each).
+TOGETHER = 16
+
+
+class Turns:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        # How many went on in this turn; None while nobody asks, and then no turn is counted.
+        self._gone_on: int | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].endswith(tuple(PROBES)):
+            await self._app(scope, receive, send)
+            return
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await self._turn()
+            await send(message)
+
+        await self._turn()
+        await self._app(scope, receive, answer)
+
+    async def _turn(self) -> None:
+        """Returns in the turn in which a request may go on: those that came first go first."""
+        if self._gone_on is None:
+            self._gone_on = 0
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        if self._gone_on < TOGETHER and not self._waiting:
+            self._gone_on += 1
+            return
+        may_go_on = asyncio.get_running_loop().create_future()
+        self._waiting.append(may_go_on)
+        await may_go_on
+
+    def _next_turn(self) -> None:
+        count = 0
+        while self._waiting and count < TOGETHER:
+            may_go_on = self._waiting.popleft()
+            if not may_go_on.done():  # Else its caller has hung up.
+                may_go_on.set_result(None)
+                count += 1
+        self._gone_on = count or None
+        if count:
+            asyncio.get_running_loop().call_soon(self._next_turn)

@@ -1,0 +1,194 @@
+"""Bulk: cancel or retry every job that a filter finds, and run an ended one again; HTTP and the command line call it.
+
+Matching jobs are found page by page in read transactions, and each page is acted on in a small write of its own, so a
+million of them hold up neither dispatch nor anybody else. Only what existed when the call began is acted on, and the
+retries of that.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from nextslot.domain import Job, Json, State
+from nextslot.domain.filters import LIVE, JobFilter
+from nextslot.domain.request_checks import text_problems
+from nextslot.engine.finish.bulk_actions import BulkActions, Step
+from nextslot.errors import Draining, Invalid
+from nextslot.store.contract import Tx, Work
+from nextslot.store.tables import filter_sql, jobs
+from nextslot.store.tables.filter_sql import Part
+from nextslot.store.tables.keyset_pagination import Key
+from nextslot.system.clock import Instant
+
+from .unit_of_work import UnitOfWork
+
+T = TypeVar("T")
+
+# Jobs of one write. With what it says of its size it runs alone and off the event loop.
+STEP = 100
+ROWS = 1_001
+MOST_IDS = 1_000
+# Behind every key of a job.
+AFTER_ALL: Key = (2**62, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How many, and the first of them."""
+
+    count: int = 0
+    ids: tuple[str, ...] = ()
+
+    def plus(self, more: tuple[str, ...]) -> "Counted":
+        return Counted(self.count + len(more), (self.ids + more[: MOST_IDS - len(self.ids)]))
+
+
+@dataclass(frozen=True, slots=True)
+class BulkCancelled:
+    """What was cancelled at once, told to stop, or is left to finish without a retry.
+
+    What ends as a consequence, by the rule of a group or of a dependent, is counted if it matches; else it was not
+    asked for.
+    """
+
+    cancelled: Counted = Counted()
+    stopping: Counted = Counted()
+    finishing: Counted = Counted()
+
+    def plus(self, step: Step) -> "BulkCancelled":
+        return BulkCancelled(
+            self.cancelled.plus(step.cancelled), self.stopping.plus(step.stopping), self.finishing.plus(step.finishing)
+        )
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        """The first of them all."""
+        return (*self.cancelled.ids, *self.stopping.ids, *self.finishing.ids)[:MOST_IDS]
+
+
+@dataclass(frozen=True, slots=True)
+class BulkRetried:
+    """The new jobs."""
+
+    retried: Counted = Counted()
+
+
+class BulkService:
+    def __init__(self, access: UnitOfWork, actions: BulkActions) -> None:
+        self._access = access
+        self._actions = actions
+
+    async def cancel(
+        self,
+        filter: JobFilter | None = None,
+        *,
+        all: bool = False,
+        include_running: bool = False,
+        reason: str | None = None,
+        interrupt: bool | None = None,
+    ) -> BulkCancelled:
+        """Every job that matches and has not started; running ones too if they are to be included."""
+        wanted = _refuse_empty(filter, all)
+        if reason is not None and (problems := list(text_problems("reason", reason))):
+            raise Invalid(problems)
+        done, is_first = BulkCancelled(), True
+        async for page in self._live_pages(wanted, include_running):
+            ids = [job.job_id for job in page]
+            step = await self._step(
+                lambda tx, ids=ids: self._actions.cancel(  # type: ignore[misc]
+                    tx, ids, wanted, include_running, reason, interrupt, self._access.clock.now()
+                ),
+                is_first,
+            )
+            done, is_first = done.plus(step), False
+        return done
+
+    async def retry(self, filter: JobFilter | None = None, *, all: bool = False) -> BulkRetried:
+        """Every chain whose last job matches and is FAILED; those that wait, run or have succeeded are left alone."""
+        wanted = _refuse_empty(filter, all)
+        done, is_first = BulkRetried(), True
+        # Chains that may come again. None, unless the clock was set back: new jobs are newer than all that is left.
+        made: set[str] = set()
+        end = await self._access.read(_end_of_jobs)
+        async for page in self._pages(wanted, wanted.states & {State.FAILED}, end):
+            if self._access.is_draining:
+                raise Draining("the scheduler is stopping and takes no new jobs")
+            self._access.refuse_new_work()
+            ids = [job.job_id for job in page if job.chain_id not in made]
+            new = await self._step(
+                lambda tx, ids=ids: self._actions.retry(tx, ids, wanted, self._access.clock.now()),  # type: ignore[misc]
+                is_first,
+            )
+            is_first = False
+            made |= {job.chain_id for job in new if job.created_at <= page[0].created_at}
+            done = BulkRetried(done.retried.plus(tuple(job.job_id for job in new)))
+        return done
+
+    async def rerun(
+        self,
+        job_id: str,
+        params: Mapping[str, Json] | None = None,
+        priority: int | None = None,
+        created_by: str | None = None,
+    ) -> Job:
+        """A new job like an ended one, a chain of its own; parameters that are given replace its own, key by key."""
+        return await self._access.create(
+            lambda tx: self._actions.rerun(tx, job_id, params, priority, created_by, self._access.clock.now())
+        )
+
+    async def _live_pages(self, wanted: JobFilter, include_running: bool) -> AsyncIterator[list[Job]]:
+        """What has not ended: first what is queued, because as long as the rest runs nothing starts in its place.
+
+        What failed meanwhile may have a retry by then: it is of what was there, and comes last.
+        """
+        end = await self._access.read(_end_of_jobs)
+        queued = wanted.states & (LIVE - {State.RUNNING})
+        async for page in self._pages(wanted, queued, end):
+            yield page
+        if include_running:
+            async for page in self._pages(wanted, wanted.states & {State.RUNNING}, end):
+                yield page
+        if end is not None:
+            since = Instant(max(int(end[0]) - 1, wanted.created_after or 0))
+            async for page in self._pages(replace(wanted, created_after=since), queued, AFTER_ALL):
+                yield await self._access.read(partial(_of_older_chains, page=page, end=end))
+
+    async def _pages(self, wanted: JobFilter, states: frozenset[State], after: Key | None) -> AsyncIterator[list[Job]]:
+        """What matches, the newest first, from a key on; each page is read when it is asked for."""
+        if not states:
+            return
+        found = replace(wanted, state=tuple(sorted(states)), status=())
+        while after is not None:
+            part = await self._access.read(partial(_page_of, filter=found, after=after))
+            if part.items:
+                yield part.items
+            after = part.after
+
+    async def _step(self, work: Work[T], is_first: bool) -> T:
+        """One transaction; the audit log hears of the call once, with the first thing that it does."""
+        write: Callable[..., object] = self._access.write if is_first else self._access.store.write
+        return await write(work, rows=ROWS)  # type: ignore[misc,no-any-return]
+
+
+def _page_of(tx: Tx, filter: JobFilter, after: Key) -> Part[Job]:
+    return filter_sql.jobs_page(tx, filter, after, STEP)
+
+
+def _of_older_chains(tx: Tx, page: list[Job], end: Key) -> list[Job]:
+    """The retries, newer than the key, of chains that are not."""
+    retries = [job for job in page if job.retry_of is not None and (job.created_at, job.job_id) > end]
+    roots = jobs.get_many(tx, [job.chain_id for job in retries])
+    return [job for job in retries if (roots[job.chain_id].created_at, job.chain_id) <= end]
+
+
+def _end_of_jobs(tx: Tx) -> Key | None:
+    """The key just behind that of the newest job."""
+    newest = filter_sql.jobs_page(tx, JobFilter(), None, 1).items
+    return (newest[0].created_at, newest[0].job_id + "~") if newest else None
+
+
+def _refuse_empty(filter: JobFilter | None, all: bool) -> JobFilter:
+    if (filter is None or filter.is_empty) and not all:
+        raise Invalid("an empty filter means every job: say all=true if that is meant", "all")
+    return filter or JobFilter()

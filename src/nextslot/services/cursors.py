@@ -1,0 +1,64 @@
+"""Cursors: where a page of a list ended, as opaque text that callers hand back; and how long a page may be."""
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import orjson
+
+from nextslot.domain import Page
+from nextslot.domain.request_checks import is_storable
+from nextslot.errors import Invalid
+
+T = TypeVar("T")
+
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 500
+_LONGEST = 4000
+_LARGEST = 2**62
+
+
+def encode(kind: str, key: Sequence[int | str] | None) -> str | None:
+    if key is None:
+        return None
+    return base64.urlsafe_b64encode(orjson.dumps([kind, *key])).rstrip(b"=").decode()
+
+
+def decode(kind: str, cursor: str | None, shape: Sequence[type]) -> tuple[int | str, ...] | None:
+    """The key in a cursor of this kind of list; anything else is refused."""
+    if cursor is None:
+        return None
+    try:
+        found = orjson.loads(base64.b64decode(_padded(cursor), altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError):
+        found = None
+    if not isinstance(found, list) or not found or not _fits(found[1:], shape):
+        raise Invalid("this is no cursor: give back the next_cursor of a page as it was", "cursor")
+    if found[0] != kind:
+        raise Invalid(f"this cursor belongs to another list, not to that of {kind}", "cursor")
+    return tuple(found[1:])
+
+
+def page_of(kind: str, items: Sequence[T], limit: int, key_of: Callable[[T], Sequence[int | str]]) -> Page[T]:
+    """A page of one item more than it shows: that one says whether there is another page."""
+    shown = tuple(items[:limit])
+    return Page(shown, encode(kind, key_of(shown[-1]) if len(items) > limit else None))
+
+
+def checked_limit(limit: int) -> int:
+    if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
+        raise Invalid(f"a whole number from 1 to {MAX_LIMIT}", "limit")
+    return limit
+
+
+def _padded(cursor: object) -> bytes:
+    if not isinstance(cursor, str) or len(cursor) > _LONGEST:
+        raise ValueError
+    return cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+
+
+def _fits(key: Sequence[object], shape: Sequence[type]) -> bool:
+    if len(key) != len(shape) or any(type(part) is not kind for part, kind in zip(key, shape, strict=True)):
+        return False
+    return all(abs(part) <= _LARGEST if isinstance(part, int) else is_storable(str(part)) for part in key)

@@ -1,0 +1,141 @@
+"""Forecasts: why a job is not running, and when it will (section 16); the same for the whole queue of an office."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nextslot.domain import (
+    DEFAULT_OFFICE,
+    Confidence,
+    Expected,
+    Forecast,
+    Job,
+    Why,
+)
+from nextslot.domain.run_estimates import guess
+from nextslot.engine.cluster.node_registry import NodeRegistry
+from nextslot.engine.forecast.forecast_simulator import DispatchRules, PastRuns, foresee
+from nextslot.engine.forecast.queue_snapshot import Snapshot, take
+from nextslot.engine.forecast.run_durations import LOOKED_AT, Durations
+from nextslot.engine.forecast.why import MOST_AHEAD, Explained, Explainer
+from nextslot.errors import NotFound
+from nextslot.executors.threads import Threads
+from nextslot.store.contract import Tx
+from nextslot.store.tables import forecast_reads, offices
+from nextslot.system.clock import Instant
+
+from .unit_of_work import UnitOfWork
+
+# A forecast is used for so many times as long as it took to make, so that forecasting never takes more than a tenth of
+# a processor, however many ask; but for no longer than this. One that was quick to make is always made anew.
+REUSED = 10
+LONGEST_USE_SECONDS = 5.0
+
+Progress = Callable[[str], tuple[float | None, str] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    forecast: Forecast
+    until: Instant
+
+
+class ForecastService:
+    def __init__(
+        self,
+        access: UnitOfWork,
+        explainer: Explainer,
+        registry: NodeRegistry,
+        rules: Callable[[], DispatchRules],
+        durations: Durations,
+        progress: Progress,
+        threads: Threads,
+    ) -> None:
+        self._access = access
+        self._explainer = explainer
+        self._registry = registry
+        self._rules = rules
+        self._durations = durations
+        self._progress = progress
+        self._threads = threads
+        self._kept: dict[str, _Kept] = {}
+        self._making: dict[str, asyncio.Lock] = {}
+
+    async def why(self, job_id: str) -> Why:
+        """Every reason why a job is not running, the most important first, and when it is expected to."""
+        explained = await self._access.read(
+            lambda tx: self._explainer.explain(tx, job_id, is_stopping=self._access.is_draining)
+        )
+        return Why(
+            job_id=job_id,
+            state=explained.job.state,
+            reasons=explained.reasons,
+            ahead=min(explained.ahead, MOST_AHEAD),
+            expected=await self._expected(explained),
+        )
+
+    async def queue(self, office_id: str = DEFAULT_OFFICE) -> Forecast:
+        """When the running jobs of an office are expected to end, and the first 1,000 of its queue to start and end."""
+        lock = self._making.setdefault(office_id, asyncio.Lock())
+        async with lock:
+            kept = self._kept.get(office_id)
+            if kept is None or not kept.forecast.made_at <= self._access.clock.now() < kept.until:
+                kept = self._kept[office_id] = await self._made(office_id)
+        return kept.forecast
+
+    async def _made(self, office_id: str) -> _Kept:
+        began = self._access.clock.now()
+        if not self._durations.is_filled:
+            self._durations.fill(await self._access.read(lambda tx: forecast_reads.durations(tx, LOOKED_AT)))
+        snapshot = await self._access.read(lambda tx: self._snapshot(tx, office_id))
+        estimates = self._durations.estimates()
+        past = PastRuns(estimates, guess(estimates.values()), self._fraction)
+        rules = self._rules()
+        made = await self._threads.run(lambda: _attempt(lambda: foresee(snapshot, rules, past)))
+        if isinstance(made, Exception):
+            raise made
+        took = (self._access.clock.now() - began) / 1_000_000
+        return _Kept(made, self._access.clock.now().after(min(max(took, 0) * REUSED, LONGEST_USE_SECONDS)))
+
+    def _snapshot(self, tx: Tx, office_id: str) -> Snapshot:
+        if offices.get(tx, office_id) is None:
+            raise NotFound("office", office_id)
+        nodes = self._registry.everybody(tx)
+        return take(tx, office_id, self._rules().policy, nodes, self._access.clock.now())
+
+    def _fraction(self, run_id: str) -> float | None:
+        found = self._progress(run_id)
+        return None if found is None else found[0]
+
+    async def _expected(self, explained: Explained) -> Expected:
+        job = explained.job
+        if job.has_ended:
+            is_known = job.started_at is not None
+            return Expected(
+                expected_start=job.started_at,
+                expected_end=job.finished_at if is_known else None,
+                confidence=Confidence.HIGH if is_known else Confidence.NONE,
+            )
+        if explained.is_blocked:
+            return Expected()
+        made = await self.queue(job.office_id)
+        found = made.jobs.get(job.job_id)
+        return found if found is not None else _beyond(made, job, explained.ahead)
+
+
+def _beyond(made: Forecast, job: Job, ahead: int) -> Expected:
+    """Of a job further back than was looked at: as if the queue went on at the pace of its beginning."""
+    if made.is_whole or made.last_start is None or not job.is_ready or not made.places <= ahead <= MOST_AHEAD:
+        return Expected()
+    pace = (made.last_start - made.made_at) / made.places
+    return Expected(
+        expected_start=Instant(round(made.last_start + pace * (ahead + 1 - made.places))), confidence=Confidence.LOW
+    )
+
+
+def _attempt(call: Callable[[], Forecast]) -> Forecast | Exception:
+    """A thread's call does not raise."""
+    try:
+        return call()
+    except Exception as error:  # It is raised where it was asked for.
+        return error

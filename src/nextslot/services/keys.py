@@ -1,0 +1,73 @@
+"""Keys: who may use the API, as the HTTP layer, the command line and offline commands see it."""
+
+from collections.abc import Sequence
+
+from nextslot.domain import Json, Key, Page
+from nextslot.engine.settings.audit_log import AuditLog
+from nextslot.engine.settings.key_ring import KeyRing, digest
+from nextslot.store.contract import Tx
+from nextslot.store.tables import keys, nodes
+
+from . import cursors
+from .arguments import found
+from .cursors import DEFAULT_LIMIT
+from .unit_of_work import UnitOfWork, asked_by
+
+
+class KeyService:
+    def __init__(self, access: UnitOfWork, ring: KeyRing, audit: AuditLog) -> None:
+        self._access = access
+        self._ring = ring
+        self._audit = audit
+        # Whether any key exists decides whether callers need one: asked with every request, changed only here.
+        self._is_guarded: bool | None = None
+
+    async def create(self, name: str, scopes: Sequence[str], office_id: str | None = None) -> tuple[Key, str]:
+        """A key and the text that its holder sends, which is shown this once."""
+
+        created_by = asked_by()
+
+        def work(tx: Tx) -> tuple[Key, str]:
+            key, text = self._ring.create(tx, name, scopes, office_id, created_by, self._access.clock.now())
+            self._audit.changed(tx, None, _told(key))
+            nodes.settings_changed(tx)
+            return key, text
+
+        made = await self._access.create(work)
+        self._is_guarded = True
+        return made
+
+    async def delete(self, key_id: str) -> None:
+        def work(tx: Tx) -> None:
+            self._audit.changed(tx, _told(self._ring.delete(tx, key_id)), None)
+
+        await self._access.write(work)
+
+    async def get(self, key_id: str) -> Key:
+        return found(await self._access.read(lambda tx: keys.get(tx, key_id)), "key", key_id)
+
+    async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Key]:
+        """The newest first."""
+        after = cursors.decode("keys", cursor, (str,))
+        cursors.checked_limit(limit)
+        some = await self._access.read(lambda tx: keys.page(tx, str(after[0]) if after else "~", limit + 1))
+        return cursors.page_of("keys", some, limit, lambda key: (key.key_id,))
+
+    async def find(self, text: str) -> Key | None:
+        """Whose key this is. The digest is looked up, so there is no comparison whose time could tell anything."""
+        return await self._access.read(lambda tx: keys.by_digest(tx, digest(text)))
+
+    def forget(self) -> None:
+        """Another node may have made the first key."""
+        if not self._is_guarded:
+            self._is_guarded = None
+
+    async def is_guarded(self) -> bool:
+        """Whether there is a key: from the first one on everybody needs one."""
+        if self._is_guarded is None:
+            self._is_guarded = await self._access.read(keys.has_admin)
+        return self._is_guarded
+
+
+def _told(key: Key) -> dict[str, Json]:
+    return {"key_id": key.key_id, "name": key.name, "scope": key.scope, "office_id": key.office_id}

@@ -1,0 +1,280 @@
+"""Lists: what is stored, a page at a time, and what is going on; HTTP and the command line read through it.
+
+Every page is one read transaction, so what it says is of one moment. The keys of the lists never change for an item, so
+what exists during a whole walk is seen exactly once, whatever comes and goes meanwhile. Of a filter on something that
+changes (a job's state) no list can promise more than that each page is true when it is read.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from nextslot.domain import (
+    AuditEntry,
+    Direct,
+    Event,
+    Group,
+    Held,
+    Job,
+    JobDetail,
+    Listed,
+    OfficeStatus,
+    Page,
+    Placed,
+    QueuePage,
+    Reservation,
+    Run,
+    SchedulerStatus,
+)
+from nextslot.domain.filters import (
+    DirectFilter,
+    EventFilter,
+    GroupFilter,
+    JobFilter,
+    RunFilter,
+)
+from nextslot.errors import Invalid, NotFound
+from nextslot.store.contract import Tx
+from nextslot.store.tables import (
+    direct,
+    events,
+    filter_sql,
+    jobs,
+    lanes,
+    offices,
+    outages,
+    runs,
+)
+from nextslot.store.tables.filter_sql import Part
+from nextslot.store.tables.jobs import Place
+from nextslot.store.tables.keyset_pagination import Key
+from nextslot.system.clock import Instant
+
+from . import cursors
+from .arguments import found
+from .cursors import DEFAULT_LIMIT
+from .unit_of_work import UnitOfWork
+
+T = TypeVar("T")
+
+BY_TIME = (int, str)
+EVERY_OFFICE = 1_000_000
+
+
+class ListService:
+    def __init__(self, access: UnitOfWork) -> None:
+        self._access = access
+
+    # Jobs.
+
+    async def jobs(
+        self, filter: JobFilter | None = None, cursor: str | None = None, limit: int = DEFAULT_LIMIT
+    ) -> Page[Listed]:
+        """The newest first."""
+        wanted = filter or JobFilter()
+        after = cursors.decode("jobs", cursor, BY_TIME)
+        cursors.checked_limit(limit)
+
+        def page(tx: Tx) -> Page[Listed]:
+            part = filter_sql.jobs_page(tx, wanted, after, limit)
+            return Page(listed(tx, part.items), cursors.encode("jobs", part.after))
+
+        return await self._access.read(page)
+
+    async def job(self, job_id: str) -> JobDetail:
+        """A job with its run and its chain."""
+        return await self._access.read(lambda tx: _detail(tx, job_id))
+
+    async def attempts(self, jobs: Sequence[Job]) -> dict[str, int]:
+        """The place of each job in its chain, from 1."""
+        return await self._access.read(lambda tx: attempts(tx, jobs))
+
+    async def queue(
+        self, office_id: str = "default", cursor: str | None = None, limit: int = DEFAULT_LIMIT
+    ) -> QueuePage:
+        """An office's queue in its order, waiting jobs too, with what runs and who waits before it.
+
+        A page goes on behind the last job of the one before, with the place that follows. The queue may have moved in
+        between: then places of two pages do not fit together, and a job that moved may be seen twice or not at all.
+        """
+        shape = (int, int, int, int, str)
+        after = cursors.decode("queue", cursor, shape)
+        cursors.checked_limit(limit)
+        return await self._access.read(lambda tx: _queue(tx, office_id, after, limit))
+
+    # Everything else.
+
+    async def runs(
+        self, filter: RunFilter | None = None, cursor: str | None = None, limit: int = DEFAULT_LIMIT
+    ) -> Page[Run]:
+        """The newest first."""
+        wanted = filter or RunFilter()
+        return await self._page(
+            "runs", BY_TIME, cursor, limit, lambda tx, key: filter_sql.runs_page(tx, wanted, key, limit)
+        )
+
+    async def groups(
+        self, filter: GroupFilter | None = None, cursor: str | None = None, limit: int = DEFAULT_LIMIT
+    ) -> Page[Group]:
+        """The newest first."""
+        wanted = filter or GroupFilter()
+        return await self._page(
+            "groups", BY_TIME, cursor, limit, lambda tx, key: filter_sql.groups_page(tx, wanted, key, limit)
+        )
+
+    async def direct(
+        self, filter: DirectFilter | None = None, cursor: str | None = None, limit: int = DEFAULT_LIMIT
+    ) -> Page[Direct]:
+        """What waits, runs and ran; the newest first."""
+        wanted = filter or DirectFilter()
+        return await self._page(
+            "direct", (int,), cursor, limit, lambda tx, key: filter_sql.direct_page(tx, wanted, key, limit)
+        )
+
+    async def reservations(
+        self, cursor: str | None = None, limit: int = DEFAULT_LIMIT, office_id: tuple[str, ...] = ()
+    ) -> Page[Reservation]:
+        """The newest first; of these offices, or of all."""
+        return await self._page(
+            "reservations",
+            BY_TIME,
+            cursor,
+            limit,
+            lambda tx, key: filter_sql.reservations_page(tx, office_id, key, limit),
+        )
+
+    async def events(
+        self,
+        after: int = 0,
+        filter: EventFilter | None = None,
+        cursor: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+    ) -> Page[Event]:
+        """After a number, the oldest first; a cursor goes on where its page ended, and `after` is then not used."""
+        if type(after) is not int or not 0 <= after < 2**62:
+            raise Invalid("the number of an event, or 0 for all", "after")
+        wanted = filter or EventFilter()
+        return await self._page(
+            "events", (int,), cursor, limit, lambda tx, key: filter_sql.events_page(tx, wanted, key or (after,), limit)
+        )
+
+    async def audit(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[AuditEntry]:
+        """The newest first."""
+        return await self._page("audit", (str,), cursor, limit, lambda tx, key: filter_sql.audit_page(tx, key, limit))
+
+    async def paused(self) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+        """What is paused now: (scope, name) of all but offices, and the offices; nothing is counted for it."""
+        return await self._access.read(_paused)
+
+    async def status(self) -> SchedulerStatus:
+        """What is going on; its cost depends on what is queued and running, never on what has ended."""
+        now = self._access.clock.now()
+        return await self._access.read(lambda tx: _status(tx, now))
+
+    async def last_event(self) -> int:
+        """The number of the newest event: where to follow them from."""
+        return await self._access.read(events.last)
+
+    async def _page(
+        self,
+        kind: str,
+        shape: Sequence[type],
+        cursor: str | None,
+        limit: int,
+        read: Callable[[Tx, Key | None], Part[T]],
+    ) -> Page[T]:
+        after = cursors.decode(kind, cursor, shape)
+        cursors.checked_limit(limit)
+        part = await self._access.read(lambda tx: read(tx, after))
+        return Page(tuple(part.items), cursors.encode(kind, part.after))
+
+
+def attempts(tx: Tx, some: Iterable[Job]) -> dict[str, int]:
+    """The place of each job in its chain, by walking it; only retries need a look."""
+    some = list(some)
+    chains = {job.chain_id for job in some if job.retry_of is not None}
+    before = jobs.links(tx, chains) if chains else {}
+    places: dict[str, int] = {}
+    for job in some:
+        place, link = 1, job.retry_of
+        while link is not None:
+            place, link = place + 1, before.get(link)
+        places[job.job_id] = place
+    return places
+
+
+def listed(tx: Tx, some: Sequence[Job]) -> tuple[Listed, ...]:
+    places = attempts(tx, some)
+    return tuple(Listed(job, places[job.job_id]) for job in some)
+
+
+def _detail(tx: Tx, job_id: str) -> JobDetail:
+    job = found(jobs.get(tx, job_id), "job", job_id)
+    chain = tuple(jobs.chain(tx, job.chain_id))
+    places = {one.job_id: place for place, one in enumerate(chain, start=1)}
+    return JobDetail(job, places[job_id], runs.of_job(tx, job_id), chain, places)
+
+
+def _queue(tx: Tx, office_id: str, after: Key | None, limit: int) -> QueuePage:
+    office = offices.get(tx, office_id)
+    if office is None:
+        raise NotFound("office", office_id)
+    passed, place = (0, None) if after is None else (int(after[0]), Place(*after[1:]))  # type: ignore[arg-type]
+    queued = jobs.queue(tx, office_id, place, limit + 1)
+    page = queued[:limit]
+    key = (passed + limit, *jobs.place_of(page[-1])) if len(queued) > limit else None
+    places = attempts(tx, page)
+    waiting, _ = direct.counts(tx).get(office_id, (0, 0))
+    return QueuePage(
+        office_id=office_id,
+        is_paused=office.is_paused or ("scheduler", "") in lanes.pauses(tx),
+        running=listed(tx, jobs.running_of(tx, office_id)),
+        queue=tuple(Placed(job, places[job.job_id], passed + number) for number, job in enumerate(page, start=1)),
+        next_cursor=cursors.encode("queue", key),
+        reservation=direct.active_reservation(tx, office_id),
+        direct_waiting=waiting,
+    )
+
+
+def _paused(tx: Tx) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    held = tuple(office.office_id for office in offices.page(tx, "", EVERY_OFFICE) if office.is_paused)
+    return tuple(sorted(lanes.pauses(tx))), held
+
+
+def _status(tx: Tx, now: Instant) -> SchedulerStatus:
+    queued, ready, callers = jobs.queue_counts(tx), jobs.ready_counts(tx), direct.counts(tx)
+    running: dict[str, int] = {}
+    free: dict[str, list[tuple[int, Instant]]] = {}
+    for lane_id, office_id, count in lanes.running_counts(tx):
+        running[office_id] = running.get(office_id, 0) + count
+        if lane_id in ready:
+            free.setdefault(office_id, []).append(ready[lane_id])
+    every = []
+    for office in offices.page(tx, "", EVERY_OFFICE):
+        office_id = office.office_id
+        counts = free.get(office_id, [])
+        ready_now = sum(count for count, _ in counts)
+        direct_waiting, direct_running = callers.get(office_id, (0, 0))
+        every.append(
+            OfficeStatus(
+                office_id=office_id,
+                is_paused=office.is_paused,
+                queued=ready_now,
+                waiting=queued.get(office_id, 0) - ready_now,
+                running=running.get(office_id, 0),
+                oldest_queued_at=min((oldest for _, oldest in counts), default=None),
+                direct_waiting=direct_waiting,
+                direct_running=direct_running,
+            )
+        )
+    return SchedulerStatus(
+        now=now,
+        offices=tuple(every),
+        limits=tuple(lanes.all_limits(tx)),
+        paused=tuple(sorted(lanes.pauses(tx))),
+        held=tuple(
+            Held(outage.resource, outage.held_since, outage.probe_at, outage.failures)
+            for outage in outages.all_of_them(tx)
+            if outage.held_since is not None
+        ),
+        last_event=events.last(tx),
+    )

@@ -1,0 +1,42 @@
+"""Nodes: the machines that share the database, as the HTTP layer and the command line see them."""
+
+from nextslot.domain import Node
+from nextslot.engine.cluster.cluster import Cluster
+from nextslot.engine.settings.audit_log import AuditLog
+from nextslot.store.contract import Tx
+
+from .unit_of_work import UnitOfWork
+
+
+class NodeService:
+    def __init__(self, access: UnitOfWork, cluster: Cluster, audit: AuditLog) -> None:
+        self._access = access
+        self._cluster = cluster
+        self._registry = cluster.registry
+        self._audit = audit
+
+    async def list(self) -> list[Node]:
+        """Every node that was seen and not forgotten, by name."""
+        return await self._access.read(self._registry.everybody)
+
+    async def drain(self, node_id: str, undo: bool = False) -> Node:
+        """It starts nothing more, what runs there finishes, and others take the queue; `undo` lets it work again."""
+
+        def work(tx: Tx) -> Node:
+            before, after = self._registry.drain(tx, node_id, not undo)
+            self._audit.changed(tx, {"status": before.status}, {"status": after.status})
+            return after
+
+        drained = await self._access.write(work)
+        await self._cluster.look()
+        return drained
+
+    async def forget(self, node_id: str) -> None:
+        """One that is gone for good is not listed any more, and the resources that it had are not counted."""
+
+        def work(tx: Tx) -> None:
+            before = self._registry.forget(tx, node_id)
+            self._audit.changed(tx, {"status": before.status, "resources": dict(before.resources)}, {})
+
+        await self._access.write(work)
+        await self._cluster.look()

@@ -1,0 +1,126 @@
+"""Schedules, as Python, HTTP and the command line use them."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from nextslot.domain import (
+    Job,
+    Json,
+    Occurrence,
+    Page,
+    Schedule,
+    Upcoming,
+    cron,
+)
+from nextslot.domain.request_checks import MAX_INSTANT
+from nextslot.engine.schedules.schedule_settings import ScheduleSettings
+from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger, open_span
+from nextslot.errors import Invalid
+from nextslot.store.contract import Tx
+from nextslot.store.tables import occurrences, schedules
+from nextslot.system.clock import Instant
+
+from . import cursors
+from .arguments import found, instant
+from .cursors import DEFAULT_LIMIT, checked_limit
+from .unit_of_work import UnitOfWork
+
+# Above every id, and after every instant.
+TOP = "~"
+END_OF_TIME = 2**62
+
+
+class ScheduleService:
+    def __init__(self, access: UnitOfWork, settings: ScheduleSettings, trigger: ScheduleTrigger) -> None:
+        self._access = access
+        self._settings = settings
+        self._trigger = trigger
+
+    async def create(self, **fields: Any) -> Schedule:
+        """`template_id`, `name`, `cron_expression`; and `timezone`, `enabled`, `office_id`, `param_overrides`,
+        `catch_up`, `catch_up_window_seconds`, `overlap`, `priority`."""
+        return await self._access.create(lambda tx: self._settings.create(tx, fields, self._access.clock.now()))
+
+    async def change(self, schedule_id: str, **fields: Any) -> Schedule:
+        """The same fields; applies to the next occurrence (DEC-010)."""
+        return await self._access.write(
+            lambda tx: self._settings.change(tx, schedule_id, fields, self._access.clock.now())
+        )
+
+    async def delete(self, schedule_id: str) -> Schedule:
+        """It plans nothing more and is in no list; its jobs and its ledger stay."""
+        return await self._access.write(lambda tx: self._settings.delete(tx, schedule_id, self._access.clock.now()))
+
+    async def trigger(
+        self, schedule_id: str, *, params: dict[str, Json] | None = None, priority: int | None = None
+    ) -> Job:
+        """A job of it now, by hand: no occurrence of it."""
+        return await self._access.create(
+            lambda tx: self._trigger.trigger(tx, schedule_id, params, priority, self._access.clock.now())
+        )
+
+    async def get(self, schedule_id: str) -> Schedule:
+        """Deleted ones too."""
+        return found(await self._access.read(lambda tx: schedules.get(tx, schedule_id)), "schedule", schedule_id)
+
+    async def list(
+        self,
+        cursor: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        *,
+        office_id: str | None = None,
+        template_id: str | None = None,
+    ) -> Page[Schedule]:
+        """Those that are not deleted, the newest first."""
+        (before,) = cursors.decode("schedules", cursor, (str,)) or (TOP,)
+        checked_limit(limit)
+        items = await self._access.read(lambda tx: schedules.page(tx, str(before), limit + 1, office_id, template_id))
+        return cursors.page_of("schedules", items, limit, lambda schedule: (schedule.schedule_id,))
+
+    async def upcoming(
+        self, schedule_id: str, count: int = 10, after: Instant | datetime | None = None
+    ) -> Sequence[Upcoming]:
+        """Its next occurrences, also of a disabled one; nothing is fired."""
+        checked_limit(count)
+        schedule = await self.get(schedule_id)
+        plan = cron.parse(schedule.cron_expression, schedule.timezone)
+        return _coming(plan, self._from(after), count)
+
+    async def preview(
+        self, cron_expression: str, timezone: str = "UTC", count: int = 10, after: Instant | datetime | None = None
+    ) -> Sequence[Upcoming]:
+        """The next occurrences of an expression that no schedule has yet."""
+        checked_limit(count)
+        return _coming(cron.parse(cron_expression, timezone), self._from(after), count)
+
+    def _from(self, after: Instant | datetime | None) -> Instant:
+        at = instant(after, "after") or self._access.clock.now()
+        if not 0 <= at <= MAX_INSTANT:
+            raise Invalid("an instant between 1970 and 9999", field="after")
+        return at
+
+    async def occurrences(
+        self, schedule_id: str, cursor: str | None = None, limit: int = DEFAULT_LIMIT
+    ) -> Page[Occurrence]:
+        """The ledger, the newest first; of a disabled schedule it begins with the span that is not over yet."""
+        (below,) = cursors.decode("occurrences", cursor, (int,)) or (END_OF_TIME,)
+        checked_limit(limit)
+        now = self._access.clock.now()
+
+        def work(tx: Tx) -> Sequence[Occurrence]:
+            schedule = found(schedules.get(tx, schedule_id), "schedule", schedule_id)
+            going_on = open_span(schedule, now) if cursor is None else None
+            stored = occurrences.page(tx, schedule_id, Instant(int(below)), limit + 1)
+            return stored if going_on is None else [going_on, *stored]
+
+        items = await self._access.read(work)
+        return cursors.page_of("occurrences", items, limit, lambda occurrence: (int(occurrence.instant),))
+
+
+def _coming(plan: cron.Cron, after: Instant, count: int) -> list[Upcoming]:
+    coming: list[Upcoming] = []
+    while len(coming) < count and (following := plan.after(after)) is not None:
+        coming.append(Upcoming(instant=following, local=plan.local(following)))
+        after = following
+    return coming

@@ -1,0 +1,47 @@
+"""Templates, as Python, HTTP and the command line use them."""
+
+from typing import Any
+
+from nextslot.domain import Page, Template
+from nextslot.engine.schedules.template_settings import TemplateSettings
+from nextslot.store.tables import templates
+
+from . import cursors
+from .arguments import found
+from .cursors import DEFAULT_LIMIT, checked_limit
+from .unit_of_work import UnitOfWork
+
+# Above every id.
+TOP = "~"
+
+
+class TemplateService:
+    def __init__(self, access: UnitOfWork, settings: TemplateSettings) -> None:
+        self._access = access
+        self._settings = settings
+
+    async def create(self, **fields: Any) -> Template:
+        """`name`, `job_type`; and `params`, `priority`, `timeout_seconds`, `retry_policy`, `resources`, `webhook`,
+        `description`."""
+        return await self._access.create(lambda tx: self._settings.create(tx, fields, self._access.clock.now()))
+
+    async def change(self, template_id: str, **fields: Any) -> Template:
+        """The same fields, for the jobs that it will make."""
+        return await self._access.write(
+            lambda tx: self._settings.change(tx, template_id, fields, self._access.clock.now())
+        )
+
+    async def archive(self, template_id: str) -> Template:
+        """It makes no more jobs; its schedules are disabled, its jobs stay, its name is free."""
+        return await self._access.write(lambda tx: self._settings.archive(tx, template_id, self._access.clock.now()))
+
+    async def get(self, template_id: str) -> Template:
+        """Archived ones too."""
+        return found(await self._access.read(lambda tx: templates.get(tx, template_id)), "template", template_id)
+
+    async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Template]:
+        """Those that are not archived, the newest first."""
+        (before,) = cursors.decode("templates", cursor, (str,)) or (TOP,)
+        checked_limit(limit)
+        items = await self._access.read(lambda tx: templates.page(tx, str(before), limit + 1))
+        return cursors.page_of("templates", items, limit, lambda template: (template.template_id,))

@@ -1,0 +1,136 @@
+"""Webhooks: subscriptions to events, and every message with its attempts; `scheduler.webhooks`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from nextslot.domain import (
+    Delivery,
+    DeliveryStatus,
+    Page,
+    Webhook,
+    json_form,
+)
+from nextslot.engine.settings.audit_log import AuditLog
+from nextslot.engine.webhooks.webhook_outbox import WebhookService
+from nextslot.store.contract import Tx
+from nextslot.store.tables import deliveries, webhooks
+
+from . import cursors
+from .arguments import choice, found
+from .cursors import DEFAULT_LIMIT, checked_limit
+from .unit_of_work import UnitOfWork, asked_by
+
+
+class WebhookSubscriptions:
+    def __init__(self, access: UnitOfWork, service: WebhookService, audit: AuditLog) -> None:
+        self._access = access
+        self._service = service
+        self._audit = audit
+
+    # Subscriptions.
+
+    async def create(
+        self, url: str, events: Sequence[str] | None = None, office_id: str | None = None
+    ) -> tuple[Webhook, str]:
+        """A subscription to these events (none: the ends of runs) of one office (none: of all), and its secret.
+
+        The secret is shown this once; `rotate_secret` makes another.
+        """
+        created_by = asked_by()
+
+        def work(tx: Tx) -> tuple[Webhook, str]:
+            made, secret = self._service.create(tx, url, events, office_id, created_by, self._access.clock.now())
+            self._changed(tx, None, made)
+            return made, secret
+
+        return await self._access.create(work)
+
+    async def get(self, webhook_id: str) -> Webhook:
+        return await self._access.read(lambda tx: self._service.subscription(tx, webhook_id))
+
+    async def list(
+        self, cursor: str | None = None, limit: int = DEFAULT_LIMIT, *, office_id: str | None = None
+    ) -> Page[Webhook]:
+        """The newest first; of one office, or all."""
+        checked_limit(limit)
+        before = cursors.decode("webhooks", cursor, (str,)) or (deliveries.NEWEST,)
+        listed = await self._access.read(lambda tx: webhooks.page(tx, str(before[0]), limit + 1, office_id))
+        last = (listed[limit - 1].webhook_id,) if len(listed) > limit else None
+        return Page(tuple(listed[:limit]), cursors.encode("webhooks", last))
+
+    async def change(self, webhook_id: str, **changes: Any) -> Webhook:
+        """`url`, `events`, `office_id` or `enabled`; for what happens from then on."""
+
+        def work(tx: Tx) -> Webhook:
+            before, after = self._service.change(tx, webhook_id, changes, self._access.clock.now())
+            self._changed(tx, before, after)
+            return after
+
+        return await self._access.write(work)
+
+    async def delete(self, webhook_id: str) -> None:
+        """What still waits to be sent to it ends FAILED; its deliveries stay on record."""
+
+        def work(tx: Tx) -> None:
+            self._changed(tx, self._service.delete(tx, webhook_id, self._access.clock.now()), None)
+
+        await self._access.write(work)
+
+    async def rotate_secret(self, webhook_id: str) -> tuple[Webhook, str]:
+        """Another secret, shown this once; for a day the one before it signs too."""
+
+        def work(tx: Tx) -> tuple[Webhook, str]:
+            before = self._service.subscription(tx, webhook_id)
+            after, secret = self._service.rotate_secret(tx, webhook_id, self._access.clock.now())
+            self._changed(tx, before, after)
+            return after, secret
+
+        return await self._access.write(work)
+
+    async def test(self, webhook_id: str) -> Delivery:
+        """Sends it a `webhook.test`, also while it is disabled."""
+        delivery_id = await self._access.write(lambda tx: self._service.test(tx, webhook_id, self._access.clock.now()))
+        return await self.delivery(delivery_id)
+
+    # Deliveries.
+
+    async def deliveries(
+        self,
+        *,
+        job_id: str | None = None,
+        webhook_id: str | None = None,
+        event: str | None = None,
+        status: DeliveryStatus | str | None = None,
+        cursor: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+    ) -> Page[Delivery]:
+        """Those that match, with their attempts, the newest first."""
+        checked_limit(limit)
+        word = None if status is None else choice(DeliveryStatus, status, "status")
+        before = cursors.decode("deliveries", cursor, (str,)) or (deliveries.NEWEST,)
+        listed = await self._access.read(
+            lambda tx: deliveries.page(tx, str(before[0]), limit + 1, job_id, webhook_id, event, word)
+        )
+        last = (listed[limit - 1].delivery_id,) if len(listed) > limit else None
+        return Page(tuple(listed[:limit]), cursors.encode("deliveries", last))
+
+    async def delivery(self, delivery_id: str) -> Delivery:
+        read = await self._access.read(lambda tx: deliveries.get(tx, delivery_id))
+        return found(read, "delivery", delivery_id)
+
+    async def redeliver(self, delivery_id: str) -> Delivery:
+        """Sends an ended delivery again: the same message under the same `webhook-id`, with a new round of attempts."""
+        return await self._access.write(lambda tx: self._service.redeliver(tx, delivery_id, self._access.clock.now()))
+
+    # The server's own secret.
+
+    def secret(self) -> str:
+        """What the webhooks of jobs, direct requests and offices are signed with: for their receivers' eyes only."""
+        return self._service.secret()
+
+    def _changed(self, tx: Tx, before: Webhook | None, after: Webhook | None) -> None:
+        self._audit.changed(
+            tx,
+            None if before is None else json_form.webhook(before),
+            None if after is None else json_form.webhook(after),
+        )

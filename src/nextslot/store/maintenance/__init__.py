@@ -1,0 +1,1 @@
+"""Maintains a database offline: doctor, backup, export, import, moving to another database."""

@@ -1,0 +1,171 @@
+"""Moves a database: everything that is stored into a file (`exports.py`), and such a file, whole or not.
+
+Called by `admin`. `move_sqlite.py` and `move_postgres.py` open the databases; nobody else has them meanwhile. Rows are
+read in the order of their keys, by pages, and written as they were: ids, numbers and times too. The way back, out of a
+file into an empty database, is `imports.py`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from nextslot.errors import Conflict, SchemaTooNew, StoreError
+from nextslot.store import dialects
+from nextslot.store.contract import Row, Tx
+
+from . import doctor, export_file
+from .export_file import (
+    Header,
+    Sum,
+    Summing,
+    Table,
+)
+
+# Whoever refers to another comes after it.
+TABLES = (
+    "offices",
+    "lanes",
+    "limits",
+    "pauses",
+    "outages",
+    "job_templates",
+    "schedules",
+    "job_groups",
+    "jobs",
+    "runs",
+    "artifacts",
+    "dependencies",
+    "occurrences",
+    "direct_executions",
+    "reservations",
+    "idempotency_keys",
+    "events",
+    "api_keys",
+    "audit",
+    "webhooks",
+    "webhook_secrets",
+    "deliveries",
+    "delivery_attempts",
+)
+# What belongs to a database and not to what is stored in it.
+NOT_MOVED = ("schema_migrations", "commit_marks", "never", "maintenance", "nodes", "cluster")
+
+PAGE_ROWS = 2000
+
+# What is being done ("export", "import", "verify", or "skip": it was imported already), to which table, how many of its
+# rows are done, of how many.
+Progress = Callable[[str, str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What was moved: rows by table, and what the doctor had to say of them."""
+
+    tables: dict[str, int]
+    findings: tuple[str, ...]
+    # Rows that an earlier import, which was broken off, had stored already.
+    resumed_rows: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(self.tables.values())
+
+
+# Into a file.
+
+
+def write(tx: Tx, target: Path, progress: Progress) -> Moved:
+    """Everything that is stored, as of one moment, in one file."""
+    problems = findings(tx)
+    sums: dict[str, Sum] = {}
+    with export_file.created(target) as file:
+        writer = export_file.Writer(file, Header(newest_schema(), version("nextslot")))
+        for name in TABLES:
+            table = described(tx, name)
+            writer.table(table)
+            sums[name] = summed(tx, table, "export", progress, writer.rows)
+        writer.end(sums, problems)
+    return Moved({name: one.rows for name, one in sums.items()}, tuple(problems))
+
+
+def newest_schema() -> int:
+    return dialects.migrations()[-1][0]
+
+
+# Out of a file.
+
+
+def verify(source: Path, progress: Progress) -> Moved:
+    """Reads a file to its end, and compares it with its own digests; raises if it is not whole."""
+    with export_file.opened(source) as reader:
+        known_schema(reader.header)
+        for table in reader.tables():
+            for number, _ in enumerate(reader.rows(table), 1):
+                if number % PAGE_ROWS == 0 or number == table.rows:
+                    progress("verify", table.name, number, table.rows)
+        sums, problems = reader.end()
+    return Moved({name: one.rows for name, one in sums.items()}, tuple(problems))
+
+
+def known_schema(header: Header) -> int:
+    if header.schema > newest_schema():
+        raise SchemaTooNew(
+            f"this export has schema {header.schema}, this release of nextslot knows up to {newest_schema()}: "
+            f"import it with nextslot {header.release} or newer"
+        )
+    return header.schema
+
+
+def not_empty(table: str) -> Conflict:
+    return Conflict(
+        f"the database is not empty (there are {table}): an import needs one that nothing was stored in; "
+        "name a new data directory, or create a new database"
+    )
+
+
+def findings(tx: Tx) -> list[str]:
+    return sorted(finding.problem for finding in doctor.examine(tx))
+
+
+# Rows in the order of their keys.
+
+
+def described(tx: Tx, name: str) -> Table:
+    columns = tuple(str(column) for column, _ in tx.rows("move.columns", table_name=name))
+    if not columns:
+        raise StoreError(f"there is no table {name} in this database")
+    [(rows,)] = tx.select(f"select count(*) from {name}", {})
+    return Table(name, columns, rows)
+
+
+def summed(
+    tx: Tx, table: Table, doing: str, progress: Progress, write: Callable[[bytes], None] = lambda lines: None
+) -> Sum:
+    summing, done = Summing(), 0
+    for page in _pages(tx, table):
+        lines = export_file.lines(page)
+        write(lines)
+        summing.add(lines, len(page))
+        done += len(page)
+        progress(doing, table.name, done, table.rows)
+    return summing.sum
+
+
+def _pages(tx: Tx, table: Table) -> Iterator[list[Row]]:
+    keys = [name for name, place in sorted(tx.rows("move.columns", table_name=table.name), key=_by_place) if place]
+    places = [table.columns.index(key) for key in keys]
+    order = ", ".join(keys)
+    columns = ", ".join(table.columns)
+    after = f"where ({order}) > ({', '.join(f':key_{number}' for number in range(len(keys)))})"
+    page = tx.select(f"select {columns} from {table.name} order by {order} limit {PAGE_ROWS}", {})
+    while page:
+        yield page
+        if len(page) < PAGE_ROWS:
+            return
+        last = {f"key_{number}": page[-1][place] for number, place in enumerate(places)}
+        page = tx.select(f"select {columns} from {table.name} {after} order by {order} limit {PAGE_ROWS}", last)
+
+
+def _by_place(column: Row) -> int:
+    return int(column[1])

@@ -1,0 +1,241 @@
+"""A SQLite file while no scheduler has it, and copies of it while one may: examined, migrated, copied, put in place.
+
+Called by `admin`. What writes takes the scheduler's own lock; what reads sees the last commit.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+
+from nextslot.errors import SchemaTooNew, StoreError
+from nextslot.store import dialects
+from nextslot.store.contract import Work
+from nextslot.store.sqlite import acknowledged_commits
+from nextslot.store.sqlite.sqlite_store import (
+    FileLock,
+    SqliteTx,
+    connect,
+    connect_reader,
+    migrate,
+    refuse_affected_version,
+    translated,
+)
+
+from . import doctor
+from .doctor import Finding
+
+T = TypeVar("T")
+
+# What SQLite and we keep beside the file itself.
+COMPANIONS = ("-wal", "-shm")
+
+
+class Absent(StoreError):
+    """There is no database where one was named."""
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Nobody else has the file meanwhile."""
+    refuse_affected_version(apsw.sqlite_lib_version())
+    lock = FileLock(path.resolve())
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _opened(path: Path, *, is_writing: bool = False) -> Iterator[apsw.Connection]:
+    acknowledged_commits.refuse_if_removed(path.resolve())
+    if not path.is_file():
+        raise Absent(f"there is no database {path}")
+    try:
+        connection = connect(path, "FULL") if is_writing else connect_reader(path)
+        try:
+            yield connection
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        raise translated(error) from error
+
+
+# The schema.
+
+
+def pending(path: Path) -> list[str]:
+    """The migrations that the next start would apply."""
+    with _opened(path) as connection:
+        return _pending(connection)
+
+
+def _pending(connection: apsw.Connection) -> list[str]:
+    done = 0
+    if connection.table_exists(None, "schema_migrations"):
+        done = connection.execute("select coalesce(max(version), 0) from schema_migrations").get
+    steps = dialects.migrations()
+    if done > steps[-1][0]:
+        raise SchemaTooNew(f"this database has schema {done}, and this release knows up to {steps[-1][0]}")
+    return [f"{number:04d}_{name}" for number, name, _ in steps if number > done]
+
+
+def apply_migrations(path: Path) -> list[str]:
+    """Brings the schema up to date, under the lock, and says which steps that took."""
+    pending(path)  # What is not there is told before a lock is made for it.
+    with locked(path), _opened(path, is_writing=True) as connection:
+        wanted = _pending(connection)
+        migrate(connection)
+        return wanted
+
+
+# The doctor.
+
+
+def examine(path: Path) -> list[Finding]:
+    """The file's own soundness, and then what is stored in it, as of one moment."""
+    recorded = acknowledged_commits.read(
+        path.resolve()
+    )  # Before the file: a scheduler that runs records after its commit.
+    with _opened(path) as connection:
+        damage = [*_damage(connection)]
+        if damage:
+            return damage
+        if lost := acknowledged_commits.missing(recorded, acknowledged_commits.number_of(connection)):
+            return [Finding("commits", f"the database {lost}", acknowledged_commits.remedy(path))]
+        if steps := _pending(connection):
+            return [Finding("schema", f"the schema is older than this release: {', '.join(steps)}", "nextslot migrate")]
+        connection.execute("begin")
+        return doctor.examine(SqliteTx(connection))
+
+
+def damage(path: Path) -> list[Finding]:
+    """The file's own soundness, and whether its references lead somewhere."""
+    with _opened(path) as connection:
+        return [*_damage(connection)]
+
+
+def ask(path: Path, work: Work[T]) -> T:
+    """What a work finds, as of one moment; also while a scheduler writes."""
+    with _opened(path) as connection:
+        connection.execute("begin")
+        return work(SqliteTx(connection))
+
+
+def repair(path: Path) -> int:
+    """Counts again, under the lock; how many counters were wrong."""
+    pending(path)
+    with locked(path), _opened(path, is_writing=True) as connection:
+        connection.execute("begin immediate")
+        repaired = doctor.repair(SqliteTx(connection))
+        connection.execute("commit")
+        return repaired
+
+
+def _damage(connection: apsw.Connection) -> Iterator[Finding]:
+    advice = "restore a backup: nextslot restore FILE --force"
+    try:
+        said = [line for (line,) in connection.execute("pragma integrity_check") if line != "ok"]
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        said = [str(error)]
+    if said:
+        yield from (Finding("integrity", f"the file is damaged: {line}", advice) for line in said)
+        return
+    for table, _, parent, _ in connection.execute("pragma foreign_key_check"):
+        yield Finding("references", f"a row of {table} refers to one of {parent} that is not there", advice)
+
+
+# Copies.
+
+
+def copy(path: Path, target: Path) -> None:
+    """A copy as of one moment, also while a scheduler writes; it is there as a whole or not at all."""
+    part = target.with_name(target.name + ".part")
+    part.unlink(missing_ok=True)
+    try:
+        with _opened(path) as source:
+            _copy(source, part)
+        found = examine(part)
+        if found:
+            raise StoreError(f"the copy is not sound: {found[0].problem}. {found[0].suggestion}")
+        put(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _copy(source: apsw.Connection, part: Path) -> None:
+    part.touch(0o600)
+    copied = apsw.Connection(str(part))
+    try:
+        with copied.backup("main", source, "main") as backup:
+            backup.step(-1)  # In one go: page by page it would begin again with every commit of a busy scheduler.
+        # One file, with no log beside it that could be forgotten when it is carried elsewhere.
+        copied.pragma("journal_mode", "delete")
+    finally:
+        copied.close()
+
+
+def put_in_place(source: Path, path: Path) -> Path | None:
+    """Makes a copy of `source` the database, under its lock; the file that was there is kept under another name.
+
+    A log that is left of the old file would be taken for the new one's, so it is emptied into its own file first.
+    """
+    path = path.resolve()  # SQLite keeps the log beside the file itself, whatever link leads to it.
+    part = path.with_name(path.name + ".part")
+    with locked(path):
+        part.unlink(missing_ok=True)
+        try:
+            with _opened(source) as connection:
+                number = acknowledged_commits.number_of(connection)
+                _copy(connection, part)
+            kept = _put_aside(path) if any(one.exists() for one in (path, *_companions(path))) else None
+            # Before the file: whichever of the two is there after a crash, it does not lack what is recorded now.
+            acknowledged_commits.reset(path, number)
+            put(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+    return kept
+
+
+def _put_aside(path: Path) -> Path:
+    """Keeps a file with its log under another name; also a log whose file was removed, or is empty."""
+    number = 1
+    kept = path.with_name(f"{path.name}.replaced-{number}")
+    while any(one.exists() for one in (kept, *_companions(kept))):
+        number += 1
+        kept = path.with_name(f"{path.name}.replaced-{number}")
+    if path.exists():
+        # SQLite would delete the log of an empty file.
+        if path.stat().st_size > 0:
+            _empty_log(path)
+        os.link(path, kept)
+    for companion, beside in zip(COMPANIONS, _companions(path), strict=True):
+        if beside.exists():
+            beside.rename(kept.with_name(kept.name + companion))
+    return kept
+
+
+def _empty_log(path: Path) -> None:
+    # A damaged file keeps its log, for whoever wants to look into it.
+    with contextlib.suppress(StoreError), _opened(path, is_writing=True) as connection:
+        connection.pragma("wal_checkpoint(truncate)")
+
+
+def _companions(path: Path) -> list[Path]:
+    return [path.with_name(path.name + companion) for companion in COMPANIONS]
+
+
+def put(part: Path, target: Path) -> None:
+    """Under its name; durable when it returns."""
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    part.replace(target)
+    directory = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

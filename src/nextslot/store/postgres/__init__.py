@@ -1,0 +1,1 @@
+"""Stores everything in PostgreSQL: sessions, pipelined statements, the lease of a node."""

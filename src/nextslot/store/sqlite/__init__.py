@@ -1,0 +1,1 @@
+"""Stores everything in one SQLite file: connections, readers, checks of the file."""

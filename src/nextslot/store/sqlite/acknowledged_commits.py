@@ -1,0 +1,207 @@
+"""Records the number of the last acknowledged commit in a file beside a SQLite database: it reveals lost commits.
+
+`sqlite.py` calls this around each commit and when it opens a database; `offline.py` calls it for the doctor and for
+restore, `move_sqlite.py` for import.
+
+The number of a commit has two parts, because a counter that every commit changes costs one more page of the log each
+time (3 to 9 % of the hand-overs, measured). Nearly every commit appends an event, and the newest event is never
+deleted, so its `seq` is the first part. A commit without an event adds 1 to the second part, `user_version` in the
+header of the file. Both only grow, and are rolled back with their transaction.
+
+The record is written after the commit has returned and is not synced. So it is never ahead of what `synchronous=FULL`
+has put on the disk, and a crash or a power cut leaves it at most older: an older record refuses nothing.
+"""
+
+import contextlib
+import logging
+import os
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+
+from nextslot.errors import LostCommits
+
+log = logging.getLogger(__name__)
+
+# The header of a SQLite file has 32 bits for it. A server that ever gets there goes on with the first part alone.
+_MOST_OTHERS = 2**31 - 1
+_LAST_EVENT = "select coalesce(max(seq), 0) from events"
+
+
+class CommitNumber(NamedTuple):
+    """How far a database has come: its newest event, and how many commits had no event."""
+
+    events: int = 0
+    others: int = 0
+
+    def lacks(self, other: "CommitNumber") -> bool:
+        return self.events < other.events or self.others < other.others
+
+
+class Record(NamedTuple):
+    """What the file beside the database says: the last acknowledged commit, and how durable it was."""
+
+    number: CommitNumber
+    synchronous: str
+
+
+class AcknowledgedCommits:
+    """Numbers the commits of one connection, and records each after it is durable."""
+
+    def __init__(self, path: Path, connection: apsw.Connection, synchronous: str) -> None:
+        self._path = path
+        self._connection = connection
+        self._synchronous = synchronous.encode()
+        self._last = number_of(connection)
+        self._changes = 0
+        self._file: int | None = None
+
+    def begin(self) -> None:
+        """Prepares for a transaction: what SQLite knows of the last inserted row outlives a rollback."""
+        self._connection.set_last_insert_rowid(0)
+        self._changes = self._connection.total_changes()
+
+    def next(self) -> CommitNumber | None:
+        """Numbers the transaction that is about to be committed; None if it has changed no row.
+
+        `events` is the only table with a rowid that a store inserts into (`test_only_events_have_a_rowid`), so the
+        last rowid is the number of the last event: to ask the table takes another 4 µs (measured).
+        """
+        if self._connection.total_changes() == self._changes:
+            return None
+        events = self._connection.last_insert_rowid() or self._last.events
+        others = self._last.others
+        if events == self._last.events and others < _MOST_OTHERS:
+            others += 1
+            self._connection.pragma("user_version", others)
+        return CommitNumber(events, others)
+
+    def store(self, number: CommitNumber) -> None:
+        """Records a commit that has returned. The commit is durable whatever becomes of its record.
+
+        A mapped file would save 6 of 36 µs (measured in turns, each after a sync); but whoever truncates a mapped file
+        kills the process.
+        """
+        self._last = number
+        with contextlib.suppress(OSError):  # An older record refuses nothing.
+            if self._file is None:
+                self._file = _opened(self._path)
+            os.pwrite(self._file, _line(number, self._synchronous), 0)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def refuse_if_removed(path: Path) -> None:
+    """Raises if the database is absent or empty although its log or its record says that it had commits.
+
+    SQLite would delete the log of an empty file and begin anew. An empty file with neither is a first start that was
+    killed.
+    """
+    if path.exists() and path.stat().st_size > 0:
+        return
+    wal = path.with_name(path.name + "-wal")
+    evidence = [file.name for file in (wal, record_path(path)) if _has_content(file)]
+    if evidence and (evidence[0] == wal.name or _says_there_were_commits(path)):
+        what = "is empty" if path.exists() else "is not there"
+        raise LostCommits(
+            f"{path} {what}, but it had commits (see {' and '.join(evidence)}). "
+            "Put the file back, or restore a backup: nextslot restore FILE --force. "
+            f"To start anew on purpose, delete {' and '.join(evidence)}"
+        )
+
+
+def refuse_if_commits_are_missing(path: Path, connection: apsw.Connection) -> None:
+    """Raises if the database lacks commits that were acknowledged; only warns if a power cut may have taken them."""
+    record = read(path)
+    found = missing(record, number_of(connection)) if record is not None else None
+    if record is None or found is None:
+        return
+    if record.synchronous == "FULL":
+        raise LostCommits(f"{path} {found}. {remedy(path)}")
+    log.warning("%s %s: after a power cut this is what synchronous=NORMAL allows", path, found)
+    reset(path, number_of(connection), record.synchronous)
+
+
+def missing(record: Record | None, number: CommitNumber) -> str | None:
+    """Says which commits a database lacks, given its own number; None if it lacks none that were recorded."""
+    if record is None or not number.lacks(record.number):
+        return None
+    known, has = record.number, number
+    return (
+        f"lacks commits that were acknowledged (its newest event is {has.events}, and {known.events} was stored; "
+        f"{has.others} of {known.others} other commits are there): its write-ahead log was removed or damaged, "
+        "or an older file was put in its place"
+    )
+
+
+def remedy(path: Path) -> str:
+    return (
+        "Put the missing file back, or restore a backup: nextslot restore FILE --force. "
+        f"To go on without these commits on purpose, delete {record_path(path).name}"
+    )
+
+
+def number_of(connection: apsw.Connection) -> CommitNumber:
+    others: int = connection.pragma("user_version")
+    events: int = connection.execute(_LAST_EVENT).get if connection.table_exists(None, "events") else 0
+    return CommitNumber(events, others)
+
+
+# The file.
+
+
+def record_path(path: Path) -> Path:
+    return path.with_name(path.name + ".commits")
+
+
+def read(path: Path) -> Record | None:
+    """Reads the record of a database; None if there is none, or if it is torn: then it says nothing."""
+    try:
+        text, _, checksum = record_path(path).read_bytes().strip().rpartition(b" ")
+        events, others, synchronous = text.split()
+        if int(checksum, 16) == zlib.crc32(text):
+            return Record(CommitNumber(int(events), int(others)), synchronous.decode())
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def reset(path: Path, number: CommitNumber, synchronous: str = "FULL") -> None:
+    """Sets the record, durably: for a database that is put in place on purpose."""
+    file = _opened(path)
+    try:
+        os.ftruncate(file, 0)
+        os.pwrite(file, _line(number, synchronous.encode()), 0)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def forget(path: Path) -> None:
+    record_path(path).unlink(missing_ok=True)
+
+
+def _says_there_were_commits(path: Path) -> bool:
+    """Also a torn record shows that there was a database."""
+    record = read(path)
+    return record is None or record.number > CommitNumber()
+
+
+def _has_content(file: Path) -> bool:
+    """A power cut at a first start can leave an empty file."""
+    return file.exists() and file.stat().st_size > 0
+
+
+def _opened(path: Path) -> int:
+    return os.open(record_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _line(number: CommitNumber, synchronous: bytes) -> bytes:
+    """Always as long, so that one small write replaces the last; the checksum tells a torn one."""
+    text = b"%020d %020d %-6b" % (*number, synchronous)
+    return b"%b %08x\n" % (text, zlib.crc32(text))

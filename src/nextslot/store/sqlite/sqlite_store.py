@@ -1,0 +1,386 @@
+"""The store on SQLite: one writing connection with group commit, and read-only connections beside it.
+
+Works that wait together are committed together. Where a group runs is decided by how quick commits are: on the event
+loop itself while they are (a hop to a thread and back costs about as much as half a commit), in a thread once they are
+not, so that a slow disk does not stall the loop. Measured in `bench/handover.py`.
+"""
+
+import fcntl
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from nextslot.errors import (
+    AffectedDatabase,
+    AlreadyOpen,
+    Damaged,
+    Refused,
+    SchemaTooNew,
+    StoreError,
+    Unavailable,
+)
+from nextslot.store import dialects
+from nextslot.store.contract import (
+    Closing,
+    Effect,
+    Effects,
+    NoEffects,
+    Row,
+    Work,
+)
+from nextslot.store.group_commit import (
+    GROUP_ROWS,
+    GroupCommit,
+    TxMemory,
+    WorkResult,
+    attempt_all,
+)
+from nextslot.store.health import Health, wall_clock
+from nextslot.store.membership import Membership
+from nextslot.telemetry.meters import Meters, Unmeasured
+
+from . import acknowledged_commits, integrity_check
+from .acknowledged_commits import AcknowledgedCommits
+from .integrity_check import BackgroundCheck
+from .readers import Readers
+
+T = TypeVar("T")
+
+READERS = 4
+# Rows that one INSERT takes. A statement that a rule may refuse costs as much again as a row does (19 → 9 µs a job with
+# its rules and indexes, measured from 1 to 500 rows: nothing is gained beyond 50).
+ROWS_AT_ONCE = 50
+# Seconds. Between the two the writer stays where it is, so that it does not hop to and fro.
+SLOW_COMMIT = 0.010
+QUICK_COMMIT = 0.005
+
+_UNAVAILABLE = (apsw.FullError, apsw.IOError, apsw.BusyError, apsw.LockedError, apsw.ReadOnlyError, apsw.CantOpenError)
+
+
+class SqliteTx(TxMemory):
+    """A transaction on a connection: statements by name, and what its commit causes."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        super().__init__()
+        self._connection = connection
+        self._statements = dialects.statements()
+
+    def row(self, statement: str, /, **values: object) -> Row | None:
+        rows = self._connection.execute(self._statements[statement], values).fetchall()
+        return rows[0] if rows else None
+
+    def rows(self, statement: str, /, **values: object) -> list[Row]:
+        return self._connection.execute(self._statements[statement], values).fetchall()
+
+    def execute(self, statement: str, /, **values: object) -> int:
+        self._connection.execute(self._statements[statement], values)
+        return self._connection.changes()
+
+    def execute_later(self, statement: str, /, **values: object) -> None:
+        self._connection.execute(self._statements[statement], values)
+
+    def execute_batch(self, statement: str, names: tuple[str, ...], rows: Iterable[Sequence[object]], /) -> None:
+        sql, left = self._statements[statement], iter(rows)
+        at_once = dialects.many_rows(sql, names, ROWS_AT_ONCE)
+        # What is left over, or was too few, or is no plain insert, goes one by one.
+        while chunk := list(islice(left, ROWS_AT_ONCE)):
+            if at_once is None or len(chunk) < ROWS_AT_ONCE:
+                self._connection.executemany(sql, chunk)
+            else:
+                self._connection.execute(at_once, tuple(chain.from_iterable(chunk)))
+
+    def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
+        return self._connection.execute(sql, values).fetchall()
+
+    def footprint(self) -> object:
+        return self._connection.total_changes(), self.touches
+
+
+class SqliteStore:
+    """One process owns the file. `threaded=False` keeps every statement on the caller's thread, for simulation."""
+
+    def __init__(
+        self,
+        path: Path,
+        closing: Closing,
+        *,
+        effects: Effects | None = None,
+        opening: Work[None] = lambda tx: None,
+        threaded: bool = True,
+        synchronous: str = "FULL",
+        meters: Meters | None = None,
+        vfs: str | None = None,
+        now: Callable[[], int] = wall_clock,
+    ) -> None:
+        """`vfs` names another way to the disk than SQLite's own: one that fails when it is told to."""
+        refuse_affected_version(apsw.sqlite_lib_version())
+        # Whatever link or relative path leads to it, the file is one, and so is its lock.
+        self._path = path = path.resolve()
+        self._opening = opening
+        self._closing = closing
+        self._threaded = threaded
+        self._vfs = vfs
+        self.health = Health(now)
+        self._lock = FileLock(path)
+        try:
+            self._writer = connect_writer(path, synchronous, vfs)
+            self._acknowledged = AcknowledgedCommits(path, self._writer, synchronous)
+        except BaseException as error:
+            self._lock.release()
+            raise translated(error) from error
+        self._is_quick = True
+        self._commit_seconds = 0.0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="nextslot-writer")
+        self._meters = meters or Unmeasured()
+        self._commits = GroupCommit(self, self._thread, effects or NoEffects(), self._meters)
+        self._readers = Readers(self._read, READERS, threaded, self._meters)
+        self._reader = threading.local()
+        self._open_readers: list[apsw.Connection] = []
+        self._check: BackgroundCheck | None = None
+        if threaded and integrity_check.is_large(path):
+            self._check = BackgroundCheck(connect_reader(path, vfs), self.health.found_damage)
+
+    async def write(self, work: Work[T], /, *, rows: int = 1) -> T:
+        return await self._commits.write(work, rows)
+
+    async def read(self, work: Work[T], /) -> T:
+        self._commits.refuse_if_closed()
+        return await self._readers.read(work)
+
+    @property
+    def is_shared(self) -> bool:
+        return False
+
+    def join(self, membership: Membership) -> None:
+        """Nobody else can write the file: there is no lease to keep, and nobody to lead but this one."""
+        membership.member.leads(True)
+
+    def follow(self, is_following: bool) -> None:
+        """There are no others."""
+
+    async def leave(self) -> None:
+        """There is no lease."""
+
+    async def close(self) -> None:
+        """Everything that was handed in before is stored first."""
+        await self._commits.close()
+        self._let_go()
+
+    def abandon(self) -> None:
+        """For tests: what waits is dropped, as in a crash."""
+        self._commits.abandon()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._check is not None:
+            self._check.stop()
+        self._thread.shutdown()
+        self._readers.close()
+        for connection in [*self._open_readers, self._writer]:
+            connection.close()
+        self._acknowledged.close()
+        self._lock.release()
+
+    # How a group is committed.
+
+    def is_inline(self, rows: int) -> bool:
+        return not self._threaded or (self._is_quick and rows <= GROUP_ROWS)
+
+    def settle(self) -> list[Effect]:
+        """A commit to a file of this machine returns whether it was stored."""
+        return []
+
+    def transaction(self, works: list[Work[Any]]) -> tuple[list[WorkResult], list[Effect]]:
+        connection = self._writer
+        began = time.perf_counter()
+        try:
+            self._acknowledged.begin()
+            connection.execute("begin immediate")
+            tx = SqliteTx(connection)
+            self._opening(tx)
+            answers = attempt_all(tx, works)
+            self._closing(tx)
+            self._commit(connection)
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("rollback")
+            raise
+        finally:
+            self._note_speed(time.perf_counter() - began)
+        return answers, tx.effects
+
+    def _commit(self, connection: apsw.Connection) -> None:
+        number = self._acknowledged.next()
+        connection.execute("commit")
+        if number is not None:
+            self._acknowledged.store(number)
+            self.health.stored()
+
+    def translated(self, error: BaseException) -> BaseException:
+        """Translates an error of a write, and notes what it says about the file."""
+        ours = translated(error)
+        if isinstance(ours, (Unavailable, Damaged)) and ours is not error:
+            self.health.failed(str(ours))
+        self._note_damage(ours)
+        return ours
+
+    def _note_damage(self, error: BaseException) -> None:
+        if isinstance(error, Damaged):
+            self.health.found_damage(str(error))
+
+    def _note_speed(self, seconds: float) -> None:
+        """What matters is how long the event loop stands still, whatever was done in that time."""
+        self._commit_seconds += (seconds - self._commit_seconds) * 0.2
+        limit = SLOW_COMMIT if self._is_quick else QUICK_COMMIT
+        self._is_quick = self._commit_seconds < limit
+
+    def _read(self, work: Work[T]) -> T:
+        connection: apsw.Connection | None = getattr(self._reader, "connection", None)
+        try:
+            if connection is None:
+                connection = self._reader.connection = connect_reader(self._path, self._vfs)
+                self._open_readers.append(connection)
+            connection.execute("begin")
+            try:
+                return work(SqliteTx(connection))
+            finally:
+                connection.execute("rollback")
+        except apsw.Error as error:
+            ours = translated(error)
+            self._note_damage(ours)
+            raise ours from error
+
+
+def connect_writer(path: Path, synchronous: str, vfs: str | None) -> apsw.Connection:
+    """Opens a database for its one scheduler: refuses one that lost commits or is damaged, and migrates its schema."""
+    acknowledged_commits.refuse_if_removed(path)
+    connection = connect(path, synchronous, vfs)
+    try:
+        acknowledged_commits.refuse_if_commits_are_missing(path, connection)
+        integrity_check.refuse_if_damaged(path, connection)
+        migrate(connection)
+        # A plain connection that checks no foreign keys can leave it on; from here on the rules hold.
+        connection.execute("delete from maintenance")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect(path: Path, synchronous: str, vfs: str | None = None) -> apsw.Connection:
+    if not path.exists():
+        # For its owner's eyes only: it has secrets in it. SQLite gives its log the same rights.
+        path.touch(0o600)
+    connection = _prepared(apsw.Connection(str(path), vfs=vfs, statementcachesize=512))
+    if connection.pragma("journal_mode", "wal") != "wal":
+        raise StoreError(f"{path} cannot use a write-ahead log here: put it on a local disk")
+    connection.pragma("synchronous", synchronous)
+    connection.pragma("foreign_keys", True)
+    # A statement that a rule may refuse keeps what it would have to undo: in memory, not in a file (22 → 16 µs a row).
+    connection.pragma("temp_store", 2)
+    # Pages that were read may take 8 MiB, so that a long queue takes no memory (bench/memory.py); what a transaction
+    # changes may take 64: with less a request of 100,000 jobs writes its pages again and again (bench/graph.py).
+    connection.pragma("cache_size", -8192)
+    connection.pragma("cache_spill", 16384)
+    # Else INSERT OR REPLACE deletes rows without asking the triggers.
+    connection.pragma("recursive_triggers", True)
+    return connection
+
+
+def connect_reader(path: Path, vfs: str | None = None) -> apsw.Connection:
+    flags = apsw.SQLITE_OPEN_READONLY
+    return _prepared(apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=512))
+
+
+def _prepared(connection: apsw.Connection) -> apsw.Connection:
+    connection.set_busy_timeout(5000)
+    # Else a statement that uses a partial index is compiled again each time its parameters change: 10 µs instead of 2.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    return connection
+
+
+def migrate(connection: apsw.Connection, last: int | None = None) -> None:
+    """Brings the schema up to date, or up to `last`, each step in a transaction of its own; refuses a newer one."""
+    connection.execute("create table if not exists schema_migrations (version integer primary key, name text) strict")
+    done: int = connection.execute("select coalesce(max(version), 0) from schema_migrations").get
+    steps = dialects.migrations()
+    if done > steps[-1][0]:
+        raise SchemaTooNew(
+            f"this database has schema {done}, this release of nextslot knows up to {steps[-1][0]}: use a newer release"
+        )
+    for number, name, schema in steps:
+        if done < number <= (last or number):
+            with connection:
+                for statement in dialects.for_sqlite(schema):
+                    connection.execute(statement)
+                connection.execute("insert into schema_migrations values (?, ?)", (number, name))
+
+
+def refuse_affected_version(version: str) -> None:
+    """SQLite before 3.51.3 can lose commits when a checkpoint meets a write (fixed also in 3.50.7 and 3.44.6)."""
+    numbers = tuple(int(part) for part in version.split(".")[:3])
+    is_fixed = numbers >= (3, 51, 3) or (3, 50, 7) <= numbers < (3, 51) or (3, 44, 6) <= numbers < (3, 45)
+    if not is_fixed:
+        raise AffectedDatabase(
+            f"SQLite {version} has a defect in its write-ahead log that can lose commits; "
+            "nextslot needs 3.51.3 or newer (the apsw package brings one)"
+        )
+
+
+def translated(error: BaseException) -> BaseException:
+    """The one place where the driver's errors become ours; the driver's own is kept as the cause."""
+    ours: Exception
+    if isinstance(error, apsw.ConstraintError):
+        ours = Refused(str(error))
+    elif isinstance(error, _UNAVAILABLE):
+        ours = Unavailable(f"the database did not take it: {error}")
+    elif isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
+        ours = Damaged(integrity_check.sentence(str(error)))
+    elif isinstance(error, apsw.Error):
+        ours = StoreError(f"the database failed: {error}")
+    elif isinstance(error, StopIteration):
+        ours = RuntimeError("a work raised StopIteration")  # A future cannot carry the original.
+    else:
+        return error
+    ours.__cause__ = error
+    return ours
+
+
+class FileLock:
+    """One scheduler per database file, by a lock of the operating system that ends with the process.
+
+    The lock is on a file beside the database (`.lock`): SQLite's own locks come and go with its transactions.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(path.name + ".lock")
+        # Not inheritable, so no child that runs another program keeps it; one that is forked closes it below.
+        try:
+            self._file: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(f"{path} cannot be opened: {error.strerror}") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(self._file, 100, 0).decode(errors="replace").strip() or "another process"
+            self.release()
+            raise AlreadyOpen(
+                f"{path} is in use by {holder}: one scheduler per database. Stop it first, or use another file"
+            ) from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"process {os.getpid()} ({Path(sys.argv[0]).name or 'python'})\n".encode(), 0)
+        os.register_at_fork(after_in_child=self.release)
+
+    def release(self) -> None:
+        """Closing is enough; and in a forked child it leaves the parent's lock alone."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

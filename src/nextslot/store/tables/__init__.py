@@ -1,0 +1,1 @@
+"""Maps values to rows and back: a file for each table, a function for each statement."""

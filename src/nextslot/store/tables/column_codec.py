@@ -1,0 +1,93 @@
+"""Values to columns and back, where a column is not simply the value: JSON, policies, sets of ids."""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from nextslot.domain import (
+    Backoff,
+    FailureKind,
+    Outcome,
+    RetryPolicy,
+)
+from nextslot.system.clock import Instant
+
+loads = orjson.loads
+
+# Only what JSON has: a date or a data class in a result is a mistake that should be seen.
+_STRICT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
+
+
+def dumps(value: object) -> str:
+    return orjson.dumps(value, option=_STRICT).decode()
+
+
+def size(value: object) -> int:
+    """How many bytes of JSON it is."""
+    return len(orjson.dumps(value, option=_STRICT))
+
+
+def canonical(value: Mapping[str, object]) -> str:
+    """The same text for the same content."""
+    return orjson.dumps(value, option=_STRICT | orjson.OPT_SORT_KEYS).decode()
+
+
+def optional(value: object) -> str | None:
+    return None if value is None else dumps(value)
+
+
+def parsed(text: str | None) -> Any:
+    return None if text is None else loads(text)
+
+
+def key_set(keys: Iterable[str]) -> str:
+    """A list parameter for `in (select key from json_each(:x))`, which both databases understand."""
+    return dumps(dict.fromkeys(keys, 1))
+
+
+def instant(value: int | None) -> Instant | None:
+    return None if value is None else Instant(value)
+
+
+def outcome_values(outcome: Outcome) -> dict[str, object]:
+    """The columns that an outcome has, of a job's run and of a direct caller's alike; artifacts are kept apart."""
+    return {
+        "status": outcome.status,
+        "exit_code": outcome.exit_code,
+        "error": outcome.error,
+        "failure_kind": outcome.failure_kind,
+        "reason": outcome.reason,
+        "log_path": outcome.log_path,
+        "session_id": outcome.session_id,
+        "result": optional(outcome.result),
+    }
+
+
+@lru_cache(maxsize=1024)
+def policy_text(policy: RetryPolicy) -> str:
+    return dumps(
+        {
+            "max_attempts": policy.max_attempts,
+            "backoff": policy.backoff,
+            "base_delay_seconds": policy.base_delay_seconds,
+            "max_delay_seconds": policy.max_delay_seconds,
+            "jitter": policy.jitter,
+            "retry_on": None if policy.retry_on is None else list(policy.retry_on),
+        }
+    )
+
+
+@lru_cache(maxsize=1024)
+def policy(text: str) -> RetryPolicy:
+    value = loads(text)
+    kinds = value["retry_on"]
+    return RetryPolicy(
+        max_attempts=value["max_attempts"],
+        backoff=Backoff(value["backoff"]),
+        base_delay_seconds=value["base_delay_seconds"],
+        max_delay_seconds=value["max_delay_seconds"],
+        jitter=value["jitter"],
+        retry_on=None if kinds is None else tuple(FailureKind(kind) for kind in kinds),
+    )

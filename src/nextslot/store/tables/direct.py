@@ -1,0 +1,217 @@
+"""Direct executions and reservations: rows to values and back, one function a statement."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nextslot.domain import (
+    Artifact,
+    Direct,
+    DirectStatus,
+    FailureKind,
+    Json,
+    Outcome,
+    Reservation,
+)
+from nextslot.store.contract import Row, Tx
+from nextslot.system.clock import Instant
+
+from . import column_codec
+
+
+class Holder(NamedTuple):
+    """A caller who waits with the reservation of its office."""
+
+    reserved_at: int
+    direct_id: str
+    office_id: str
+    lane_id: int
+    node_id: str
+
+
+class StartedDirect(NamedTuple):
+    params: str
+    timeout_seconds: float
+    stall_timeout_seconds: float | None
+
+
+class EndedDirect(NamedTuple):
+    office_id: str
+    lane_id: int
+    worker_id: str | None
+
+
+def insert(tx: Tx, direct: Direct, webhook: Mapping[str, Json] | None) -> None:
+    tx.execute(
+        "direct.insert",
+        direct_id=direct.direct_id,
+        node_id=direct.node_id,
+        office_id=direct.office_id,
+        lane_id=direct.lane_id,
+        job_type=direct.job_type,
+        params=column_codec.dumps(direct.params),
+        is_detached=int(direct.is_detached),
+        timeout_seconds=direct.timeout_seconds,
+        stall_timeout_seconds=direct.stall_timeout_seconds,
+        webhook=column_codec.optional(webhook),
+        created_by=direct.created_by,
+        now=direct.created_at,
+        wait_until=direct.wait_until,
+    )
+
+
+def get(tx: Tx, direct_id: str) -> Direct | None:
+    row = tx.row("direct.get", direct_id=direct_id)
+    return None if row is None else of_row(row)
+
+
+def webhook(tx: Tx, direct_id: str) -> Mapping[str, Json] | None:
+    row = tx.row("direct.webhook", direct_id=direct_id)
+    found: Mapping[str, Json] | None = None if row is None else column_codec.parsed(row[0])
+    return found
+
+
+def waiting_ids(tx: Tx, office_id: str) -> list[str]:
+    return [row[0] for row in tx.rows("direct.waiting_ids", office_id=office_id)]
+
+
+def first_waiting(tx: Tx, office_id: str) -> str | None:
+    row = tx.row("direct.first_waiting", office_id=office_id)
+    return row[0] if row else None
+
+
+def holders(tx: Tx) -> list[Holder]:
+    return [Holder(*row) for row in tx.rows("direct.holders")]
+
+
+def start(tx: Tx, direct_id: str, worker_id: str, now: Instant) -> StartedDirect | None:
+    row = tx.row("direct.start", direct_id=direct_id, worker_id=worker_id, now=now)
+    return None if row is None else StartedDirect(*row)
+
+
+def finish(tx: Tx, direct_id: str, outcome: Outcome, now: Instant) -> EndedDirect | None:
+    """Writes the outcome, once: None if it had ended already."""
+    row = tx.row(
+        "direct.finish",
+        direct_id=direct_id,
+        now=now,
+        **column_codec.outcome_values(outcome),
+        artifacts=column_codec.dumps([[a.name, a.path, a.size] for a in outcome.artifacts])
+        if outcome.artifacts
+        else None,
+    )
+    return None if row is None else EndedDirect(*row)
+
+
+def give_up(
+    tx: Tx, direct_id: str, status: DirectStatus, reason: str, kind: FailureKind | None, now: Instant
+) -> str | None:
+    """A caller who waits leaves; its office, or None if it does not wait any more."""
+    error = None if kind is None else reason
+    row = tx.row(
+        "direct.give_up", direct_id=direct_id, status=status, reason=reason, error=error, failure_kind=kind, now=now
+    )
+    return row[0] if row else None
+
+
+def over(tx: Tx, node_id: str | None, now: Instant, limit: int) -> list[str]:
+    """Of one node, or of all; as the functions below."""
+    return [row[0] for row in tx.rows("direct.over", node_id=node_id, now=now, limit=limit)]
+
+
+def overdue(tx: Tx, node_id: str | None, now: Instant, limit: int) -> list[str]:
+    return [row[0] for row in tx.rows("direct.overdue", node_id=node_id, now=now, limit=limit)]
+
+
+def unfinished(tx: Tx, node_id: str | None = None) -> list[Direct]:
+    return [of_row(row) for row in tx.rows("direct.unfinished", node_id=node_id)]
+
+
+def request_cancel(tx: Tx, direct_id: str, now: Instant) -> None:
+    """Wherever it runs, it is to stop."""
+    tx.execute("direct.request_cancel", direct_id=direct_id, now=now)
+
+
+def reserve(tx: Tx, reservation_id: str, direct_id: str, expires_at: Instant, now: Instant) -> None:
+    """For the node that the caller is on the line of."""
+    tx.execute("direct.reserve", reservation_id=reservation_id, direct_id=direct_id, expires_at=expires_at, now=now)
+
+
+def is_reserved(tx: Tx, office_id: str) -> bool:
+    return tx.row("direct.is_reserved", office_id=office_id) is not None
+
+
+def release(tx: Tx, direct_id: str, status: str) -> str | None:
+    """Ends a caller's reservation; its id, or None if it held none."""
+    row = tx.row("direct.release", direct_id=direct_id, status=status)
+    return row[0] if row else None
+
+
+def renew(tx: Tx, direct_id: str, expires_at: Instant) -> None:
+    tx.execute("direct.renew", direct_id=direct_id, expires_at=expires_at)
+
+
+def expiring(tx: Tx, node_id: str | None, by: Instant) -> list[tuple[str, Instant]]:
+    rows = tx.rows("direct.expiring", node_id=node_id, by=by)
+    return [(direct_id, Instant(expires_at)) for direct_id, expires_at in rows]
+
+
+def active_reservation(tx: Tx, office_id: str) -> Reservation | None:
+    row = tx.row("pages.active_reservation", office_id=office_id)
+    return None if row is None else reservation_of_row(row)
+
+
+def counts(tx: Tx) -> dict[str, tuple[int, int]]:
+    """By office, how many callers wait and how many run."""
+    return {office_id: (waiting, running) for office_id, waiting, running in tx.rows("pages.direct_counts")}
+
+
+def reservation_of_row(row: Row) -> Reservation:
+    return Reservation(
+        reservation_id=row[0],
+        direct_id=row[1],
+        office_id=row[2],
+        reserved_at=Instant(row[3]),
+        reserved_by=row[4],
+        expires_at=Instant(row[5]),
+        status=row[6],
+    )
+
+
+def next_instants(tx: Tx, node_id: str | None, now: Instant) -> tuple[Instant | None, Instant | None, Instant | None]:
+    """When the first caller's patience ends, the first work's time is up, the first reservation expires."""
+    row = tx.row("direct.next_instants", node_id=node_id, now=now)
+    assert row is not None
+    return column_codec.instant(row[0]), column_codec.instant(row[1]), column_codec.instant(row[2])
+
+
+def of_row(row: Row) -> Direct:
+    (direct_id, node_id, office_id, lane_id, job_type, params, status, is_detached, timeout_seconds,
+     stall_timeout_seconds, created_by, created_at, wait_until, started_at, timeout_at, finished_at, worker_id,
+     exit_code, error, failure_kind, reason, log_path, session_id, result, artifacts) = row  # fmt: skip
+    return Direct(
+        direct_id=direct_id,
+        node_id=node_id,
+        office_id=office_id,
+        lane_id=lane_id,
+        job_type=job_type,
+        params=column_codec.loads(params),
+        status=DirectStatus(status),
+        is_detached=is_detached == 1,
+        timeout_seconds=timeout_seconds,
+        stall_timeout_seconds=stall_timeout_seconds,
+        created_by=created_by,
+        created_at=Instant(created_at),
+        wait_until=Instant(wait_until),
+        started_at=column_codec.instant(started_at),
+        timeout_at=column_codec.instant(timeout_at),
+        finished_at=column_codec.instant(finished_at),
+        worker_id=worker_id,
+        exit_code=exit_code,
+        error=error,
+        failure_kind=None if failure_kind is None else FailureKind(failure_kind),
+        reason=reason,
+        log_path=log_path,
+        session_id=session_id,
+        result=column_codec.parsed(result),
+        artifacts=tuple(Artifact(name=n, path=p, size=s) for n, p, s in column_codec.parsed(artifacts) or ()),
+    )

@@ -1,0 +1,57 @@
+"""Events: appended in the transaction of what they tell, read from a number on."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nextslot.domain import Event
+from nextslot.store.contract import Row, Tx
+from nextslot.system.clock import Instant
+
+from . import column_codec
+
+
+class Noted(NamedTuple):
+    """An event that has no number yet, in the order in which `events.append` takes it."""
+
+    type: str
+    office_id: str | None
+    job_id: str | None
+    run_id: str | None
+    details: str
+    timestamp: Instant
+
+
+def noted(
+    type: str,
+    now: Instant,
+    office_id: str | None,
+    job_id: str | None = None,
+    run_id: str | None = None,
+    details: Mapping[str, object] | None = None,
+) -> Noted:
+    return Noted(type, office_id, job_id, run_id, column_codec.dumps(details) if details else "{}", now)
+
+
+def append(tx: Tx, events: list[Noted]) -> None:
+    tx.execute_batch("events.append", Noted._fields, events)
+
+
+def after(tx: Tx, seq: int, limit: int) -> list[Event]:
+    return [of_row(row) for row in tx.rows("events.after", after=seq, limit=limit)]
+
+
+def of_row(row: Row) -> Event:
+    return Event(
+        seq=row[0],
+        type=row[1],
+        office_id=row[2],
+        job_id=row[3],
+        run_id=row[4],
+        details=column_codec.loads(row[5]),
+        timestamp=Instant(row[6]),
+    )
+
+
+def last(tx: Tx) -> int:
+    row = tx.row("events.last")
+    return row[0] if row else 0

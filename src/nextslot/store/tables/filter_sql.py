@@ -1,0 +1,188 @@
+"""What each filter means in SQL, and the pages of each list; `services/lists.py` and bulk actions ask for them."""
+
+from collections.abc import Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+from nextslot.domain import (
+    AuditEntry,
+    Direct,
+    Event,
+    Group,
+    Job,
+    Reservation,
+    Run,
+    RunStatus,
+    State,
+)
+from nextslot.domain.filters import (
+    DirectFilter,
+    EventFilter,
+    GroupFilter,
+    JobFilter,
+    RunFilter,
+    folded,
+)
+from nextslot.store import dialects
+from nextslot.store.contract import Tx
+from nextslot.system.clock import Instant
+
+from . import (
+    audit,
+    direct,
+    events,
+    groups,
+    jobs,
+    runs,
+)
+from .keyset_pagination import (
+    Key,
+    Listing,
+    Term,
+    find,
+    one_of,
+)
+
+T = TypeVar("T")
+
+_COLUMNS = dialects.statements()
+# By when a job was created and then by its id, both of which never change. Ids alone would do and are ordered by time
+# too, but by the time of the machine that made them; who sets a clock sees `created_at` jump, and the list with it.
+# `job_id >= ''` is said to be led by the indexes of the lists, see there.
+JOBS = Listing("jobs", _COLUMNS["jobs.columns"], ("created_at", "job_id"), everything="job_id >= ''")
+RUNS = Listing("runs", _COLUMNS["runs.columns"], ("started_at", "run_id"))
+GROUPS = Listing("job_groups", _COLUMNS["groups.columns"], ("created_at", "group_id"))
+DIRECT = Listing("direct_executions", _COLUMNS["direct.columns"], ("arrival",))
+RESERVATIONS = Listing(
+    "reservations",
+    "reservation_id, direct_id, office_id, reserved_at, reserved_by, expires_at, status",
+    ("reserved_at", "reservation_id"),
+    everything="reserved_by >= ''",
+)
+EVENTS = Listing("events", "seq, type, office_id, job_id, run_id, details, timestamp", ("seq",), is_newest_first=False)
+
+# As `Job.state` says it. COMPLETED has no index: at every hand-over it would cost, and most of a history is completed.
+STATES = {
+    State.WAITING: "status = 'QUEUED' and (unmet > 0 or is_due = 0 or is_turn = 0)",
+    State.QUEUED: "status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 and job_id >= ''",
+    State.RUNNING: "status = 'RUNNING' and finished_at is null",
+    State.COMPLETED: "outcome = 'COMPLETED'",
+    State.FAILED: "outcome = 'FAILED' and status = 'RUNNING'",
+    State.SKIPPED: "outcome = 'SKIPPED'",
+    State.CANCELLED: "status = 'CANCELLED'",
+}
+_NOTHING = Term(("1 = 0",))
+_LED = ("job_type", "office_id")
+# An id is hexadecimal.
+_ABOVE_ALL_IDS = "g"
+
+
+class Part(NamedTuple, Generic[T]):
+    """Some items of a list in its order, and the key to go on from, if there may be more."""
+
+    items: list[T]
+    after: Key | None
+
+
+def job_terms(filter: JobFilter) -> list[Term]:
+    return [*_label_terms(filter), *_state_terms(filter.states), *_search_terms(filter)]
+
+
+def _label_terms(filter: JobFilter) -> Iterator[Term]:
+    for name in filter.LABELS:
+        values = getattr(filter, name)
+        if values:
+            yield one_of(name, values, lead=" and job_id >= ''" if name in _LED else "")
+
+
+def _state_terms(states: frozenset[State]) -> Iterator[Term]:
+    if not states:
+        yield _NOTHING
+    elif len(states) < len(State):
+        yield Term(tuple(STATES[state] for state in sorted(states)))
+
+
+def _search_terms(filter: JobFilter) -> Iterator[Term]:
+    if filter.whole_id is not None:
+        yield one_of("job_id", [filter.whole_id])
+    elif filter.q is not None:
+        literal = folded(filter.q).replace("!", "!!").replace("%", "!%").replace("_", "!_")
+        found = "lower(title) like :q escape '!' or job_id like :q escape '!'"
+        yield Term((found,), {"q": f"%{literal}%"}, is_indexed=False)
+
+
+def jobs_page(tx: Tx, filter: JobFilter, after: Key | None, limit: int) -> Part[Job]:
+    """The newest first."""
+    start, until = _between(after, filter.created_after, filter.created_before)
+    found = find(tx, JOBS, job_terms(filter), start, limit, until)
+    return Part(jobs.of_rows(found.rows), found.after)
+
+
+def runs_page(tx: Tx, filter: RunFilter, after: Key | None, limit: int) -> Part[Run]:
+    terms = []
+    if filter.job_id:
+        terms.append(one_of("job_id", filter.job_id))
+    if filter.status:
+        # Written out, not bound: only so does a database see that its index of FAILED runs is meant.
+        are = tuple(f"status = '{RunStatus(status).value}'" for status in filter.status)
+        terms.append(Term(are, is_indexed=RunStatus.COMPLETED not in filter.status))
+    if filter.failure_kind:
+        kinds = one_of("failure_kind", filter.failure_kind, is_indexed=False)
+        terms += [Term(("status = 'FAILED'",)), kinds]
+    for name in ("office_id", "job_type"):
+        if values := getattr(filter, name):
+            theirs = one_of(name, values)
+            is_theirs = " or ".join(theirs.alternatives)
+            of_job = f"exists (select 1 from jobs where jobs.job_id = runs.job_id and ({is_theirs}))"
+            terms.append(Term((of_job,), theirs.values, is_indexed=False))
+    start, until = _between(after, filter.started_after, filter.started_before)
+    found = find(tx, RUNS, terms, start, limit, until)
+    return Part(runs.of_rows(tx, found.rows), found.after)
+
+
+def groups_page(tx: Tx, filter: GroupFilter, after: Key | None, limit: int) -> Part[Group]:
+    terms = [one_of("office_id", filter.office_id)] if filter.office_id else []
+    if filter.status:
+        terms.append(one_of("status", filter.status, is_indexed=False))
+    found = find(tx, GROUPS, terms, after, limit)
+    return Part([groups.of_row(row) for row in found.rows], found.after)
+
+
+def direct_page(tx: Tx, filter: DirectFilter, after: Key | None, limit: int) -> Part[Direct]:
+    terms = [one_of("office_id", filter.office_id)] if filter.office_id else []
+    if filter.job_type:
+        terms.append(one_of("job_type", filter.job_type, is_indexed=False))
+    if filter.status:
+        terms.append(one_of("status", filter.status, is_indexed=False))
+    found = find(tx, DIRECT, terms, after, limit)
+    return Part([direct.of_row(row) for row in found.rows], found.after)
+
+
+def reservations_page(tx: Tx, office_id: tuple[str, ...], after: Key | None, limit: int) -> Part[Reservation]:
+    terms = [one_of("office_id", office_id, is_indexed=False)] if office_id else []
+    found = find(tx, RESERVATIONS, terms, after, limit)
+    return Part([direct.reservation_of_row(row) for row in found.rows], found.after)
+
+
+def events_page(tx: Tx, filter: EventFilter, after: Key | None, limit: int) -> Part[Event]:
+    """The oldest first."""
+    terms = [one_of("job_id", filter.job_id)] if filter.job_id else []
+    checked = [name for name in ("type", "office_id") if getattr(filter, name)]
+    terms += [one_of(name, getattr(filter, name), is_indexed=False) for name in checked]
+    found = find(tx, EVENTS, terms, after, limit)
+    return Part([events.of_row(row) for row in found.rows], found.after)
+
+
+def audit_page(tx: Tx, after: Key | None, limit: int) -> Part[AuditEntry]:
+    found = audit.page(tx, _ABOVE_ALL_IDS if after is None else str(after[0]), limit + 1)
+    return Part(found[:limit], (found[limit - 1].audit_id,) if len(found) > limit else None)
+
+
+def _between(
+    after: Key | None, later_than: Instant | None, earlier_than: Instant | None
+) -> tuple[Key | None, Key | None]:
+    """A span of time as keys: an id is never empty, so ("", an instant) comes before all of that instant."""
+    until = None if later_than is None else (later_than + 1, "")
+    if earlier_than is None:
+        return after, until
+    start = (int(earlier_than), "")
+    return start if after is None else min(after, start), until

@@ -1,0 +1,157 @@
+"""What forecasts and explanations read, one function a statement; rows of a replay are copied as they are."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from nextslot.store import dialects
+from nextslot.store.contract import Row, Tx
+from nextslot.system.clock import Instant
+
+from . import column_codec
+from .jobs import Place
+
+_COPIED = re.compile(r"select (?P<columns>[\w, \n]+?)\s+from (?P<table>\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one table, with the names of their columns."""
+
+    table: str
+    columns: tuple[str, ...]
+    rows: list[Row]
+
+    def column(self, name: str) -> list[Any]:
+        at = self.columns.index(name)
+        return [row[at] for row in self.rows]
+
+    def mapped(self, name: str, change: Callable[[Any], Any]) -> "Rows":
+        """With another value in one column."""
+        at = self.columns.index(name)
+        return Rows(self.table, self.columns, [(*row[:at], change(row[at]), *row[at + 1 :]) for row in self.rows])
+
+
+class Holding(NamedTuple):
+    """Somebody who runs, and so holds units of the limits of its lane."""
+
+    id: str
+    title: str | None
+    job_type: str
+    since: Instant
+    lane_id: int
+    node_id: str
+    is_direct: bool
+
+
+def queue(tx: Tx, office_id: str, limit: int) -> Rows:
+    return _copy(tx, "forecast.queue", office_id=office_id, limit=limit)
+
+
+def running(tx: Tx, limit: int) -> Rows:
+    return _copy(tx, "forecast.running", limit=limit)
+
+
+def chains(tx: Tx, chain_ids: Iterable[str]) -> Rows:
+    return _copy(tx, "forecast.chains", chain_ids=column_codec.key_set(chain_ids))
+
+
+def members(tx: Tx, group_id: str, first: int, last: int) -> Rows:
+    return _copy(tx, "forecast.members", group_id=group_id, first=first, last=last)
+
+
+def runs(tx: Tx, job_ids: Iterable[str]) -> Rows:
+    return _copy(tx, "forecast.runs", job_ids=column_codec.key_set(job_ids))
+
+
+def edges(tx: Tx, job_ids: Iterable[str]) -> Rows:
+    return _copy(tx, "forecast.edges", job_ids=column_codec.key_set(job_ids))
+
+
+def groups(tx: Tx, group_ids: Iterable[str]) -> Rows:
+    return _copy(tx, "forecast.groups", group_ids=column_codec.key_set(group_ids))
+
+
+def queued_offices(tx: Tx, limit: int) -> list[str]:
+    return [row[0] for row in tx.rows("forecast.queued_offices", limit=limit)]
+
+
+def offices(tx: Tx, office_ids: Iterable[str]) -> Rows:
+    return _copy(tx, "forecast.offices", office_ids=column_codec.key_set(office_ids))
+
+
+def lanes(tx: Tx, office_ids: Iterable[str]) -> Rows:
+    return _copy(tx, "forecast.lanes", office_ids=column_codec.key_set(office_ids))
+
+
+def limits(tx: Tx) -> Rows:
+    return _copy(tx, "limits.all")
+
+
+def pauses(tx: Tx) -> Rows:
+    return _copy(tx, "forecast.pauses")
+
+
+def outages(tx: Tx) -> Rows:
+    return _copy(tx, "outages.all")
+
+
+def callers(tx: Tx) -> Rows:
+    return _copy(tx, "forecast.callers")
+
+
+def reservations(tx: Tx) -> Rows:
+    return _copy(tx, "forecast.reservations")
+
+
+def durations(tx: Tx, limit: int) -> list[tuple[str, float]]:
+    """(type, seconds) of those among the newest runs that were completed, the newest first."""
+    return [(job_type, micros / 1_000_000) for job_type, micros in tx.rows("forecast.durations", limit=limit)]
+
+
+def ahead(tx: Tx, office_id: str, place: Place, limit: int) -> int:
+    row = tx.row(
+        "forecast.ahead",
+        office_id=office_id,
+        priority=place.priority,
+        position=place.position,
+        created_at=place.created_at,
+        job_id=place.job_id,
+        limit=limit,
+    )
+    assert row is not None
+    count: int = row[0]
+    return count
+
+
+def unmet(tx: Tx, job_id: str, limit: int) -> list[tuple[str, str]]:
+    """(prerequisite, its chain)."""
+    return [(row[0], row[1]) for row in tx.rows("forecast.unmet", job_id=job_id, limit=limit)]
+
+
+def holders(tx: Tx, limit: int) -> list[Holding]:
+    """Who runs now, jobs and direct executions, the longest first."""
+    found = [
+        Holding(job_id, title, job_type, Instant(since), lane_id, worker_id.rpartition("/slot-")[0], False)
+        for job_id, title, job_type, since, lane_id, worker_id in tx.rows("forecast.holders", limit=limit)
+    ]
+    found += [
+        Holding(direct_id, None, job_type, Instant(since), lane_id, node_id, True)
+        for direct_id, job_type, since, lane_id, node_id in tx.rows("forecast.direct_holders")
+    ]
+    return sorted(found, key=lambda one: (one.since, one.id))
+
+
+def lane_limits(text_: str) -> dict[str, int]:
+    """The limits of a lane's row, by key."""
+    found: dict[str, int] = column_codec.loads(text_)
+    return found
+
+
+def _copy(tx: Tx, statement: str, **values: object) -> Rows:
+    """The statement says which columns of which table they are."""
+    named = _COPIED.match(dialects.statements()[statement])
+    assert named is not None
+    columns = tuple(name.strip() for name in named["columns"].split(","))
+    return Rows(named["table"], columns, tx.rows(statement, **values))

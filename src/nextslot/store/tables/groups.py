@@ -1,0 +1,81 @@
+"""Groups: rows to values and back, one function a statement."""
+
+from collections.abc import Mapping
+
+from nextslot.domain import (
+    Group,
+    GroupMode,
+    GroupStatus,
+    Json,
+    OnFailure,
+)
+from nextslot.store.contract import Row, Tx
+from nextslot.system.clock import Instant
+
+from . import column_codec
+
+
+def insert(tx: Tx, group: Group) -> None:
+    tx.execute(
+        "groups.insert",
+        group_id=group.group_id,
+        office_id=group.office_id,
+        name=group.name,
+        mode=group.mode,
+        on_failure=group.on_failure,
+        members=group.members,
+        created_at=group.created_at,
+    )
+
+
+def get(tx: Tx, group_id: str) -> Group | None:
+    row = tx.row("groups.get", group_id=group_id)
+    return None if row is None else of_row(row)
+
+
+def begin(tx: Tx, group_id: str, now: Instant) -> bool:
+    return tx.execute("groups.begin", group_id=group_id, now=now) == 1
+
+
+def count(tx: Tx, group: Group) -> None:
+    tx.execute(
+        "groups.count",
+        group_id=group.group_id,
+        ended=group.ended,
+        succeeded=group.succeeded,
+        cancelled=group.cancelled,
+        status=group.status,
+        finished_at=group.finished_at,
+    )
+
+
+def set_webhook(tx: Tx, group_id: str, webhook: Mapping[str, Json]) -> None:
+    tx.execute("groups.set_webhook", group_id=group_id, webhook=column_codec.dumps(webhook))
+
+
+def webhook(tx: Tx, group_id: str) -> tuple[Mapping[str, Json] | None, str | None]:
+    """Its own webhook, if it has one, and the delivery that told of its end, if one did."""
+    row = tx.row("groups.webhook", group_id=group_id)
+    return (None, None) if row is None else (column_codec.parsed(row[0]), row[1])
+
+
+def told(tx: Tx, group_id: str, delivery_id: str) -> None:
+    tx.execute("groups.told", group_id=group_id, delivery_id=delivery_id)
+
+
+def of_row(row: Row) -> Group:
+    return Group(
+        group_id=row[0],
+        office_id=row[1],
+        name=row[2],
+        mode=GroupMode(row[3]),
+        on_failure=OnFailure(row[4]),
+        status=GroupStatus(row[5]),
+        members=row[6],
+        ended=row[7],
+        succeeded=row[8],
+        cancelled=row[9],
+        created_at=Instant(row[10]),
+        started_at=column_codec.instant(row[11]),
+        finished_at=column_codec.instant(row[12]),
+    )

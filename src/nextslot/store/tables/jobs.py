@@ -1,0 +1,498 @@
+"""Jobs: rows to values and back, one function a statement."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from nextslot.domain import (
+    CancelMode,
+    Decision,
+    FailureKind,
+    Job,
+    JobStatus,
+    OnDependencyFailure,
+    RetryPolicy,
+    RunStatus,
+)
+from nextslot.store.contract import Read, Row, Tx
+from nextslot.system.clock import Instant
+
+from . import column_codec
+
+
+class Place(NamedTuple):
+    """Where a job stands in its office's queue; smaller is sooner."""
+
+    minus_priority: int
+    position: int
+    created_at: int
+    job_id: str
+
+    @property
+    def priority(self) -> int:
+        return -self.minus_priority
+
+
+class ExecutionSpec(NamedTuple):
+    """What running a job needs to know of it."""
+
+    params: str
+    chain_id: str
+    group_id: str | None
+    retry_of: str | None
+    timeout_seconds: float | None
+    stall_timeout_seconds: float | None
+    title: str | None
+    role: str | None
+    task_id: str | None
+
+
+class FirstInLane(NamedTuple):
+    """A ready job at the front of its lane."""
+
+    place: Place
+    passed_over_since: int | None
+    spec: ExecutionSpec
+
+    @property
+    def job_id(self) -> str:
+        return self.place.job_id
+
+
+class Freed(NamedTuple):
+    """A job of which one thing that held it back is gone."""
+
+    job_id: str
+    office_id: str
+    lane_id: int
+    is_ready: bool
+
+
+class EndingFacts(NamedTuple):
+    """What the end of a running job depends on."""
+
+    office_id: str
+    lane_id: int
+    chain_id: str
+    group_id: str | None
+    sequence: int | None
+    retry_of: str | None
+    worker_id: str | None
+    has_webhook: bool
+    started_at: Instant
+    retry_policy: RetryPolicy
+    cancel_mode: CancelMode | None
+    # Whether a job waits for its chain.
+    has_dependents: bool
+
+
+def insert(tx: Tx, jobs: Sequence[Job]) -> None:
+    tx.execute_batch("jobs.insert", _NAMES, _rows(jobs))
+
+
+def get(tx: Tx, job_id: str) -> Job | None:
+    row = tx.row("jobs.get", job_id=job_id)
+    return None if row is None else _job(row)
+
+
+def get_many(tx: Tx, job_ids: Iterable[str]) -> dict[str, Job]:
+    return {row[0]: _job(row) for row in tx.rows("jobs.get_many", job_ids=column_codec.key_set(job_ids))}
+
+
+def chains(tx: Tx, job_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """(chain, office) by job."""
+    return {row[0]: (row[1], row[2]) for row in tx.rows("jobs.chains", job_ids=column_codec.key_set(job_ids))}
+
+
+def by_unique_key(tx: Tx, office_id: str, unique_key: str) -> Job | None:
+    row = tx.row("jobs.by_unique_key", office_id=office_id, unique_key=unique_key)
+    return None if row is None else _job(row)
+
+
+def last_position(tx: Tx, office_id: str, priority: int) -> int | None:
+    row = tx.row("jobs.last_position", office_id=office_id, priority=priority)
+    return row[0] if row else None
+
+
+def heads(tx: Tx, lane_id: int, limit: int) -> list[FirstInLane]:
+    return [_head(*row) for row in tx.rows("jobs.heads", lane_id=lane_id, limit=limit)]
+
+
+def start(tx: Tx, job_id: str, worker_id: str | None, now: Instant) -> None:
+    """A queued job begins to run; its run has been inserted just before."""
+    tx.execute_later("jobs.start", job_id=job_id, worker_id=worker_id, now=now)
+
+
+def ending_facts(tx: Tx, run_id: str, job_id: str) -> EndingFacts | None:
+    """None if the run has ended, or its job."""
+    row = tx.row("jobs.ending_facts", run_id=run_id, job_id=job_id)
+    if row is None:
+        return None
+    (office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, has_webhook,
+     started_at, policy, mode, has_dependents) = row  # fmt: skip
+    return EndingFacts(
+        office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, has_webhook,
+        Instant(started_at), column_codec.policy(policy), None if mode is None else CancelMode(mode), has_dependents,
+    )  # fmt: skip
+
+
+def asks_at_the_end(run_id: str, job_id: str) -> Read:
+    """What `ending_facts` will ask."""
+    return Read("jobs.ending_facts", {"run_id": run_id, "job_id": job_id})
+
+
+def succeed(tx: Tx, job_id: str, outcome: RunStatus, now: Instant) -> None:
+    tx.execute_later("jobs.succeed", job_id=job_id, outcome=outcome, now=now)
+
+
+def fail(tx: Tx, job_id: str, decision: Decision, now: Instant) -> None:
+    tx.execute_later("jobs.fail", job_id=job_id, decision=decision, now=now)
+
+
+def stop(tx: Tx, job_id: str, now: Instant) -> None:
+    tx.execute_later("jobs.stop", job_id=job_id, now=now)
+
+
+def cancel(tx: Tx, job_id: str, reason: str | None, requested_at: Instant | None, now: Instant) -> bool:
+    return tx.execute("jobs.cancel", job_id=job_id, reason=reason, requested_at=requested_at, now=now) == 1
+
+
+def request_cancel(tx: Tx, job_id: str, mode: CancelMode, reason: str | None, now: Instant) -> bool:
+    return tx.execute("jobs.request_cancel", job_id=job_id, mode=mode, reason=reason, now=now) == 1
+
+
+def decide(tx: Tx, job_id: str, decision: Decision) -> bool:
+    return tx.execute("jobs.decide", job_id=job_id, decision=decision) == 1
+
+
+def undecided(tx: Tx, limit: int) -> list[Job]:
+    return _jobs(tx.rows("jobs.undecided", limit=limit))
+
+
+def close_with_run(tx: Tx, job_id: str, outcome: RunStatus, finished_at: Instant) -> bool:
+    decision = Decision.UNDECIDED if outcome is RunStatus.FAILED else None
+    return (
+        tx.execute("jobs.close_with_run", job_id=job_id, outcome=outcome, finished_at=finished_at, decision=decision)
+        == 1
+    )
+
+
+def running(tx: Tx, node_id: str | None = None, limit: int = 1_000_000) -> list[Job]:
+    """On one node, or on all."""
+    if node_id is None:
+        return _jobs(tx.rows("jobs.running", limit=limit))
+    return _jobs(tx.rows("jobs.running_on", node_id=node_id, limit=limit))
+
+
+def running_of(tx: Tx, office_id: str) -> list[Job]:
+    return _jobs(tx.rows("jobs.running_of", office_id=office_id))
+
+
+def chain(tx: Tx, chain_id: str) -> list[Job]:
+    """The whole chain from its root, in the order of its links."""
+    found = {job.retry_of: job for job in _jobs(tx.rows("jobs.chain", chain_id=chain_id))}
+    line = [found[None]] if None in found else []
+    while line and line[-1].job_id in found:
+        line.append(found[line[-1].job_id])
+    return line
+
+
+def failures_before(tx: Tx, chain_id: str, job_id: str) -> list[FailureKind]:
+    """The kinds of the failed runs that lead to a job, oldest first: found by walking the chain, never counted."""
+    # A job that was cancelled before it ran and then retried by hand has no run; its link counts like an error's.
+    return [kind or FailureKind.ERROR for kind, _ in attempts(tx, chain_id, job_id)[:-1]]
+
+
+def attempts(tx: Tx, chain_id: str, job_id: str) -> list[tuple[FailureKind | None, int | None]]:
+    """Reads why each run up to that of a job failed, oldest first; and, if it was inside a scheduler's process that
+    died, how many others were."""
+    before = {row[0]: row[1:] for row in tx.rows("jobs.chain_links", chain_id=chain_id)}
+    found: list[tuple[FailureKind | None, int | None]] = []
+    link: str | None = job_id
+    while link is not None:
+        link, kind, beside = before[link]
+        found.append((None if kind is None else FailureKind(kind), beside))
+    return found[::-1]
+
+
+def first_start(tx: Tx, chain_id: str) -> Instant | None:
+    row = tx.row("jobs.first_start", chain_id=chain_id)
+    return None if row is None else column_codec.instant(row[0])
+
+
+def successor(tx: Tx, job_id: str) -> str | None:
+    row = tx.row("jobs.successor", job_id=job_id)
+    return row[0] if row else None
+
+
+def due(tx: Tx, now: Instant, limit: int) -> list[Freed]:
+    return [_freed(row) for row in tx.rows("jobs.due", now=now, limit=limit)]
+
+
+def reschedule(tx: Tx, job_id: str, scheduled_for: Instant | None, is_due: bool) -> None:
+    tx.execute("jobs.reschedule", job_id=job_id, scheduled_for=scheduled_for, is_due=int(is_due))
+
+
+def give_turn(tx: Tx, job_id: str) -> Freed | None:
+    row = tx.row("jobs.give_turn", job_id=job_id)
+    return None if row is None else _freed(row)
+
+
+def met(tx: Tx, job_id: str) -> Freed | None:
+    row = tx.row("jobs.met", job_id=job_id)
+    return None if row is None or row[6] != JobStatus.QUEUED else _freed(row)
+
+
+def expired(tx: Tx, now: Instant, limit: int) -> list[Job]:
+    return _jobs(tx.rows("jobs.expired", now=now, limit=limit))
+
+
+def next_instant(tx: Tx) -> Instant | None:
+    """When the next queued job is due, or expires."""
+    row = tx.row("jobs.next_instants")
+    found = [instant for instant in row or () if instant is not None]
+    return Instant(min(found)) if found else None
+
+
+def pass_over(tx: Tx, job_id: str, now: Instant) -> None:
+    tx.execute("jobs.pass_over", job_id=job_id, now=now)
+
+
+def starving(tx: Tx, since: Instant, limit: int) -> list[tuple[str, int, FirstInLane]]:
+    """(office, lane, job) of ready jobs passed over since then, the longest first."""
+    rows = tx.rows("jobs.starving", since=since, limit=limit)
+    return [(office_id, lane_id, _head(*head)) for office_id, lane_id, *head in rows]
+
+
+def set_place(tx: Tx, job_id: str, priority: int, position: int) -> bool:
+    return tx.execute("jobs.set_place", job_id=job_id, priority=priority, position=position) == 1
+
+
+def set_params(tx: Tx, job: Job) -> bool:
+    return (
+        tx.execute(
+            "jobs.set_params",
+            job_id=job.job_id,
+            params=column_codec.dumps(job.params),
+            resources=column_codec.dumps(job.resources),
+            lane_id=job.lane_id,
+        )
+        == 1
+    )
+
+
+def set_title(tx: Tx, job_id: str, title: str | None) -> None:
+    tx.execute("jobs.set_title", job_id=job_id, title=title)
+
+
+def first(tx: Tx, office_id: str, but: str) -> Place | None:
+    return _place(tx.row("jobs.first", office_id=office_id, but=but))
+
+
+def last(tx: Tx, office_id: str, but: str) -> Place | None:
+    return _place(tx.row("jobs.last", office_id=office_id, but=but))
+
+
+def nth(tx: Tx, office_id: str, place: int, but: str) -> Place | None:
+    return _place(tx.row("jobs.nth", office_id=office_id, place=place, but=but))
+
+
+def position_before(tx: Tx, office_id: str, place: Place, but: str) -> int | None:
+    row = tx.row("jobs.position_before", office_id=office_id, priority=place.priority, position=place.position, but=but)
+    return row[0] if row else None
+
+
+def from_position(tx: Tx, office_id: str, place: Place, but: str, limit: int) -> list[tuple[str, int]]:
+    rows = tx.rows(
+        "jobs.from_position",
+        office_id=office_id,
+        priority=place.priority,
+        position=place.position,
+        but=but,
+        limit=limit,
+    )
+    return [(job_id, position) for job_id, position in rows]
+
+
+def queue(tx: Tx, office_id: str, after: Place | None, limit: int) -> list[Job]:
+    """A page of the office's queue in its order, waiting jobs too."""
+    start = after or Place(-(2**31), -(2**62), 0, "")
+    rows = tx.rows(
+        "jobs.queue",
+        office_id=office_id,
+        priority=start.priority,
+        position=start.position,
+        created_at=start.created_at,
+        job_id=start.job_id,
+        limit=limit,
+    )
+    return _jobs(rows)
+
+
+def member_at(tx: Tx, group_id: str, sequence: int) -> str | None:
+    row = tx.row("jobs.members_after", group_id=group_id, sequence=sequence)
+    return row[0] if row else None
+
+
+def unstarted_members(tx: Tx, group_id: str, limit: int) -> list[Job]:
+    return _jobs(tx.rows("jobs.unstarted_members", group_id=group_id, limit=limit))
+
+
+def live_members(tx: Tx, group_id: str, limit: int) -> list[Job]:
+    return _jobs(tx.rows("jobs.live_members", group_id=group_id, limit=limit))
+
+
+def members(tx: Tx, group_id: str) -> list[Job]:
+    return _jobs(tx.rows("jobs.members", group_id=group_id))
+
+
+def of_rows(rows: Iterable[Row]) -> list[Job]:
+    """The jobs of whole rows, which `pages.py` found."""
+    return _jobs(rows)
+
+
+def links(tx: Tx, chain_ids: Iterable[str]) -> dict[str, str]:
+    """Which job each retry of these chains retries."""
+    return dict(tx.rows("pages.links", chain_ids=column_codec.key_set(chain_ids)))
+
+
+def queue_counts(tx: Tx) -> dict[str, int]:
+    """How many jobs of each office have the status QUEUED, waiting ones too."""
+    return dict(tx.rows("pages.queue_counts"))
+
+
+def ready_counts(tx: Tx) -> dict[int, tuple[int, Instant]]:
+    """By lane, how many jobs are free to go, and since when the oldest of them exists."""
+    return {lane_id: (count, Instant(oldest)) for lane_id, count, oldest in tx.rows("pages.ready_counts")}
+
+
+def place_of(job: Job) -> Place:
+    return Place(-job.priority, job.position, job.created_at, job.job_id)
+
+
+def _place(row: Row | None) -> Place | None:
+    return None if row is None else Place(-row[1], row[2], row[3], row[0])
+
+
+def _head(job_id: str, priority: int, position: int, created_at: int, since: int | None, *spec: Any) -> FirstInLane:
+    return FirstInLane(Place(-priority, position, created_at, job_id), since, ExecutionSpec(*spec))
+
+
+def _freed(row: Row) -> Freed:
+    job_id, office_id, lane_id, unmet, is_due, is_turn = row[:6]
+    return Freed(job_id, office_id, lane_id, unmet == 0 and is_due == 1 and is_turn == 1)
+
+
+_NAMES = (
+    "job_id", "office_id", "lane_id", "job_type", "params", "priority", "position", "created_at", "queued_at",
+    "chain_id", "retry_policy", "on_dependency_failure", "resources", "depends_on", "template_id", "schedule_id",
+    "group_id", "sequence", "retry_of", "scheduled_for", "expires_at", "role", "task_id", "title", "timeout_seconds",
+    "stall_timeout_seconds", "webhook", "webhook_status", "unique_key", "created_by", "unmet", "is_due", "is_turn",
+)  # fmt: skip
+
+
+def _rows(jobs: Iterable[Job]) -> Iterator[Row]:
+    """What is stored of new jobs, as `_NAMES` has it. What jobs that came together share is written down once."""
+    policy, policy_text = None, ""
+    resources, resources_text = None, ""
+    for job in jobs:
+        if job.retry_policy is not policy:
+            policy, policy_text = job.retry_policy, column_codec.policy_text(job.retry_policy)
+        if job.resources is not resources:
+            resources, resources_text = job.resources, column_codec.dumps(job.resources)
+        yield _row(job, policy_text, resources_text)
+
+
+def _row(job: Job, policy: str, resources: str) -> Row:
+    return (
+        job.job_id,
+        job.office_id,
+        job.lane_id,
+        job.job_type,
+        column_codec.dumps(job.params),
+        job.priority,
+        job.position,
+        job.created_at,
+        job.queued_at,
+        job.chain_id,
+        policy,
+        job.on_dependency_failure,
+        resources,
+        column_codec.dumps(job.depends_on) if job.depends_on else None,
+        job.template_id,
+        job.schedule_id,
+        job.group_id,
+        job.sequence,
+        job.retry_of,
+        job.scheduled_for,
+        job.expires_at,
+        job.role,
+        job.task_id,
+        job.title,
+        job.timeout_seconds,
+        job.stall_timeout_seconds,
+        column_codec.optional(job.webhook),
+        job.webhook_status,
+        job.unique_key,
+        job.created_by,
+        job.unmet,
+        int(job.is_due),
+        int(job.is_turn),
+    )
+
+
+def _jobs(rows: Iterable[Row]) -> list[Job]:
+    return [_job(row) for row in rows]
+
+
+def _job(row: Row) -> Job:
+    (job_id, office_id, lane_id, job_type, params, status, priority, position, created_at, queued_at, chain_id,
+     retry_policy, on_dependency_failure, resources, depends_on, template_id, schedule_id, group_id, sequence, retry_of,
+     scheduled_for, expires_at, role, task_id, title, timeout_seconds, stall_timeout_seconds, webhook, webhook_status,
+     unique_key, created_by, started_at, finished_at, outcome, decision, cancel_requested_at, cancel_mode, cancelled_at,
+     cancel_reason, worker_id, unmet, is_due, is_turn, passed_over_since) = row  # fmt: skip
+    return Job(
+        job_id=job_id,
+        office_id=office_id,
+        lane_id=lane_id,
+        job_type=job_type,
+        params=column_codec.loads(params),
+        status=JobStatus(status),
+        priority=priority,
+        position=position,
+        created_at=Instant(created_at),
+        queued_at=Instant(queued_at),
+        chain_id=chain_id,
+        retry_policy=column_codec.policy(retry_policy),
+        on_dependency_failure=OnDependencyFailure(on_dependency_failure),
+        resources=column_codec.loads(resources),
+        depends_on=() if depends_on is None else tuple(column_codec.loads(depends_on)),
+        template_id=template_id,
+        schedule_id=schedule_id,
+        group_id=group_id,
+        sequence=sequence,
+        retry_of=retry_of,
+        scheduled_for=column_codec.instant(scheduled_for),
+        expires_at=column_codec.instant(expires_at),
+        role=role,
+        task_id=task_id,
+        title=title,
+        timeout_seconds=timeout_seconds,
+        stall_timeout_seconds=stall_timeout_seconds,
+        webhook=column_codec.parsed(webhook),
+        webhook_status=webhook_status,
+        unique_key=unique_key,
+        created_by=created_by,
+        started_at=column_codec.instant(started_at),
+        finished_at=column_codec.instant(finished_at),
+        outcome=None if outcome is None else RunStatus(outcome),
+        decision=None if decision is None else Decision(decision),
+        cancel_requested_at=column_codec.instant(cancel_requested_at),
+        cancel_mode=None if cancel_mode is None else CancelMode(cancel_mode),
+        cancelled_at=column_codec.instant(cancelled_at),
+        cancel_reason=cancel_reason,
+        worker_id=worker_id,
+        unmet=unmet,
+        is_due=is_due == 1,
+        is_turn=is_turn == 1,
+        passed_over_since=column_codec.instant(passed_over_since),
+    )

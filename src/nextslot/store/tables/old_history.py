@@ -1,0 +1,133 @@
+"""What is old enough to go, and its removal: one function a statement, called by `engine.retention`.
+
+Rows that the rules keep are deleted under maintenance, which the same transaction ends.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from nextslot.store.contract import Tx
+from nextslot.system.clock import Instant
+
+from . import column_codec
+
+# In the order in which they refer to each other.
+_DROP_JOBS = (
+    "retention.drop_attempts",
+    "retention.drop_deliveries",
+    "retention.drop_artifacts",
+    "retention.drop_runs",
+    "retention.drop_waits",
+    "retention.drop_occurrences",
+    "retention.drop_jobs",
+)
+
+
+class Root(NamedTuple):
+    """Where a chain, or a group of chains, begins."""
+
+    job_id: str
+    created_at: int
+    group_id: str | None
+
+
+class OldJob(NamedTuple):
+    job_id: str
+    lane_id: int
+    chain_id: str
+    retry_of: str | None
+    status: str
+    outcome: str | None
+    decision: str | None
+    started_at: int | None
+    finished_at: int | None
+
+
+@contextmanager
+def maintenance(tx: Tx) -> Iterator[None]:
+    tx.execute("maintenance.begin", reason="retention")
+    yield
+    tx.execute("maintenance.end")
+
+
+def roots(tx: Tx, before: Instant, after: tuple[int, str], limit: int) -> list[Root]:
+    rows = tx.rows("retention.roots", before=before, after_at=after[0], after_id=after[1], limit=limit)
+    return [Root(*row) for row in rows]
+
+
+def jobs_of(tx: Tx, root: Root) -> list[OldJob]:
+    """Everything that goes together: a chain, or all chains of a group."""
+    if root.group_id is None:
+        rows = tx.rows("retention.chain", chain_id=root.job_id)
+    else:
+        rows = tx.rows("retention.members", group_id=root.group_id)
+    return [OldJob(*row) for row in rows]
+
+
+def is_referred(tx: Tx, job_ids: Iterable[str]) -> bool:
+    return tx.row("retention.referred", job_ids=column_codec.key_set(job_ids)) is not None
+
+
+def run_ids(tx: Tx, job_ids: Iterable[str]) -> list[str]:
+    return [run_id for (run_id,) in tx.rows("retention.runs", job_ids=column_codec.key_set(job_ids))]
+
+
+def drop_jobs(tx: Tx, job_ids: Iterable[str], group_id: str | None) -> None:
+    ids = column_codec.key_set(job_ids)
+    for statement in _DROP_JOBS:
+        tx.execute(statement, job_ids=ids)
+    if group_id is not None:
+        tx.execute("retention.drop_group", group_id=group_id)
+
+
+def skipped(tx: Tx, before: Instant, limit: int) -> list[tuple[str, int]]:
+    return [(schedule_id, at) for schedule_id, at in tx.rows("retention.skipped", before=before, limit=limit)]
+
+
+def drop_skipped(tx: Tx, entries: Iterable[tuple[str, int]]) -> None:
+    tx.execute_batch("retention.drop_skipped", ("schedule_id", "instant"), entries)
+
+
+def direct(tx: Tx, before: Instant, limit: int) -> list[str]:
+    return [direct_id for (direct_id,) in tx.rows("retention.direct", before=before, limit=limit)]
+
+
+def drop_direct(tx: Tx, direct_ids: Iterable[str]) -> None:
+    ids = column_codec.key_set(direct_ids)
+    tx.execute("retention.drop_reservations", direct_ids=ids)
+    tx.execute("retention.drop_direct", direct_ids=ids)
+
+
+def old_events(tx: Tx, before: Instant) -> tuple[int, int]:
+    """(the number of the first event there is, that of the first which is kept)"""
+    kept, first = tx.row("retention.first_recent_event", before=before), tx.row("retention.first_event")
+    return (first[0] or 0) if first else 0, (kept[0] or 0) if kept else 0
+
+
+def drop_events(tx: Tx, until: int) -> None:
+    tx.execute("retention.drop_events", until=until)
+
+
+def deliveries(tx: Tx, before: Instant, limit: int) -> list[str]:
+    return [delivery_id for (delivery_id,) in tx.rows("retention.deliveries", before=before, limit=limit)]
+
+
+def drop_deliveries(tx: Tx, delivery_ids: Iterable[str]) -> None:
+    ids = column_codec.key_set(delivery_ids)
+    tx.execute("retention.drop_delivery_attempts", delivery_ids=ids)
+    tx.execute("retention.drop_messages", delivery_ids=ids)
+
+
+def audit(tx: Tx, before: Instant, limit: int) -> list[str]:
+    return [audit_id for (audit_id,) in tx.rows("retention.audit", before=before, limit=limit)]
+
+
+def drop_audit(tx: Tx, audit_ids: Iterable[str]) -> None:
+    tx.execute("retention.drop_audit", audit_ids=column_codec.key_set(audit_ids))
+
+
+def known_runs(tx: Tx, run_ids: Iterable[str]) -> dict[str, bool]:
+    """Which of these are stored; True of those that have ended."""
+    rows = tx.rows("retention.known", run_ids=column_codec.key_set(run_ids))
+    return {run_id: has_ended == 1 for run_id, has_ended in rows}

@@ -1,0 +1,102 @@
+"""Runs and their artifacts: rows to values and back, one function a statement."""
+
+from collections.abc import Sequence
+
+from nextslot.domain import (
+    Artifact,
+    FailureKind,
+    Json,
+    Outcome,
+    Run,
+    RunStatus,
+)
+from nextslot.store.contract import Row, Tx
+from nextslot.system.clock import Instant
+
+from . import column_codec
+
+
+def begin(
+    tx: Tx, run_id: str, job_id: str, now: Instant, session_id: str | None = None, is_inside: bool = False
+) -> None:
+    """Inserts the run of a queued job, without which the job cannot start; `is_inside`: in the scheduler's process."""
+    tx.execute_later(
+        "runs.begin", run_id=run_id, job_id=job_id, now=now, session_id=session_id, is_inside=int(is_inside)
+    )
+
+
+def note_company(tx: Tx, node_id: str | None) -> None:
+    """Stores with each run inside a process that died how many others were inside it; what is stored stays."""
+    row = tx.row("runs.inside", node_id=node_id)
+    if row is not None and row[0] > 0:
+        tx.execute("runs.note_company", node_id=node_id, beside=row[0] - 1)
+
+
+def finish(tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant) -> None:
+    """Writes the outcome, once: of a run that has not ended, as `jobs.ending_facts` has found."""
+    tx.execute_later("runs.finish", run_id=run_id, job_id=job_id, now=now, **column_codec.outcome_values(outcome))
+    if outcome.artifacts:
+        rows = [(run_id, one.name, one.path, one.size) for one in outcome.artifacts]
+        tx.execute_batch("runs.add_artifact", ("run_id", "name", "path", "size"), rows)
+
+
+def get(tx: Tx, run_id: str) -> Run | None:
+    return _found(tx, tx.row("runs.get", run_id=run_id))
+
+
+def of_job(tx: Tx, job_id: str) -> Run | None:
+    return _found(tx, tx.row("runs.of_job", job_id=job_id))
+
+
+def repair(tx: Tx, run_id: str, job_id: str) -> None:
+    """Gives a job that is RUNNING without a run the run it lacks: the rules forbid both, so they are set aside."""
+    tx.execute("maintenance.begin", reason="recovery: RUNNING without a run")
+    tx.execute("runs.repair", run_id=run_id, job_id=job_id)
+    tx.execute("maintenance.end")
+
+
+def story_results(tx: Tx, limit: int) -> list[Json]:
+    """What completed work of the type `story` returned, the newest first."""
+    return [column_codec.loads(row[0]) for row in tx.rows("runs.story_results", limit=limit)]
+
+
+def next_timeout(tx: Tx, now: Instant) -> Instant | None:
+    row = tx.row("runs.next_timeout", now=now)
+    return column_codec.instant(row[0]) if row else None
+
+
+def overdue(tx: Tx, now: Instant, limit: int) -> list[str]:
+    return [row[0] for row in tx.rows("runs.overdue", now=now, limit=limit)]
+
+
+def of_rows(tx: Tx, rows: Sequence[Row]) -> list[Run]:
+    """The runs of whole rows, which `pages.py` found, with the artifacts of all of them."""
+    made: dict[str, list[Row]] = {}
+    for run_id, *artifact in tx.rows("pages.artifacts", run_ids=column_codec.key_set(row[0] for row in rows)):
+        made.setdefault(run_id, []).append(tuple(artifact))
+    return [_run(row, made.get(row[0], [])) for row in rows]
+
+
+def _found(tx: Tx, row: Row | None) -> Run | None:
+    return None if row is None else _run(row, tx.rows("runs.artifacts", run_id=row[0]))
+
+
+def _run(row: Row, artifacts: Sequence[Row]) -> Run:
+    return Run(
+        run_id=row[0],
+        job_id=row[1],
+        template_id=row[2],
+        params_snapshot=column_codec.loads(row[3]),
+        status=None if row[4] is None else RunStatus(row[4]),
+        started_at=Instant(row[5]),
+        timeout_at=column_codec.instant(row[6]),
+        finished_at=column_codec.instant(row[7]),
+        exit_code=row[8],
+        error=row[9],
+        failure_kind=None if row[10] is None else FailureKind(row[10]),
+        reason=row[11],
+        log_path=row[12],
+        session_id=row[13],
+        result=column_codec.parsed(row[14]),
+        artifacts=tuple(Artifact(name=name, path=path, size=size) for name, path, size in artifacts),
+    )

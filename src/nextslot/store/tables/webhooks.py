@@ -1,0 +1,103 @@
+"""Subscriptions and the secrets that sign: rows to values and back, one function a statement."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nextslot.domain import Json, Webhook
+from nextslot.store.contract import Row, Tx
+from nextslot.system.clock import Instant
+
+from . import column_codec
+
+
+class Secrets(NamedTuple):
+    """What a subscription signs with; the old one until the end of its rotation."""
+
+    secret: str
+    old_secret: str | None
+    old_until: Instant | None
+
+
+def insert(tx: Tx, webhook: Webhook, secret: str) -> None:
+    tx.execute(
+        "webhooks.insert",
+        webhook_id=webhook.webhook_id,
+        url=webhook.url,
+        events=column_codec.dumps(webhook.events),
+        office_id=webhook.office_id,
+        secret=secret,
+        created_by=webhook.created_by,
+        created_at=webhook.created_at,
+    )
+
+
+def get(tx: Tx, webhook_id: str) -> Webhook | None:
+    row = tx.row("webhooks.get", webhook_id=webhook_id)
+    return None if row is None else _webhook(row)
+
+
+def page(tx: Tx, before: str, limit: int, office_id: str | None = None) -> list[Webhook]:
+    """The newest first; of one office, or of all."""
+    rows = tx.rows("webhooks.page", before=before, limit=limit, office_id=office_id or "")
+    return [_webhook(row) for row in rows]
+
+
+def count(tx: Tx) -> int:
+    row = tx.row("webhooks.count")
+    return row[0] if row else 0
+
+
+def enabled(tx: Tx) -> list[Webhook]:
+    return [_webhook(row) for row in tx.rows("webhooks.enabled")]
+
+
+def update(tx: Tx, webhook: Webhook) -> None:
+    tx.execute(
+        "webhooks.update",
+        webhook_id=webhook.webhook_id,
+        url=webhook.url,
+        events=column_codec.dumps(webhook.events),
+        office_id=webhook.office_id,
+        is_enabled=int(webhook.enabled),
+        disabled_reason=webhook.disabled_reason,
+    )
+
+
+def rotate(tx: Tx, webhook_id: str, secret: str, until: Instant) -> None:
+    tx.execute("webhooks.rotate", webhook_id=webhook_id, secret=secret, until=until)
+
+
+def delete(tx: Tx, webhook_id: str) -> None:
+    tx.execute("webhooks.delete", webhook_id=webhook_id)
+
+
+def secrets(tx: Tx) -> dict[str, Secrets]:
+    return {row[0]: Secrets(row[1], row[2], column_codec.instant(row[3])) for row in tx.rows("webhooks.secrets")}
+
+
+def server_secret(tx: Tx) -> str | None:
+    row = tx.row("webhooks.server_secret")
+    return row[0] if row else None
+
+
+def keep_server_secret(tx: Tx, secret: str) -> None:
+    tx.execute("webhooks.keep_server_secret", secret=secret)
+
+
+def offices(tx: Tx) -> dict[str, Mapping[str, Json]]:
+    return {row[0]: column_codec.loads(row[1]) for row in tx.rows("webhooks.offices")}
+
+
+def _webhook(row: Row) -> Webhook:
+    webhook_id, url, events, office_id, is_enabled, disabled_reason, old_secret_until, created_by, created_at = row
+    return Webhook(
+        webhook_id=webhook_id,
+        url=url,
+        events=tuple(column_codec.loads(events)),
+        office_id=office_id,
+        enabled=is_enabled == 1,
+        disabled_reason=disabled_reason,
+        old_secret_until=column_codec.instant(old_secret_until),
+        created_by=created_by,
+        created_at=Instant(created_at),
+    )

@@ -1,0 +1,1 @@
+"""Logs, measurements and traces."""

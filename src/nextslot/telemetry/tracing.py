@@ -1,0 +1,277 @@
+"""Traces: a span for each request, run and delivery attempt, sent by OpenTelemetry where it is installed and wanted.
+
+Passed in like the clock; `Untraced` is for everybody else, and then nothing of OpenTelemetry is imported here. A run
+has a trace of its own, linked to that of the request which submitted it; what links them is remembered in memory only,
+so a run after a restart has no link.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from nextslot.errors import Invalid
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import SpanContext
+
+W = TypeVar("W", bound=Callable[..., Any])
+# What is None is left out.
+Facts = Mapping[str, str | int | float | bool | None]
+
+# Jobs whose submitting request is remembered; the oldest is forgotten first.
+MOST_LINKS = 10_000
+STANDARD_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_W3C = ("traceparent", "tracestate")
+
+
+class Span(Protocol):
+    """What goes on."""
+
+    def note(self, facts: Facts) -> None:
+        """What is known by now."""
+
+    def rename(self, name: str) -> None: ...
+
+    def fail(self, why: str) -> None: ...
+
+
+class Runnable(Protocol):
+    """As much of a claim as a span tells."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def office_id(self) -> str: ...
+    @property
+    def job_type(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def is_direct(self) -> bool: ...
+
+
+class Submitted(Protocol):
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def retry_of(self) -> str | None: ...
+
+
+class Tracer(Protocol):
+    def request(self, method: str, headers: Mapping[str, str]) -> AbstractContextManager[Span]:
+        """An HTTP request; part of its caller's trace if it says so (W3C traceparent)."""
+
+    def run(self, claim: Runnable) -> AbstractContextManager[Span]: ...
+
+    def attempt(self, delivery_id: str, event: str, job_id: str | None, number: int) -> AbstractContextManager[Span]:
+        """One attempt to deliver a webhook."""
+
+    def carried(self, work: W) -> W:
+        """A work that is run for the present request, wherever the store runs it."""
+
+    def links_of(self, jobs: Iterable[Submitted]) -> Mapping[str, Any]:
+        """The spans of the requests that the runs of these new jobs belong to, by job."""
+
+    def link(self, links: Mapping[str, Any]) -> None:
+        """Those jobs are stored: their runs and deliveries will be linked to these requests."""
+
+    def called(self, direct_id: str) -> None:
+        """The same for a direct execution, whose caller is on the line."""
+
+    def close(self) -> None:
+        """Sends what has not been sent yet; blocks."""
+
+
+class _NoSpan:
+    def note(self, facts: Facts) -> None: ...
+
+    def rename(self, name: str) -> None: ...
+
+    def fail(self, why: str) -> None: ...
+
+
+_NOTHING: AbstractContextManager[Span] = nullcontext(_NoSpan())
+
+
+class Untraced:
+    def request(self, method: str, headers: Mapping[str, str]) -> AbstractContextManager[Span]:
+        return _NOTHING
+
+    def run(self, claim: Runnable) -> AbstractContextManager[Span]:
+        return _NOTHING
+
+    def attempt(self, delivery_id: str, event: str, job_id: str | None, number: int) -> AbstractContextManager[Span]:
+        return _NOTHING
+
+    def carried(self, work: W) -> W:
+        return work
+
+    def links_of(self, jobs: Iterable[Submitted]) -> Mapping[str, Any]:
+        return {}
+
+    def link(self, links: Mapping[str, Any]) -> None: ...
+
+    def called(self, direct_id: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def tracer(endpoint: str | None, environment: Mapping[str, str], node: str = "local", version: str = "") -> Tracer:
+    """As configured: by `[telemetry] otel_endpoint`, or by the variables that OpenTelemetry itself knows."""
+    is_asked = endpoint is not None or any(environment.get(name) for name in STANDARD_VARIABLES)
+    is_off = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    if not is_asked or is_off or environment.get("OTEL_TRACES_EXPORTER") == "none":
+        return Untraced()
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ImportError as error:
+        if endpoint is None:
+            return Untraced()  # The variables may be meant for other programs on this machine.
+        raise Invalid(
+            f"sending traces needs OpenTelemetry: pip install 'nextslot[otel]' ({error})", "telemetry.otel_endpoint"
+        ) from error
+    exporter = OTLPSpanExporter() if endpoint is None else OTLPSpanExporter(endpoint=traces_address(endpoint))
+    return OtelTracer(exporter, environment, node, version)
+
+
+def traces_address(endpoint: str) -> str:
+    """An address without a path is a collector's, whose traces go to `/v1/traces`."""
+    return endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + "/v1/traces"
+
+
+class OtelTracer:
+    """Spans by OpenTelemetry, with a provider of our own: no global is set, and none is asked.
+
+    The span of a run is the current one while its handler runs, so what a handler traces itself is below it.
+    """
+
+    def __init__(
+        self,
+        exporter: "SpanExporter",
+        environment: Mapping[str, str] | None = None,
+        node: str = "local",
+        version: str = "",
+        *,
+        is_batched: bool = True,
+    ) -> None:
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        about = {"service.version": version, "service.instance.id": node}
+        if not (environment or {}).get("OTEL_SERVICE_NAME"):
+            about["service.name"] = "nextslot"
+        # Sampling and limits are those of the standard variables, which the provider reads itself.
+        self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
+        self._provider.add_span_processor((BatchSpanProcessor if is_batched else SimpleSpanProcessor)(exporter))
+        self._tracer = self._provider.get_tracer("nextslot", version)
+        self._w3c = TraceContextTextMapPropagator()
+        self._links: OrderedDict[str, SpanContext] = OrderedDict()
+        # The request that the present work is run for: a work runs on whatever thread and context the store has.
+        self._asking: ContextVar[SpanContext | None] = ContextVar("asking", default=None)
+
+    def request(self, method: str, headers: Mapping[str, str]) -> AbstractContextManager[Span]:
+        from opentelemetry.context import Context
+        from opentelemetry.trace import SpanKind
+
+        given = {name: headers[name] for name in _W3C if name in headers}
+        caller = self._w3c.extract(given, Context())
+        return self._span(method, SpanKind.SERVER, caller, {"http.request.method": method})
+
+    def run(self, claim: Runnable) -> AbstractContextManager[Span]:
+        from opentelemetry.context import Context
+        from opentelemetry.trace import Link, SpanKind
+
+        about = {
+            "nextslot.direct_id" if claim.is_direct else "nextslot.job_id": claim.job_id,
+            "nextslot.run_id": claim.run_id,
+            "nextslot.office_id": claim.office_id,
+            "nextslot.job_type": claim.job_type,
+            "nextslot.attempt": claim.attempt,
+        }
+        asked = self._links.get(claim.job_id)
+        links = [] if asked is None else [Link(asked)]
+        return self._span(f"run {claim.job_type}", SpanKind.CONSUMER, Context(), about, links)
+
+    def attempt(self, delivery_id: str, event: str, job_id: str | None, number: int) -> AbstractContextManager[Span]:
+        from opentelemetry.context import Context
+        from opentelemetry.trace import Link, SpanKind
+
+        about: dict[str, Any] = {"nextslot.delivery_id": delivery_id, "nextslot.event": event}
+        about["nextslot.attempt"] = number
+        if job_id is not None:
+            about["nextslot.job_id"] = job_id
+        asked = None if job_id is None else self._links.get(job_id)
+        links = [] if asked is None else [Link(asked)]
+        return self._span(f"deliver {event}", SpanKind.CLIENT, Context(), about, links)
+
+    @contextmanager
+    def _span(self, name: str, kind: Any, parent: Any, about: Mapping[str, Any], links: Any = ()) -> Iterator[Span]:
+        with self._tracer.start_as_current_span(name, context=parent, kind=kind, attributes=about, links=links) as span:
+            yield _OtelSpan(span)
+
+    def carried(self, work: W) -> W:
+        asking = self._current()
+        if asking is None:
+            return work
+
+        def asked_for(*arguments: Any) -> Any:
+            token = self._asking.set(asking)
+            try:
+                return work(*arguments)
+            finally:
+                self._asking.reset(token)
+
+        return asked_for  # type: ignore[return-value]
+
+    def links_of(self, jobs: Iterable[Submitted]) -> Mapping[str, Any]:
+        asking = self._asking.get()
+        # A retry belongs to the request that its chain began with, unless somebody asks for it now.
+        links = {job.job_id: asking or (job.retry_of and self._links.get(job.retry_of)) for job in jobs}
+        return {job_id: link for job_id, link in links.items() if link}
+
+    def link(self, links: Mapping[str, Any]) -> None:
+        for job_id, link in links.items():
+            self._remember(job_id, link)
+
+    def called(self, direct_id: str) -> None:
+        asking = self._current()
+        if asking is not None:
+            self._remember(direct_id, asking)
+
+    def close(self) -> None:
+        self._provider.shutdown()
+
+    def _current(self) -> "SpanContext | None":
+        from opentelemetry.trace import get_current_span
+
+        current = get_current_span().get_span_context()
+        return current if current.is_valid else None
+
+    def _remember(self, id: str, link: "SpanContext") -> None:
+        self._links[id] = link
+        if len(self._links) > MOST_LINKS:
+            self._links.popitem(last=False)
+
+
+class _OtelSpan:
+    def __init__(self, span: Any) -> None:
+        self._span = span
+
+    def note(self, facts: Facts) -> None:
+        self._span.set_attributes({name: value for name, value in facts.items() if value is not None})
+
+    def rename(self, name: str) -> None:
+        self._span.update_name(name)
+
+    def fail(self, why: str) -> None:
+        from opentelemetry.trace import Status, StatusCode
+
+        self._span.set_status(Status(StatusCode.ERROR, why))

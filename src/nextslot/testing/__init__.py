@@ -1,0 +1,29 @@
+"""What tests of programs that use nextslot need: virtual time, seeded ids, a mailbox for webhooks."""
+
+from .virtual_time import (
+    BEGINNING,
+    Mailbox,
+    Message,
+    NothingLeftToWaitFor,
+    SeededChance,
+    VirtualClock,
+    VirtualLoop,
+    crash,
+    run,
+    scheduler,
+    settled,
+)
+
+__all__ = [
+    "BEGINNING",
+    "Mailbox",
+    "Message",
+    "NothingLeftToWaitFor",
+    "SeededChance",
+    "VirtualClock",
+    "VirtualLoop",
+    "crash",
+    "run",
+    "scheduler",
+    "settled",
+]

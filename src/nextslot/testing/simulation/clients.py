@@ -1,0 +1,430 @@
+"""Clients of a simulated scheduler: each method is one thing that somebody asks for, decided by a random source.
+
+What they were told is kept: a later life has to know it too.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Any
+
+from nextslot.domain import NewJob, OnDependencyFailure
+from nextslot.domain.filters import JobFilter, RunFilter
+from nextslot.engine.retention import Keep
+from nextslot.errors import NextslotError, Refused, Unavailable
+from nextslot.scheduler import Scheduler
+from nextslot.system.clock import Instant
+
+from .surroundings import ENDPOINTS, OFFICES, TYPES
+
+DOINGS = (
+    "ok",
+    "ok",
+    "ok",
+    "ok",
+    "fail",
+    "fail",
+    "skip",
+    "hang",
+    "stubborn",
+    "unavailable",
+    "permission",
+    "session_error",
+)
+# What a crowd asks for beside what is refused, and answers that none of them can get.
+POLITE = ("submit", "submit", "batch", "graph", "group")
+NOT_FOR_THE_POLITE = frozenset({"invalid", "conflict", "not_found", "unknown_job_type", "dependency_cycle", "store"})
+# Keys are good for 24 hours, by a clock that is set by up to an hour now and then.
+KEY_LIFE = 20 * 3600 * 1_000_000
+CRONS = ("*/5 * * * *", "*/15 * * * *", "*/30 * * * *")
+
+
+class Clients:
+    def __init__(self, now: Callable[[], Instant]) -> None:
+        self._now = now
+        self.scheduler: Scheduler = None  # type: ignore[assignment]  # Given before each life.
+        # What was acknowledged: jobs, groups, schedules, by the order in which it was.
+        self.jobs: list[str] = []
+        self.groups: list[str] = []
+        self.schedules: list[str] = []
+        self.templates: list[str] = []
+        self.deliveries: set[str] = set()
+        self.keys: dict[str, tuple[Instant, list[str]]] = {}
+        self.pauses: set[tuple[str, str]] = set()
+        # A pause or its end of which nobody knows whether it was stored.
+        self.unsure: set[tuple[str, str]] = set()
+        self.broken: list[str] = []
+        self.lines: dict[asyncio.Task[Any], None] = {}
+        # From here on what is old may be gone.
+        self.has_purged = False
+
+    async def act(self, kind: str, chance: Random) -> str:
+        """Does it, and says in a few words what came of it."""
+        action: Callable[[Random], Awaitable[str]] = getattr(self, f"_{kind}")
+        try:
+            return await action(chance)
+        except Refused as error:
+            self.broken.append(f"{kind} was refused by the database itself: {error}")
+            raise
+        except NextslotError as error:
+            return f"{error.code}"
+
+    # Jobs in.
+
+    async def _submit(self, chance: Random) -> str:
+        job = await self.scheduler.submit(**vars_of(self._new(chance)))
+        self.jobs.append(job.job_id)
+        return job.job_id[-12:]
+
+    async def _batch(self, chance: Random) -> str:
+        return self._got(await self.scheduler.submit_many([self._new(chance) for _ in range(chance.randint(2, 6))]))
+
+    async def _graph(self, chance: Random) -> str:
+        """Jobs that wait for earlier ones of the same request, and perhaps for one that was there before."""
+        office, made = chance.choice(OFFICES), []
+        for number in range(chance.randint(2, 5)):
+            depends_on = [f"k{chance.randrange(number)}"] if number and chance.random() < 0.8 else []
+            policy = chance.choice((None, OnDependencyFailure.WAIT, OnDependencyFailure.CANCEL))
+            made.append(
+                self._new(chance, office, key=f"k{number}", depends_on=depends_on, on_dependency_failure=policy)
+            )
+        return self._got(await self.scheduler.submit_many(made))
+
+    async def _group(self, chance: Random) -> str:
+        office = chance.choice(OFFICES)
+        wanted = [self._new(chance, office) for _ in range(chance.randint(1, 4))]
+        mode, on_failure = chance.choice(("sequential", "parallel")), chance.choice(("stop", "continue", "skip"))
+        group, jobs = await self.scheduler.submit_group(wanted, mode, on_failure)
+        self.groups.append(group.group_id)
+        return f"{mode} {on_failure} {self._got(jobs)}"
+
+    async def _same_key(self, chance: Random) -> str:
+        """The same request twice: the second is answered with the jobs of the first."""
+        key = f"key-{chance.randrange(4)}"
+        wanted = [NewJob(job_type="work", params={"do": "ok"}, office_id="a")] * 2
+        ids = [job.job_id for job in await self.scheduler.submit_many(wanted, key)]
+        since, known = self.keys.get(key, (self._now(), ids))
+        if known != ids and abs(self._now() - since) < KEY_LIFE:
+            self.broken.append(f"the key {key} made {ids} after {known}")
+        self.keys[key] = (since, known) if known == ids else (self._now(), ids)
+        self.jobs += [job_id for job_id in ids if job_id not in self.jobs]
+        return key
+
+    async def _unique(self, chance: Random) -> str:
+        job = await self.scheduler.submit(**vars_of(self._new(chance, "b", unique_key=f"u{chance.randrange(2)}")))
+        if job.job_id not in self.jobs:
+            self.jobs.append(job.job_id)
+        return job.job_id[-12:]
+
+    def _new(self, chance: Random, office: str | None = None, **more: Any) -> NewJob:
+        doing = chance.choice(DOINGS)
+        params = {"do": doing, "seconds": chance.choice((0.0, 0.5, 1.0, 7.5, 90.0)), "times": chance.choice((1, 2, 9))}
+        timeout = chance.choice((5.0, 60.0)) if doing == "hang" or chance.random() < 0.2 else None
+        soon, urgent, now = chance.random(), chance.random(), self._now()
+        policy = {
+            "max_attempts": chance.choice((0, 1, 3)),
+            "base_delay_seconds": chance.choice((0, 1, 10, 60)),
+            "backoff": chance.choice(("exponential", "linear")),
+        }
+        resources = chance.choice((None, None, None, {"gpu": 1}, {"disk": 2}, {"disk": 1, "gpu": 1}))
+        webhook = {"url": chance.choice(ENDPOINTS)} if chance.random() < 0.3 else None
+        return NewJob(
+            job_type=chance.choice(TYPES),
+            params=params,
+            office_id=office or chance.choice(OFFICES),
+            priority=chance.choice((None, None, 0, 5, -1)) if urgent >= 0.05 else None,
+            urgent=urgent < 0.05,
+            scheduled_for=now.after(chance.uniform(0, 900)) if soon < 0.15 else None,
+            expires_at=now.after(chance.uniform(900, 1800)) if 0.1 < soon < 0.2 else None,
+            role=chance.choice((None, None, "FE", "QA")),
+            resources=resources,
+            timeout_seconds=timeout,
+            retry_policy=policy if chance.random() < 0.7 else None,
+            webhook=webhook,
+            **more,
+        )
+
+    def _got(self, jobs: Sequence[Any]) -> str:
+        self.jobs += [job.job_id for job in jobs]
+        return f"{len(jobs)} jobs to {jobs[-1].job_id[-12:]}"
+
+    # Requests that meet in one transaction, some of them refused.
+
+    async def _crowd(self, chance: Random) -> str:
+        """Several requests at once; those that are refused change nothing for the others."""
+        impolite = chance.choice((0.2, 0.5, 0.7))
+        count = chance.randint(3, 12)
+        kinds = ["impolite" if chance.random() < impolite else chance.choice(POLITE) for _ in range(count)]
+        asked = [self.act(kind, Random(chance.getrandbits(32))) for kind in kinds]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for kind, answer in zip(kinds, answers, strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            if kind != "impolite" and answer in NOT_FOR_THE_POLITE:
+                self.broken.append(f"{kind} was answered {answer} beside requests that are refused")
+        return " ".join(answer for answer in answers if isinstance(answer, str))
+
+    async def _impolite(self, chance: Random) -> str:
+        """What must be refused, much of it after it has touched its transaction."""
+        office, job = chance.choice(OFFICES), self._new(chance)
+        waiting = (await self.scheduler.queue(office))[:1]
+        kind = chance.choice(("cycle", "stranger", "nowhere", "untyped", "half", "group", "defect"))
+        if kind == "cycle":
+            wanted = [self._new(chance, office, key="a", depends_on=["b"])]
+            await self.scheduler.submit_many([*wanted, self._new(chance, office, key="b", depends_on=["a"])])
+        elif kind == "stranger":
+            await self.scheduler.submit_many([job, self._new(chance, office, depends_on=["nobody"])])
+        elif kind == "nowhere":
+            await self.scheduler.submit_many([job, self._new(chance, "nowhere")])
+        elif kind == "untyped":
+            await self.scheduler.submit_many([job, NewJob(job_type="untyped")])
+        elif kind == "defect":
+            return await self._defect()
+        elif kind == "half" and waiting:
+            await self.scheduler.change(waiting[0].job_id, title="half done", priority=10**9)
+        else:
+            await self.scheduler.submit_group([self._new(chance, office, key="a", depends_on=["a"])])
+        self.broken.append(f"{kind} was not refused")
+        return kind
+
+    async def _defect(self) -> str:
+        """A work that the database refuses at the commit itself, when nobody knows any more whose fault it is."""
+        with contextlib.suppress(Refused):
+            await self.scheduler._access.write(lambda tx: tx.execute("maintenance.begin", reason="left on"))
+            self.broken.append("rules that were left switched off were not refused")
+        return "refused"
+
+    # Jobs changed.
+
+    async def _move(self, chance: Random) -> str:
+        queue = await self.scheduler.queue(chance.choice(OFFICES))
+        if not queue:
+            return "nothing"
+        job, other = chance.choice(queue), chance.choice(queue)
+        how: dict[str, Any] = chance.choice(
+            ({"to": "front"}, {"to": "back"}, {"before": other.job_id}, {"after": other.job_id}, {"place": 1})
+        )
+        await self.scheduler.move(job.job_id, **how)
+        return f"{job.job_id[-12:]} {next(iter(how))}"
+
+    async def _reorder(self, chance: Random) -> str:
+        queue = [job.job_id for job in await self.scheduler.queue(chance.choice(OFFICES))]
+        chosen = chance.sample(queue, min(len(queue), chance.randint(2, 5)))
+        if len(chosen) < 2:
+            return "nothing"
+        await self.scheduler.reorder(chosen)
+        return str(len(chosen))
+
+    async def _change(self, chance: Random) -> str:
+        queue = await self.scheduler.queue(chance.choice(OFFICES))
+        if not queue:
+            return "nothing"
+        changes: dict[str, Any] = chance.choice(
+            (
+                {"priority": chance.choice((0, 5, -1))},
+                {"urgent": True},
+                {"params": {"do": "ok", "seconds": 0.5}},
+                {"scheduled_for": self._now().after(chance.uniform(-60, 600))},
+                {"title": "another"},
+            )
+        )
+        job = await self.scheduler.change(chance.choice(queue).job_id, **changes)
+        return f"{job.job_id[-12:]} {next(iter(changes))}"
+
+    async def _cancel(self, chance: Random) -> str:
+        if not self.jobs:
+            return "nothing"
+        job_id = chance.choice(self.jobs[-20:])
+        done = await self.scheduler.cancel(job_id, interrupt=chance.choice((None, True, False)))
+        return f"{job_id[-12:]} {done.cancellation}"
+
+    async def _cancel_group(self, chance: Random) -> str:
+        if not self.groups:
+            return "nothing"
+        return str(len(await self.scheduler.cancel_group(chance.choice(self.groups[-3:]))))
+
+    async def _cancel_many(self, chance: Random) -> str:
+        wanted = JobFilter(office_id=(chance.choice(OFFICES),))
+        done = await self.scheduler.bulk.cancel(wanted, include_running=chance.random() < 0.5)
+        return str(done.cancelled.count)
+
+    async def _retry(self, chance: Random) -> str:
+        failed = (await self.scheduler.lists.runs(RunFilter(status=("FAILED",)), limit=20)).items
+        if not failed:
+            return "nothing"
+        return (await self.scheduler.retry(chance.choice(failed).run_id)).job.job_id[-12:]
+
+    async def _retry_many(self, chance: Random) -> str:
+        return str((await self.scheduler.bulk.retry(JobFilter(office_id=(chance.choice(OFFICES),)))).retried.count)
+
+    async def _rerun(self, chance: Random) -> str:
+        if not self.jobs:
+            return "nothing"
+        job = await self.scheduler.bulk.rerun(chance.choice(self.jobs[-20:]))
+        self.jobs.append(job.job_id)
+        return job.job_id[-12:]
+
+    # Pauses and settings.
+
+    async def _pause(self, chance: Random) -> str:
+        scope, name = self._scope(chance)
+        await self._set(scope, name, is_paused=True)
+        return f"{scope} {name}"
+
+    async def _resume(self, chance: Random) -> str:
+        scope, name = chance.choice(sorted(self.pauses)) if self.pauses else self._scope(chance)
+        await self._set(scope, name, is_paused=False)
+        return f"{scope} {name}"
+
+    def _scope(self, chance: Random) -> tuple[str, str]:
+        office = ("office_id", chance.choice(OFFICES))
+        return chance.choice((office, office, ("job_type", "render"), ("resource", "gpu"), ("scheduler", "")))
+
+    async def _set(self, scope: str, name: str, is_paused: bool) -> None:
+        call = self.scheduler.pause if is_paused else self.scheduler.resume
+        self.unsure.add((scope, name))
+        await call(**({} if scope == "scheduler" else {scope: name}))
+        if is_paused:
+            self.pauses.add((scope, name))
+        else:
+            self.pauses.discard((scope, name))
+        self.unsure.discard((scope, name))
+
+    async def _office(self, chance: Random) -> str:
+        changes: dict[str, Any] = chance.choice(
+            (
+                {"max_concurrent_jobs": chance.choice((1, 2, 3, 0))},
+                {"role_limits": {"FE": chance.choice((1, 2)), "QA": 1}},
+                {"cancel_mode": chance.choice(("finish", "interrupt"))},
+                {"webhook": {"url": chance.choice(ENDPOINTS)}},
+            )
+        )
+        office_id = chance.choice(OFFICES)
+        await self.scheduler.offices.change(office_id, **changes)
+        return f"{office_id} {changes}"
+
+    async def _subscribe(self, chance: Random) -> str:
+        events = chance.choice(
+            (None, ["job.cancelled", "group.finished"], ["schedule.skipped", "job.failed_permanently"])
+        )
+        made, _ = await self.scheduler.webhooks.create(chance.choice(ENDPOINTS), events)
+        return made.webhook_id[-12:]
+
+    async def _redeliver(self, chance: Random) -> str:
+        ended = [one for one in (await self.scheduler.webhooks.deliveries(limit=20)).items if one.status == "FAILED"]
+        if not ended:
+            return "nothing"
+        return (await self.scheduler.webhooks.redeliver(chance.choice(ended).delivery_id)).delivery_id[-12:]
+
+    # Templates and schedules.
+
+    async def _template(self, chance: Random) -> str:
+        fields = {"params": {"do": chance.choice(("ok", "fail", "skip")), "seconds": chance.choice((1.0, 60.0))}}
+        if self.templates and chance.random() < 0.5:
+            return (await self.scheduler.templates.change(chance.choice(self.templates), **fields)).template_id[-12:]
+        made = await self.scheduler.templates.create(name=f"t{chance.getrandbits(40)}", job_type="work", **fields)
+        self.templates.append(made.template_id)
+        return made.template_id[-12:]
+
+    async def _schedule(self, chance: Random) -> str:
+        if not self.templates:
+            await self._template(chance)
+        made = await self.scheduler.schedules.create(
+            template_id=chance.choice(self.templates),
+            name=f"s{chance.getrandbits(40)}",
+            cron_expression=chance.choice(CRONS),
+            timezone="UTC",
+            office_id=chance.choice(OFFICES),
+            catch_up=chance.choice(("latest", "all", "none")),
+            overlap=chance.choice(("allow", "skip")),
+        )
+        self.schedules.append(made.schedule_id)
+        return made.schedule_id[-12:]
+
+    async def _change_schedule(self, chance: Random) -> str:
+        if not self.schedules:
+            return "nothing"
+        changes = chance.choice(({"enabled": False}, {"enabled": True}, {"catch_up": "all"}, {"overlap": "skip"}))
+        await self.scheduler.schedules.change(chance.choice(self.schedules), **changes)
+        return str(changes)
+
+    async def _trigger(self, chance: Random) -> str:
+        if not self.schedules:
+            return "nothing"
+        job = await self.scheduler.schedules.trigger(chance.choice(self.schedules))
+        self.jobs.append(job.job_id)
+        return job.job_id[-12:]
+
+    # Direct requests.
+
+    async def _direct(self, chance: Random) -> str:
+        wait = chance.choice((0.5, 10.0, 300.0))
+        doing = chance.choice(("ok", "ok", "fail", "skip", "hang"))
+        ended = await self.scheduler.run_direct(
+            chance.choice(TYPES),
+            {"do": doing, "seconds": chance.choice((0.0, 1.0, 20.0))},
+            office_id=chance.choice(OFFICES),
+            wait_timeout_seconds=wait,
+            timeout_seconds=30.0,
+            detach=chance.random() < 0.3,
+        )
+        return f"{ended.direct_id[-12:]} {ended.status}"
+
+    async def _hang_up(self, chance: Random) -> str:
+        """A caller who does not wait for the end."""
+        patience = chance.choice((0.0, 0.2, 5.0))
+        line = asyncio.ensure_future(self._direct(chance))
+        self.lines[line] = None
+        line.add_done_callback(lambda done: self.lines.pop(done, None))
+        done, _ = await asyncio.wait([line], timeout=patience)
+        if not done:
+            line.cancel()
+        answer = (await asyncio.gather(line, return_exceptions=True))[0]
+        return answer if isinstance(answer, str) else type(answer).__name__
+
+    async def _cancel_direct(self, chance: Random) -> str:
+        waiting = [one for one in (await self.scheduler.lists.direct(limit=20)).items if one.finished_at is None]
+        if not waiting:
+            return "nothing"
+        return (await self.scheduler.cancel_direct(chance.choice(waiting).direct_id)).direct_id[-12:]
+
+    async def _wait(self, chance: Random) -> str:
+        """A day passes, without the hundreds of jobs that schedules would make in it."""
+        await self._stop_schedules()
+        return "a day"
+
+    async def _purge(self, chance: Random) -> str:
+        """Everything that may go and is more than a day old."""
+        self.has_purged = True
+        days = chance.choice((1.0, 1.2))
+        self.scheduler.retention.keep = Keep(jobs_days=days, events_days=days, deliveries_days=days, audit_days=days)
+        return str(await self.scheduler.retention.purge())
+
+    # Back to rest.
+
+    async def calm_down(self) -> None:
+        """Everything goes again, and nothing new is planned."""
+        for scope in ({}, *({"office_id": one} for one in OFFICES), {"job_type": "render"}, {"resource": "gpu"}):
+            await self.scheduler.resume(**scope)
+        self.pauses.clear()
+        await self._stop_schedules()
+
+    async def _stop_schedules(self) -> None:
+        for schedule in (await self.scheduler.schedules.list(limit=200)).items:
+            if schedule.enabled:
+                await self.scheduler.schedules.change(schedule.schedule_id, enabled=False)
+
+
+def vars_of(new: NewJob) -> dict[str, Any]:
+    """As the arguments of `submit`."""
+    return {name: getattr(new, name) for name in new.__dataclass_fields__ if getattr(new, name) is not None}
+
+
+async def patiently(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Asks again while the store does not answer."""
+    while True:
+        try:
+            return await call()
+        except Unavailable:
+            await asyncio.sleep(1)

@@ -1,0 +1,175 @@
+"""`nextslot-sim`: many histories, on all cores; a failing one is shown as short as it can be made.
+
+nextslot-sim --seeds 100000 --length 6 # short histories of the seeds 0 to 99,999
+nextslot-sim --from 4711 --seeds 1     # one of them again
+nextslot-sim --actions 'submit:1:0 crash:2:5'    # a history that was shown
+"""
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from .plan import (
+    LENGTH,
+    Action,
+    make,
+    shrink,
+)
+from .world import History, simulate
+
+# How many seeds one task of a process has.
+CHUNK = 10
+# Where nobody looks on, the figures are said once in so many seeds.
+SAID_EVERY = 5000
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A history that broke a law, and the shortest of its kind that was found."""
+
+    seed: int
+    length: int
+    law: str
+    actions: Sequence[Action]
+    lines: Sequence[str]
+
+    def __str__(self) -> str:
+        plan = " ".join(str(action) for action in self.actions)
+        length = "" if self.length == LENGTH else f" --length {self.length}"
+        return "\n".join(
+            [
+                f"seed {self.seed}: {self.law}",
+                f"again:    nextslot-sim --from {self.seed} --seeds 1{length}",
+                f"shortest: nextslot-sim --from {self.seed} --actions '{plan}'",
+                *(f"    {line}" for line in self.lines),
+            ]
+        )
+
+
+@dataclass
+class Figures:
+    """What many histories came to."""
+
+    seeds: int = 0
+    hours: float = 0.0
+    lives: int = 0
+    faults: int = 0
+    commits: int = 0
+    jobs: int = 0
+    failures: list[Failure] = field(default_factory=list)
+
+    def add(self, history: History) -> None:
+        self.seeds += 1
+        self.hours += history.seconds / 3600
+        self.lives += history.lives
+        self.faults += history.faults
+        self.commits += history.commits
+        self.jobs += history.jobs
+
+    def merge(self, other: "Figures") -> None:
+        for name in ("seeds", "hours", "lives", "faults", "commits", "jobs"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.failures += other.failures
+
+    def __str__(self) -> str:
+        return (
+            f"{self.seeds:,} seeds, {self.hours:,.0f} simulated hours, {self.lives:,} lives, {self.faults:,} faults, "
+            f"{self.commits:,} commits, {self.jobs:,} jobs: {len(self.failures)} failed"
+        )
+
+
+def run(seeds: Iterable[int], length: int = LENGTH, tries: int = 150) -> Figures:
+    """Each seed's history, in this process; failures are made as short as `tries` allow."""
+    figures = Figures()
+    for seed in seeds:
+        history = simulate(seed, make(seed, length))
+        figures.add(history)
+        if history.broken:
+            figures.failures.append(explain(seed, length, history, tries))
+    return figures
+
+
+def explain(seed: int, length: int, history: History, tries: int) -> Failure:
+    """The shortest history that breaks the same law."""
+    law = history.broken[0].law
+
+    def fails(candidate: list[Action]) -> bool:
+        return any(one.law == law for one in simulate(seed, candidate).broken)
+
+    shortest = shrink(make(seed, length), fails, tries)
+    again = simulate(seed, shortest)
+    shown = again if again.broken else history
+    return Failure(seed, length, str(shown.broken[0]), shortest, shown.lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    logging.disable(logging.CRITICAL)  # The faults are ours, and their log lines would be many.
+    try:
+        return _main(options)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _main(options: argparse.Namespace) -> int:
+    if options.actions is not None:
+        return _replay(options.first, [Action.parse(text) for text in options.actions.split()])
+    began = time.monotonic()
+    figures, line = Figures(), "\r" if sys.stdout.isatty() else ""
+    seeds = range(options.first, options.first + options.seeds)
+    for done in _spread(seeds, options.processes, options.length):
+        figures.merge(done)
+        for failure in done.failures:
+            _say(f"{line}{failure}")
+        if line:
+            sys.stdout.write(f"{line}{figures}")
+            sys.stdout.flush()
+        elif figures.seeds % SAID_EVERY == 0:
+            _say(f"{figures} so far, in {time.monotonic() - began:,.0f} s")
+    _say(f"{line}{figures}, in {time.monotonic() - began:,.0f} s")
+    return 1 if figures.failures else 0
+
+
+def _spread(seeds: range, processes: int, length: int) -> Iterator[Figures]:
+    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+    if processes == 1 or len(chunks) == 1:
+        yield from (run(chunk, length) for chunk in chunks)
+        return
+    with ProcessPoolExecutor(processes, initializer=partial(logging.disable, logging.CRITICAL)) as pool:
+        yield from pool.map(partial(run, length=length), chunks)
+
+
+def _replay(seed: int, actions: Sequence[Action]) -> int:
+    history = simulate(seed, actions)
+    for line in history.lines:
+        _say(line)
+    for broken in history.broken:
+        _say(str(broken))
+    return 1 if history.broken else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nextslot-sim", description="Simulates schedulers on failing disks, and checks every law of theirs."
+    )
+    parser.add_argument("--seeds", type=int, default=100, help="how many histories (100)")
+    parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed (0)")
+    parser.add_argument("--length", type=int, default=LENGTH, help=f"how many actions each has ({LENGTH})")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many at once (the cores)")
+    parser.add_argument("--actions", help="this history instead, as it was shown")
+    return parser
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,447 @@
+"""A simulated world: a scheduler that lives, dies and is started again, its clients, its disk, and who watches them.
+
+One thread, virtual time, a real SQLite file. The same plan gives the same history, to the byte.
+"""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from nextslot import testing
+from nextslot.domain.limits import Limits
+from nextslot.errors import NextslotError, Refused
+from nextslot.executors.threads import InlineThreads
+from nextslot.scheduler import Scheduler
+from nextslot.store.contract import (
+    Closing,
+    Effects,
+    Store,
+    Tx,
+    Work,
+)
+from nextslot.store.tables import check_reads
+from nextslot.system.disk_space import DiskLimits
+from nextslot.testing.faulty_disk import (
+    FaultyDisk,
+    FaultyStore,
+    PowerCut,
+    dump,
+    lay_out,
+    salvage,
+)
+
+from . import oracles
+from .clients import Clients, patiently
+from .oracles import Broken, Watch
+from .plan import Action, make
+from .surroundings import (
+    OFFICES,
+    Endpoints,
+    Witness,
+    register,
+)
+
+FILE = "nextslot.db"
+STARVATION_AFTER_SECONDS = 600.0
+# How long after the last action all has to have come to rest.
+REST_HOURS = 36
+# Every so many commits the whole database is examined.
+EXAMINED_EVERY = 5
+# As often it may fail to start while the disk fails; each try is a second later.
+MOST_STARTS = 100
+# How long a disk stays full, or does not answer.
+OUTAGES = (0.5, 3.0, 40.0)
+
+
+class LawBroken(Exception):
+    def __init__(self, broken: Sequence[Broken]) -> None:
+        self.broken = list(broken)
+        super().__init__("; ".join(str(one) for one in self.broken[:3]))
+
+
+@dataclass
+class History:
+    """What happened, line by line, and how it ended; `dump` is all that is stored at the end, if it was asked for."""
+
+    lines: list[str] = field(default_factory=list)
+    broken: list[Broken] = field(default_factory=list)
+    dump: str = ""
+    seconds: float = 0.0
+    lives: int = 0
+    faults: int = 0
+    commits: int = 0
+    jobs: int = 0
+
+
+class SimulatedScheduler(Scheduler):
+    """The real one, on a disk of ours."""
+
+    def __init__(self, path: Path, disk: FaultyDisk, committed: Callable[[Tx], None], **options: Any) -> None:
+        super().__init__(
+            f"sqlite:///{path}",
+            data=path.parent,
+            is_threaded=False,
+            threads=InlineThreads(),
+            disk=DiskLimits(warn_bytes=0, refuse_bytes=0),
+            **options,
+        )
+        self._path = path
+        self._disk = disk
+        self._committed = committed
+        self._life.open_store = self._open_store
+        self.prepare: Callable[[FaultyStore], None] = lambda store: None
+
+    def _open_store(self, closing: Closing, *, effects: Effects, opening: Work[None], refresh: Work[None]) -> Store:
+        store = FaultyStore(self._path, closing, effects, self._disk, self._committed, opening, self._clock.now)
+        self.prepare(store)
+        return store
+
+    @property
+    def is_dispatching(self) -> bool:
+        return self._dispatcher.is_dispatching
+
+    @property
+    def faulty_store(self) -> FaultyStore | None:
+        store = self._life.store
+        return store if isinstance(store, FaultyStore) else None
+
+
+class World:
+    def __init__(self, directory: Path, seed: int) -> None:
+        self._directory = directory
+        self._chance = testing.SeededChance(seed)
+        self._clock = testing.VirtualClock()
+        self._witness = Witness()
+        self._endpoints = Endpoints(seed)
+        self._watch = Watch(STARVATION_AFTER_SECONDS)
+        self._clients = Clients(self._clock.now)
+        # In the order of their requests: a set would be in another order each time.
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._death = asyncio.Event()
+        self._disk: FaultyDisk = None  # type: ignore[assignment]  # There is one from the first life on.
+        self._scheduler: SimulatedScheduler = None  # type: ignore[assignment]
+        # Of the next life: in which of its first transactions the power goes again.
+        self._dies_again: int | None = None
+        # What was stored when it was last looked at, and when it was last examined.
+        self._watched: object = None
+        self._examined: object = None
+        # A run's time counts from its claim, which the witness sees only once that is committed.
+        self._has_slow_commits = False
+        self.history = History()
+
+    # The whole.
+
+    async def run(self, actions: Sequence[Action]) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._unhandled)
+        try:
+            await self._live(self._directory / "life-0" / FILE, is_new=True)
+            for office in OFFICES[1:]:
+                await patiently(lambda office=office: self._make_office(office))  # type: ignore[misc]
+            for action in actions:
+                await self._step(action)
+            await self._come_to_rest()
+        except LawBroken as error:
+            self.history.broken = error.broken
+        finally:
+            await self._leave()
+
+    async def _make_office(self, office: str) -> None:
+        await self._scheduler.offices.create(office, max_concurrent_jobs=2, role_limits={"FE": 1, "QA": 1})
+
+    async def _step(self, action: Action) -> None:
+        chance = Random(action.seed)
+        fault = getattr(self, f"_fault_{action.kind}", None)
+        if fault is not None:
+            self.history.faults += 1
+            self._note(action, "")
+            await fault(chance)
+        else:
+            task = asyncio.ensure_future(self._client(action, chance))
+            self._tasks[task] = None
+            task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        await self._pass_time(action.pause)
+        self._check()
+
+    async def _client(self, action: Action, chance: Random) -> None:
+        try:
+            answer = await self._clients.act(action.kind, chance)
+        except asyncio.CancelledError:
+            self._note(action, "nobody knows")
+            raise
+        self._note(action, answer)
+
+    def _note(self, action: Action, what: str) -> None:
+        self.history.lines.append(f"{self._clock.now()} {action.kind} {what}")
+
+    async def _pass_time(self, seconds: float) -> None:
+        """As long as the power is there; when it goes, the next life begins at once."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + max(seconds, 1e-6)
+        while (left := end - loop.time()) > 0 or self._death.is_set():
+            waiting = asyncio.ensure_future(self._death.wait())
+            await asyncio.wait([waiting], timeout=max(left, 1e-6))
+            waiting.cancel()
+            if self._death.is_set():
+                await self._die_and_live_again()
+
+    # Lives.
+
+    @property
+    def path(self) -> Path:
+        return self._scheduler._path
+
+    async def _live(self, path: Path, is_new: bool = False) -> None:
+        """Starts on what is there, as often as it takes; a start may be cut short too."""
+        if is_new:
+            lay_out(path)
+            self._plug_in()
+        for _ in range(MOST_STARTS):
+            self.history.lives += 1
+            scheduler = self._scheduler = self._compose(path)
+            self._clients.scheduler = scheduler
+            starting = asyncio.ensure_future(scheduler.start())
+            death = asyncio.ensure_future(self._death.wait())
+            await asyncio.wait([starting, death], return_when=asyncio.FIRST_COMPLETED)
+            death.cancel()
+            if self._death.is_set():
+                path = await self._bury(path)
+                starting.cancel()
+                await asyncio.wait([starting])
+                self._plug_in()
+                continue
+            error = starting.exception()
+            if error is None:
+                return
+            if isinstance(error, LawBroken):
+                raise error
+            if not isinstance(error, NextslotError) or isinstance(error, Refused):
+                raise LawBroken([Broken("it starts on whatever a crash leaves", repr(error))])
+            self.history.lines.append(f"{self._clock.now()} could not start: {type(error).__name__}")
+            await asyncio.sleep(1)
+        raise LawBroken([Broken("it starts again once the disk is well", f"it did not in {MOST_STARTS} seconds")])
+
+    def _compose(self, path: Path) -> SimulatedScheduler:
+        scheduler = SimulatedScheduler(
+            path,
+            self._disk,
+            self._committed,
+            clock=self._clock,
+            chance=self._chance,
+            sender=self._endpoints,
+            limits=Limits(running=5, resources={"gpu": 1, "disk": 2}),
+            starvation_after_seconds=STARVATION_AFTER_SECONDS,
+        )
+        register(scheduler, self._witness)
+        scheduler.prepare = self._opened
+        return scheduler
+
+    def _opened(self, store: FaultyStore) -> None:
+        """Before recovery has touched it."""
+        self._witness.is_under_way = lambda run_id: store.look(lambda tx: check_reads.is_under_way(tx, run_id))
+        broken = store.look(lambda tx: self._watch.reopened(tx, self._clients.has_purged))
+        if self._dies_again is not None:
+            store.dies_in, self._dies_again = self._dies_again, None
+        self._refuse(broken + store.look(self._unkept))
+
+    def _plug_in(self) -> None:
+        if self._disk is not None:
+            self._disk.unregister()
+        self._disk = FaultyDisk()
+        self._death = asyncio.Event()
+        self._disk.on_death = self._death.set
+
+    async def _die_and_live_again(self) -> None:
+        path = await self._bury(self.path)
+        self._plug_in()
+        await self._live(path)
+
+    async def _bury(self, path: Path) -> Path:
+        """What the power cut leaves is put where the next life finds it; whoever was on the line hears nothing."""
+        self._disk.die()
+        target = self._directory / f"life-{self.history.lives}" / FILE
+        salvage(path, target)
+        for task in [*self._tasks, *self._clients.lines]:
+            task.cancel()
+        await testing.crash(self._scheduler)
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=1)
+        return target
+
+    async def _leave(self) -> None:
+        store = self._scheduler.faulty_store
+        self._disk.heal()
+        if store is not None:
+            await testing.crash(self._scheduler)
+        self._disk.unregister()
+        self.history.seconds = asyncio.get_running_loop().time()
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Tasks of a life that is over are dropped as they are; what else breaks unseen is a defect."""
+        error = context.get("exception")
+        if error is not None and not isinstance(error, PowerCut):
+            self._witness.broken.append(f"{context.get('message')}: {error!r}")
+
+    # Faults.
+
+    async def _fault_crash(self, chance: Random) -> None:
+        self._disk.die()
+
+    async def _fault_die_before_commit(self, chance: Random) -> None:
+        self._die_in(chance, is_before=True)
+
+    async def _fault_die_after_commit(self, chance: Random) -> None:
+        self._die_in(chance, is_before=False)
+
+    def _die_in(self, chance: Random, is_before: bool) -> None:
+        store = self._scheduler.faulty_store
+        if store is not None:
+            store.dies_in, store.dies_before_commit = chance.randrange(4), is_before
+        if chance.random() < 0.4:
+            self._dies_again = chance.randrange(6)
+
+    async def _fault_tear(self, chance: Random) -> None:
+        self._disk.arm("tear", chance.randrange(12))
+
+    async def _fault_disk_full(self, chance: Random) -> None:
+        self._break_disk("full", chance)
+
+    async def _fault_disk_io(self, chance: Random) -> None:
+        self._break_disk("io", chance)
+
+    async def _fault_disk_busy(self, chance: Random) -> None:
+        self._break_disk("busy", chance)
+
+    def _break_disk(self, mode: str, chance: Random) -> None:
+        disk = self._disk
+        disk.arm(mode, chance.randrange(10))
+        asyncio.get_running_loop().call_later(chance.choice(OUTAGES), disk.heal)
+
+    async def _fault_bad_sync(self, chance: Random) -> None:
+        """A commit that is on the disk, and was reported as failed; half of the time the power goes soon after."""
+        self._disk.arm("sync", chance.randrange(3))
+        if chance.random() < 0.5:
+            self._die_in(chance, is_before=True)
+
+    async def _fault_slow_commit(self, chance: Random) -> None:
+        store, self._has_slow_commits = self._scheduler.faulty_store, True
+        if store is not None:
+            store.delay = chance.choice((0.5, 5.0, 60.0))
+
+    async def _fault_clock_forward(self, chance: Random) -> None:
+        self._clock.jump(chance.choice((1.0, 61.0, 3601.0)))
+
+    async def _fault_clock_back(self, chance: Random) -> None:
+        self._clock.jump(-chance.choice((1.0, 61.0, 3601.0)))
+
+    async def _fault_restart(self, chance: Random) -> None:
+        """A stop as it should be: what runs is interrupted after its grace."""
+        path = self.path
+        stopping = asyncio.ensure_future(self._scheduler.stop(grace_seconds=chance.choice((0.0, 30.0))))
+        death = asyncio.ensure_future(self._death.wait())
+        await asyncio.wait([stopping, death], return_when=asyncio.FIRST_COMPLETED)
+        death.cancel()
+        if self._death.is_set():
+            path = await self._bury(path)
+            stopping.cancel()
+            await asyncio.wait([stopping])
+            self._plug_in()
+        elif stopping.exception() is not None:
+            self._disk.heal()
+            self._disk.die()
+            path = await self._bury(path)
+            self._plug_in()
+        await self._live(path)
+
+    # Laws.
+
+    def _committed(self, tx: Tx) -> None:
+        """Not raised here: it would be taken for the transaction's own error.
+
+        What was found right and has not changed is not read again: a third of all commits change nothing.
+        """
+        self.history.commits += 1
+        store = self._scheduler.faulty_store
+        state = self._scheduler, store and store.changes, self._scheduler.is_dispatching
+        if state != self._watched:
+            self._watched = state
+            self.history.broken += self._watch.committed(tx, self._clock.now(), self._scheduler.is_dispatching)
+        if self.history.commits % EXAMINED_EVERY == 0 and state[:2] != self._examined:
+            self._examined = state[:2]
+            self.history.broken += oracles.examined(tx)
+
+    def _check(self) -> None:
+        self._refuse(self.history.broken)
+        self._refuse(
+            [Broken("no job runs twice, and nothing runs that is not stored", how) for how in self._witness.broken]
+        )
+        self._refuse([Broken("clients are answered rightly", how) for how in self._clients.broken])
+
+    def _unkept(self, tx: Tx) -> list[Broken]:
+        """What clients were told, and a later life does not know."""
+        jobs = set(check_reads.jobs(tx))
+        if self._clients.has_purged:  # Then what has ended may be gone; but nothing else.
+            jobs |= self._watch.ended
+        broken = [
+            Broken("nothing acknowledged is ever lost", job_id) for job_id in self._clients.jobs if job_id not in jobs
+        ]
+        scopes = {"office_id": "office", "job_type": "type", "resource": "resource", "scheduler": "scheduler"}
+        wanted = {(scopes[scope], name) for scope, name in self._clients.pauses - self._clients.unsure}
+        missing = wanted - check_reads.pauses(tx)
+        return broken + [Broken("a pause survives a restart", str(one)) for one in sorted(missing)]
+
+    def _refuse(self, broken: Sequence[Broken]) -> None:
+        if broken:
+            raise LawBroken(broken)
+
+    async def _come_to_rest(self) -> None:
+        """Nobody wants anything more and nothing breaks; what can happen yet, happens."""
+        self._disk.heal()
+        await self._pass_time(60)
+        store = self._scheduler.faulty_store
+        assert store is not None
+        store.dies_in = self._dies_again = None
+        self._endpoints.is_well = True
+        await self._clients.calm_down()
+        seen = {message.delivery_id for message in store.look(check_reads.messages)}
+        await self._pass_time(REST_HOURS * 3600)
+        self._check()
+        self._refuse(store.look(oracles.examined))
+        now = self._clock.now()
+        took = {} if self._has_slow_commits else self._witness.took
+        received, has_purged = self._endpoints.received, self._clients.has_purged
+        self.history.jobs = len(store.look(check_reads.jobs))
+        self._refuse(
+            [
+                *store.look(lambda tx: list(oracles.unfinished(tx, now))),
+                *oracles.fired_twice(self._watch.events),
+                *oracles.timed_out_early(self._watch.events, took),
+                *store.look(lambda tx: list(oracles.misretried(tx, self._watch.events))),
+                *store.look(lambda tx: list(oracles.unaccounted(tx, has_purged))),
+                *store.look(lambda tx: list(oracles.undelivered(tx, received, seen, has_purged))),
+                *store.look(self._unkept),
+            ]
+        )
+
+
+def simulate(
+    seed: int, actions: Sequence[Action] | None = None, directory: Path | None = None, dumps: bool = False
+) -> History:
+    """One history, from a seed, or of these actions."""
+    memory = Path("/dev/shm")  # Nothing here is to outlive anything, and a disk is slower.
+    if directory is None and memory.is_dir() and os.access(memory, os.W_OK):
+        directory = memory
+    with tempfile.TemporaryDirectory(prefix="nextslot-sim-", dir=directory, ignore_cleanup_errors=True) as place:
+        return testing.run(_simulate(Path(place), seed, make(seed) if actions is None else actions, dumps))
+
+
+async def _simulate(directory: Path, seed: int, actions: Sequence[Action], dumps: bool) -> History:
+    world = World(directory, seed)
+    await world.run(actions)
+    if dumps:
+        world.history.dump = dump(world.path)
+    return world.history

@@ -1,0 +1,179 @@
+"""For tests, yours and ours: virtual time, seeded chance, and a scheduler that runs its jobs at once.
+
+    def test_my_job():
+        async def main():
+            scheduler = testing.scheduler(directory)
+            scheduler.job_type("thumbnail")(thumbnail)
+            async with scheduler:
+                job = await scheduler.submit("thumbnail", {"path": "a.png"})
+                await asyncio.sleep(3600)                 # an hour passes, at once
+                assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+
+        testing.run(main())
+
+Time passes only when nothing else can happen, so a test never sleeps for real and does the same thing twice.
+"""
+
+import asyncio
+import json
+import random
+import selectors
+import uuid
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nextslot.engine.webhooks.delivery_worker import EndpointResponse
+from nextslot.executors.threads import InlineThreads
+from nextslot.scheduler import Scheduler
+from nextslot.system.clock import (
+    Alarm,
+    Instant,
+    LoopAlarm,
+    SystemClock,
+)
+from nextslot.system.disk_space import DiskLimits
+
+T = TypeVar("T")
+
+BEGINNING = Instant(1_794_726_000_000_000)  # 2026-11-15 07:00 in UTC
+
+
+class NothingLeftToWaitFor(RuntimeError):
+    """Everything waits and no timer is set: on virtual time this would last for ever."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time jumps to the next timer as soon as nothing else can run."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        super().__init__(_JumpingSelector(self))
+        # asyncio adds it to the time to see what is due. After a year the real one, a nanosecond, is lost in a float,
+        # and a timer that is due exactly now would never be.
+        self._clock_resolution = 1e-7
+
+    def time(self) -> float:
+        return self.seconds
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        events = super().select(0)
+        if not events and timeout is None:
+            raise NothingLeftToWaitFor
+        if not events and timeout:
+            self._loop.seconds += timeout
+        return events
+
+
+class VirtualClock(SystemClock):
+    """The wall clock of a virtual loop, whose own time is the monotonic one.
+
+    `jump` sets the wall clock forward or back, as people and time servers do, and as a machine that sleeps does. Like
+    a real scheduler's clock, `now` shows it from the next transaction on.
+    """
+
+    def __init__(self, beginning: Instant = BEGINNING) -> None:
+        self._beginning = beginning
+        self._offset = int(beginning)
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def jump(self, seconds: float) -> None:
+        self._beginning = self._beginning.after(seconds)
+
+    def alarm(self, ring: Any) -> Alarm:
+        return LoopAlarm(self, ring)
+
+    def _wall(self) -> int:
+        return self._beginning.after(self.monotonic())
+
+
+class SeededChance:
+    """Ids and fractions that are the same for the same seed; ids are UUIDv7-shaped and in order."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+        self._ids = 0
+
+    def new_id(self) -> str:
+        self._ids += 1
+        number = (self._ids << 80) | self._random.getrandbits(62)
+        return str(uuid.UUID(int=number & ~(0xF << 76) & ~(0x3 << 62) | (0x7 << 76) | (0x2 << 62)))
+
+    def fraction(self) -> float:
+        return self._random.random()
+
+    def secret(self) -> str:
+        return self._random.randbytes(32).hex()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A webhook as its receiver got it."""
+
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def content(self) -> Any:
+        return json.loads(self.body)
+
+
+class Mailbox:
+    """Where webhooks go in a test: it keeps every message, and answers 200 or what `answers` has for the URL."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.answers: dict[str, EndpointResponse] = {}
+
+    async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> EndpointResponse:
+        self.messages.append(Message(url, headers, body))
+        return self.answers.get(url, EndpointResponse(200))
+
+    async def close(self) -> None:
+        pass
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine on virtual time."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)
+
+
+def scheduler(directory: Path | str, seed: int = 0, url: str | None = None, **options: Any) -> Scheduler:
+    """A scheduler on a real SQLite file in this directory, all in one thread, for use inside `testing.run`.
+
+    Or on another database, with only its files in the directory.
+    """
+    options = {
+        "data": directory,
+        "node": "local",
+        "clock": VirtualClock(),
+        "chance": SeededChance(seed),
+        "threads": InlineThreads(),
+        "sender": Mailbox(),
+        "is_threaded": False,
+        # What a test does depends on no disk.
+        "disk": DiskLimits(warn_bytes=0, refuse_bytes=0),
+        **options,
+    }
+    return Scheduler(url or f"sqlite:///{directory}/nextslot.db", **options)
+
+
+async def settled() -> None:
+    """Returns when everything that can happen now has happened, without time having passed to speak of."""
+    await asyncio.sleep(1e-6)
+
+
+async def crash(victim: Scheduler) -> None:
+    """Ends a scheduler as a power cut would: nothing more is stored, nothing is said to anybody."""
+    await victim._crash()

@@ -1,0 +1,32 @@
+"""Values of the model that several of these tests begin with."""
+
+from typing import Any
+
+from nextslot.domain import (
+    Job,
+    JobStatus,
+    OnDependencyFailure,
+    RetryPolicy,
+)
+from nextslot.system.clock import Instant
+
+
+def a_job(at: Instant, **fields: Any) -> Job:
+    """Queued at that instant, unless it says otherwise."""
+    queued: dict[str, Any] = {
+        "job_id": "j",
+        "office_id": "default",
+        "lane_id": 1,
+        "job_type": "work",
+        "params": {},
+        "status": JobStatus.QUEUED,
+        "priority": 0,
+        "position": 0,
+        "created_at": at,
+        "queued_at": at,
+        "chain_id": "j",
+        "retry_policy": RetryPolicy(),
+        "on_dependency_failure": OnDependencyFailure.WAIT,
+        "resources": {},
+    }
+    return Job(**(queued | fields))

@@ -1,0 +1,555 @@
+"""Section 5: commands as job types, run for real by a scheduler."""
+
+import asyncio
+import json
+import os
+import resource
+import sys
+import time
+import tomllib
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextslot import Run, Scheduler
+from nextslot.errors import Invalid, Unavailable
+from nextslot.executors import command
+from nextslot.executors.command import CommandType, register_command
+from nextslot.executors.command_config import command_type, load_job_types
+from nextslot.executors.job_types import JobTypes
+from nextslot.executors.process import WAS_KILLED, WAS_STOPPED, Guardians
+from tests.support import database, eventually, processes_of
+
+NO_RETRY = {"max_attempts": 0}
+ARGUMENTS = [sys.executable, "-ISc", "import json, sys; print(json.dumps(sys.argv[1:]))"]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(tmp_path: Path) -> Iterator[None]:
+    yield
+    asyncio.run(eventually(lambda: not processes_of(tmp_path), seconds=5))
+
+
+# Parameters.
+
+
+def test_a_placeholder_is_exactly_one_argument_unchanged_whatever_it_contains(tmp_path: Path) -> None:
+    values = ["; rm -rf /", "$(touch x)", "`id`", "a\nb\r\n", "it's \"so\"", "--", "-rf", "--help", "", " ", "*", "~",
+              "{other}", "%s", "\\", "\x01\x7f", "한글 äöü 🙂", "| tee x && y > z < w", "a\tb", "!!", "#"]  # fmt: skip
+    params = {f"v{number}": value for number, value in enumerate(values)}
+    sent = [*ARGUMENTS, "--", *("{" + name + "}" for name in params)]
+
+    run = run_command(tmp_path, sent, params)
+
+    assert json.loads(log_of(tmp_path, run)) == ["--", *values]
+    assert not (tmp_path / "x").exists()
+
+
+def test_other_values_are_JSON_and_other_braces_are_literal() -> None:
+    argv = ("program", "{a}", "{b}", "{c}", "{d}", "{e}", "--x={a}", "{}", "{a b}", "{{a}}", '{"a":1}', "{0}")
+    params = {"a": 0.5, "b": True, "c": None, "d": {"k": ["ä", 1]}, "e": 10**15}
+
+    found = CommandType(command=argv).argv(params)
+
+    assert found == ("program", "0.5", "true", "null", '{"k":["ä",1]}', "1000000000000000", *argv[6:])
+
+
+def test_all_parameters_are_on_stdin_as_JSON_also_those_with_our_own_names(tmp_path: Path) -> None:
+    params = {"run": 1, "self": [None, {"x": "ü\n"}], "params": "p", "path": "a"}
+
+    run = run_command(tmp_path, ["cat"], params)
+
+    assert json.loads(log_of(tmp_path, run)) == params
+
+
+def test_a_command_need_not_read_its_parameters(tmp_path: Path) -> None:
+    assert run_command(tmp_path, ["true"], {"big": "x" * 200 * 1024}).status == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("params", "problem"),
+    [
+        ({}, "params: \"path\" is a required property"),
+        ({"path": "a\0b"}, "params.path: has a NUL character, which no argument of a command can have"),
+        ({"path": "x" * 131_072}, "params.path: is longer than an argument can be (131,071 bytes)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_an_argument_is_refused_at_creation(tmp_path: Path, params: Any, problem: str) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        with pytest.raises(Invalid) as refused:
+            await scheduler.submit("tested", params)
+
+        assert str(refused.value) == problem
+        assert await scheduler.queue() == []
+
+    with_command(tmp_path, main, ["echo", "{path}"])
+
+
+def test_the_longest_argument_that_is_accepted_can_be_run(tmp_path: Path) -> None:
+    run = run_command(tmp_path, ["printf", "%s", "{path}"], {"path": "x" * 131_071})
+
+    assert len(log_of(tmp_path, run)) == 131_071
+
+
+def test_a_declared_schema_is_checked_and_every_placeholder_is_required(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        with pytest.raises(Invalid) as refused:
+            await scheduler.submit("tested", {"size": "big", "more": 1})
+
+        assert len(refused.value.problems) == 3
+
+    schema = {"properties": {"size": {"type": "integer"}, "path": {}}, "additionalProperties": False}
+    with_command(tmp_path, main, ["thumb", "{size}", "{path}"], params_schema=schema)
+
+
+# What it is given.
+
+
+def test_a_command_is_told_who_it_is_and_inherits_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SECRET_TOKEN", "WANTED_TOKEN", "LC_TIME", "NEXTSLOT_WEBHOOKS__SECRET"):
+        monkeypatch.setenv(name, "C")
+
+    run = run_command(tmp_path, ["env", "-0"], env={"GREETING": "a=b\nc"}, pass_env=["WANTED_TOKEN"])
+
+    variables = dict(pair.split("=", 1) for pair in log_of(tmp_path, run).split("\0") if pair)
+    assert variables.pop("GREETING") == "a=b\nc"
+    assert variables.pop("NEXTSLOT_RUN_ID") == run.run_id
+    assert variables.pop("NEXTSLOT_JOB_ID") == run.job_id
+    assert variables.pop("NEXTSLOT_ATTEMPT") == "1"
+    assert Path(variables.pop("NEXTSLOT_ARTIFACTS")).is_relative_to(tmp_path)
+    assert {"PATH", "LC_TIME", "WANTED_TOKEN"} <= variables.keys()
+    # Whatever begins with LC_ is inherited; Python itself sets LC_CTYPE where there is no locale.
+    others = {name for name in variables if not name.startswith("LC_")}
+    assert others <= {*command.INHERITED, "WANTED_TOKEN"}
+
+
+def test_files_in_the_artifacts_directory_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = 'cd /; mkdir "$NEXTSLOT_ARTIFACTS/sub"; echo hi > "$NEXTSLOT_ARTIFACTS/sub/a.txt"'
+
+    run = run_command(Path(), ["sh", "-c", script])
+
+    assert [(one.name, one.size) for one in run.artifacts] == [("sub/a.txt", 3)]
+    assert (tmp_path / run.artifacts[0].path).read_text() == "hi\n"
+
+
+def test_a_command_that_leaves_no_files_leaves_no_directory(tmp_path: Path) -> None:
+    run = run_command(tmp_path, ["true"])
+
+    assert (run.artifacts, run.log_path) == ((), None)
+    assert not list(tmp_path.glob("artifacts/*/*"))
+
+
+def test_the_working_directory_is_the_one_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+
+    assert log_of(tmp_path, run_command(tmp_path, ["pwd"])) == f"{tmp_path}\n"
+    assert log_of(tmp_path, run_command(tmp_path, ["pwd"], cwd="below")) == f"{tmp_path}/below\n"
+
+
+# How it ends.
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "kind", "words", "code"),
+    [
+        ("echo fine", "COMPLETED", None, None, 0),
+        ("echo no; echo nothing new; echo; echo ' '; exit 75", "SKIPPED", None, "nothing new", 75),
+        ("exit 75", "SKIPPED", None, "exit code 75", 75),
+        ("echo first; echo 'no such file' >&2; exit 1", "FAILED", "error", "exit code 1: no such file", 1),
+        ("exit 2", "FAILED", "error", "exit code 2", 2),
+        ("printf 'cut off'; exit 3", "FAILED", "permission", "exit code 3: cut off", 3),
+        ("exit 4", "COMPLETED", None, None, 4),
+        ("echo old; exit 5", "SKIPPED", None, "old", 5),
+        ("echo dying; kill -SEGV $$", "FAILED", "error", "ended by SIGSEGV: dying", 139),
+        ("kill -KILL $$", "FAILED", "unavailable", "ended by SIGKILL", 137),
+        ("printf '1%%\\r99%%\\rfull\\n'; exit 1", "FAILED", "error", "exit code 1: full", 1),
+        ("printf 'bad \\377\\000 end'; exit 1", "FAILED", "error", "exit code 1: bad �� end", 1),
+        ("echo real; echo '::progress 1 done'; exit 1", "FAILED", "error", "exit code 1: real", 1),
+    ],
+)
+def test_exit_codes_mean_what_the_table_says(
+    tmp_path: Path, script: str, status: str, kind: str | None, words: str | None, code: int
+) -> None:
+    codes = {"3": "permission", "4": "completed", 5: "skipped", "137": "unavailable"}
+
+    run = run_command(tmp_path, ["sh", "-c", script], exit_codes=codes)
+
+    assert (run.status, run.failure_kind, run.error or run.reason, run.exit_code) == (status, kind, words, code)
+    assert run.result is None
+    assert run.session_id
+
+
+@pytest.mark.parametrize(
+    ("argv", "cwd", "kind", "words"),
+    [
+        (["no-such-program"], "", "invalid", "'no-such-program' was not found: no such program, or no interpreter"),
+        (["./not-executable"], "", "permission", "'./not-executable' may not be used: Permission denied"),
+        (["true"], "nowhere", "invalid", "directory '{}/nowhere' cannot be used: No such file or directory"),
+        (["true"], "not-executable", "invalid", "directory '{}/not-executable' cannot be used: Not a directory"),
+    ],
+)  # fmt: skip
+def test_a_command_that_cannot_be_started_fails_and_says_why(
+    tmp_path: Path, argv: list[str], cwd: str, kind: str, words: str
+) -> None:
+    (tmp_path / "not-executable").write_text("x")
+
+    run = run_command(tmp_path, argv, cwd=cwd)
+
+    assert (run.status, run.failure_kind) == ("FAILED", kind)
+    assert (run.error or "").removeprefix("the working ") == words.format(tmp_path)
+    assert (run.exit_code, run.session_id) == (None, None)
+
+
+@pytest.mark.parametrize("told", ["timeout", "cancelled", "interrupted"])
+def test_told_to_stop_the_kind_is_what_we_told_it_and_nothing_is_left(tmp_path: Path, told: str) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("tested", timeout_seconds=1.5 if told == "timeout" else None)
+        await eventually(lambda: len(processes_of(tmp_path)) >= 3)
+        if told == "cancelled":
+            await scheduler.cancel(job.job_id, interrupt=True)
+        if told == "interrupted":
+            await scheduler.stop(grace_seconds=0)
+            await scheduler.start()
+        run = await eventual_end(scheduler, job.job_id)
+
+        assert (run.status, run.failure_kind, run.exit_code) == ("FAILED", told, 9)
+        assert not any(run.run_id in environment(pid) for pid in processes_of(tmp_path))
+        await scheduler.stop(grace_seconds=0)
+
+    script = "trap 'exit 9' TERM; setsid sleep 61 & (sleep 61 &) ; sleep 61 & wait"
+    with_command(tmp_path, main, ["sh", "-c", script])
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "error"),
+    [
+        ("for i in 1 2 3 4 5 6; do printf .; sleep 0.2; done", "COMPLETED", None),
+        ("sleep 60", "FAILED", "no output and no progress for 0.8 seconds"),
+    ],
+)
+def test_a_command_that_writes_is_not_stalled(tmp_path: Path, script: str, status: str, error: str | None) -> None:
+    run = run_command(tmp_path, ["sh", "-c", script], stall_timeout_seconds=0.8)
+
+    assert (run.status, run.error) == (status, error)
+
+
+def test_what_ignores_its_signal_is_killed_after_its_grace_time(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("tested", timeout_seconds=0.5, retry_policy=NO_RETRY)
+
+        run = await eventual_end(scheduler, job.job_id)
+
+        assert (run.failure_kind, run.error, run.exit_code) == ("timeout", "timed out after 0.5 seconds", 137)
+
+    with_command(tmp_path, main, ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], grace_seconds=0.3)
+
+
+@pytest.mark.parametrize("told", [None, "timeout", "cancelled", "interrupted"])
+def test_a_command_that_keeps_its_guardian_stopped_ends_and_its_slot_is_free_again(
+    tmp_path: Path, told: str | None
+) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("tested", timeout_seconds=1 if told == "timeout" else None, retry_policy=NO_RETRY)
+        await eventually(lambda: (tmp_path / "ready").exists())
+        if told == "cancelled":
+            await scheduler.cancel(job.job_id, interrupt=True)
+        if told == "interrupted":
+            assert await scheduler.stop(grace_seconds=0)
+            await scheduler.start()
+
+        run = await eventual_end(scheduler, job.job_id)
+
+        assert (run.status, run.failure_kind) == ("FAILED", told or "error")
+        if told is None:
+            assert run.error == WAS_STOPPED
+        assert processes_of(tmp_path) == []
+        (tmp_path / "ready").unlink()
+        again = await scheduler.submit("tested", {"last": True}, retry_policy=NO_RETRY)
+        assert (await eventual_end(scheduler, again.job_id)).status == "COMPLETED"
+
+    script = """
+        case $(cat) in *last*) exit 0;; esac
+        (trap '' TERM; while kill -STOP $PPID; do sleep 0.01; done) & touch ready; setsid env -i sleep 61 & wait
+    """
+    with_command(tmp_path, main, ["sh", "-c", script], grace_seconds=1)
+
+
+def test_a_run_is_not_over_while_something_of_it_cannot_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def cannot(run_ids: list[str]) -> None:
+        """As for a process that waits for a dead disk, the first two times."""
+        asked.append(run_ids)
+        if len(asked) < 3:
+            raise Unavailable("these processes cannot be ended: 1")
+
+    monkeypatch.setattr(command, "end_survivors", cannot)
+
+    run = run_command(tmp_path, ["sh", "-c", "kill -KILL $PPID"])
+
+    assert (run.error, asked) == (WAS_KILLED, [[run.run_id]] * 3)
+
+
+def test_a_run_whose_guardian_its_command_killed_is_retried(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("tested", retry_policy={"max_attempts": 1, "base_delay_seconds": 0})
+
+        first = await eventual_end(scheduler, job.job_id)
+        ended = await scheduler.wait(job.job_id)
+
+        assert (first.failure_kind, first.error, first.exit_code) == ("error", WAS_KILLED, None)
+        assert ended.state == "COMPLETED"
+
+    with_command(tmp_path, main, ["sh", "-c", "[ $NEXTSLOT_ATTEMPT = 2 ] || kill -KILL $PPID; sleep 0.1"])
+
+
+def test_a_shutdown_that_cannot_wait_any_longer_kills_and_still_records_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nextslot.scheduler.startup_and_shutdown.STOP_GRACE_SECONDS", 0.3)
+
+    async def main(scheduler: Scheduler) -> None:
+        await scheduler.submit("tested")
+        await eventually(lambda: len(processes_of(tmp_path)) >= 2)
+
+        await scheduler.stop(grace_seconds=0)
+
+        assert processes_of(tmp_path) == []
+
+    with_command(tmp_path, main, ["sh", "-c", "trap '' TERM; sleep 61 & wait; sleep 61"], grace_seconds=30)
+
+    ended = database(tmp_path).execute("select status, failure_kind, exit_code from runs").fetchall()
+    assert ended == [("FAILED", "interrupted", 137)]
+
+
+def test_a_scheduler_that_is_abandoned_kills_without_grace(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        from nextslot import testing
+
+        await scheduler.submit("tested")
+        await eventually(lambda: len(processes_of(tmp_path)) >= 2)
+
+        await testing.crash(scheduler)
+
+        await eventually(lambda: not processes_of(tmp_path), seconds=5)
+
+    with_command(tmp_path, main, ["sh", "-c", "trap '' TERM; sleep 61 & wait; sleep 61"])
+
+
+# Output.
+
+
+def test_output_of_both_kinds_is_in_the_log_in_order_as_it_comes(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("tested")
+        await eventually(lambda: [log.read_bytes() for log in tmp_path.glob("logs/*/*.log")] == [b"1\n2\n3"])
+        (tmp_path / "go").touch()
+
+        run = await eventual_end(scheduler, job.job_id)
+
+        assert log_of(tmp_path, run) == "1\n2\n34\n"
+
+    script = "echo 1; echo 2 >&2; printf 3; while ! [ -e go ]; do sleep 0.02; done; echo 4"
+    with_command(tmp_path, main, ["sh", "-c", script])
+
+
+def test_binary_output_is_kept_byte_by_byte(tmp_path: Path) -> None:
+    script = "import sys; sys.stdout.buffer.write(bytes(range(256)) * 1000)"
+
+    run = run_command(tmp_path, [sys.executable, "-ISc", script])
+
+    assert run.log_path is not None
+    assert (tmp_path / run.log_path).read_bytes() == bytes(range(256)) * 1000
+
+
+def test_progress_lines_are_followed(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("tested")
+        seen: list[Any] = []
+        run_id = await started_run(scheduler, job.job_id)
+        for step in ("a", "b", "c"):
+            (tmp_path / step).touch()
+            await eventually(lambda: scheduler.progress(run_id) not in [(None, ""), *seen])
+            seen.append(scheduler.progress(run_id))
+        (tmp_path / "d").touch()
+        await eventual_end(scheduler, job.job_id)
+
+        assert seen == [(0.4, "reading ü"), (0.5, ""), (1.0, "over")]
+
+    lines = (
+        "::progress 0.1\\n::progress 0.4 reading ü",
+        "x ::progress 0.9\\n::progress .5\\n::progress x y",
+        "::progress 7 over",
+    )
+    wait = "while ! [ -e {} ]; do sleep 0.02; done; "
+    steps = "".join(wait.format(step) + f"printf '{line}\\n'; " for step, line in zip("abc", lines, strict=True))
+    with_command(tmp_path, main, ["sh", "-c", steps + wait.format("d")])
+
+
+@pytest.mark.parametrize("script", ["yes | head -c 1G", "head -c 1G /dev/zero", "yes '::progress 0.5 x' | head -c 20M"])
+def test_a_gigabyte_of_output_is_capped_in_bounded_time_and_memory(tmp_path: Path, script: str) -> None:
+    began, peak = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    run = run_command(tmp_path, ["sh", "-c", script], log_cap_bytes=1_000_000)
+
+    assert (run.status, run.log_path is not None) == ("COMPLETED", True)
+    content = (tmp_path / str(run.log_path)).read_bytes()
+    assert 920_000 < len(content) < 1_000_100
+    assert b"bytes cut here" in content
+    assert time.monotonic() - began < 30
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 50_000  # KiB
+
+
+# Configuration.
+
+
+def test_job_types_come_from_the_tables_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "thumb.schema.json").write_text('{"properties": {"size": {"type": "integer"}, "path": {}}}')
+    tables = tomllib.loads("""
+        [thumbnail]
+        command = ["python", "thumb.py", "--size", "{size}", "--", "{path}"]
+        resources = { gpu = 1 }
+        timeout_seconds = 600
+        stall_timeout_seconds = 1.5
+        params_schema = "thumb.schema.json"
+        exit_codes = { 3 = "permission" }
+
+        [plain]
+        command = ["true"]
+    """)
+    job_types = JobTypes()
+
+    load_job_types(tables, tmp_path, job_types, Guardians())
+
+    assert job_types.names() == ["plain", "thumbnail"]
+    thumbnail = job_types.get("thumbnail")
+    assert (thumbnail.resources, thumbnail.timeout_seconds, thumbnail.stall_timeout_seconds) == ({"gpu": 1}, 600, 1.5)
+    assert thumbnail.is_async
+    assert not thumbnail.problems({"size": 1, "path": "a", "more": 1})
+    assert [str(one) for one in thumbnail.problems({"size": 1})] == ['params: "path" is a required property']
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ("x = 1", "job_types.thumb: must be a table"),
+        ("{}", "job_types.thumb.command: is missing"),
+        ("{ command = 'ls' }", "job_types.thumb.command: a list of texts"),
+        ("{ command = [] }", "job_types.thumb.command: needs a program"),
+        ("{ command = ['{program}'] }", "job_types.thumb.command: a parameter can be an argument, never the program"),
+        ("{ command = ['a', \"\\u0000\"] }", "job_types.thumb.command: must be valid Unicode without NUL"),
+        ("{ command = ['a'], comand = 1 }", "job_types.thumb.comand: there is no such setting of a command"),
+        ("{ command = ['a'], timeout_seconds = 0 }", "job_types.thumb.timeout_seconds: a number of seconds above 0"),
+        ("{ command = ['a'], grace_seconds = -1 }", "job_types.thumb.grace_seconds: a number of seconds, 0 or more"),
+        ("{ command = ['a'], log_cap_bytes = 0 }", "job_types.thumb.log_cap_bytes: a whole number"),
+        ("{ command = ['a'], resources = 1 }", "job_types.thumb.resources: a list of names"),
+        ("{ command = ['a'], cwd = 1 }", "job_types.thumb.cwd: must be a path"),
+        ("{ command = ['a'], env = { A = 1 } }", "job_types.thumb.env: names with texts"),
+        ("{ command = ['a'], env = { NEXTSLOT_X = 'a' } }", "job_types.thumb.env.NEXTSLOT_X: names that begin"),
+        ("{ command = ['a'], pass_env = 'A' }", "job_types.thumb.pass_env: a list of names"),
+        ("{ command = ['a'], exit_codes = { 300 = 'error' } }", "job_types.thumb.exit_codes.300: a code is"),
+        ("{ command = ['a'], exit_codes = { 3 = 'cancelled' } }", "job_types.thumb.exit_codes.3: means one of"),
+        ("{ command = ['a'], params_schema = 'no.json' }", "job_types.thumb.params_schema: "),
+        ("{ command = ['a'], params_schema = { type = 'nothing' } }", "job_types.thumb.params_schema: not a"),
+        ("{ command = ['a'], retry_policy = { max_attempts = -1 } }", "job_types.thumb.retry_policy.max_attempts: "),
+        (
+            "{ command = ['a', '{path}', '{sise}'], params_schema = { properties = { path = {} } } }",
+            "job_types.thumb.command: params_schema knows no 'sise': {sise}",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_configuration_is_named_with_its_place(tmp_path: Path, table: str, problem: str) -> None:
+    tables = {"good": {"command": ["true"]}, "thumb": tomllib.loads(f"x = {table}" if table[0] == "{" else table)["x"]}
+    job_types = JobTypes()
+
+    with pytest.raises(Invalid) as refused:
+        load_job_types(tables, tmp_path, job_types, Guardians())
+
+    assert str(refused.value).startswith(problem)
+    assert job_types.names() == []
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": [{"properties": {"path": {}}}]},
+        {"$ref": "#/$defs/it", "$defs": {"it": {"properties": {"path": {}}}}},
+        {"patternProperties": {"^p": {}}},
+    ],
+)
+def test_a_schema_may_know_a_placeholder_by_its_parts(tmp_path: Path, schema: Any) -> None:
+    assert command_type({"command": ["a", "{path}"], "params_schema": schema}, tmp_path).placeholders == ["path"]
+
+
+def test_elsewhere_than_on_linux_a_command_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+
+    with pytest.raises(Invalid, match="commands need Linux"):
+        register_command(JobTypes(), "a", CommandType(command=("true",)), Guardians())
+
+
+# Arrangement.
+
+
+def with_command(
+    directory: Path, main: Callable[[Scheduler], Awaitable[None]], argv: list[str], **options: Any
+) -> None:
+    """Runs `main` with a scheduler that has the command as its type `tested`, in real time."""
+
+    async def body() -> None:
+        guardians = Guardians()
+        scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", synchronous="NORMAL")
+        one = command_type({"command": argv, **options}, directory)
+        register_command(scheduler.job_types, "tested", one, guardians)
+        try:
+            async with scheduler:
+                await asyncio.wait_for(main(scheduler), timeout=60)
+        finally:
+            guardians.close()
+
+    asyncio.run(body())
+
+
+def run_command(directory: Path, argv: list[str], params: Any = None, **options: Any) -> Run:
+    """One job of this command, to its end."""
+    found: list[Run] = []
+
+    async def main(scheduler: Scheduler) -> None:
+        job = await scheduler.submit("tested", params or {}, retry_policy=NO_RETRY)
+        found.append(await eventual_end(scheduler, job.job_id))
+
+    with_command(directory, main, argv, **options)
+    return found[0]
+
+
+async def eventual_end(scheduler: Scheduler, job_id: str) -> Run:
+    """Of the run of this job, whatever follows."""
+    while True:
+        run = await scheduler.run_of(job_id)
+        if run is not None and run.status is not None:
+            return run
+        await asyncio.sleep(0.02)
+
+
+async def started_run(scheduler: Scheduler, job_id: str) -> str:
+    """`submit` has returned, so it is dispatched: there is a slot."""
+    run = await scheduler.run_of(job_id)
+    assert run is not None
+    return run.run_id
+
+
+def log_of(directory: Path, run: Run) -> str:
+    assert run.log_path is not None
+    return (directory / run.log_path).read_bytes().decode()
+
+
+def environment(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/environ").read_text()
+    except OSError:
+        return os.devnull

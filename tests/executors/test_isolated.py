@@ -1,0 +1,154 @@
+"""`isolate=True`, `module:function`, entry points: Python handlers found by name, in a process of their own."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextslot import Ended, FailureKind, Scheduler
+from nextslot.errors import Invalid
+from nextslot.executors import handler_loading
+from nextslot.executors.isolated import IsolatedHandler
+from nextslot.executors.process import WAS_KILLED, WAS_STOPPED
+from nextslot.executors.survivors import find_survivors
+from tests.executors import isolated_examples as examples
+
+NEVER_AGAIN = {"max_attempts": 0}
+
+
+def test_it_runs_in_another_process_and_its_outcome_is_as_ever(tmp_path: Path) -> None:
+    ended = isolated(tmp_path, examples.double, {"n": 21})
+
+    assert ended.result["n"] == 42
+    assert ended.result["pid"] != os.getpid()
+    assert ended.run is not None
+    assert [artifact.name for artifact in ended.run.artifacts] == ["note.txt"]
+    log = (tmp_path / (ended.run.log_path or "")).read_text()
+    assert "INFO doubling 21" in log
+    assert "printed" in log
+
+
+@pytest.mark.parametrize(
+    ("handler", "state", "kind", "error"),
+    [
+        (examples.double_later, "COMPLETED", None, None),
+        (examples.refuse, "FAILED", FailureKind.PERMISSION, "not mine"),
+        (examples.nothing_to_do, "SKIPPED", None, None),
+        (examples.broken, "FAILED", FailureKind.ERROR, "ValueError: boom"),
+        (examples.crash, "FAILED", FailureKind.ERROR, "its process was ended by SIGSEGV and said nothing"),
+    ],
+)
+def test_every_end_of_an_isolated_handler_is_a_sensible_run(
+    tmp_path: Path, handler: Callable[..., Any], state: str, kind: FailureKind | None, error: str | None
+) -> None:
+    ended = isolated(tmp_path, handler, {"n": 1} if handler is examples.double_later else {})
+
+    assert ended.run is not None
+    assert (ended.state, ended.run.failure_kind, ended.error) == (state, kind, error)
+
+
+@pytest.mark.parametrize("handler", [examples.stubborn, examples.polite, examples.patient])
+def test_it_can_be_ended_from_outside_whatever_it_does(tmp_path: Path, handler: Callable[..., Any]) -> None:
+    ended = isolated(tmp_path, handler, {}, timeout_seconds=1, grace_seconds=0.5)
+
+    assert ended.run is not None
+    assert (ended.run.failure_kind, ended.error) == (FailureKind.TIMEOUT, "timed out after 1 seconds")
+    assert find_survivors([ended.run.run_id]) == []
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind", "error"),
+    [
+        (examples.stopping, FailureKind.ERROR, WAS_STOPPED),
+        (examples.killing, FailureKind.ERROR, WAS_KILLED),
+    ],
+)
+def test_one_that_attacks_its_guardian_fails_and_says_so(
+    tmp_path: Path, handler: Callable[..., Any], kind: FailureKind, error: str
+) -> None:
+    ended = isolated(tmp_path, handler, {})
+
+    assert ended.run is not None
+    assert (ended.run.failure_kind, ended.error, ended.run.exit_code) == (kind, error, None)
+    assert find_survivors([ended.run.run_id]) == []
+
+
+def test_a_handler_that_cannot_be_found_again_is_refused() -> None:
+    with pytest.raises(Invalid, match="a function at the top of a module"):
+        Scheduler().job_types.add("x", lambda run: None, isolate=True)
+
+
+def test_its_parameters_are_checked_as_ever(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.job_types.add("double", examples.double, isolate=True)
+
+        with pytest.raises(Invalid, match=r"params.n: \"x\" is not of type"):
+            await scheduler.submit("double", {"n": "x"})
+
+    with_real_scheduler(tmp_path, main)
+
+
+def test_a_handler_is_found_by_module_and_name(tmp_path: Path) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        scheduler.job_types.add("double", "tests.executors.isolated_examples:double_later")
+
+        job = await scheduler.submit("double", {"n": 3})
+
+        assert (await scheduler.wait(job.job_id)).result == 6
+
+    with_real_scheduler(tmp_path, main)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("json", "not of the form module:function"),
+        ("no_such_module_at_all:x", "cannot be imported"),
+        ("json:no_such_function", "has no 'no_such_function'"),
+        ("json:__name__", "is not a function"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused_with_the_reason(name: str, problem: str) -> None:
+    with pytest.raises(Invalid, match=problem):
+        handler_loading.load_handler(name)
+
+
+def test_installed_packages_offer_job_types_by_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "offer-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: offer\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[nextslot.job_types]\ndouble = tests.executors.isolated_examples:double\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    scheduler = Scheduler()
+
+    scheduler.job_types.add_offered()
+
+    assert scheduler.job_types.get("double").handler is examples.double
+
+
+def isolated(
+    directory: Path, handler: Callable[..., Any], params: dict[str, Any], grace_seconds: float = 10, **options: Any
+) -> Ended:
+    found: list[Ended] = []
+
+    async def main(scheduler: Scheduler) -> None:
+        job_type = scheduler.job_types.add("x", handler, isolate=True, retry_policy=NEVER_AGAIN, **options)
+        assert isinstance(job_type.handler, IsolatedHandler)
+        job_type.handler.grace_seconds = grace_seconds
+        job = await scheduler.submit("x", params)
+        found.append(await scheduler.wait(job.job_id))
+
+    with_real_scheduler(directory, main)
+    return found[0]
+
+
+def with_real_scheduler(directory: Path, main: Callable[[Scheduler], Awaitable[None]]) -> None:
+    async def body() -> None:
+        async with Scheduler(f"sqlite:///{directory}/nextslot.db") as scheduler:
+            await main(scheduler)
+
+    asyncio.run(body())
