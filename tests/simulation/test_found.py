@@ -1,6 +1,7 @@
 """What the simulation has found in the engine: each as a small law of its own, so that it is not found again."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,8 @@ def test_recovery_counts_the_callers_of_the_last_life_out_in_its_own_transaction
         found: list[Any] = []
         recover = second._direct.recover
 
-        def recover_and_look(tx: Any, node_id: str | None = None) -> int:
-            done = recover(tx, node_id)
+        def recover_and_look(tx: Any, node_id: str | None, log_paths: Mapping[str, str]) -> int:
+            done = recover(tx, node_id, log_paths)
             second._runtime.lanes.counters(tx).save()
             found.extend(doctor.examine(tx))
             return done

@@ -20,7 +20,7 @@ from . import (
     RunStatus,
 )
 from . import retry as retry_policy
-from .retry import Retry
+from .retry import Failure, Retry
 
 CRASH_ERROR = "Scheduler crash recovery"
 CRASHES_ERROR = (
@@ -40,6 +40,11 @@ class Settlement:
     chain_end: ChainEnd | None
 
     @property
+    def is_given_up(self) -> bool:
+        """Whether its chain ends because it took the scheduler down."""
+        return self.outcome.error == CRASHES_ERROR
+
+    @property
     def event_type(self) -> str:
         if self.job_status is JobStatus.CANCELLED:
             return "job_cancelled"
@@ -55,14 +60,14 @@ def settle(
     policy: RetryPolicy,
     cancel_mode: CancelMode | None,
     outcome: Outcome,
-    earlier_failures: Sequence[FailureKind],
+    earlier: Sequence[Failure],
     chance: float,
-    lone_crashes: int = 0,
+    beside: int | None = None,
 ) -> Settlement:
-    """What follows the end of a run: retry, permanent failure, or the end of its chain.
+    """Decides what follows the end of a run: retry, permanent failure, or the end of its chain.
 
-    `earlier_failures` are the kinds of the chain's failed runs before this one, oldest first; `lone_crashes` how often
-    in a row, this time included, the scheduler died while only this chain ran inside its process.
+    `earlier` are the chain's failures before this one, oldest first; `beside` is how many others were inside the
+    scheduler's process that died with this run, None if none did.
     """
     if outcome.status is not RunStatus.FAILED:
         return _ends(outcome, JobStatus.RUNNING, None, ChainEnd.SUCCEEDED)
@@ -72,10 +77,11 @@ def settle(
         return _ends(outcome, JobStatus.CANCELLED, Decision.CANCELLED, ChainEnd.CANCELLED)
     if cancel_mode is not None:
         return _ends(outcome, JobStatus.RUNNING, Decision.CANCELLED, ChainEnd.FAILED)
-    if kind is FailureKind.CRASH and lone_crashes >= retry_policy.MOST_LONE_CRASHES:
+    failures = [*earlier, Failure(kind, beside)]
+    if retry_policy.lone_crashes(failures) >= retry_policy.MOST_LONE_CRASHES:
         outcome = replace(outcome, error=CRASHES_ERROR)
         return _ends(outcome, JobStatus.RUNNING, Decision.PERMANENT, ChainEnd.FAILED)
-    retry = retry_policy.decide(policy, [*earlier_failures, kind], chance)
+    retry = retry_policy.decide(policy, failures, chance)
     if retry is None:
         return _ends(outcome, JobStatus.RUNNING, Decision.PERMANENT, ChainEnd.FAILED)
     return Settlement(
@@ -87,10 +93,10 @@ def _ends(outcome: Outcome, status: JobStatus, decision: Decision | None, end: C
     return Settlement(outcome=outcome, job_status=status, decision=decision, retry=None, chain_end=end)
 
 
-def lose(cancel_mode: CancelMode | None) -> Outcome:
+def lose(cancel_mode: CancelMode | None, log_path: str | None = None) -> Outcome:
     """The outcome of a run whose scheduler died (4.5): never resumed; an interrupting cancel is carried out."""
     kind = FailureKind.CANCELLED if cancel_mode is CancelMode.INTERRUPT else FailureKind.CRASH
-    return Outcome.failed(kind, CRASH_ERROR)
+    return replace(Outcome.failed(kind, CRASH_ERROR), log_path=log_path)
 
 
 class Cancellation(StrEnum):

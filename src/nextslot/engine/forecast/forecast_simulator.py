@@ -1,7 +1,8 @@
 """Replay: the engine itself, over a throw-away copy and a virtual clock, so that a forecast follows the real rules.
 
 Every piece that decides (Dispatcher, Endings, TimeoutManager, …) is the real one; only time is made up, and how long
-work takes is taken from the past. It foresees no failures, no retries and nothing that has not been submitted.
+work takes is taken from the past. It foresees no failures, no retries and nothing that has not been submitted,
+and does not know of jobs that run alone after a crash (`policy.suspects`): for it they run beside others.
 `faces.forecast` asks for it.
 """
 

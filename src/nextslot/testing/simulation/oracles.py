@@ -14,6 +14,7 @@ from nextslot.store.contract import Tx
 from nextslot.store.maintenance import doctor
 from nextslot.store.tables import check_reads
 from nextslot.store.tables.check_reads import (
+    Insider,
     JobFacts,
     LaneNeeds,
     Told,
@@ -118,6 +119,7 @@ class Watch:
             ready,
             self._needs,
             self._starvation_us,
+            [one for one in check_reads.insiders(tx) if one.since > now - self._starvation_us],
         )
 
     def _judge_starts(self, look: "Look", started: list[Waiting]) -> Iterator[Broken]:
@@ -138,6 +140,7 @@ class Watch:
             needs = look.needs[one.lane_id]
             yield from _over_limit(look, used, needs.units, f"job {one.job_id}")
             yield from held_back(look, one, needs)
+            yield from beside_a_suspect(look, one)
             yield from out_of_order(look, used, one, [*look.ready, *started[number + 1 :]], self._last_served)
             used.update(needs.units)
             self._last_served[one.office_id] = max(self._last_served.values(), default=0) + 1
@@ -162,6 +165,15 @@ class Look(NamedTuple):
     ready: list[Waiting]
     needs: Mapping[int, LaneNeeds]
     starvation_us: int
+    # What runs, but for what has run for so long that nobody waits for it.
+    insiders: list[Insider]
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whether a job waits or runs that has to run alone: then others may have to wait."""
+        return any(one.is_suspect for one in self.insiders) or any(
+            self.needs[one.lane_id].is_alone for one in self.ready
+        )
 
     @property
     def has_starving(self) -> bool:
@@ -214,6 +226,16 @@ def held_back(look: Look, one: Waiting, needs: LaneNeeds) -> Iterator[Broken]:
         yield Broken("direct requests come first (DEC-004)", f"job {one.job_id} started while a caller waited")
 
 
+def beside_a_suspect(look: Look, one: Waiting) -> Iterator[Broken]:
+    """All handlers here run inside the process: who is a suspect starts where nobody is, and nobody starts there."""
+    law = "a suspect runs alone"
+    others = [other for other in look.insiders if other.id != one.job_id]
+    if look.needs[one.lane_id].is_alone and others:
+        yield Broken(law, f"job {one.job_id} was started beside {others[0].id}")
+    elif any(other.is_suspect for other in others):
+        yield Broken(law, f"job {one.job_id} was started beside a suspect")
+
+
 def out_of_order(
     look: Look, used: Counter[str], one: Waiting, others: list[Waiting], last_served: dict[str, int]
 ) -> Iterator[Broken]:
@@ -224,6 +246,8 @@ def out_of_order(
     for other in others:
         if not look.may_go(other) or not look.fits(taken, look.needs[other.lane_id].units):
             continue
+        if look.needs[one.lane_id].is_alone or look.has_suspects:
+            continue  # A suspect goes first, and then nobody.
         if other.office_id == one.office_id and other.place < one.place:
             yield Broken("jobs start in the queue's order (INV-004)", f"{one.job_id} before {other.job_id}")
         mine, theirs = last_served.get(one.office_id, 0), last_served.get(other.office_id, 0)
@@ -237,6 +261,8 @@ def idle(look: Look) -> Iterator[Broken]:
         return
     taken = look.used + look.kept_back()
     for one in look.ready:
+        if look.has_suspects and (look.insiders or not look.needs[one.lane_id].is_alone):
+            continue
         if look.may_go(one) and look.fits(taken, look.needs[one.lane_id].units):
             yield Broken("what can run does run", f"job {one.job_id} in {one.office_id} is ready, and there is room")
 
@@ -322,7 +348,7 @@ def misretried(tx: Tx, events: list[Told]) -> Iterator[Broken]:
             continue
         kinds = _failures(facts, job)
         policy = json.loads(job.retry_policy)
-        number, most = _counted(kinds), policy["max_attempts"]
+        number, most = _counted(_crowds(facts, job)), policy["max_attempts"]
         kind = kinds[-1]
         may = kind not in NOT_RETRIED and (policy["retry_on"] is None or kind in policy["retry_on"])
         is_culprit = kind == "crash" and _lone_crashes(facts, job) >= 2
@@ -345,6 +371,16 @@ def _failures(facts: dict[str, JobFacts], job: JobFacts) -> list[str]:
     return kinds[::-1]
 
 
+def _crowds(facts: dict[str, JobFacts], job: JobFacts) -> list[tuple[str, bool]]:
+    """The same, each with whether others were inside the process that died with it."""
+    found = []
+    at: JobFacts | None = job
+    while at is not None:
+        found.append((at.failure_kind or "error", bool(at.beside)))
+        at = facts.get(at.retry_of) if at.retry_of is not None else None
+    return found[::-1]
+
+
 def _lone_crashes(facts: dict[str, JobFacts], job: JobFacts) -> int:
     """How often in a row the scheduler died while it ran this chain, and nothing else inside its process."""
     count, at = 0, facts.get(job.job_id)
@@ -354,12 +390,16 @@ def _lone_crashes(facts: dict[str, JobFacts], job: JobFacts) -> int:
     return count
 
 
-def _counted(kinds: list[str]) -> int:
-    """Links that count: all but those after an interruption, up to the fourth in a row."""
+def _counted(kinds: list[tuple[str, bool]]) -> int:
+    """Links that count: all but those after an interruption, up to the fourth in a row, and after a crash with company
+    that does not follow another one."""
     counted = streak = 0
-    for kind in kinds:
+    is_second = False
+    for kind, has_company in kinds:
         streak = streak + 1 if kind == "interrupted" else 0
-        counted += streak == 0 or streak > 4
+        if streak == 0 or streak > 4:
+            is_free = kind == "crash" and has_company and not is_second
+            counted, is_second = counted + (not is_free), is_free
     return counted
 
 
