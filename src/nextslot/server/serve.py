@@ -92,6 +92,8 @@ class Process:
             uvicorn.Config(
                 create_app(scheduler, options),
                 log_config=None,
+                # Starting and stopping is narrated here.
+                log_level="warning",
                 access_log=False,
                 lifespan="off",
                 server_header=False,
