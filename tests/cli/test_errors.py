@@ -29,7 +29,7 @@ def test_no_server(nextslot: Terminal) -> None:
     ("command", "remedy"),
     [
         (["submit", "skip", "--idempotency-key", "mine"], "submit it again with --idempotency-key mine"),
-        (["pause"], "check with `nextslot ls`"),
+        (["queue", "pause"], "check with `nextslot ls`"),
     ],
     ids=["with a key", "without"],
 )
