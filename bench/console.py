@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[0] = str(ROOT)
 
 from nextslot import NewJob, Scheduler  # noqa: E402
-from nextslot.server.app import create_app  # noqa: E402
+from nextslot.server.app import Options  # noqa: E402
 from nextslot.server.serve import Process  # noqa: E402
 from tests.browser import open_browser  # noqa: E402
 
@@ -85,7 +85,7 @@ def _serving(folder: Path, jobs: int) -> Iterator[str]:
     async def serve() -> None:
         scheduler = Scheduler(f"sqlite:///{folder}/nextslot.db", synchronous="NORMAL")
         scheduler.job_types.add("echo", echo)
-        process = Process(scheduler, create_app(scheduler), "127.0.0.1", 0)
+        process = Process(scheduler, Options(), "127.0.0.1", 0)
         listening = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(process.run(listening.set_result))
         found.update(url=await listening, loop=asyncio.get_running_loop(), stop=process.stop)

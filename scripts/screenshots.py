@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from nextslot import NewJob, Scheduler, testing  # noqa: E402
 from nextslot.executors.run_context import RunContext  # noqa: E402
-from nextslot.server.app import create_app  # noqa: E402
+from nextslot.server.app import Options  # noqa: E402
 from nextslot.server.serve import Process  # noqa: E402
 from nextslot.system.clock import SystemClock  # noqa: E402
 from tests.browser import open_browser  # noqa: E402
@@ -161,7 +161,7 @@ def _serving(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
     async def serve() -> None:
         scheduler = Scheduler(f"sqlite:///{folder}/nextslot.db", data=folder)
         _register(scheduler, is_past=False)
-        process = Process(scheduler, create_app(scheduler), "127.0.0.1", 0)
+        process = Process(scheduler, Options(), "127.0.0.1", 0)
         ready = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(process.run(ready.set_result))
         found.update(url=await ready, ids=await _furnish(scheduler), stop=process.stop, loop=asyncio.get_running_loop())

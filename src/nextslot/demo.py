@@ -23,7 +23,7 @@ from nextslot.engine.direct.direct_requests import Update
 from nextslot.executors.run_context import RunContext
 from nextslot.extensions.stories.embedded_model import weights
 from nextslot.extensions.stories.language_models import DEFAULT_MODEL, LlmConfig
-from nextslot.server.app import create_app
+from nextslot.server.app import Options
 from nextslot.server.serve import Process
 from nextslot.system.clock import Instant, SystemClock
 
@@ -69,7 +69,7 @@ async def _run(options: argparse.Namespace) -> None:
     print(f"One scheduler, one gpu, three jobs at a time. All it knows is in {data}/nextslot.db.", flush=True)
     model = None if options.no_story else await asyncio.to_thread(_find_model)
     print(f"A story is written by {model}.\n" if model else "No story: there is no language model here.\n", flush=True)
-    process = Process(scheduler, create_app(scheduler), "127.0.0.1", _free_port(options.port))
+    process = Process(scheduler, Options(), "127.0.0.1", _free_port(options.port))
     serving = asyncio.create_task(process.run(), name="demo-server")
     try:
         if not await _is_ready(scheduler, serving):

@@ -1,6 +1,8 @@
 """Every error that a person meets: one sentence on stderr that says what to do, and the exit code."""
 
 import re
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,41 @@ def test_no_server(nextslot: Terminal) -> None:
     refused(said, 1, "no server answers at http://127.0.0.1:9", "start one with `nextslot serve`", "--url")
     assert said.err.startswith("nextslot: ")
     assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        (["submit", "skip", "--idempotency-key", "mine"], "submit it again with --idempotency-key mine"),
+        (["queue", "pause"], "check with `nextslot ls`"),
+    ],
+    ids=["with a key", "without"],
+)
+def test_a_server_that_ends_before_it_answers_leaves_the_outcome_unknown(
+    nextslot: Terminal, command: list[str], remedy: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        thread = threading.Thread(target=hang_up_after_the_request, args=(listener,))
+        thread.start()
+        said = nextslot(*command, "--url", f"http://127.0.0.1:{port}")
+        thread.join(30)
+
+    refused(said, 1, f"http://127.0.0.1:{port} may have carried the request out, but its answer was lost", remedy)
+
+
+def hang_up_after_the_request(listener: socket.socket) -> None:
+    """Plays a server that is killed while it has a request."""
+    line, _ = listener.accept()
+    listener.close()
+    line.recv(65536)
+    line.close()
+
+
+def test_a_submission_that_is_repeated_with_its_key_is_the_same_job(nextslot: Terminal) -> None:
+    first, again = (nextslot("submit", "skip", "--idempotency-key", "once").word for _ in range(2))
+
+    assert first == again
 
 
 def test_an_address_that_is_none(nextslot: Terminal) -> None:

@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextslot import Instant, State
-from nextslot.client import NoAnswer, Rejected, streams
+from nextslot.client import (
+    NoAnswer,
+    OutcomeUnknown,
+    Rejected,
+    streams,
+)
 from nextslot.client.operations import (
     Give,
     Lost,
@@ -40,6 +45,7 @@ from nextslot.errors import (
 
 OK = Reply(200, {}, b'{"answer": 1}')
 LOST = Lost("Connection refused")
+BROKEN = Lost("Server disconnected", may_have_arrived=True)
 RETRIES_POLICY = RequestRetries("http://there", retries=3)
 
 
@@ -99,6 +105,32 @@ def test_a_creation_is_repeated_under_one_idempotency_key() -> None:
     keys = {request.headers["Idempotency-Key"] for request in server.requests}
     assert len(server.requests) == 3
     assert len(keys) == 1
+
+
+@pytest.mark.parametrize("last", [LOST, BROKEN, refusal(503, "draining", 3600)], ids=["refused", "broken", "503"])
+def test_a_creation_that_may_have_arrived_ends_with_an_unknown_outcome_and_its_key(last: Reply | Lost) -> None:
+    server = Sent(BROKEN, *[LOST] * 2, last)
+
+    with pytest.raises(OutcomeUnknown, match=r"http://there may have carried .*send it again with .*'mine'") as raised:
+        server.ask(create("/api/jobs", {"job_type": "x"}, "mine"))
+
+    assert raised.value.idempotency_key == "mine"
+
+
+def test_a_request_that_cannot_have_arrived_or_changes_nothing_has_no_unknown_outcome() -> None:
+    for request, replies in (
+        (create("/api/jobs", {}), [LOST] * 4),
+        (create("/api/jobs", {}), [BROKEN, refusal(422, "invalid")]),
+        (get("/api/jobs"), [BROKEN] * 4),
+    ):
+        with pytest.raises(NextslotError) as raised:
+            Sent(*replies).ask(request)
+        assert not isinstance(raised.value, OutcomeUnknown)
+
+
+def test_a_change_without_a_key_that_may_have_arrived_says_to_check_first() -> None:
+    with pytest.raises(OutcomeUnknown, match=r"check whether it did before you send the request again"):
+        Sent(BROKEN).ask(Request(method="POST", path="/api/jobs/x/cancel", body={}))
 
 
 def test_two_creations_have_two_keys_and_one_of_ones_own_is_kept() -> None:

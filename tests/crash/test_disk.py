@@ -1,10 +1,13 @@
 """Disks that fail, on a real file: logs that are cut, a disk that is full, a file that cannot be written."""
 
 import asyncio
+import contextlib
 import os
 import random
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +98,33 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("only root may make a small disk here; tests/simulation fills one from below SQLite")
     yield place
     subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.parametrize("room", [0, 12_000, 60_000])
+def test_a_server_that_starts_on_a_full_disk_says_so_and_nothing_beside(small_disk: Path, room: int) -> None:
+    data = small_disk / "data"
+    data.mkdir()
+    fill_up(small_disk / "ballast", room)
+
+    command = [str(Path(sys.executable).with_name("nextslot")), "serve", "--data", str(data), "--port", "0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    *before, last = ended.stderr.splitlines()
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert re.fullmatch(
+        rf"nextslot: the disk is full: {data} has [0-9,]+ free bytes, too few to open the database; "
+        r"free some space there, then start again",
+        last,
+    ), ended.stderr
+    assert not [line for line in before if "stopp" in line.lower() or "server process" in line]
+
+
+def fill_up(ballast: Path, room: int) -> None:
+    """Fills the disk but for about so many bytes."""
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    os.truncate(ballast, ballast.stat().st_size - room)
 
 
 def test_a_disk_that_is_full_refuses_new_work_and_loses_nothing_it_has_taken(small_disk: Path) -> None:

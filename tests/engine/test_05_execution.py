@@ -519,6 +519,9 @@ def test_an_outcome_that_cannot_be_stored_yet_is_kept_until_it_can_and_asked_for
         assert (ended.state, ended.result) == ("COMPLETED", {"x": 1})
         pauses = [later - before for before, later in pairwise(times[:10])]
         assert pauses == pytest.approx([0.5, 1, 2, 4, 8, 16, 30, 30, 30])
+        run = await the_run(scheduler, job.job_id)
+        assert seconds(run) == 10, "it ended when the work did, and not when that could be stored"
+        assert run.finished_at == (await scheduler.job(job.job_id)).finished_at
 
     with_scheduler(tmp_path, main)
 

@@ -12,7 +12,7 @@ import httpx2
 
 from nextslot import Scheduler
 from nextslot.executors.run_context import Fail, RunContext
-from nextslot.server.app import Options, create_app
+from nextslot.server.app import Options
 from nextslot.server.serve import Process
 from tests import databases
 
@@ -59,7 +59,7 @@ class Server:
         scheduler.job_types.add("echo", _echo)
         scheduler.job_types.add("gate", self.gate.hold)
         scheduler.job_types.add("fail", _fail, retry_policy={"max_attempts": 0})
-        self.process = Process(scheduler, create_app(scheduler, options), "127.0.0.1", 0)
+        self.process = Process(scheduler, options, "127.0.0.1", 0)
 
     async def ended(self, job_id: str) -> dict[str, Any]:
         await self.scheduler.wait(job_id)

@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 
 from nextslot import Scheduler
-from nextslot.server.app import create_app
+from nextslot.server.app import Options
 from nextslot.server.serve import Process
 from tests import databases
 
@@ -129,7 +129,7 @@ def test_until_it_has_recovered_it_lives_and_is_not_ready(tmp_path: Path) -> Non
             return await recover(*given)
 
         scheduler._runtime.recovery.run = slowly  # type: ignore[assignment, method-assign]
-        process = Process(scheduler, create_app(scheduler), "127.0.0.1", 0)
+        process = Process(scheduler, Options(), "127.0.0.1", 0)
         task = asyncio.create_task(process.run())
         async with httpx2.AsyncClient(base_url=await process.listening) as client:
             health, ready, jobs = [(await client.get(path)) for path in ("/health", "/ready", "/api/jobs")]

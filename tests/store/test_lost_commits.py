@@ -376,7 +376,8 @@ def test_a_restore_takes_the_place_of_whatever_was_there(
     assert counted(data) == jobs
     if lose in (remove_file, empty_file):
         assert kept is not None
-        assert kept.with_name(kept.name + "-wal").read_bytes() == log
+        assert kept.with_name(kept.name.removesuffix("-wal") + "-wal").read_bytes() == log
+    assert kept is None or kept.exists(), "the name that is reported is one that is there"
 
 
 def test_a_restore_that_dies_anywhere_leaves_a_database_that_starts(

@@ -377,10 +377,12 @@ def test_a_file_that_says_what_cannot_be_is_refused(
 def test_a_compressed_file_that_was_changed_is_refused(source: str, tmp_path: Path) -> None:
     write_export(source, tmp_path / "all.gz", quietly)
     data = bytearray((tmp_path / "all.gz").read_bytes())
-    data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
+    data[-8] ^= 1  # The trailer of a gzip file: four bytes of CRC, four of length.
     (tmp_path / "all.gz").write_bytes(data)
 
-    with pytest.raises(StoreError, match=r"damaged: (Error|invalid|CRC)|was cut|no JSON|is none; export again"):
+    with pytest.raises(
+        StoreError, match=r"all\.gz is damaged: CRC check failed 0x\w+ != 0x\w+; export again, or copy it"
+    ):
         load_export(tmp_path / "all.gz", file(tmp_path / "target.db"), quietly)
 
     assert has_nothing(file(tmp_path / "target.db"))

@@ -61,8 +61,12 @@ def _have_streams() -> None:
 
 def sentence(error: NextslotError) -> str:
     """What happened, and what to do next."""
-    from nextslot.client.problems import NoAnswer
+    from nextslot.client.problems import NoAnswer, OutcomeUnknown
 
+    if isinstance(error, OutcomeUnknown):
+        again = f"submit it again with --idempotency-key {error.idempotency_key}, which makes no second job"
+        look = "check with `nextslot ls` or `nextslot events` before you ask again"
+        return f"{error.problem}; {again if error.path == '/api/jobs' else look}"
     if isinstance(error, NoAnswer):
         return (
             f"no server answers at {error.url} ({error.reason}); "

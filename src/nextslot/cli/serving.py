@@ -10,7 +10,7 @@ from nextslot.config import Configuration
 from nextslot.config.loading import without_password
 from nextslot.errors import Invalid, NextslotError, StoreError
 from nextslot.scheduler_from_config import ConfiguredScheduler, is_loopback
-from nextslot.server.app import Options, create_app
+from nextslot.server.app import Options
 from nextslot.server.request_guard import Admission
 from nextslot.server.routes.service import Reload
 from nextslot.server.serve import Process
@@ -34,10 +34,10 @@ async def serve(configuration: Configuration, ready: Callable[[str], None]) -> b
         reloads.add(task)
         task.add_done_callback(reloads.discard)
 
-    app = create_app(configured.scheduler, options_of(configuration, configured.reload))
+    options = options_of(configuration, configured.reload)
     prepare = partial(_prepare, configuration) if is_shared else None
     server = settings.server
-    process = Process(configured.scheduler, app, server.host, server.port, reload, prepare, server.health_port)
+    process = Process(configured.scheduler, options, server.host, server.port, reload, prepare, server.health_port)
     try:
         return await process.run(ready)
     except OSError as error:

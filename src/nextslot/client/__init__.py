@@ -1,6 +1,6 @@
 """`Client` and `AsyncClient`: the verbs of the scheduler over HTTP, for programs and for the command line."""
 
-from .problems import NoAnswer, Rejected
+from .problems import NoAnswer, OutcomeUnknown, Rejected
 from .transports import AsyncClient, Client
 from .values import (
     Direct,
@@ -34,6 +34,7 @@ __all__ = [
     "JobType",
     "NoAnswer",
     "Node",
+    "OutcomeUnknown",
     "Page",
     "Queue",
     "Rejected",

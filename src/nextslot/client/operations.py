@@ -73,6 +73,8 @@ class Lost:
     """No answer, or not all of it."""
 
     reason: str
+    # Whether the server may have the request.
+    may_have_arrived: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,14 @@ class RequestRetries:
             return None
         return max(usual, float(asked))
 
+    def unknown(self, reply: Reply | Lost, request: Request) -> NextslotError:
+        """Makes the error for a request that may have arrived at one of the attempts, and got no answer at the last."""
+        refused = self.refusal(reply)
+        if request.method == "GET" or not (isinstance(reply, Lost) or reply.status == 503):
+            return refused
+        why = reply.reason if isinstance(reply, Lost) else str(refused)
+        return problems.OutcomeUnknown(self.url, why, request.path, request.headers.get("Idempotency-Key"))
+
     def refusal(self, reply: Reply | Lost) -> NextslotError:
         return (
             problems.NoAnswer(self.url, reply.reason)
@@ -143,15 +153,16 @@ class RequestRetries:
 
 def asked(retries_policy: RequestRetries, request: Request, read: Callable[[Reply], T]) -> Operation[T]:
     """Sends a request, again where that is safe, and reads the answer."""
-    failures = 0
+    failures, may_have_arrived = 0, False
     while True:
         reply = yield Send(request)
         if isinstance(reply, Reply) and reply.status < 400:
             return read(reply)
         failures += 1
+        may_have_arrived |= isinstance(reply, Lost) and reply.may_have_arrived
         pause = retries_policy.pause(failures, reply, request)
         if pause is None:
-            raise retries_policy.refusal(reply)
+            raise retries_policy.unknown(reply, request) if may_have_arrived else retries_policy.refusal(reply)
         yield Pause(pause)
 
 

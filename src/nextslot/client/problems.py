@@ -35,6 +35,25 @@ class NoAnswer(Unavailable):
         super().__init__(f"no server answers at {url} ({reason}); start one with `nextslot serve`, or say where it is")
 
 
+class OutcomeUnknown(NoAnswer):
+    """The line broke after a request that changes something may have arrived: the server may have carried it out."""
+
+    def __init__(self, url: str, reason: str, path: str, idempotency_key: str | None) -> None:
+        super().__init__(url, reason)
+        self.path = path
+        self.idempotency_key = idempotency_key
+        self.args = (f"{self.problem}; {self._remedy()}",)
+
+    @property
+    def problem(self) -> str:
+        return f"{self.url} may have carried the request out, but its answer was lost ({self.reason})"
+
+    def _remedy(self) -> str:
+        if self.idempotency_key is None:
+            return "check whether it did before you send the request again"
+        return f"send it again with idempotency_key={self.idempotency_key!r}, which makes nothing twice"
+
+
 _STANDARD = frozenset({"type", "title", "status", "detail", "code"})
 
 

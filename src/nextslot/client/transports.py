@@ -86,7 +86,8 @@ def _http() -> Any:
 
 def _lost(error: Exception) -> Lost:
     text = str(error)
-    return Lost(text.partition("] ")[2] or text or type(error).__name__)
+    is_unsent = isinstance(error, (_http().ConnectError, _http().ConnectTimeout))
+    return Lost(text.partition("] ")[2] or text or type(error).__name__, may_have_arrived=not is_unsent)
 
 
 def _reply(response: "httpx2.Response", content: bytes) -> Reply:

@@ -80,12 +80,12 @@ class Options:
     has_docs: bool = True
     # None: there is no configuration that could be read again.
     reload: Reload | None = None
+    http: HttpMeters = field(default_factory=HttpMeters)
 
 
 def create_app(scheduler: Scheduler, options: Options | None = None) -> ASGIApp:
     options = options or Options()
-    http = HttpMeters()
-    app: ASGIApp = _below(options.root_path, application(scheduler, options, http))
+    app: ASGIApp = _below(options.root_path, application(scheduler, options))
     if options.admission.allowed_origins:
         # For pages of these origins only; all others see nothing of an answer.
         app = CORSMiddleware(
@@ -98,7 +98,7 @@ def create_app(scheduler: Scheduler, options: Options | None = None) -> ASGIApp:
     app = Guard(app, options.admission)
     if options.has_legacy:
         app = Deprecated(app, options.root_path)
-    return _with_heads(RequestLog(Turns(app), http, time.perf_counter, scheduler.tracer))
+    return _with_heads(RequestLog(Turns(app), options.http, time.perf_counter, scheduler.tracer))
 
 
 def _with_heads(app: ASGIApp) -> ASGIApp:
@@ -124,7 +124,7 @@ def _below(root_path: str, app: ASGIApp) -> ASGIApp:
     return answer if root_path else app
 
 
-def application(scheduler: Scheduler, options: Options, http: HttpMeters | None = None) -> FastAPI:
+def application(scheduler: Scheduler, options: Options) -> FastAPI:
     app = FastAPI(
         title="nextslot",
         version=product_version(),
@@ -139,7 +139,7 @@ def application(scheduler: Scheduler, options: Options, http: HttpMeters | None 
     app.state.options = options
     # How often each old endpoint was called.
     app.state.legacy_calls = Counter()
-    app.state.exposition = Exposition(app, scheduler, http or HttpMeters())
+    app.state.exposition = Exposition(app, scheduler, options.http)
     app.openapi = lambda: app.openapi_schema or _describe(app)  # type: ignore[method-assign]
     problems.install(app)
     for router in [*ROUTERS, legacy] if options.has_legacy else ROUTERS:

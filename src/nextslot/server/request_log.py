@@ -116,6 +116,14 @@ class _LoggedResponse:
         return self._seconds() - self._began
 
 
+def note_probe(meters: HttpMeters, route: str, request_id: str, seconds: float) -> None:
+    """Counts and logs a probe that was answered with 200 before it came to a layer of the application."""
+    meters.answered("GET", route, 200, seconds)
+    about = {"method": "GET", "route": route, "status": 200, "duration_ms": round(seconds * 1000, 3)}
+    with bound(request_id=request_id):
+        log.debug("GET %s 200", route, extra=about)
+
+
 def route_of(scope: Scope) -> str:
     """As it is declared, such as `/api/jobs/{job_id}`: the router leaves it in the scope."""
     return str(getattr(scope.get("route"), "path", UNMATCHED))

@@ -12,12 +12,17 @@ import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from nextslot.errors import Away, Invalid, Unavailable
 from nextslot.scheduler import Scheduler
+from nextslot.system.watchdog import BLOCKED_SECONDS
+
+from .acceptor import Acceptor
+from .app import Options, create_app
+from .request_log import note_probe
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +34,33 @@ LONGEST_PAUSE = 4.0
 
 
 class _UvicornServer(uvicorn.Server):
-    """uvicorn without its signals: on SIGTERM it would close its listener first and wait for open event streams."""
+    """uvicorn without its signals and its listener: on SIGTERM it would close that first and wait for open streams."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.servers = []
+        self._connecting: set[asyncio.Task[None]] = set()
+        self.started = True
+
+    def admit(self, connection: socket.socket) -> None:
+        """Serves a connection that the acceptor has accepted."""
+        task = asyncio.create_task(self._connect(connection), name="nextslot-connection")
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # The caller has hung up.
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+
+    def _protocol(self) -> asyncio.Protocol:
+        """Makes what uvicorn's own listener would make for a connection."""
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
 
 class Process:
@@ -42,7 +69,7 @@ class Process:
     def __init__(
         self,
         scheduler: Scheduler,
-        app: ASGIApp,
+        options: Options,
         host: str,
         port: int,
         reload: Callable[[], None] | None = None,
@@ -51,6 +78,7 @@ class Process:
     ) -> None:
         """`prepare` comes before each attempt to start, and raises Away while the database does not answer."""
         self._scheduler = scheduler
+        self._options = options
         self._prepare = prepare
         self._health_port = health_port
         self._host = host
@@ -62,8 +90,10 @@ class Process:
         self.listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._server = _UvicornServer(
             uvicorn.Config(
-                app,
+                create_app(scheduler, options),
                 log_config=None,
+                # Starting and stopping is narrated here.
+                log_level="warning",
                 access_log=False,
                 lifespan="off",
                 server_header=False,
@@ -76,22 +106,39 @@ class Process:
         listener = self._listen()
         with self._signals(), _collecting_rarely(), self._scheduler.watchdog.watching():
             self._answer_probes()
-            serving = asyncio.create_task(self._server.serve([listener]), name="nextslot-http")
+            serving = asyncio.create_task(self._server.serve(), name="nextslot-http")
+            acceptor = self._accept(listener)
             self.listening.set_result(_address(listener))
             try:
-                if not await self._start():
-                    return True
-                ready(self.listening.result())
-                self._scheduler.watchdog.pulse.is_ready = True
-                await self.told.wait()
-                self._scheduler.watchdog.pulse.is_ready = False
-                log.info("stopping: no new jobs, running work finishes")
-                return await self._scheduler.stop()
+                return await self._start_and_stop(ready)
             finally:
-                log.info("stopping: closing the listener")
+                # A refused start has a sentence of its own, which these lines would only hide.
+                level = logging.INFO if self.told.is_set() else logging.DEBUG
+                log.log(level, "stopping: closing the listener")
+                acceptor.close()
                 self._server.should_exit = True
                 await serving
-                log.info("stopped")
+                log.log(level, "stopped")
+
+    def _accept(self, listener: socket.socket) -> Acceptor:
+        pulse = self._scheduler.watchdog.pulse
+        return Acceptor(
+            listener,
+            self._options.admission,
+            lambda: pulse.silent_seconds < BLOCKED_SECONDS,
+            self._server.admit,
+            partial(note_probe, self._options.http, "/health"),
+        )
+
+    async def _start_and_stop(self, ready: Callable[[str], None]) -> bool:
+        if not await self._start():
+            return True
+        ready(self.listening.result())
+        self._scheduler.watchdog.pulse.is_ready = True
+        await self.told.wait()
+        self._scheduler.watchdog.pulse.is_ready = False
+        log.info("stopping: no new jobs, running work finishes")
+        return await self._scheduler.stop()
 
     async def _start(self) -> bool:
         """Starts the scheduler, as soon as its database answers. False: the process was told to stop before."""

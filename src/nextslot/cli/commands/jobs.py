@@ -52,6 +52,9 @@ def submit(
     office: Office = None,
     role: Annotated[str | None, typer.Option(help="Who does it.")] = None,
     unique_key: Annotated[str | None, typer.Option(help="While one with this key has not ended, no other.")] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Submitted again with this key, it is the same job.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, retries included.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait, and show its log as it is written.")] = False,
 ) -> None:
@@ -70,7 +73,8 @@ def submit(
         "unique_key": unique_key,
     }
     options.update({name: value for name, value in given.items() if value is not None})  # type: ignore[typeddict-item]
-    job = client.submit(job_type, parsed_params(session, job_type, params), **options)
+    values = parsed_params(session, job_type, params)
+    job = client.submit(job_type, values, idempotency_key=idempotency_key, **options)
     submitted(session, job, wait=wait, follow=follow)
 
 

@@ -186,9 +186,12 @@ class DirectExecutionHandler:
         tx.cause(DirectStarted(holder.direct_id))
         return worker_id, started
 
-    def finish(self, tx: Tx, direct_id: str, outcome: Outcome, now: Instant) -> Direct | None:
-        """Stores how it ended, releases its reservation and hands it to the next caller; None if it had ended."""
-        ended = direct.finish(tx, direct_id, outcome, now)
+    def finish(self, tx: Tx, direct_id: str, outcome: Outcome, now: Instant, waited_us: int = 0) -> Direct | None:
+        """Stores how it ended, `waited_us` ago, releases its reservation and hands it to the next caller.
+
+        None if it had ended already.
+        """
+        ended = direct.finish(tx, direct_id, outcome, Instant(now - waited_us))
         if ended is None:
             return None
         lane = self._lanes.lane(tx, ended.lane_id)

@@ -136,10 +136,10 @@ class Runner:
     async def _record(self, claim: Claim, outcome: Outcome, seconds: float = 0.0) -> None:
         """Keeps the outcome until the store takes it; one that is refused again and again is stored as a failure."""
         assert self._store is not None
-        pause, refusals, ended_at = FIRST_PAUSE, 0, self._meters.seconds()
+        pause, refusals, ended_at, since = FIRST_PAUSE, 0, self._meters.seconds(), self._clock.monotonic()
         asked = () if claim.is_direct else (jobs.asks_at_the_end(claim.run_id, claim.job_id),)
         while True:
-            work = lambda tx, outcome=outcome: self._finish(tx, claim, outcome, seconds, ended_at)  # noqa: E731
+            work = lambda tx, outcome=outcome: self._finish(tx, claim, outcome, seconds, ended_at, since)  # noqa: E731
             try:
                 stored = await self._store.write(PrefetchedWork(work, asked))
             except Fenced:
@@ -171,13 +171,16 @@ class Runner:
         log.error("run %s: the store refused its outcome (%d times): %s", claim.run_id, refusals, error, exc_info=error)
         return _unstorable(outcome, refusals, error) if is_given_up else outcome
 
-    def _finish(self, tx: Tx, claim: Claim, outcome: Outcome, seconds: float, ended_at: float) -> object | None:
-        now = self._clock.now()
+    def _finish(
+        self, tx: Tx, claim: Claim, outcome: Outcome, seconds: float, ended_at: float, since: float
+    ) -> object | None:
+        """Stores an outcome that has waited `since` this reading of the monotonic clock."""
+        now, waited_us = self._clock.now(), round((self._clock.monotonic() - since) * 1_000_000)
         stored: object | None
         if claim.is_direct:
-            stored = self._direct.finish(tx, claim.run_id, outcome, now)
+            stored = self._direct.finish(tx, claim.run_id, outcome, now, waited_us)
         else:
-            stored = self._finisher.finish(tx, claim.run_id, claim.job_id, outcome, now)
+            stored = self._finisher.finish(tx, claim.run_id, claim.job_id, outcome, now, waited_us)
         if stored is not None:
             took = seconds if outcome.status is RunStatus.COMPLETED else None
             tx.cause(RunEnded(claim.job_type, took, ended_at))

@@ -108,8 +108,10 @@ class JobFinisher:
 
     # A run ends.
 
-    def finish(self, tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant) -> Settlement | None:
-        """Stores how a run ended and what follows; None if it had ended already, and then nothing is changed."""
+    def finish(
+        self, tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant, waited_us: int = 0
+    ) -> Settlement | None:
+        """Stores how a run ended, `waited_us` ago, and what follows; None if it had ended already: nothing changes."""
         facts = jobs.ending_facts(tx, run_id, job_id)
         if facts is None:
             return None
@@ -118,8 +120,11 @@ class JobFinisher:
         *earlier, this = jobs.failures(tx, facts.chain_id, job_id) if has_history else [_FIRST]
         chance = self._chance.fraction() if has_failed else 0.0
         settlement = settle(facts.retry_policy, facts.cancel_mode, outcome, earlier, chance, this.beside)
-        runs.finish(tx, run_id, job_id, settlement.outcome, now)
-        self._end_job(tx, job_id, settlement, now)
+        is_cancelled = settlement.job_status is JobStatus.CANCELLED
+        # A cancelled job ends with the transaction: its request may be younger than the end of the work.
+        finished_at = now if is_cancelled else _before(now, waited_us, facts.started_at)
+        runs.finish(tx, run_id, job_id, settlement.outcome, finished_at)
+        self._end_job(tx, job_id, settlement, finished_at)
         lane = self._lanes.lane(tx, facts.lane_id)
         self._workers.free(tx, facts.worker_id, lane)
         self._lanes.counters(tx).give_back(lane)
@@ -127,7 +132,6 @@ class JobFinisher:
         if lane.resources:
             self._outages.after_run(tx, lane, settlement.outcome, now)
         self._events.note(tx, settlement.event_type, now, facts.office_id, job_id, run_id, _details(settlement.outcome))
-        is_cancelled = settlement.job_status is JobStatus.CANCELLED
         told = run_events(settlement.outcome.status, is_cancelled, is_last=settlement.retry is None)
         self._webhooks.job_ended(tx, job_id, facts.office_id, facts.has_webhook, told, now)
         ended = _Ended(
@@ -137,7 +141,7 @@ class JobFinisher:
             facts.sequence,
             settlement.chain_end or ChainEnd.FAILED,
             by_request=is_cancelled,
-            completion_us=self._completion_us(tx, facts, settlement.outcome.status, now),
+            completion_us=self._completion_us(tx, facts, settlement.outcome.status, finished_at),
             has_dependents=facts.has_dependents,
         )
         self._follow_up(tx, job_id, facts.office_id, facts.has_webhook, settlement, ended, now)
@@ -331,6 +335,11 @@ class JobFinisher:
 
 def _ended(job: Job, end: ChainEnd, by_request: bool = False) -> _Ended:
     return _Ended(job.chain_id, job.lane_id, job.group_id, job.sequence, end, by_request)
+
+
+def _before(now: Instant, waited_us: int, started_at: Instant | None) -> Instant:
+    """Returns when the work ended: never before it began, unless the clock was set back since then."""
+    return max(Instant(now - waited_us), min(now, started_at or now))
 
 
 def _count(tally: LaneTally, chain: _Ended) -> None:

@@ -202,7 +202,10 @@ def put_in_place(source: Path, path: Path) -> Path | None:
 
 
 def _put_aside(path: Path) -> Path:
-    """Keeps a file with its log under another name; also a log whose file was removed, or is empty."""
+    """Keeps a file with its log under another name; also a log whose file was removed, or is empty.
+
+    Returns the name of the file; without a file that of its log, or of the log's index.
+    """
     number = 1
     kept = path.with_name(f"{path.name}.replaced-{number}")
     while any(one.exists() for one in (kept, *_companions(kept))):
@@ -216,7 +219,7 @@ def _put_aside(path: Path) -> Path:
     for companion, beside in zip(COMPANIONS, _companions(path), strict=True):
         if beside.exists():
             beside.rename(kept.with_name(kept.name + companion))
-    return kept
+    return next(one for one in (kept, *_companions(kept)) if one.exists())
 
 
 def _empty_log(path: Path) -> None:

@@ -5,6 +5,8 @@ loop itself while they are (a hop to a thread and back costs about as much as ha
 not, so that a slow disk does not stall the loop. Measured in `bench/handover.py`.
 """
 
+import contextlib
+import errno
 import fcntl
 import os
 import sys
@@ -22,6 +24,7 @@ from nextslot.errors import (
     AffectedDatabase,
     AlreadyOpen,
     Damaged,
+    DiskLow,
     Refused,
     SchemaTooNew,
     StoreError,
@@ -45,6 +48,7 @@ from nextslot.store.group_commit import (
 )
 from nextslot.store.health import Health, wall_clock
 from nextslot.store.membership import Membership
+from nextslot.system.disk_space import free_bytes
 from nextslot.telemetry.meters import Meters, Unmeasured
 
 from . import acknowledged_commits, integrity_check
@@ -61,6 +65,9 @@ ROWS_AT_ONCE = 50
 # Seconds. Between the two the writer stays where it is, so that it does not hop to and fro.
 SLOW_COMMIT = 0.010
 QUICK_COMMIT = 0.005
+
+# Free bytes with which opening a database never fails: its schema, the log of the migrations and the log's index.
+ROOM_TO_OPEN = 2 * 2**20
 
 _UNAVAILABLE = (apsw.FullError, apsw.IOError, apsw.BusyError, apsw.LockedError, apsw.ReadOnlyError, apsw.CantOpenError)
 
@@ -135,7 +142,7 @@ class SqliteStore:
             self._acknowledged = AcknowledgedCommits(path, self._writer, synchronous)
         except BaseException as error:
             self._lock.release()
-            raise translated(error) from error
+            raise _no_room(path, error) or translated(error) from error
         self._is_quick = True
         self._commit_seconds = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nextslot-writer")
@@ -354,6 +361,18 @@ def translated(error: BaseException) -> BaseException:
     return ours
 
 
+def _no_room(path: Path, error: BaseException) -> DiskLow | None:
+    """Says where the disk is full, if that is why a database cannot be opened; SQLite may call it an I/O error."""
+    free = free_bytes(path.parent)
+    is_short = isinstance(error, apsw.IOError) and free < ROOM_TO_OPEN
+    if not (is_short or isinstance(error, apsw.FullError) or getattr(error, "errno", None) == errno.ENOSPC):
+        return None
+    return DiskLow(
+        f"the disk is full: {path.parent} has {free:,} free bytes, too few to open the database; "
+        "free some space there, then start again"
+    )
+
+
 class FileLock:
     """One scheduler per database file, by a lock of the operating system that ends with the process.
 
@@ -375,8 +394,9 @@ class FileLock:
             raise AlreadyOpen(
                 f"{path} is in use by {holder}: one scheduler per database. Stop it first, or use another file"
             ) from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"process {os.getpid()} ({Path(sys.argv[0]).name or 'python'})\n".encode(), 0)
+        with contextlib.suppress(OSError):  # Only for people: a full disk is reported by whoever opens the database.
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"process {os.getpid()} ({Path(sys.argv[0]).name or 'python'})\n".encode(), 0)
         os.register_at_fork(after_in_child=self.release)
 
     def release(self) -> None:

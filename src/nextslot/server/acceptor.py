@@ -1,0 +1,171 @@
+"""Acceptor: accepts connections on a thread of its own, answers `/health` there, hands the rest to the event loop.
+
+On the event loop a probe waits for about five turns, each full of other callers' requests. Here it waits for the
+interpreter's lock alone. A probe is left to the event loop while that does not respond: then nobody should say that
+the process lives. `Process` starts an acceptor for its listener.
+"""
+
+import asyncio
+import errno
+import logging
+import re
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+
+from nextslot.server.routes.service import healthy
+from nextslot.system.randomness import Chance, SystemChance
+
+from .request_guard import Admission
+from .request_log import HEADER
+
+log = logging.getLogger(__name__)
+
+# How long a new connection may stay silent before the event loop gets it as it is.
+SILENT_SECONDS = 1.0
+# Connections that the event loop has not taken yet; the next ones wait in the kernel's backlog.
+MOST_UNTAKEN = 128
+# After an accept that the machine refused, as asyncio does it.
+PAUSE_SECONDS = 1.0
+
+_MOST_HEAD = 4096
+# Only a request that every layer of the application lets pass as it is: no body, no Origin, no id of the caller's.
+_PROBE = re.compile(rb"GET /health HTTP/1\.1\r\n(?:[!-9;-~]+:[^\r\n]*\r\n)+\r\n", re.DOTALL)
+_HEADER = re.compile(rb"^([!-9;-~]+):[ \t]*([^\r\n]*?)[ \t]*\r$", re.MULTILINE)
+_FOR_THE_LOOP = frozenset({b"origin", b"content-length", b"transfer-encoding", b"upgrade", HEADER.lower().encode()})
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Acceptor:
+    """Owns a listening socket until it is closed. `admit` and `answered` are called on the event loop."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        admission: Admission,
+        is_responsive: Callable[[], bool],
+        admit: Callable[[socket.socket], None],
+        answered: Callable[[str, float], None],
+        chance: Chance | None = None,
+    ) -> None:
+        """`is_responsive` says whether the event loop does; `answered` gets a probe's request id and its seconds."""
+        self._listener = listener
+        self._admission = admission
+        self._is_responsive = is_responsive
+        self._admit = admit
+        self._answered = answered
+        self._chance = chance or SystemChance()
+        self._loop = asyncio.get_running_loop()
+        self._room = threading.BoundedSemaphore(MOST_UNTAKEN)
+        self._is_over = threading.Event()
+        # New connections without a byte yet, and until when they are waited for, the earliest first.
+        self._silent: dict[socket.socket, float] = {}
+        self._selector = selectors.DefaultSelector()
+        self._thread = threading.Thread(target=self._run, name="nextslot-acceptor", daemon=True)
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Accepts nothing more. Connections that were handed over stay open."""
+        self._is_over.set()
+        # Wakes the thread, which a plain close does not.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+
+    # On the thread.
+
+    def _run(self) -> None:
+        with self._selector:
+            while not self._is_over.is_set():
+                for key, _ in self._selector.select(self._seconds_to_wait()):
+                    self._serve(key.fileobj)
+                self._hand_over_silent()
+        for connection in self._silent:
+            connection.close()
+
+    def _seconds_to_wait(self) -> float | None:
+        return max(0.0, next(iter(self._silent.values())) - time.monotonic()) if self._silent else None
+
+    def _serve(self, ready: object) -> None:
+        if isinstance(ready, socket.socket) and ready is not self._listener:
+            self._end_silence(ready)
+            self._decide(ready)
+        elif (connection := self._accept()) is not None:
+            self._decide(connection)
+
+    def _accept(self) -> socket.socket | None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:
+            if error.errno in _EXHAUSTED and not self._is_over.is_set():
+                log.error("a connection cannot be accepted: %s; raise the limit of open files", error.strerror)
+                self._is_over.wait(PAUSE_SECONDS)
+            return None
+        connection.setblocking(False)
+        return connection
+
+    def _decide(self, connection: socket.socket) -> None:
+        began = time.perf_counter()
+        try:
+            head = connection.recv(_MOST_HEAD, socket.MSG_PEEK)
+            if self._is_for_me(head):
+                self._answer(connection, head, began)
+            else:
+                self._hand_over(connection)
+        except BlockingIOError:
+            self._silent[connection] = time.monotonic() + SILENT_SECONDS
+            self._selector.register(connection, selectors.EVENT_READ)
+        except OSError:  # The caller has hung up.
+            connection.close()
+
+    def _is_for_me(self, head: bytes) -> bool:
+        if not _PROBE.fullmatch(head) or not self._is_responsive():
+            return False
+        headers = [(name.lower(), value) for name, value in _HEADER.findall(head)]
+        hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
+        is_plain = _FOR_THE_LOOP.isdisjoint(name for name, _ in headers)
+        return is_plain and len(hosts) == 1 and self._admission.serves(hosts[0])
+
+    def _answer(self, connection: socket.socket, head: bytes, began: float) -> None:
+        request_id = self._chance.new_id()
+        connection.recv(len(head))  # A connection that is closed with unread bytes is reset, and its answer lost.
+        connection.send(_answer(request_id))
+        connection.close()
+        self._loop.call_soon_threadsafe(self._answered, request_id, time.perf_counter() - began)
+
+    def _hand_over_silent(self) -> None:
+        now = time.monotonic()
+        for connection in [one for one, until in self._silent.items() if until <= now]:
+            self._end_silence(connection)
+            self._hand_over(connection)
+
+    def _end_silence(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        del self._silent[connection]
+
+    def _hand_over(self, connection: socket.socket) -> None:
+        while not self._room.acquire(timeout=0.1):
+            if self._is_over.is_set():
+                connection.close()
+                return
+        self._loop.call_soon_threadsafe(self._take, connection)
+
+    # On the event loop.
+
+    def _take(self, connection: socket.socket) -> None:
+        self._room.release()
+        self._admit(connection)
+
+
+def _answer(request_id: str) -> bytes:
+    """What the route answers, as HTTP."""
+    response = healthy()
+    headers = [*response.raw_headers, (HEADER.lower().encode(), request_id.encode()), (b"connection", b"close")]
+    headers.append((b"date", formatdate(usegmt=True).encode()))
+    lines = [b"HTTP/1.1 200 OK", *(name + b": " + value for name, value in headers), b"", bytes(response.body)]
+    return b"\r\n".join(lines)
