@@ -14,11 +14,9 @@ from nextslot import (
     Scheduler,
     testing,
 )
-from nextslot.domain import Actor
 from nextslot.engine.webhooks.delivery_worker import EndpointResponse
-from nextslot.services.unit_of_work import actor
 from nextslot.testing import Mailbox
-from tests.support import new_scheduler
+from tests.support import named, new_scheduler
 
 HOOK = "http://example.com/hook"
 DEAD = "http://example.com/dead"
@@ -54,17 +52,14 @@ def _handlers(scheduler: Scheduler) -> None:
 
 async def _settings(scheduler: Scheduler) -> None:
     """Offices, keys (each of which is audited), templates, schedules, subscriptions."""
-    token = actor.set(Actor(name="ops", key_id=None, action="test", target="everything"))
-    try:
-        await scheduler.offices.create("b", name='Büro "B"\n\u2028\t', max_concurrent_jobs=2, timeout_seconds=0.1 + 0.2)
-        await scheduler.offices.create("a", webhook={"url": HOOK})
-        await scheduler.offices.change("default", max_concurrent_jobs=3)
-        for scopes in (["admin"], ["submit"], ["read"]):
-            await scheduler.keys.create(f"key to {scopes[0]}", scopes)
-        await scheduler.webhooks.create(HOOK)
-        await scheduler.webhooks.create(DEAD, ["job.run.completed"], office_id="b")
-    finally:
-        actor.reset(token)
+    ops = named(scheduler, "ops")
+    await ops.offices.create("b", name='Büro "B"\n\u2028\t', max_concurrent_jobs=2, timeout_seconds=0.1 + 0.2)
+    await ops.offices.create("a", webhook={"url": HOOK})
+    await ops.offices.change("default", max_concurrent_jobs=3)
+    for scopes in (["admin"], ["submit"], ["read"]):
+        await ops.keys.create(f"key to {scopes[0]}", scopes)
+    await ops.webhooks.create(HOOK)
+    await ops.webhooks.create(DEAD, ["job.run.completed"], office_id="b")
     nightly = await scheduler.templates.create(name="nightly", job_type="work", params={"seconds": 1}, priority=-5)
     old = await scheduler.templates.create(name="old", job_type="work")
     for cron, template in (("* * * * *", nightly), ("0 3 * * *", nightly), ("*/5 * * * *", old)):

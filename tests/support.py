@@ -17,7 +17,8 @@ from nextslot import (
     Skip,
     testing,
 )
-from nextslot.domain import Event
+from nextslot.domain import Actor, Event, RequestContext
+from nextslot.scheduler import Services
 from tests import databases
 
 Main = Callable[[Scheduler], Awaitable[None]]
@@ -66,6 +67,12 @@ def register_handlers(scheduler: Scheduler) -> None:
                 await asyncio.sleep(left)
             except asyncio.CancelledError:
                 continue
+
+
+def named(scheduler: Scheduler, name: str, action: str = "POST", **more: Any) -> Services:
+    """The services of a scheduler for a caller whom the audit log names."""
+    actor = Actor(name=name, key_id=None, action=action, target="all")
+    return scheduler.for_caller(RequestContext(actor=actor, **more))
 
 
 async def states(scheduler: Scheduler, *jobs: Job) -> list[str]:

@@ -19,7 +19,7 @@ from nextslot.engine.settings.key_ring import KeyRing
 from nextslot.executors.run_files import RunFiles
 from nextslot.executors.threads import DaemonThreads
 from nextslot.services.keys import KeyService
-from nextslot.services.unit_of_work import UnitOfWork, actor
+from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.store.contract import Closing, Tx
 from nextslot.store.maintenance import maintenance
 from nextslot.store.maintenance.doctor import Finding, unstored_outcomes
@@ -42,7 +42,7 @@ from nextslot.system.clock import SystemClock
 from nextslot.system.disk_space import DiskLimits, DiskSpace
 from nextslot.system.randomness import SystemChance
 
-from .domain import Actor, default_office
+from .domain import Actor, RequestContext, default_office
 from .errors import AlreadyOpen, Conflict, StoreError
 
 __all__ = [
@@ -65,7 +65,7 @@ __all__ = [
     "webhook_secret",
 ]
 
-OFFLINE = Actor(name="offline command", key_id=None, action="offline", target="data directory")
+OFFLINE = RequestContext(actor=Actor(name="offline command", key_id=None, action="offline", target="data directory"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,10 @@ async def opened(
         )
     access = UnitOfWork(clock, AuditLog(SystemChance()))
     access.open(store)
-    token = actor.set(OFFLINE)
     try:
         await store.write(lambda tx: offices.insert(tx, default_office(clock.now())))
-        yield access
+        yield access.for_caller(OFFLINE)
     finally:
-        actor.reset(token)
         access.close()
         await store.close()
 
@@ -109,7 +107,7 @@ async def keys(configuration: Configuration, *, creates: bool = True) -> AsyncIt
     if not creates:
         _maintenance(configuration).pending()
     async with opened(configuration, online) as access:
-        yield KeyService(access, KeyRing(SystemChance()), AuditLog(SystemChance()))
+        yield KeyService(access, KeyRing(SystemChance()))
 
 
 async def is_guarded(configuration: Configuration) -> bool:

@@ -20,6 +20,7 @@ from nextslot.system.clock import Clock
 from nextslot.system.disk_space import DiskLimits
 from nextslot.telemetry.meters import ProcessMeters
 
+from .domain import PYTHON, RequestContext
 from .scheduler import Scheduler, default_node
 from .telemetry import logs, tracing
 
@@ -76,11 +77,11 @@ class ConfiguredScheduler:
         self._started = configuration
         self._one_at_a_time = asyncio.Lock()
 
-    async def reload(self) -> Reloaded:
+    async def reload(self, context: RequestContext = PYTHON) -> Reloaded:
         """SIGHUP, and `POST /api/config/reload`. A bad file raises `Invalid`, and nothing has changed."""
         async with self._one_at_a_time:
             new = self.configuration.read_again()
-            done = await reload(self.scheduler, self.configuration, new, self._started)
+            done = await reload(self.scheduler, self.configuration, new, self._started, context)
             self.configuration = new
             return done
 
@@ -111,7 +112,11 @@ def compose(configuration: Configuration, clock: Clock | None = None, **options:
 
 
 async def reload(
-    scheduler: Scheduler, old: Configuration, new: Configuration, started: Configuration | None = None
+    scheduler: Scheduler,
+    old: Configuration,
+    new: Configuration,
+    started: Configuration | None = None,
+    context: RequestContext = PYTHON,
 ) -> Reloaded:
     """Takes over what can change in a running process; what cannot is told, and does not stop the rest.
 
@@ -125,7 +130,7 @@ async def reload(
     # Before the transaction, whose end starts jobs: it must know the new types, and no more those that are gone.
     before = _use(scheduler, new, types)
     try:
-        await scheduler.tuning.apply(
+        await scheduler.for_caller(context).tuning.apply(
             tuned(new.settings), {one.name: one.before for one in live}, {one.name: one.after for one in live}
         )
     except BaseException:

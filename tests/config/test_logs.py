@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -263,16 +264,15 @@ def test_a_run_has_a_context_of_its_own(tmp_path: Path) -> None:
     seen: list[Any] = []
 
     async def main(scheduler: Scheduler) -> None:
-        from nextslot.domain import Actor
-        from nextslot.services.unit_of_work import actor
+        asking: ContextVar[str | None] = ContextVar("asking", default=None)
 
         @scheduler.job_type("look")
         async def look(run: Any) -> None:
-            seen.append(actor.get())
+            seen.append(asking.get())
 
-        token = actor.set(Actor(name="ops", key_id=None, action="submit", target="jobs"))
+        token = asking.set("ops")
         job = await scheduler.submit("look")
-        actor.reset(token)
+        asking.reset(token)
         await scheduler.wait(job.job_id)
         await testing.settled()
 

@@ -10,7 +10,7 @@ import pytest
 
 from nextslot import Scheduler, offline_commands, testing
 from nextslot.config import Configuration, load
-from nextslot.domain import Actor
+from nextslot.domain import PYTHON, Actor, RequestContext
 from nextslot.domain.limits import Limits
 from nextslot.errors import (
     Conflict,
@@ -27,7 +27,6 @@ from nextslot.scheduler_from_config import (
     reload,
     tuned,
 )
-from nextslot.services.unit_of_work import actor
 from tests import databases
 from tests.support import register_handlers, states
 
@@ -54,10 +53,10 @@ class Server:
         (self.directory / "nextslot.toml").write_text("[llm]\nenabled = false\n" + text)
         return load(self.directory, environment=databases.variables(self.directory))
 
-    async def reload(self, text: str) -> Reloaded:
+    async def reload(self, text: str, context: RequestContext = PYTHON) -> Reloaded:
         """What SIGHUP does."""
         (self.directory / "nextslot.toml").write_text("[llm]\nenabled = false\n" + text)
-        return await self.configured.reload()
+        return await self.configured.reload(context)
 
 
 def with_server(directory: Path, text: str, main: Main, **options: Any) -> None:
@@ -316,7 +315,7 @@ def test_the_other_limits_of_the_engine_change_too(tmp_path: Path) -> None:
         await first
         assert (await scheduler.submit("work", role="QA")).timeout_seconds == 9
         assert scheduler.shutdown_grace_seconds == 3
-        assert scheduler._dispatcher.starvation_after_seconds == 5
+        assert scheduler._runtime.dispatcher.starvation_after_seconds == 5
 
     with_server(tmp_path, "", main)
 
@@ -332,7 +331,7 @@ def test_a_reload_that_the_store_does_not_take_changes_nothing(tmp_path: Path, m
                 await server.reload("[limits]\nmax_params_bytes = 50")
 
         assert "quick" in server.scheduler.job_types.names()
-        assert server.scheduler._intake.max_params_bytes > 50
+        assert server.scheduler._runtime.intake.max_params_bytes > 50
 
     with_server(tmp_path, FUNCTION, main)
 
@@ -549,11 +548,8 @@ def test_role_limits_of_the_file_apply_at_once(tmp_path: Path) -> None:
 
 def test_the_audit_log_has_before_and_after_without_secrets(tmp_path: Path) -> None:
     async def main(server: Server) -> None:
-        token = actor.set(Actor(name="ops", key_id=None, action="reload", target="config"))
-        try:
-            await server.reload(f"[limits]\nrunning = 3\n[webhooks]\nsecret = '{SECRET}'")
-        finally:
-            actor.reset(token)
+        ops = RequestContext(actor=Actor(name="ops", key_id=None, action="reload", target="config"))
+        await server.reload(f"[limits]\nrunning = 3\n[webhooks]\nsecret = '{SECRET}'", ops)
 
     with_server(tmp_path, "", main)
     [(details,)] = databases.plain(tmp_path).execute("select details from audit")

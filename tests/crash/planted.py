@@ -65,7 +65,7 @@ def handler_before_the_commit(life: Life) -> None:
 
 def acknowledged_before_the_commit(life: Life) -> None:
     """`submit` says yes while its transaction is still open."""
-    accept = life.scheduler._intake.accept
+    accept = life.scheduler._runtime.intake.accept
 
     def accept_and_tell(*arguments: Any) -> Any:
         accepted = accept(*arguments)
@@ -73,7 +73,7 @@ def acknowledged_before_the_commit(life: Life) -> None:
         time.sleep(WINDOW)
         return accepted
 
-    plant(life.scheduler._intake, "accept", accept_and_tell)
+    plant(life.scheduler._runtime.intake, "accept", accept_and_tell)
 
 
 def interrupted_jobs_queued_again(life: Life) -> None:
@@ -92,7 +92,7 @@ def interrupted_jobs_queued_again(life: Life) -> None:
 
 
 def interrupted_jobs_not_retried(life: Life) -> None:
-    plant(life.scheduler._retries, "retry", lambda *_: None)
+    plant(life.scheduler._runtime.retries, "retry", lambda *_: None)
 
 
 def counters_in_a_second_transaction(life: Life) -> None:

@@ -464,7 +464,7 @@ def test_a_defect_of_the_executor_leaves_no_job_running_for_ever(
 
     async def main(scheduler: Scheduler) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(scheduler._executor, "run", broken)
+            patch.setattr(scheduler._runtime.executor, "run", broken)
             job = await scheduler.submit("work", retry_policy={"max_attempts": 0})
             ended = await scheduler.wait(job.job_id)
 

@@ -14,12 +14,11 @@ from nextslot import (
     Scheduler,
     testing,
 )
-from nextslot.domain import Actor, OnDependencyFailure
+from nextslot.domain import OnDependencyFailure
 from nextslot.domain.filters import JobFilter
 from nextslot.errors import Draining, Invalid
 from nextslot.services import bulk
-from nextslot.services.unit_of_work import actor
-from tests.support import assert_counters, history, new_scheduler, states, with_counts, with_scheduler
+from tests.support import assert_counters, history, named, new_scheduler, states, with_counts, with_scheduler
 
 NO_RETRY = {"max_attempts": 0}
 
@@ -303,11 +302,9 @@ def test_the_audit_log_has_one_line_for_a_call_of_many_steps(tmp_path: Path) -> 
     async def main(scheduler: Scheduler) -> None:
         await scheduler.pause()
         await scheduler.submit_many([NewJob(job_type="work")] * 23)
-        token = actor.set(Actor(name="me", key_id=None, action="cancel", target="jobs"))
 
-        await scheduler.bulk.cancel(all=True)
+        await named(scheduler, "me", "cancel").bulk.cancel(all=True)
 
-        actor.reset(token)
         assert [entry.action for entry in (await scheduler.lists.audit()).items] == ["cancel"]
 
     with_scheduler(tmp_path, main)

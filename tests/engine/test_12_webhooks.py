@@ -15,15 +15,14 @@ from nextslot import (
     errors,
     testing,
 )
-from nextslot.domain import Actor, json_form
+from nextslot.domain import json_form
 from nextslot.domain.webhook_delivery import LEGACY_EVENTS
 from nextslot.engine.webhooks.delivery_worker import EndpointResponse
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
-from nextslot.services.unit_of_work import actor
 from nextslot.testing import Mailbox, Message
 from tests import databases
 from tests.engine.test_cost import HAND_OVER, transactions
-from tests.support import eventually, history, new_scheduler, with_scheduler
+from tests.support import eventually, history, named, new_scheduler, with_scheduler
 
 HOOK = "http://example.com/hook"
 OTHER = "http://example.com/other"
@@ -464,10 +463,10 @@ def test_a_secret_is_shown_once_and_is_in_no_representation_audit_or_log(
     tmp_path: Path, box: Mailbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main(scheduler: Scheduler) -> None:
-        actor.set(Actor(name="ann", key_id=None, action="POST /api/webhooks", target="webhooks"))
-        webhook, first = await scheduler.webhooks.create(HOOK)
-        webhook, second = await scheduler.webhooks.rotate_secret(webhook.webhook_id)
-        await scheduler.webhooks.test(webhook.webhook_id)
+        ann = named(scheduler, "ann")
+        webhook, first = await ann.webhooks.create(HOOK)
+        webhook, second = await ann.webhooks.rotate_secret(webhook.webhook_id)
+        await ann.webhooks.test(webhook.webhook_id)
         await testing.settled()
 
         shown = [json_form.webhook(one) for one in (await scheduler.webhooks.list()).items]

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from nextslot import NewJob, Scheduler, testing
-from nextslot.domain import Actor
 from nextslot.engine import retention
 from nextslot.engine.retention import Keep, Purged
 from nextslot.engine.webhooks.delivery_worker import EndpointResponse
 from nextslot.errors import NotFound
-from nextslot.services.unit_of_work import actor
 from nextslot.store.maintenance import doctor
-from tests.support import history, with_counts, with_scheduler
+from tests.support import history, named, with_counts, with_scheduler
 
 DAY = 86_400
 HOOK = "http://127.0.0.1:9/hook"
@@ -177,10 +175,10 @@ def test_all_that_is_old_enough_goes_and_is_counted_by_its_kind_in_however_many_
     monkeypatch.setattr(retention, "ROWS", 2)
 
     async def main(scheduler: Scheduler) -> None:
-        actor.set(Actor(name="ann", key_id=None, action="POST /api/webhooks", target="webhooks"))
-        webhook, _ = await scheduler.webhooks.create(HOOK, events=["group.finished"])
+        ann = named(scheduler, "ann")
+        webhook, _ = await ann.webhooks.create(HOOK, events=["group.finished"])
         for _ in range(5):
-            await scheduler.webhooks.test(webhook.webhook_id)
+            await ann.webhooks.test(webhook.webhook_id)
             await scheduler.run_direct("work")
         await asyncio.sleep(5 * DAY)
         scheduler.retention.keep = ALL

@@ -9,13 +9,10 @@ import pytest
 
 import nextslot
 from nextslot import Scheduler, testing
-from nextslot.domain import Actor
 from nextslot.engine import effects
-from nextslot.engine.execution.runner import Runner
-from nextslot.services.unit_of_work import actor
 from nextslot.store.sqlite.sqlite_store import SqliteStore
 from tests import databases
-from tests.support import new_scheduler, register_handlers
+from tests.support import named, new_scheduler, register_handlers
 
 SOURCE = Path(nextslot.__file__).parent
 
@@ -23,8 +20,7 @@ SOURCE = Path(nextslot.__file__).parent
 def test_every_effect_has_the_component_that_carries_it_out(tmp_path: Path) -> None:
     async def main() -> None:
         runtime = new_scheduler(tmp_path)._runtime
-        runner = Runner(runtime.clock, runtime.executor, runtime.finisher, runtime.direct)
-        interpreter = runtime.interpreter(runner, lambda chain_id: None, lambda life: None)
+        interpreter = runtime.interpreter(runtime.new_runner())
 
         assert set(interpreter._updates) == set(get_args(effects.Update))
         assert set(interpreter._actions) == set(get_args(effects.Action))
@@ -65,9 +61,9 @@ def test_two_callers_in_one_group_commit_are_each_named_in_what_they_made(
     monkeypatch.setattr(SqliteStore, "is_inline", lambda self, rows: is_inline)
 
     async def ask(scheduler: Scheduler, who: str) -> tuple[str | None, str | None]:
-        actor.set(Actor(name=who, key_id=None, action=f"POST by {who}", target="all"))
-        made, _ = await scheduler.webhooks.create("http://127.0.0.1:9/")
-        key, _ = await scheduler.keys.create(who, ["admin"])
+        services = named(scheduler, who, f"POST by {who}")
+        made, _ = await services.webhooks.create("http://127.0.0.1:9/")
+        key, _ = await services.keys.create(who, ["admin"])
         return made.created_by, key.created_by
 
     async def main() -> None:
@@ -99,9 +95,8 @@ def test_a_request_that_is_refused_at_once_costs_its_group_nothing(tmp_path: Pat
     sizes: list[int] = []
 
     async def ask(scheduler: Scheduler, number: int) -> object:
-        actor.set(Actor(name=f"caller {number}", key_id=None, action="POST", target="all"))
         wanted = "work" if number % 2 else "nothing"
-        return await asyncio.gather(scheduler.submit(wanted), return_exceptions=True)
+        return await asyncio.gather(named(scheduler, f"caller {number}").submit(wanted), return_exceptions=True)
 
     async def main() -> None:
         scheduler = new_scheduler(tmp_path)

@@ -20,7 +20,6 @@ from nextslot import (
     testing,
 )
 from nextslot.domain import (
-    Actor,
     Listed,
     NewJob,
     Page,
@@ -35,11 +34,10 @@ from nextslot.domain.filters import (
 )
 from nextslot.errors import Invalid, NotFound
 from nextslot.services.lists import _status, listed
-from nextslot.services.unit_of_work import actor
 from nextslot.store.sqlite.sqlite_store import SqliteTx
 from nextslot.store.tables import filter_sql, keyset_pagination
 from nextslot.store.tables import jobs as store_jobs
-from tests.support import Steps, database, history, with_scheduler
+from tests.support import Steps, database, history, named, with_scheduler
 
 NO_RETRY = {"max_attempts": 0}
 
@@ -707,9 +705,7 @@ def test_events_go_on_after_a_whole_number(tmp_path: Path) -> None:
 def test_the_audit_log_and_the_offices_are_listed_in_pages(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         for number in range(5):
-            token = actor.set(Actor(name="me", key_id=None, action=f"a{number}", target="x"))
-            await scheduler.offices.create(f"o{number}")
-            actor.reset(token)
+            await named(scheduler, "me", f"a{number}").offices.create(f"o{number}")
 
         audit = await whole(scheduler.lists.audit)
         offices = await whole(scheduler.offices.list)

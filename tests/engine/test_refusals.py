@@ -43,7 +43,7 @@ async def defect(scheduler: Scheduler, facts: Facts) -> None:
     """A work that changes something and then raises what is no refusal at all."""
 
     def touch_and_break(tx: Tx) -> None:
-        scheduler._queue.rename(tx, facts.queued, "another title")
+        scheduler._runtime.queue.rename(tx, facts.queued, "another title")
         raise ValueError("a defect")
 
     await scheduler._access.write(touch_and_break)

@@ -73,5 +73,5 @@ def front_matter(text: str) -> dict[str, Any]:
 
 
 def progress_of(scheduler: Scheduler) -> tuple[float | None, str]:
-    executor = scheduler._executor
+    executor = scheduler._runtime.executor
     return next((progress for run_id in executor._active if (progress := executor.progress(run_id))), (None, ""))

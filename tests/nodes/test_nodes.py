@@ -252,7 +252,7 @@ def test_a_lost_node_loses_its_jobs_to_others_and_comes_back_with_a_new_life(dat
             await b.nodes.drain("b")
 
             async def held() -> bool:
-                return b._dispatcher.is_held
+                return b._runtime.dispatcher.is_held
 
             await eventually(held)
             job = await a.submit("work", {"seconds": 600}, retry_policy={"max_attempts": 2, "base_delay_seconds": 0})
@@ -346,7 +346,7 @@ def test_a_drained_node_starts_nothing_and_others_take_its_queue(database: str, 
             await b.nodes.drain("a")
 
             async def held() -> bool:
-                return a._dispatcher.is_held
+                return a._runtime.dispatcher.is_held
 
             await eventually(held)
             ended = await asyncio.wait_for(a.wait((await a.submit("work")).job_id), 10)
@@ -358,7 +358,7 @@ def test_a_drained_node_starts_nothing_and_others_take_its_queue(database: str, 
             await b.nodes.drain("b")
 
             async def b_held() -> bool:
-                return b._dispatcher.is_held and not a._dispatcher.is_held
+                return b._runtime.dispatcher.is_held and not a._runtime.dispatcher.is_held
 
             await eventually(b_held)
             again = await asyncio.wait_for(b.wait((await b.submit("work")).job_id), 10)

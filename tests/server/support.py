@@ -33,7 +33,12 @@ class Gate:
 @asynccontextmanager
 async def serving(tmp_path: Path, options: Options | None = None, **settings: Any) -> AsyncIterator["Server"]:
     scheduler = Scheduler(databases.url(tmp_path), **{"data": tmp_path, **settings})
-    server = Server(scheduler, options or Options())
+    async with served(Server(scheduler, options or Options())) as server:
+        yield server
+
+
+@asynccontextmanager
+async def served(server: "Server") -> AsyncIterator["Server"]:
     task = asyncio.create_task(server.process.run(server.is_ready.set_result))
     try:
         ends: list[asyncio.Future[Any]] = [task, server.is_ready]

@@ -13,6 +13,7 @@ import pytest
 
 from nextslot.server.app import Options
 from nextslot.server.request_log import HEADER
+from nextslot.services.lists import ListService
 from nextslot.telemetry.logs import LogOutput
 from tests import databases
 
@@ -117,7 +118,7 @@ def test_probes_are_quiet_and_what_broke_is_loud(tmp_path: Path, lines: Lines, m
     async def main(server: Server) -> None:
         for path in ("/health", "/ready", "/metrics", "/api/jobs"):
             await server.client.get(path)
-        monkeypatch.setattr(server.scheduler.lists, "status", _break)
+        monkeypatch.setattr(ListService, "status", _break)
         await server.client.get("/api/status")
 
     with_server(tmp_path, main)
@@ -155,7 +156,7 @@ def test_every_line_of_a_request_has_its_id_and_those_of_others_have_theirs(
     tmp_path: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main(server: Server) -> None:
-        monkeypatch.setattr(server.scheduler.lists, "status", _break)
+        monkeypatch.setattr(ListService, "status", _break)
         asked = [server.client.get("/api/status", headers={HEADER: f"id-{number}"}) for number in range(3)]
         answers: list[httpx2.Response] = await asyncio.gather(*asked)
         assert [answer.headers[HEADER] for answer in answers] == ["id-0", "id-1", "id-2"]
@@ -195,5 +196,5 @@ def test_below_a_proxys_path_the_route_is_the_same(tmp_path: Path, lines: Lines)
     assert (line["route"], line["status"]) == ("/api/jobs", 200)
 
 
-async def _break() -> Any:
+async def _break(lists: ListService) -> Any:
     raise RuntimeError("it broke")

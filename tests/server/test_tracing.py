@@ -17,6 +17,7 @@ from nextslot.config import load
 from nextslot.errors import Invalid
 from nextslot.executors.run_context import Fail, RunContext
 from nextslot.scheduler_from_config import compose
+from nextslot.services.lists import ListService
 from nextslot.telemetry import tracing
 from nextslot.telemetry.meters import ProcessMeters
 from nextslot.telemetry.tracing import OtelTracer, Untraced, tracer
@@ -185,11 +186,11 @@ assert exporter.get_finished_spans() == (), exporter.get_finished_spans()
 
 
 def test_what_breaks_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail() -> Any:
+    async def fail(lists: ListService) -> Any:
         raise RuntimeError("it broke")
 
     async def main(server: Server) -> None:
-        monkeypatch.setattr(server.scheduler.lists, "status", fail)
+        monkeypatch.setattr(ListService, "status", fail)
         await server.client.get("/api/status")
 
     [span] = _traced(tmp_path, main)

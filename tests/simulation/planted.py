@@ -26,8 +26,6 @@ from nextslot.engine.finish.dependents import DependencyResolver
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.finish.retries import RetryController
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
-from nextslot.engine.submit import idempotency as engine_idempotency
-from nextslot.engine.submit import intake
 from nextslot.engine.submit.queue_order import QueueManager
 from nextslot.engine.webhooks.delivery_worker import DeliveryWorker
 from nextslot.errors import Refused
@@ -35,6 +33,7 @@ from nextslot.store import group_commit
 from nextslot.store.sqlite import sqlite_store
 from nextslot.store.tables import (
     events,
+    idempotency,
     jobs,
     lanes,
     occurrences,
@@ -249,11 +248,7 @@ def delivery_lost_on_crash() -> list[Patch]:
 
 
 def idempotency_key_forgotten() -> list[Patch]:
-    return [
-        patched(place, "remember", lambda *_: None)
-        for place in (engine_idempotency, intake)
-        if hasattr(place, "remember")
-    ]
+    return [patched(idempotency, "put", lambda *_: None)]
 
 
 def counter_drift() -> list[Patch]:

@@ -52,7 +52,7 @@ def test_recovery_counts_the_callers_of_the_last_life_out_in_its_own_transaction
         await testing.crash(first)
         second = new_scheduler(tmp_path, seed=1)
         found: list[Any] = []
-        recover = second._direct.recover
+        recover = second._runtime.direct.recover
 
         def recover_and_look(tx: Any, node_id: str | None, log_paths: Mapping[str, str]) -> int:
             done = recover(tx, node_id, log_paths)
@@ -60,7 +60,7 @@ def test_recovery_counts_the_callers_of_the_last_life_out_in_its_own_transaction
             found.extend(doctor.examine(tx))
             return done
 
-        second._direct.recover = recover_and_look  # type: ignore[method-assign]
+        second._runtime.direct.recover = recover_and_look  # type: ignore[method-assign]
         await second.start()
         await second.stop(grace_seconds=0)
 

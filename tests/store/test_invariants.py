@@ -17,15 +17,14 @@ import apsw
 import pytest
 
 from nextslot import NewJob, Scheduler, testing
-from nextslot.domain import Actor, RunStatus
+from nextslot.domain import RunStatus
 from nextslot.errors import Refused
-from nextslot.services.unit_of_work import actor
 from nextslot.store.sqlite.sqlite_store import SqliteStore
 from nextslot.store.tables import jobs
 from nextslot.system.clock import Instant
 from tests import databases, postgres
 from tests.store import test_webhook_rules
-from tests.support import database, register_handlers, with_scheduler
+from tests.support import database, named, register_handlers, with_scheduler
 
 MOVES = "illegal move"
 BORN = "a job is born QUEUED (5.3)"
@@ -1347,9 +1346,7 @@ async def submit_every_kind(scheduler: Scheduler) -> dict[str, str]:
 
 async def make_keys(scheduler: Scheduler) -> tuple[str, str, str]:
     """An entry of the audit log, an admin key, and another."""
-    token = actor.set(Actor(name="me", key_id=None, action="POST /api/keys", target="/api/keys"))
-    admin, _ = await scheduler.keys.create("admin", ["admin"])
-    actor.reset(token)
+    admin, _ = await named(scheduler, "me").keys.create("admin", ["admin"])
     reader, _ = await scheduler.keys.create("reader", ["read"])
     (entry,) = (await scheduler.lists.audit()).items
     return entry.audit_id, admin.key_id, reader.key_id

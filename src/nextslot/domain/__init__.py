@@ -54,6 +54,7 @@ from .offices import (
     Office,
     default_office,
 )
+from .request_context import PYTHON, RequestContext
 from .runs import (
     Artifact,
     Outcome,
@@ -89,6 +90,7 @@ from .webhooks import (
 __all__ = [
     "DEFAULT_OFFICE",
     "MAX_PRIORITY",
+    "PYTHON",
     "RETRYABLE",
     "SESSION",
     "TRANSITIONS",
@@ -136,6 +138,7 @@ __all__ = [
     "Placed",
     "QueuePage",
     "Reason",
+    "RequestContext",
     "Reservation",
     "RetryPolicy",
     "Run",

@@ -97,6 +97,10 @@ class ClockCounted(NamedTuple):
     is_shared: bool
 
 
+class KeysMade(NamedTuple):
+    """There is a key: from now on every caller needs one."""
+
+
 class NodeJoined(NamedTuple):
     life: int
 
@@ -156,6 +160,10 @@ class Deliver(NamedTuple):
     now: Instant
 
 
+class DeliveriesDue(NamedTuple):
+    """Everything that was due is done: what is due to be sent again is next."""
+
+
 class DeliverySettled(NamedTuple):
     status: DeliveryStatus
 
@@ -195,6 +203,7 @@ Update = (
     | WebhooksConfigured
     | SettingsChanged
     | ClockCounted
+    | KeysMade
     | NodeJoined
     | RequestsLinked
     | DueBy
@@ -208,6 +217,7 @@ Action = (
     | ChainEnded
     | EventsAppended
     | Deliver
+    | DeliveriesDue
     | DeliverySettled
     | SendersRenewed
     | DirectStarted

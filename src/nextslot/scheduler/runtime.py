@@ -2,7 +2,6 @@
 
 import os
 import socket
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +21,7 @@ from nextslot.engine.effects import (
     ClockCounted,
     ClockStepped,
     Deliver,
+    DeliveriesDue,
     DeliverySettled,
     DirectEnded,
     DirectMoved,
@@ -29,6 +29,7 @@ from nextslot.engine.effects import (
     DueBy,
     EventsAppended,
     Interpreter,
+    KeysMade,
     LanesLearned,
     Launch,
     NodeJoined,
@@ -56,11 +57,12 @@ from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.finish.retries import RetryController
 from nextslot.engine.forecast.forecast_simulator import DispatchRules
 from nextslot.engine.forecast.run_durations import Durations
+from nextslot.engine.forecast.why import Explainer
 from nextslot.engine.retention import Retention
 from nextslot.engine.schedules.schedule_settings import ScheduleSettings
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
 from nextslot.engine.schedules.template_settings import TemplateSettings
-from nextslot.engine.settings.audit_log import AuditLog
+from nextslot.engine.settings.key_ring import KeyRing
 from nextslot.engine.settings.office_settings import OfficeSettings
 from nextslot.engine.submit.intake import Intake
 from nextslot.engine.submit.queue_order import QueueManager
@@ -70,16 +72,22 @@ from nextslot.executors.job_type_catalog import Catalog
 from nextslot.executors.run_files import RunFiles
 from nextslot.executors.threads import Threads
 from nextslot.extensions.offices.office_jobs import OfficeJobs
+from nextslot.services.forecast import ForecastService
 from nextslot.services.settings_reload import ReloadableParts
+from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.store.contract import Tx
 from nextslot.store.membership import LeaseTimes
 from nextslot.store.open_store import is_shared
 from nextslot.store.tables.nodes import NodeInfo
-from nextslot.system.clock import Clock, SharedClock
+from nextslot.system.clock import Clock
+from nextslot.system.disk_space import DiskSpace
 from nextslot.system.randomness import Chance
 from nextslot.system.watchdog import Watchdog
 from nextslot.telemetry.meters import Meters
 from nextslot.telemetry.tracing import Tracer
+
+from .readiness import Readiness
+from .waiters import Waiters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +97,7 @@ class Dependencies:
     clock: Clock
     chance: Chance
     threads: Threads
+    disk: DiskSpace
     sender: Sender | None
     meters: Meters
     tracer: Tracer
@@ -98,14 +107,17 @@ class Runtime:
     def __init__(
         self,
         given: Dependencies,
+        access: UnitOfWork,
         workers: Workers,
         policy: ConcurrencyPolicy,
         webhooks: WebhookSettings,
         starvation_after_seconds: float,
         data: Path,
+        lease: LeaseTimes,
     ) -> None:
         self.watchdog = Watchdog(given.meters)
         self.clock, self.meters, self.tracer, self.threads = given.clock, given.meters, given.tracer, given.threads
+        self.chance, self.disk, self.audit = given.chance, given.disk, access.audit
         self.workers = workers
         self.job_types = Catalog(given.clock)
         self.files = RunFiles(data)
@@ -134,30 +146,36 @@ class Runtime:
         self.finisher = JobFinisher(engine, self.retries, resolver, group_progress, self.outages)
         self.intake = Intake(engine, self.queue, resolver, self.finisher)
         self.executor = Executor(given.clock, self.job_types, given.threads, self.files)
-        self.direct = DirectExecutionHandler(engine, self.intake, self.outages, workers.node, self.executor.stop)
+        self.direct = DirectExecutionHandler(engine, self.intake, self.outages, workers.node)
         self.dispatcher = Dispatcher(engine, self.direct, self.outages, starvation_after_seconds)
         self.trigger = ScheduleTrigger(engine, self.intake)
         self.recovery = Recovery(engine, self.finisher, self.direct, self.outages, self.trigger, self.files)
         self.deliveries = DeliveryWorker(engine, lambda: given.sender or _http_sender(given, self.webhooks))
-        self.timeouts = TimeoutManager(
-            engine, self.finisher, self.direct, self.outages, self.executor.stop, self.deliveries.look, self.trigger
-        )
+        self.timeouts = TimeoutManager(engine, self.finisher, self.direct, self.outages, self.trigger)
         self.clock_steps = ClockSteps(engine, workers.node, self.trigger, self.deliveries)
         self.retention = Retention(given.clock, self.files, given.threads)
         self.durations = Durations()
-        self.audit = AuditLog(given.chance)
+        self.keys = KeyRing(given.chance)
         self.schedule_settings = ScheduleSettings(engine, self.intake, self.trigger, self.audit)
         self.template_settings = TemplateSettings(engine, self.intake, self.schedule_settings, self.audit)
         self.bulk_actions = BulkActions(self.finisher, self.retries, self.intake)
         self.office_jobs = OfficeJobs(engine, self.intake, self.queue, self.retries, self.finisher)
 
-    def new_cluster(
-        self,
-        times: LeaseTimes,
-        forget_settings: Callable[[], None],
-        look_at_waiters: Callable[[], Awaitable[None]],
-    ) -> Cluster:
-        """This node among the others; the callbacks are for what others have changed."""
+        self.waiters = Waiters(access, self.events)
+        self.cluster = self._new_cluster(lease)
+        self.readiness = Readiness(access, given.disk, workers.node)
+        self.forecasts = ForecastService(
+            access,
+            Explainer(engine, self.dispatcher, self.cluster.registry),
+            self.cluster.registry,
+            self.rules,
+            self.durations,
+            self.executor.progress,
+            given.threads,
+        )
+
+    def _new_cluster(self, times: LeaseTimes) -> Cluster:
+        """This node among the others."""
         workers, host, release = self.workers, socket.gethostname(), version("nextslot")
         card = NodeInfo(workers.node, host, os.getpid(), release, workers.most, workers.resources, [])
         local = NodeParts(
@@ -165,11 +183,10 @@ class Runtime:
             self.executor,
             self.direct,
             self.events,
-            forget_settings,
-            look_at_waiters,
-            self.job_types.renew,
+            self.keys,
+            self.waiters,
+            self.job_types,
             self.clock_steps,
-            self.clock.adjust if isinstance(self.clock, SharedClock) else _ignore,
         )
         duties = LeaderDuties(self.timeouts, self.deliveries, self.retention, self.recovery)
         return Cluster(self.engine, NodeRegistry(self.engine, card), duties, local, times)
@@ -178,9 +195,11 @@ class Runtime:
         """What a configuration sets while it runs."""
         return ReloadableParts(self.offices, self.dispatcher, self.intake, self.direct, self.webhooks)
 
-    def interpreter(
-        self, runner: Runner, chain_ended: Callable[[str], None], note_life: Callable[[int], None]
-    ) -> Interpreter:
+    def new_runner(self) -> Runner:
+        """For one life of the scheduler: a task that an earlier one left behind must not store anything in this one."""
+        return Runner(self.clock, self.executor, self.finisher, self.direct, self.durations, self.meters, self.tracer)
+
+    def interpreter(self, runner: Runner) -> Interpreter:
         """Which component carries out which effect of a committed transaction."""
         return Interpreter(
             updates={
@@ -191,7 +210,8 @@ class Runtime:
                 WebhooksConfigured: self.webhooks.use,
                 SettingsChanged: self.reloadable().use,
                 ClockCounted: self.clock_steps.note,
-                NodeJoined: note_life,
+                KeysMade: self.keys.note_made,
+                NodeJoined: self.cluster.registry.note_life,
                 RequestsLinked: self.tracer.link,
                 WakeBy: self.timer.note_earlier,
                 DueBy: self.timer.note_due,
@@ -201,9 +221,10 @@ class Runtime:
                 Launch: runner.launch,
                 Stop: self.executor.stop,
                 RunEnded: runner.ended,
-                ChainEnded: chain_ended,
+                ChainEnded: self.waiters.chain_ended,
                 EventsAppended: self.events.appended,
                 Deliver: self.deliveries.wake,
+                DeliveriesDue: self.deliveries.look,
                 DeliverySettled: self.meters.settled,
                 SendersRenewed: self.deliveries.renew,
                 DirectStarted: self.direct.tell_started,
@@ -233,10 +254,6 @@ class Runtime:
 def default_node(url: str) -> str:
     """What a node is called that was given no name."""
     return socket.gethostname() if is_shared(url) else "local"
-
-
-def _ignore(server: int, sent: float, received: float) -> None:
-    """A clock that was given is right."""
 
 
 def _http_sender(given: Dependencies, service: WebhookService) -> Sender:

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from typing import Any, Protocol
 
 from nextslot.domain import FailureKind, default_office
-from nextslot.engine.cluster.cluster import Cluster
 from nextslot.engine.cluster.recovery import Recovered
 from nextslot.engine.execution.left_logs import join_left_logs
 from nextslot.engine.execution.runner import Runner
@@ -24,7 +23,6 @@ from nextslot.store.open_store import abandon_store
 from nextslot.store.tables import lanes
 
 from .runtime import Runtime
-from .waiters import Waiters
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +38,12 @@ class OpenStore(Protocol):
 
 
 class Lifespan:
-    def __init__(
-        self, open_store: OpenStore, runtime: Runtime, access: UnitOfWork, cluster: Cluster, waiters: Waiters
-    ) -> None:
+    def __init__(self, open_store: OpenStore, runtime: Runtime, access: UnitOfWork) -> None:
         self.open_store = open_store
         self._runtime = runtime
         self._access = access
-        self._cluster = cluster
-        self._waiters = waiters
+        self._cluster = runtime.cluster
+        self._waiters = runtime.waiters
         self.store: Store | None = None
         self._runner: Runner | None = None
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
@@ -61,14 +57,14 @@ class Lifespan:
         if self.store is not None:
             raise NextslotError("this scheduler has been started already")
         runtime = self._runtime
-        runner = self._runner = self._new_runner()
-        effects = runtime.interpreter(runner, self._waiters.chain_ended, self._cluster.registry.note_life)
+        runner = self._runner = runtime.new_runner()
+        effects = runtime.interpreter(runner)
         store = self.store = self.open_store(
             self._close_transaction, effects=effects, opening=runtime.open_transaction, refresh=self._refresh
         )
         runner.open(store)
         self._access.is_draining = False
-        runtime.events.open()
+        runtime.events.open(store)
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         try:
             self._be_watched(store)
@@ -113,17 +109,6 @@ class Lifespan:
         """The beginning of a transaction that finds that another node has changed what is kept in memory here."""
         self._runtime.webhooks.load(tx)
         self._cluster.refresh(tx)
-
-    def _new_runner(self) -> Runner:
-        return Runner(
-            self._runtime.clock,
-            self._runtime.executor,
-            self._runtime.finisher,
-            self._runtime.direct,
-            self._runtime.durations.note,
-            self._runtime.meters,
-            self._runtime.tracer,
-        )
 
     async def process(self) -> None:
         """Looks at every office's queue and starts what may start."""

@@ -5,9 +5,13 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from nextslot.domain import DEFAULT_OFFICE, Actor, Scope
-from nextslot.scheduler import Scheduler
-from nextslot.services.unit_of_work import actor
+from nextslot.domain import (
+    DEFAULT_OFFICE,
+    Actor,
+    RequestContext,
+    Scope,
+)
+from nextslot.scheduler import Scheduler, Services
 
 from .problems import HttpProblem
 
@@ -38,54 +42,54 @@ class Caller:
 
 
 # The office that a request is about, found from its path; None if it is about the whole scheduler.
-OfficeOf = Callable[[Scheduler, Request], Awaitable[str | None]]
+OfficeOf = Callable[[Services, Request], Awaitable[str | None]]
 
 
-async def whole(scheduler: Scheduler, request: Request) -> str | None:
+async def whole(scheduler: Services, request: Request) -> str | None:
     """About the whole scheduler: not for a key of one office."""
     return None
 
 
-async def of_default(scheduler: Scheduler, request: Request) -> str | None:
+async def of_default(scheduler: Services, request: Request) -> str | None:
     """What knows no offices works in the one that always exists."""
     return DEFAULT_OFFICE
 
 
-async def of_path(scheduler: Scheduler, request: Request) -> str | None:
+async def of_path(scheduler: Services, request: Request) -> str | None:
     return str(request.path_params["office_id"])
 
 
-async def of_job(scheduler: Scheduler, request: Request) -> str | None:
+async def of_job(scheduler: Services, request: Request) -> str | None:
     return (await scheduler.job(request.path_params["job_id"])).office_id
 
 
-async def of_run(scheduler: Scheduler, request: Request) -> str | None:
+async def of_run(scheduler: Services, request: Request) -> str | None:
     run = await scheduler.run_by_id(request.path_params["run_id"])
     return (await scheduler.job(run.job_id)).office_id
 
 
-async def of_group(scheduler: Scheduler, request: Request) -> str | None:
+async def of_group(scheduler: Services, request: Request) -> str | None:
     return (await scheduler.group(request.path_params["group_id"])).office_id
 
 
-async def of_direct(scheduler: Scheduler, request: Request) -> str | None:
+async def of_direct(scheduler: Services, request: Request) -> str | None:
     direct_id = request.path_params.get("direct_id") or request.path_params["name"]
     return (await scheduler.direct(direct_id)).office_id
 
 
-async def of_schedule(scheduler: Scheduler, request: Request) -> str | None:
+async def of_schedule(scheduler: Services, request: Request) -> str | None:
     return (await scheduler.schedules.get(request.path_params["schedule_id"])).office_id
 
 
-async def of_webhook(scheduler: Scheduler, request: Request) -> str | None:
+async def of_webhook(scheduler: Services, request: Request) -> str | None:
     return (await scheduler.webhooks.get(request.path_params["webhook_id"])).office_id
 
 
-async def of_delivery(scheduler: Scheduler, request: Request) -> str | None:
+async def of_delivery(scheduler: Services, request: Request) -> str | None:
     return (await scheduler.webhooks.delivery(request.path_params["delivery_id"])).office_id
 
 
-async def of_deliveries(scheduler: Scheduler, request: Request) -> str | None:
+async def of_deliveries(scheduler: Services, request: Request) -> str | None:
     """Of the job or the webhook that is named; a list that names neither is of the whole scheduler."""
     asked = request.query_params
     if "job_id" in asked:
@@ -95,17 +99,37 @@ async def of_deliveries(scheduler: Scheduler, request: Request) -> str | None:
     return None
 
 
-async def admit(request: Request, scope: Scope, office: OfficeOf | None) -> None:
-    """Refuses who may not; else the route finds its caller, and the audit log whom a change was made for."""
+async def admit(request: Request, scope: Scope | None, office: OfficeOf | None) -> None:
+    """Refuses who may not; else the route finds its caller, and the scheduler's services for that caller.
+
+    This is the one place where a request becomes a context. A route reaches the scheduler by `scheduler_for` alone, so
+    whatever it changes is audited. A request that only reads, by its method or its scope, can change nothing.
+    """
+    scheduler: Scheduler = request.app.state.scheduler
+    if scope is None:
+        request.state.scheduler = scheduler.for_caller(RequestContext(is_read_only=True))
+        return
     caller = await identify(request)
     if not caller.scope.includes(scope):
         detail = f"this needs a key with the scope {scope.value!r}; yours has {caller.scope.value!r}"
         raise HttpProblem(403, "forbidden", detail)
-    if office is not None and caller.office_id is not None:
-        caller.check_office(await office(request.app.state.scheduler, request))
     request.state.caller = caller
-    if request.method not in SAFE:
-        actor.set(_actor(request, caller))
+    is_read_only = request.method in SAFE or scope is Scope.READ
+    context = RequestContext(
+        actor=None if is_read_only else _actor(request, caller),
+        is_read_only=is_read_only,
+        idempotency_key=request.headers.get("idempotency-key"),
+        trace=scheduler.tracer.current(),
+    )
+    request.state.scheduler = services = scheduler.for_caller(context)
+    if office is not None and caller.office_id is not None:
+        caller.check_office(await office(services, request))
+
+
+def scheduler_for(request: Request) -> Services:
+    """Returns the scheduler's services for the caller of this request."""
+    services: Services = request.state.scheduler
+    return services
 
 
 def caller_of(request: Request) -> Caller:

@@ -10,10 +10,9 @@ import orjson
 from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 
-from nextslot.engine.submit.idempotency import Once, Replayed, digest
+from nextslot.engine.submit.idempotency import Replayed
 from nextslot.errors import NextslotError
 from nextslot.executors.run_log import LogPart
-from nextslot.services.unit_of_work import once
 
 from .problems import problem_of
 from .schemas import SOME
@@ -124,24 +123,10 @@ async def _hang_up(request: Request) -> None:
         pass
 
 
-async def create_once(
-    request: Request,
-    route: str,
-    office_id: str | None,
-    content: object,
-    make: Callable[[], Awaitable[T]],
-    *,
-    id_of: Callable[[T], str],
-    read: Callable[[str], Awaitable[T]],
-) -> tuple[T, bool]:
-    """Makes a thing, or finds the one that a request with the same Idempotency-Key made; and whether it is new."""
-    key = request.headers.get("idempotency-key")
-    if key is None:
-        return await make(), True
-    token = once.set(Once(office_id or "", route, key, digest(content), id_of))
+async def create_once(make: Awaitable[T], known: Callable[[str], Awaitable[T]]) -> tuple[T, bool]:
+    """Makes a thing, or reads the one that the same request, with the same Idempotency-Key, made before; and whether
+    it is new."""
     try:
-        return await make(), True
-    except Replayed as known:
-        return await read(known.ids[0]), False
-    finally:
-        once.reset(token)
+        return await make, True
+    except Replayed as before:
+        return await known(before.ids[0]), False

@@ -113,8 +113,7 @@ class Route(APIRoute):
 
         async def admit_and_handle(request: Request) -> Response:
             request = OurRequest(request.scope, request.receive)
-            if rule.scope is not None:
-                await admit(request, rule.scope, rule.office)
+            await admit(request, rule.scope, rule.office)
             if has_query and request.url.query:
                 _check_query(request)
             return await handle(request)

@@ -14,6 +14,7 @@ from nextslot.domain import Job, Json, State
 from nextslot.domain.filters import LIVE, JobFilter
 from nextslot.domain.request_checks import text_problems
 from nextslot.engine.finish.bulk_actions import BulkActions, Step
+from nextslot.engine.submit.idempotency import Once
 from nextslot.errors import Draining, Invalid
 from nextslot.store.contract import Tx, Work
 from nextslot.store.tables import filter_sql, jobs
@@ -133,8 +134,11 @@ class BulkService:
         created_by: str | None = None,
     ) -> Job:
         """A new job like an ended one, a chain of its own; parameters that are given replace its own, key by key."""
+        content = [job_id, params, priority]
+        once: Once[Job] = Once("rerun", self._access.context.office_id, content, lambda made: [made.job_id])
         return await self._access.create(
-            lambda tx: self._actions.rerun(tx, job_id, params, priority, created_by, self._access.clock.now())
+            lambda tx: self._actions.rerun(tx, job_id, params, priority, created_by, self._access.clock.now()),
+            once=once,
         )
 
     async def _live_pages(self, wanted: JobFilter, include_running: bool) -> AsyncIterator[list[Job]]:
@@ -167,7 +171,7 @@ class BulkService:
 
     async def _step(self, work: Work[T], is_first: bool) -> T:
         """One transaction; the audit log hears of the call once, with the first thing that it does."""
-        write: Callable[..., object] = self._access.write if is_first else self._access.store.write
+        write: Callable[..., object] = self._access.write if is_first else self._access.write_more
         return await write(work, rows=ROWS)  # type: ignore[misc,no-any-return]
 
 

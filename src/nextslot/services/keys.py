@@ -3,43 +3,38 @@
 from collections.abc import Sequence
 
 from nextslot.domain import Json, Key, Page
-from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.settings.key_ring import KeyRing, digest
+from nextslot.engine.submit.idempotency import Once
 from nextslot.store.contract import Tx
-from nextslot.store.tables import keys, nodes
+from nextslot.store.tables import keys
 
 from . import cursors
 from .arguments import found
 from .cursors import DEFAULT_LIMIT
-from .unit_of_work import UnitOfWork, asked_by
+from .unit_of_work import UnitOfWork
 
 
 class KeyService:
-    def __init__(self, access: UnitOfWork, ring: KeyRing, audit: AuditLog) -> None:
+    def __init__(self, access: UnitOfWork, ring: KeyRing) -> None:
         self._access = access
         self._ring = ring
-        self._audit = audit
-        # Whether any key exists decides whether callers need one: asked with every request, changed only here.
-        self._is_guarded: bool | None = None
 
     async def create(self, name: str, scopes: Sequence[str], office_id: str | None = None) -> tuple[Key, str]:
         """A key and the text that its holder sends, which is shown this once."""
-
-        created_by = asked_by()
+        created_by = self._access.context.asked_by
 
         def work(tx: Tx) -> tuple[Key, str]:
             key, text = self._ring.create(tx, name, scopes, office_id, created_by, self._access.clock.now())
-            self._audit.changed(tx, None, _told(key))
-            nodes.settings_changed(tx)
+            self._access.audit.changed(tx, None, _told(key))
             return key, text
 
-        made = await self._access.create(work)
-        self._is_guarded = True
-        return made
+        content = {"name": name, "scopes": scopes, "office_id": office_id}
+        once: Once[tuple[Key, str]] = Once("keys", None, content, lambda made: [made[0].key_id])
+        return await self._access.create(work, once=once)
 
     async def delete(self, key_id: str) -> None:
         def work(tx: Tx) -> None:
-            self._audit.changed(tx, _told(self._ring.delete(tx, key_id)), None)
+            self._access.audit.changed(tx, _told(self._ring.delete(tx, key_id)), None)
 
         await self._access.write(work)
 
@@ -57,16 +52,11 @@ class KeyService:
         """Whose key this is. The digest is looked up, so there is no comparison whose time could tell anything."""
         return await self._access.read(lambda tx: keys.by_digest(tx, digest(text)))
 
-    def forget(self) -> None:
-        """Another node may have made the first key."""
-        if not self._is_guarded:
-            self._is_guarded = None
-
     async def is_guarded(self) -> bool:
         """Whether there is a key: from the first one on everybody needs one."""
-        if self._is_guarded is None:
-            self._is_guarded = await self._access.read(keys.has_admin)
-        return self._is_guarded
+        if self._ring.is_guarded is None:
+            self._ring.is_guarded = await self._access.read(keys.has_admin)
+        return self._ring.is_guarded
 
 
 def _told(key: Key) -> dict[str, Json]:

@@ -2,18 +2,16 @@
 
 from nextslot.domain import Node
 from nextslot.engine.cluster.cluster import Cluster
-from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.store.contract import Tx
 
 from .unit_of_work import UnitOfWork
 
 
 class NodeService:
-    def __init__(self, access: UnitOfWork, cluster: Cluster, audit: AuditLog) -> None:
+    def __init__(self, access: UnitOfWork, cluster: Cluster) -> None:
         self._access = access
         self._cluster = cluster
         self._registry = cluster.registry
-        self._audit = audit
 
     async def list(self) -> list[Node]:
         """Every node that was seen and not forgotten, by name."""
@@ -24,7 +22,7 @@ class NodeService:
 
         def work(tx: Tx) -> Node:
             before, after = self._registry.drain(tx, node_id, not undo)
-            self._audit.changed(tx, {"status": before.status}, {"status": after.status})
+            self._access.audit.changed(tx, {"status": before.status}, {"status": after.status})
             return after
 
         drained = await self._access.write(work)
@@ -36,7 +34,7 @@ class NodeService:
 
         def work(tx: Tx) -> None:
             before = self._registry.forget(tx, node_id)
-            self._audit.changed(tx, {"status": before.status, "resources": dict(before.resources)}, {})
+            self._access.audit.changed(tx, {"status": before.status, "resources": dict(before.resources)}, {})
 
         await self._access.write(work)
         await self._cluster.look()

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from nextslot.domain import (
+    DEFAULT_OFFICE,
     Job,
     Json,
     Occurrence,
@@ -16,6 +17,7 @@ from nextslot.domain import (
 from nextslot.domain.request_checks import MAX_INSTANT
 from nextslot.engine.schedules.schedule_settings import ScheduleSettings
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger, open_span
+from nextslot.engine.submit.idempotency import Once
 from nextslot.errors import Invalid
 from nextslot.store.contract import Tx
 from nextslot.store.tables import occurrences, schedules
@@ -40,7 +42,11 @@ class ScheduleService:
     async def create(self, **fields: Any) -> Schedule:
         """`template_id`, `name`, `cron_expression`; and `timezone`, `enabled`, `office_id`, `param_overrides`,
         `catch_up`, `catch_up_window_seconds`, `overlap`, `priority`."""
-        return await self._access.create(lambda tx: self._settings.create(tx, fields, self._access.clock.now()))
+        office_id = fields.get("office_id", DEFAULT_OFFICE)
+        once: Once[Schedule] = Once("schedules", office_id, fields, lambda made: [made.schedule_id])
+        return await self._access.create(
+            lambda tx: self._settings.create(tx, fields, self._access.clock.now()), once=once
+        )
 
     async def change(self, schedule_id: str, **fields: Any) -> Schedule:
         """The same fields; applies to the next occurrence (DEC-010)."""
@@ -56,8 +62,10 @@ class ScheduleService:
         self, schedule_id: str, *, params: dict[str, Json] | None = None, priority: int | None = None
     ) -> Job:
         """A job of it now, by hand: no occurrence of it."""
+        content = [schedule_id, params, priority]
+        once: Once[Job] = Once("trigger", self._access.context.office_id, content, lambda made: [made.job_id])
         return await self._access.create(
-            lambda tx: self._trigger.trigger(tx, schedule_id, params, priority, self._access.clock.now())
+            lambda tx: self._trigger.trigger(tx, schedule_id, params, priority, self._access.clock.now()), once=once
         )
 
     async def get(self, schedule_id: str) -> Schedule:

@@ -12,7 +12,6 @@ from nextslot.domain.request_checks import MAX_PARAMS_BYTES
 from nextslot.engine.direct.direct_requests import MOST_WAITING, DirectExecutionHandler
 from nextslot.engine.dispatch.dispatcher import STARVATION_AFTER_SECONDS, Dispatcher
 from nextslot.engine.effects import SendersRenewed, SettingsChanged
-from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.settings.office_settings import OfficeSettings
 from nextslot.engine.submit.intake import Intake
 from nextslot.engine.webhooks.webhook_outbox import WebhookService, WebhookSettings
@@ -53,9 +52,8 @@ class ReloadableParts:
 
 
 class SettingsReload:
-    def __init__(self, access: UnitOfWork, audit: AuditLog, parts: ReloadableParts) -> None:
+    def __init__(self, access: UnitOfWork, parts: ReloadableParts) -> None:
         self._access = access
-        self._audit = audit
         self._parts = parts
         self.use = parts.use
 
@@ -69,7 +67,7 @@ class SettingsReload:
 
         def work(tx: Tx) -> list[Office]:
             changed = self._parts.offices.configure(tx, tuned.limits, tuned.offices, self._access.clock.now())
-            self._audit.changed(tx, before, after)
+            self._access.audit.changed(tx, before, after)
             tx.cause(SettingsChanged(tuned))
             if tuned.webhooks != self._parts.webhooks.settings:
                 tx.cause(SendersRenewed())

@@ -4,6 +4,7 @@ from typing import Any
 
 from nextslot.domain import Page, Template
 from nextslot.engine.schedules.template_settings import TemplateSettings
+from nextslot.engine.submit.idempotency import Once
 from nextslot.store.tables import templates
 
 from . import cursors
@@ -23,7 +24,10 @@ class TemplateService:
     async def create(self, **fields: Any) -> Template:
         """`name`, `job_type`; and `params`, `priority`, `timeout_seconds`, `retry_policy`, `resources`, `webhook`,
         `description`."""
-        return await self._access.create(lambda tx: self._settings.create(tx, fields, self._access.clock.now()))
+        once: Once[Template] = Once("templates", None, fields, lambda made: [made.template_id])
+        return await self._access.create(
+            lambda tx: self._settings.create(tx, fields, self._access.clock.now()), once=once
+        )
 
     async def change(self, template_id: str, **fields: Any) -> Template:
         """The same fields, for the jobs that it will make."""

@@ -1,113 +1,136 @@
-"""Access: how a scheduler and its faces reach the store while it runs; who asked is written down with the change."""
+"""Access: the one write path of the services to the store. Who asks is a value that each write is given."""
 
-from collections.abc import Callable
-from contextvars import ContextVar
+import copy
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from nextslot.domain import Actor
+from nextslot.domain import PYTHON, RequestContext
 from nextslot.engine.settings.audit_log import AuditLog
-from nextslot.engine.submit.idempotency import (
-    Once,
-    Replayed,
-    remember,
-    replay,
-)
+from nextslot.engine.submit.idempotency import Once, at_most_once
 from nextslot.errors import Draining, Unavailable
 from nextslot.store.contract import Store, Tx, Work
 from nextslot.system.clock import Clock
+from nextslot.system.disk_space import DiskSpace
 from nextslot.telemetry.tracing import Tracer, Untraced
 
 T = TypeVar("T")
 
-# Who a change is made for: set by the HTTP layer for the time of a request. Python callers are not audited.
-actor: ContextVar[Actor | None] = ContextVar("actor", default=None)
-# The creating request that is being carried out, if its sender gave it an idempotency key.
-once: ContextVar[Once | None] = ContextVar("once", default=None)
 
+@dataclass(slots=True)
+class _Gate:
+    """Whether the store can be reached now. All callers of one scheduler share it."""
 
-def asked_by() -> str | None:
-    """Who asks. Call it before a work is handed in: a work shares its transaction with those of other callers."""
-    who = actor.get()
-    return None if who is None else who.name
+    store: Store | None = None
+    is_draining: bool = False
+    # What keeps the scheduler from starting, in a sentence for callers.
+    obstacle: str | None = None
 
 
 class UnitOfWork:
+    """The way of one caller to the store: `context` says who that is, and nothing else does.
+
+    A write of a caller that has an actor is audited in its own transaction. So a service cannot change anything for an
+    HTTP request without an entry in the audit log.
+    """
+
     def __init__(
-        self,
-        clock: Clock,
-        audit: AuditLog,
-        tracer: Tracer | None = None,
-        refuse_if_low: Callable[[], None] = lambda: None,
+        self, clock: Clock, audit: AuditLog, tracer: Tracer | None = None, disk: DiskSpace | None = None
     ) -> None:
-        """`refuse_if_low` raises while the disk has no room for new work."""
         self.clock = clock
+        self.audit = audit
+        self.disk = disk
+        self.context = PYTHON
         self._tracer = tracer or Untraced()
-        self.is_draining = False
-        # What keeps the scheduler from starting, in a sentence for callers.
-        self.obstacle: str | None = None
-        self._audit = audit
-        self._refuse_if_low = refuse_if_low
-        self._store: Store | None = None
+        self._gate = _Gate()
+
+    def for_caller(self, context: RequestContext) -> "UnitOfWork":
+        """Returns the way to the same store for another caller."""
+        other = copy.copy(self)
+        other.context = context
+        return other
+
+    def with_key(self, idempotency_key: str | None) -> "UnitOfWork":
+        """Returns the way of the same caller, for a request that has this idempotency key."""
+        if idempotency_key is None:
+            return self
+        return self.for_caller(replace(self.context, idempotency_key=idempotency_key))
+
+    # Whether the store can be reached.
 
     def open(self, store: Store) -> None:
-        self._store, self.obstacle = store, None
+        self._gate.store, self._gate.obstacle = store, None
 
     def close(self) -> None:
-        self._store = None
+        self._gate.store = None
 
     @property
     def is_open(self) -> bool:
-        return self._store is not None
+        return self._gate.store is not None
 
     @property
     def store(self) -> Store:
-        if self._store is None:
-            if self.obstacle is not None:
-                raise Unavailable(self.obstacle)
+        if self._gate.store is None:
+            if self._gate.obstacle is not None:
+                raise Unavailable(self._gate.obstacle)
             raise Unavailable("this scheduler is not running: use `async with scheduler:` or `await scheduler.start()`")
-        return self._store
+        return self._gate.store
+
+    @property
+    def is_draining(self) -> bool:
+        return self._gate.is_draining
+
+    @is_draining.setter
+    def is_draining(self, is_draining: bool) -> None:
+        self._gate.is_draining = is_draining
+
+    @property
+    def obstacle(self) -> str | None:
+        return self._gate.obstacle
+
+    @obstacle.setter
+    def obstacle(self, obstacle: str | None) -> None:
+        self._gate.obstacle = obstacle
+
+    # Reads and writes.
 
     async def read(self, work: Work[T]) -> T:
         return await self.store.read(work)
 
     async def write(self, work: Work[T], rows: int = 1) -> T:
-        return await self.store.write(self._tracer.carried(self._audited(work)), rows=rows)
+        """Stores a change and who made it, in one transaction."""
+        if self.context.is_read_only:
+            raise TypeError("this request only reads: give its route another method, or a scope that may change things")
+        return await self.store.write(self._tracer.carried(self._audited(work), self.context.trace), rows=rows)
 
-    async def create(self, work: Work[T], rows: int = 1) -> T:
-        """A write that brings new work in, which a scheduler that is stopping does not take."""
-        if self.is_draining:
+    async def write_more(self, work: Work[T], rows: int = 1) -> T:
+        """Goes on with a change of many steps, whose first step was audited."""
+        return await self.store.write(work, rows=rows)
+
+    async def create(self, work: Work[T], rows: int = 1, once: Once[T] | None = None) -> T:
+        """Stores new work, which a scheduler that is stopping does not take.
+
+        A request with an idempotency key that was carried out before raises `Replayed`, if the work says with `once`
+        how to know it again.
+        """
+        if self._gate.is_draining:
             raise Draining("the scheduler is stopping and takes no new jobs")
         self.refuse_new_work()
-        return await self.write(self._once(work), rows=rows)
+        key = self.context.idempotency_key
+        if once is not None and key is not None:
+            work = at_most_once(work, once, key, self.clock)
+        return await self.write(work, rows=rows)
 
     def refuse_new_work(self) -> None:
         """Raises if what is new could not be kept: the file is damaged, or the disk is nearly full."""
         if self.store.health.damage is not None:
             raise Unavailable(f"{self.store.health.damage}. Nothing new is taken until then")
-        self._refuse_if_low()
-
-    def _once(self, work: Work[T]) -> Work[T]:
-        request = once.get()
-        if request is None:
-            return work
-
-        def at_most_once(tx: Tx) -> T:
-            sent = (request.office_id, request.route, request.key, request.digest)
-            known = replay(tx, *sent, self.clock.now())
-            if known is not None:
-                raise Replayed(known)
-            answer = work(tx)
-            remember(tx, *sent, [request.id_of(answer)], self.clock.now())
-            return answer
-
-        return at_most_once
+        if self.disk is not None:
+            self.disk.refuse_if_low()
 
     def _audited(self, work: Work[T]) -> Work[T]:
-        who = actor.get()
-
         def audited(tx: Tx) -> T:
             answer = work(tx)
-            self._audit.note(tx, who, self.clock.now())
+            self.audit.note(tx, self.context.actor, self.clock.now())
             return answer
 
         return audited

@@ -10,7 +10,7 @@ from nextslot.domain import (
     Webhook,
     json_form,
 )
-from nextslot.engine.settings.audit_log import AuditLog
+from nextslot.engine.submit.idempotency import Once
 from nextslot.engine.webhooks.webhook_outbox import WebhookService
 from nextslot.store.contract import Tx
 from nextslot.store.tables import deliveries, webhooks
@@ -18,14 +18,13 @@ from nextslot.store.tables import deliveries, webhooks
 from . import cursors
 from .arguments import choice, found
 from .cursors import DEFAULT_LIMIT, checked_limit
-from .unit_of_work import UnitOfWork, asked_by
+from .unit_of_work import UnitOfWork
 
 
 class WebhookSubscriptions:
-    def __init__(self, access: UnitOfWork, service: WebhookService, audit: AuditLog) -> None:
+    def __init__(self, access: UnitOfWork, service: WebhookService) -> None:
         self._access = access
         self._service = service
-        self._audit = audit
 
     # Subscriptions.
 
@@ -36,14 +35,16 @@ class WebhookSubscriptions:
 
         The secret is shown this once; `rotate_secret` makes another.
         """
-        created_by = asked_by()
+        created_by = self._access.context.asked_by
 
         def work(tx: Tx) -> tuple[Webhook, str]:
             made, secret = self._service.create(tx, url, events, office_id, created_by, self._access.clock.now())
             self._changed(tx, None, made)
             return made, secret
 
-        return await self._access.create(work)
+        content = {"url": url, "events": events, "office_id": office_id}
+        once: Once[tuple[Webhook, str]] = Once("webhooks", office_id, content, lambda made: [made[0].webhook_id])
+        return await self._access.create(work, once=once)
 
     async def get(self, webhook_id: str) -> Webhook:
         return await self._access.read(lambda tx: self._service.subscription(tx, webhook_id))
@@ -129,7 +130,7 @@ class WebhookSubscriptions:
         return self._service.secret()
 
     def _changed(self, tx: Tx, before: Webhook | None, after: Webhook | None) -> None:
-        self._audit.changed(
+        self._access.audit.changed(
             tx,
             None if before is None else json_form.webhook(before),
             None if after is None else json_form.webhook(after),

@@ -58,6 +58,10 @@ class Clock(Protocol):
     def follow(self) -> None:
         """Lets `now` follow a step of the wall clock, if there was one."""
 
+    def adjust(self, server: int, sent: float, received: float) -> None:
+        """Takes over the time of the database's clock, which was read between these two monotonic times, if this clock
+        goes by that one."""
+
     async def sleep(self, seconds: float) -> None: ...
 
     def alarm(self, ring: Callable[[], None]) -> Alarm: ...
@@ -163,6 +167,9 @@ class SystemClock:
     @property
     def offset(self) -> int:
         return self._offset
+
+    def adjust(self, server: int, sent: float, received: float) -> None:
+        """Does nothing: this clock goes by the machine's."""
 
     def follow(self) -> None:
         if self.has_stepped:

@@ -72,8 +72,12 @@ class Tracer(Protocol):
     def attempt(self, delivery_id: str, event: str, job_id: str | None, number: int) -> AbstractContextManager[Span]:
         """One attempt to deliver a webhook."""
 
-    def carried(self, work: W) -> W:
-        """A work that is run for the present request, wherever the store runs it."""
+    def current(self) -> object:
+        """Returns the span that the present task is in, for a request's context; None if it is in none."""
+
+    def carried(self, work: W, asking: object) -> W:
+        """A work that is run for the request of this span, wherever the store runs it; without one, for the present
+        span of the caller."""
 
     def links_of(self, jobs: Iterable[Submitted]) -> Mapping[str, Any]:
         """The spans of the requests that the runs of these new jobs belong to, by job."""
@@ -109,7 +113,10 @@ class Untraced:
     def attempt(self, delivery_id: str, event: str, job_id: str | None, number: int) -> AbstractContextManager[Span]:
         return _NOTHING
 
-    def carried(self, work: W) -> W:
+    def current(self) -> object:
+        return None
+
+    def carried(self, work: W, asking: object) -> W:
         return work
 
     def links_of(self, jobs: Iterable[Submitted]) -> Mapping[str, Any]:
@@ -217,8 +224,14 @@ class OtelTracer:
         with self._tracer.start_as_current_span(name, context=parent, kind=kind, attributes=about, links=links) as span:
             yield _OtelSpan(span)
 
-    def carried(self, work: W) -> W:
-        asking = self._current()
+    def current(self) -> "SpanContext | None":
+        from opentelemetry.trace import get_current_span
+
+        current = get_current_span().get_span_context()
+        return current if current.is_valid else None
+
+    def carried(self, work: W, asking: Any) -> W:
+        asking = asking or self.current()
         if asking is None:
             return work
 
@@ -242,18 +255,12 @@ class OtelTracer:
             self._remember(job_id, link)
 
     def called(self, direct_id: str) -> None:
-        asking = self._current()
+        asking = self.current()
         if asking is not None:
             self._remember(direct_id, asking)
 
     def close(self) -> None:
         self._provider.shutdown()
-
-    def _current(self) -> "SpanContext | None":
-        from opentelemetry.trace import get_current_span
-
-        current = get_current_span().get_span_context()
-        return current if current.is_valid else None
 
     def _remember(self, id: str, link: "SpanContext") -> None:
         self._links[id] = link

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from nextslot.domain import FailureKind
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
@@ -18,8 +19,10 @@ from nextslot.engine.execution.executor import Executor
 from nextslot.engine.execution.runner import Runner
 from nextslot.engine.execution.timeouts import TimeoutManager
 from nextslot.engine.retention import Retention
+from nextslot.engine.settings.key_ring import KeyRing
 from nextslot.engine.webhooks.delivery_worker import DeliveryWorker
 from nextslot.errors import Unavailable
+from nextslot.executors.job_type_catalog import Catalog
 from nextslot.store.contract import Store, Tx
 from nextslot.store.membership import LeaseTimes, Membership
 from nextslot.store.tables import lanes, nodes
@@ -44,6 +47,12 @@ class LeaderDuties:
     recovery: Recovery
 
 
+class Waiting(Protocol):
+    """Callers here who wait for the end of a chain, which may come on another node."""
+
+    async def look(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class NodeParts:
     """What has to look again when another node has changed something."""
@@ -52,13 +61,10 @@ class NodeParts:
     executor: Executor
     direct: DirectExecutionHandler
     events: EventLog
-    forget_settings: Callable[[], None]
-    look_at_waiters: Callable[[], Awaitable[None]]
-    # Tells the guardians of commands how long they may go on without hearing from us.
-    renew: Callable[[float], None]
+    keys: KeyRing
+    waiters: Waiting
+    job_types: Catalog
     steps: ClockSteps
-    # Takes over the time of the database's clock, which was read between two monotonic times.
-    adjust: Callable[[int, float, float], None]
 
 
 class Cluster:
@@ -99,7 +105,7 @@ class Cluster:
         """Counts by the server's clock from here on: nothing is stored by a machine's clock that may be wrong."""
         self._local.steps.end()
         if store.is_shared:
-            self._local.adjust(*await store.read(self._server_time))
+            self._clock.adjust(*await store.read(self._server_time))
             self._clock.follow()
 
     def _server_time(self, tx: Tx) -> tuple[int, float, float]:
@@ -109,7 +115,6 @@ class Cluster:
     async def start(self, store: Store, runner: Runner) -> Recovered:
         """Recovers what the last life of this node left (or of all, if it is the only one), and joins."""
         self._store, self._runner = store, runner
-        self._local.events.connect(store.follow)
         node_id = self._registry.node_id if store.is_shared else None
         if node_id is not None:
             await self._wait_for_last_life(store, node_id)
@@ -128,7 +133,7 @@ class Cluster:
         self._workers.forget()
         life = await store.write(lambda tx: self._begin_life(tx, lease))
         await self._look_at_nodes(store)
-        membership = Membership(self._registry.node_id, life, self, self._times, self._local.adjust)
+        membership = Membership(self._registry.node_id, life, self, self._times, self._clock.adjust)
         store.join(membership)
 
     def _begin_life(self, tx: Tx, lease_seconds: float | None) -> int:
@@ -176,7 +181,7 @@ class Cluster:
     # What the lease tells.
 
     def renewed(self, until: float) -> None:
-        self._local.renew(until)
+        self._local.job_types.renew(until)
 
     def heard(self, topics: frozenset[str]) -> None:
         self._heard |= topics
@@ -208,7 +213,7 @@ class Cluster:
         self._is_to_lead = False
         await self._end_duties()
         self._local.executor.stop_all(FailureKind.INTERRUPTED)
-        self._local.renew(0.0)
+        self._local.job_types.renew(0.0)
         await runner.idle()
         while True:
             try:
@@ -261,7 +266,7 @@ class Cluster:
         self._local.dispatcher.is_held = others.is_draining
 
     async def _forget_settings(self, store: Store) -> None:
-        self._local.forget_settings()
+        self._local.keys.forget()
 
     async def _stop_what_is_cancelled(self, store: Store) -> None:
         for run_id in await store.read(lambda tx: nodes.to_stop(tx, self._registry.node_id)):
@@ -269,7 +274,7 @@ class Cluster:
 
     async def _look_at_events(self, store: Store) -> None:
         self._local.events.wake()
-        await self._local.look_at_waiters()
+        await self._local.waiters.look()
 
     async def _look_for_work(self, store: Store) -> None:
         """Only if there may be some: looking costs a transaction, and others wait for it."""

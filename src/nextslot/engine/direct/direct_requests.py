@@ -8,8 +8,9 @@ does not touch the queue's order. The functions over a transaction come first, t
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from nextslot.domain import (
     Direct,
@@ -39,7 +40,7 @@ from nextslot.errors import (
     SlotBusy,
     Unavailable,
 )
-from nextslot.store.contract import Store, Tx
+from nextslot.store.contract import Store, Tx, Work
 from nextslot.store.tables import direct, offices
 from nextslot.system.clock import Instant
 
@@ -81,6 +82,15 @@ class Update:
     data: Mapping[str, Any]
 
 
+class CallersStore(Protocol):
+    """The store as one caller reaches it: what is created there is stored with who asked for it."""
+
+    @property
+    def store(self) -> Store: ...
+
+    async def create(self, work: Work[Direct], /) -> Direct: ...
+
+
 class _DirectCaller:
     """Somebody on the line, in this process."""
 
@@ -108,14 +118,7 @@ class _DirectCaller:
 
 
 class DirectExecutionHandler:
-    def __init__(
-        self,
-        engine: EngineContext,
-        intake: Intake,
-        outages: Outages,
-        node: str,
-        stop: Callable[[str, FailureKind], None],
-    ) -> None:
+    def __init__(self, engine: EngineContext, intake: Intake, outages: Outages, node: str) -> None:
         self._clock = engine.clock
         self._chance = engine.chance
         self._job_types = engine.job_types
@@ -129,7 +132,6 @@ class DirectExecutionHandler:
         self._tracer = engine.tracer
         self._node = node
         self.most_waiting = MOST_WAITING
-        self._stop = stop
         self._callers: dict[str, _DirectCaller] = {}
         # How often places were told.
         self._told = 0
@@ -215,8 +217,9 @@ class DirectExecutionHandler:
         self._pass_on(tx, direct_id, office_id, "RELEASED" if kind is None else "EXPIRED", now)
         return self._goodbye(tx, direct_id, now, ahead)
 
-    def do_due(self, tx: Tx, now: Instant, limit: int) -> tuple[bool, list[str], Instant | None]:
-        """Waits that ran out and reservations to renew; (whether all was done, work out of time, what is next).
+    def do_due(self, tx: Tx, now: Instant, limit: int) -> tuple[bool, Instant | None]:
+        """Ends waits that ran out, stops work that is out of time, renews reservations; (whether that was all, when
+        something is due next).
 
         Each node does so for its own callers: it is there that somebody is on the line.
         """
@@ -230,10 +233,12 @@ class DirectExecutionHandler:
                 direct.renew(tx, direct_id, now.after(RESERVATION_SECONDS))
             elif expires_at <= now and self.give_up(tx, direct_id, OWNER_GONE, now, FailureKind.CRASH) is None:
                 overdue.append(direct_id)  # It runs, and nobody is there: its work is ended first, `finish` releases.
+        for direct_id in overdue:
+            tx.cause(Stop(direct_id, FailureKind.TIMEOUT))
         wait, timeout, expiry = direct.next_instants(tx, here, now)
         renewal = None if expiry is None else max(expiry.after(-RENEWED_BEFORE_SECONDS), now.after(1))
         upcoming = [at for at in (wait, timeout, renewal) if at is not None]
-        return len(over) < limit, overdue, min(upcoming, default=None)
+        return len(over) < limit, min(upcoming, default=None)
 
     @property
     def _here(self) -> str | None:
@@ -321,34 +326,34 @@ class DirectExecutionHandler:
 
     # On the line.
 
-    async def execute(self, store: Store, wanted: NewDirect) -> Direct:
+    async def execute(self, access: CallersStore, wanted: NewDirect) -> Direct:
         """Waits for the slot and for the work; how it ended. Cancelled while it waits, it gives its place up."""
         direct_id, caller = self._pick_up(wanted)
         try:
-            await store.write(lambda tx: self.request(tx, wanted, direct_id, self._clock.now()))
+            await access.create(lambda tx: self.request(tx, wanted, direct_id, self._clock.now()))
             return answered(await caller.ended, caller.ahead)
         except asyncio.CancelledError:
-            self._hang_up(store, direct_id, wanted.detach)
+            self._hang_up(access.store, direct_id, wanted.detach)
             raise
         finally:
             if not (wanted.detach and caller.ended.cancelled()):
                 self._callers.pop(direct_id, None)
 
-    async def stream(self, store: Store, wanted: NewDirect) -> AsyncGenerator[Update, None]:
+    async def stream(self, access: CallersStore, wanted: NewDirect) -> AsyncGenerator[Update, None]:
         """As `execute`, but hears its place, progress and output as they come, and the result at the end."""
         direct_id, caller = self._pick_up(wanted)
         caller.updates = asyncio.Queue()
         is_over = False
         try:
-            await store.write(lambda tx: self.request(tx, wanted, direct_id, self._clock.now()))
-            await self._look_at_places(store, wanted.office_id)
+            await access.create(lambda tx: self.request(tx, wanted, direct_id, self._clock.now()))
+            await self._look_at_places(access.store, wanted.office_id)
             while not is_over:
                 update = await caller.updates.get()
                 is_over = update.kind == "result"
                 yield update
         finally:
             if not is_over:
-                self._hang_up(store, direct_id, wanted.detach)
+                self._hang_up(access.store, direct_id, wanted.detach)
             if is_over or not wanted.detach:
                 self._callers.pop(direct_id, None)
 
@@ -424,12 +429,14 @@ class DirectExecutionHandler:
         task.add_done_callback(self._goodbyes.discard)
 
     async def _leave(self, store: Store, direct_id: str, detach: bool) -> None:
-        try:
-            gone = await store.write(lambda tx: self.give_up(tx, direct_id, HUNG_UP, self._clock.now()))
-        except Unavailable:
-            return
-        if gone is None and not detach:
-            self._stop(direct_id, FailureKind.CANCELLED)
+        """Gives the place up; work that runs already is stopped, unless it is detached."""
+
+        def leave(tx: Tx) -> None:
+            if self.give_up(tx, direct_id, HUNG_UP, self._clock.now()) is None and not detach:
+                tx.cause(Stop(direct_id, FailureKind.CANCELLED))
+
+        with suppress(Unavailable):
+            await store.write(leave)
 
     def tell_started(self, direct_id: str) -> None:
         caller = self._callers.get(direct_id)

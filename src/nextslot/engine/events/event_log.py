@@ -1,6 +1,6 @@
 """Events: noted while a transaction works, appended in one go before it commits, and followed by whoever listens."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 
 from nextslot.domain import Event, Job
@@ -23,24 +23,23 @@ class EventLog:
         self._feed: EventFeed | None = None
         self._is_closing = False
         self._listeners = 0
-        self._attend: Callable[[bool], None] = lambda is_listening: None
-
-    def connect(self, attend: Callable[[bool], None]) -> None:
-        """Who is told whether somebody here waits for events of other nodes."""
-        self._attend = attend
+        self._store: Store | None = None
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         """While somebody waits for what may happen on another node."""
         self._listeners += 1
-        if self._listeners == 1:
-            self._attend(True)
+        self._attend()
         try:
             yield
         finally:
             self._listeners -= 1
-            if self._listeners == 0:
-                self._attend(False)
+            self._attend()
+
+    def _attend(self) -> None:
+        """Says to the store whether somebody here waits for events of other nodes."""
+        if self._store is not None and self._listeners <= 1:
+            self._store.follow(self._listeners == 1)
 
     def note(
         self,
@@ -131,7 +130,8 @@ class EventLog:
                 return None
             raise
 
-    def open(self) -> None:
+    def open(self, store: Store) -> None:
+        self._store = store
         self._is_closing = False
         # One of an earlier life ends with its own followers.
         self._feed = None

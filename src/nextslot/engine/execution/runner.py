@@ -3,13 +3,13 @@
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 
 from nextslot.domain import FailureKind, Outcome, RunStatus
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.effects import Claim, RunEnded
 from nextslot.engine.finish.job_finisher import JobFinisher
+from nextslot.engine.forecast.run_durations import Durations
 from nextslot.errors import Fenced, Unavailable
 from nextslot.executors.run_context import Listener
 from nextslot.store.contract import PrefetchedWork, Store, Tx
@@ -38,17 +38,16 @@ class Runner:
         executor: Executor,
         finisher: JobFinisher,
         direct: DirectExecutionHandler,
-        completed: Callable[[str, float], None] = lambda job_type, seconds: None,
+        durations: Durations,
         meters: Meters | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        """`completed` learns how long completed work of a type took."""
         self._clock = clock
         self._store: Store | None = None
         self._executor = executor
         self._finisher = finisher
         self._direct = direct
-        self._completed = completed
+        self._durations = durations
         self._meters = meters or Unmeasured()
         self._tracer = tracer or Untraced()
         # When the run ended whose transaction is being followed up: what that launches gets its slot.
@@ -85,7 +84,7 @@ class Runner:
     def ended(self, job_type: str, seconds: float | None, ended_at: float) -> None:
         """Follows the commit of an outcome, before what that commit launches; of several at once the first counts."""
         if seconds is not None:
-            self._completed(job_type, seconds)
+            self._durations.note(job_type, seconds)
         if self._freed_at is None:
             self._freed_at = ended_at
 

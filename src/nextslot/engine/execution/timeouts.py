@@ -5,13 +5,12 @@ One alarm, set to the earliest of them; no loop asks again and again. `tick` doe
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from nextslot.domain import FailureKind
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.dispatch.resource_outages import Outages
-from nextslot.engine.effects import DueBy
+from nextslot.engine.effects import DeliveriesDue, DueBy, Stop
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
@@ -28,10 +27,9 @@ RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """What a look at the clock found: whether that was all, what has to be done outside, and when to look again."""
+    """What a look at the clock found: whether that was all, what has to be probed, and when to look again."""
 
     is_all: bool
-    overdue: list[str]
     to_probe: list[Outage]
     upcoming: Instant | None
 
@@ -43,8 +41,6 @@ class TimeoutManager:
         finisher: JobFinisher,
         direct: DirectExecutionHandler,
         outages: Outages,
-        stop: Callable[[str, FailureKind], None],
-        deliver: Callable[[], None] = lambda: None,
         schedules: ScheduleTrigger | None = None,
     ) -> None:
         """A forecast has no schedules: what they will make has no place in the queue yet."""
@@ -56,8 +52,6 @@ class TimeoutManager:
         self._schedules = schedules
         self._lanes = engine.lanes
         self._events = engine.events
-        self._stop = stop
-        self._deliver = deliver
         self._store: Store | None = None
         self._ticking: asyncio.Task[None] | None = None
         # Whether this node does what one does for all; what runs here it watches over in any case.
@@ -79,14 +73,11 @@ class TimeoutManager:
         assert self._store is not None
         while True:
             due = await self._store.write(self.do_due, rows=BATCH)
-            for run_id in due.overdue:
-                self._stop(run_id, FailureKind.TIMEOUT)
             await self._outages.probe(self._store, due.to_probe)
             if due.is_all:
                 break
         if due.upcoming is not None:
             self._timer.wake_by(due.upcoming)
-        self._deliver()
 
     async def look(self) -> None:
         """Another node may have stored something that is due earlier than all that this one knows of."""
@@ -112,6 +103,7 @@ class TimeoutManager:
         due = self._do_batch(tx)
         if due.is_all:
             tx.cause(DueBy(due.upcoming))
+            tx.cause(DeliveriesDue())
         return due
 
     def _do_batch(self, tx: Tx) -> Due:
@@ -131,7 +123,6 @@ class TimeoutManager:
             no_more_occurrences, next_occurrence = self._schedules.do_due(tx, now, BATCH)
         return Due(
             is_all=own.is_all and len(due) < BATCH and expired < BATCH and no_more_occurrences,
-            overdue=own.overdue,
             to_probe=to_probe,
             # After what was done just now: it may be the cause of what comes next.
             upcoming=_first(jobs.next_instant(tx), own.upcoming, next_probe, next_occurrence),
@@ -141,10 +132,11 @@ class TimeoutManager:
         """What only the node can do that has the work or the caller."""
         if lanes.has_suspects(tx):  # One of them may be waited for no longer.
             self._lanes.counters(tx).is_freed = True
-        is_all, overdue, next_direct = self._direct.do_due(tx, now, BATCH)
+        is_all, next_direct = self._direct.do_due(tx, now, BATCH)
+        for run_id in runs.overdue(tx, now, BATCH):
+            tx.cause(Stop(run_id, FailureKind.TIMEOUT))
         return Due(
             is_all=is_all,
-            overdue=runs.overdue(tx, now, BATCH) + overdue,
             to_probe=[],
             upcoming=_first(runs.next_timeout(tx, now), next_direct),
         )

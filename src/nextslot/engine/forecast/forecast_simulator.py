@@ -182,9 +182,9 @@ class ForecastSimulator:
         retries = RetryController(engine, queue, groups)
         self._finisher = JobFinisher(engine, retries, resolver, groups, outages)
         intake = Intake(engine, queue, resolver, self._finisher)
-        self._direct = _PatientCallers(engine, intake, outages, "(replay)", _nobody)
+        self._direct = _PatientCallers(engine, intake, outages, "(replay)")
         self._dispatcher = Dispatcher(engine, self._direct, outages, rules.starvation_after_seconds)
-        self._timeouts = TimeoutManager(engine, self._finisher, self._direct, outages, _nobody)
+        self._timeouts = TimeoutManager(engine, self._finisher, self._direct, outages)
 
     def _effects(self) -> Interpreter:
         """Nothing runs and nobody listens: what is left is what decides about the next start."""
@@ -231,7 +231,7 @@ class ForecastSimulator:
         return True
 
     def _tick(self) -> None:
-        due = Due(is_all=False, overdue=[], to_probe=[], upcoming=None)
+        due = Due(is_all=False, to_probe=[], upcoming=None)
         while not due.is_all:
             due = self._copy.write(self._timeouts.do_due)
         if due.upcoming is not None:
@@ -367,6 +367,8 @@ class _Clock:
     def offset(self) -> int:
         return 0
 
+    def adjust(self, server: int, sent: float, received: float) -> None: ...
+
     def follow(self) -> None:
         """Nobody sets this clock but the replay."""
 
@@ -399,7 +401,3 @@ class _Numbered:
 
     def secret(self) -> str:
         raise AssertionError("a replay has nothing to hide")
-
-
-def _nobody(run_id: str, kind: FailureKind) -> None:
-    """Nothing runs that could be told to stop."""

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 
 from nextslot.domain import Key, Scope, request_checks
+from nextslot.engine.effects import KeysMade
 from nextslot.errors import (
     Conflict,
     Invalid,
@@ -11,7 +12,7 @@ from nextslot.errors import (
     Problem,
 )
 from nextslot.store.contract import Tx
-from nextslot.store.tables import keys, offices
+from nextslot.store.tables import keys, nodes, offices
 from nextslot.system.clock import Instant
 from nextslot.system.randomness import Chance
 
@@ -21,6 +22,8 @@ PREFIX = "nsk_"
 class KeyRing:
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
+        # Whether any key exists decides whether callers need one: asked with every request. None: not known.
+        self.is_guarded: bool | None = None
 
     def create(
         self, tx: Tx, name: str, scopes: Sequence[str], office_id: str | None, created_by: str | None, now: Instant
@@ -39,7 +42,18 @@ class KeyRing:
             created_at=now,
         )
         keys.insert(tx, key, digest(text))
+        nodes.settings_changed(tx)
+        tx.cause(KeysMade())
         return key, text
+
+    def note_made(self) -> None:
+        """Follows the commit of a key, before any request that comes after it."""
+        self.is_guarded = True
+
+    def forget(self) -> None:
+        """Asks the store again: another node may have made the first key."""
+        if not self.is_guarded:
+            self.is_guarded = None
 
     def delete(self, tx: Tx, key_id: str) -> Key:
         key = keys.get(tx, key_id)

@@ -1,28 +1,26 @@
 """Idempotency keys: a creating request that is sent again is answered with what it made the first time."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from nextslot.domain import request_checks
 from nextslot.errors import IdempotencyMismatch, Invalid, NextslotError
-from nextslot.store.contract import Tx
+from nextslot.store.contract import Tx, Work
 from nextslot.store.tables import idempotency
-from nextslot.system.clock import Instant
+from nextslot.system.clock import Clock
 
-# Of a request's content: the same for the same content, in whatever order its keys come.
-digest = idempotency.digest
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Once:
-    """A creating request that its sender may repeat, and how to name what it made."""
+class Once(NamedTuple, Generic[T]):
+    """How a creating request is known again, and how to name what it made."""
 
-    office_id: str
     route: str
-    key: str
-    digest: str
-    id_of: Callable[[Any], str]
+    # A key is for one office: others may use the same.
+    office_id: str | None
+    # Two requests with one key must have the same.
+    content: object
+    ids_of: Callable[[T], list[str]]
 
 
 class Replayed(NextslotError):
@@ -33,18 +31,30 @@ class Replayed(NextslotError):
         self.ids = ids
 
 
-def replay(tx: Tx, office_id: str, route: str, key: str, digest: str, now: Instant) -> list[str] | None:
-    """The ids of what the request made the first time; None if this is the first time."""
-    problems = list(request_checks.text_problems("idempotency_key", key))
-    if problems:
-        raise Invalid(problems)
-    known = idempotency.get(tx, office_id, route, key, now)
-    if known is None:
-        return None
-    if known[0] != digest:
-        raise IdempotencyMismatch(f"the key {key!r} was used for another request", field="idempotency_key")
-    return known[1]
+def at_most_once(work: Work[T], once: Once[T], key: str, clock: Clock) -> Work[T]:
+    """Returns a work that does nothing and raises `Replayed` if the same request with this key was carried out."""
+
+    def checked(tx: Tx) -> T:
+        problems = list(request_checks.text_problems("idempotency_key", key))
+        if problems:
+            raise Invalid(problems)
+        content = _digest(tx, work, once.content)
+        office_id, now = once.office_id or "", clock.now()
+        known = idempotency.get(tx, office_id, once.route, key, now)
+        if known is not None:
+            if known[0] != content:
+                raise IdempotencyMismatch(f"the key {key!r} was used for another request", field="idempotency_key")
+            raise Replayed(known[1])
+        answer = work(tx)
+        idempotency.put(tx, office_id, once.route, key, content, once.ids_of(answer), now)
+        return answer
+
+    return checked
 
 
-def remember(tx: Tx, office_id: str, route: str, key: str, digest: str, ids: list[str], now: Instant) -> None:
-    idempotency.put(tx, office_id, route, key, digest, ids, now)
+def _digest(tx: Tx, work: Work[Any], content: object) -> str:
+    try:
+        return idempotency.digest(content)
+    except (TypeError, ValueError, RecursionError):  # Not JSON: the work itself names what is wrong with it.
+        work(tx)
+        raise

@@ -43,7 +43,6 @@ from nextslot.store.tables import (
 )
 from nextslot.system.clock import Instant
 
-from .idempotency import digest, remember, replay
 from .queue_order import QueueManager
 
 MAX_BATCH = 100_000
@@ -100,24 +99,11 @@ class Intake:
         self._finisher = finisher
         self.max_params_bytes = max_params_bytes
 
-    def accept(
-        self, tx: Tx, wanted: Sequence[NewJob], now: Instant, idempotency_key: str | None = None, route: str = "jobs"
-    ) -> list[Accepted]:
-        """Many jobs at once, all or none; a key that was used for the same request answers with what it made."""
+    def accept(self, tx: Tx, wanted: Sequence[NewJob], now: Instant) -> list[Accepted]:
+        """Many jobs at once, all or none."""
         if not 0 < len(wanted) <= MAX_BATCH:
             raise Invalid(f"a request has 1 to {MAX_BATCH:,} jobs", field="jobs")
-        if idempotency_key is None:
-            return self._create(tx, wanted, now, None)
-        office_id = wanted[0].office_id
-        content = self._digest(wanted, now)
-        known = replay(tx, office_id, route, idempotency_key, content, now)
-        if known is not None:
-            found = jobs.get_many(tx, known)
-            return [Accepted(found[job_id], is_new=False) for job_id in known]
-        accepted = self._create(tx, wanted, now, None)
-        ids = [one.job.job_id for one in accepted]
-        remember(tx, office_id, route, idempotency_key, content, ids, now)
-        return accepted
+        return self._create(tx, wanted, now, None)
 
     def accept_group(
         self,
@@ -127,7 +113,6 @@ class Intake:
         on_failure: OnFailure,
         name: str | None,
         now: Instant,
-        idempotency_key: str | None = None,
         webhook: Mapping[str, Json] | None = None,
     ) -> tuple[Group, list[Accepted]]:
         """Jobs of one office that belong together, in the order given; `webhook` is told when all have ended."""
@@ -142,14 +127,8 @@ class Intake:
         office_id = wanted[0].office_id
         if name is not None and (problems := list(request_checks.text_problems("name", name))):
             raise Invalid(problems)
-        own = () if webhook is None else (webhook,)
-        for one in own:
-            self._webhooks.refuse_wrong("webhook", one, ())
-        content = "" if idempotency_key is None else self._digest(wanted, now, mode, on_failure, name, *own)
-        if idempotency_key is not None:
-            known = replay(tx, office_id, "groups", idempotency_key, content, now)
-            if known is not None:
-                return self._known_group(tx, known[0])
+        if webhook is not None:
+            self._webhooks.refuse_wrong("webhook", webhook, ())
         group = Group(
             group_id=self._chance.new_id(),
             office_id=office_id,
@@ -163,23 +142,15 @@ class Intake:
         accepted = self._create(tx, wanted, now, group)
         if webhook is not None:
             groups.set_webhook(tx, group.group_id, webhook)
-        if idempotency_key is not None:
-            remember(tx, office_id, "groups", idempotency_key, content, [group.group_id], now)
         # A member that depends on what has failed already may have ended the group.
         return groups.get(tx, group.group_id) or group, accepted
 
-    def _known_group(self, tx: Tx, group_id: str) -> tuple[Group, list[Accepted]]:
+    def known_group(self, tx: Tx, group_id: str) -> tuple[Group, list[Accepted]]:
+        """What an earlier request made: the group, and the jobs that it began with."""
         group = groups.get(tx, group_id)
         assert group is not None
         roots = [job for job in jobs.members(tx, group_id) if job.retry_of is None]
         return group, [Accepted(job, is_new=False) for job in roots]
-
-    def _digest(self, wanted: Sequence[NewJob], now: Instant, *more: object) -> str:
-        try:
-            return digest([*wanted, *more])
-        except (TypeError, ValueError, RecursionError):  # Not JSON, so it has problems that are better named.
-            self.check(wanted, now)
-            raise
 
     def change_params(self, tx: Tx, job_id: str, params: Mapping[str, Json], now: Instant) -> Job:
         """Other parameters for a queued job: checked again, with resources and limits worked out again (INV-001)."""

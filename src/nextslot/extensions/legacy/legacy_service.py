@@ -15,6 +15,7 @@ from nextslot.domain import (
     RunStatus,
 )
 from nextslot.engine.finish.job_finisher import Cancelled, JobFinisher
+from nextslot.engine.submit.idempotency import Once, Replayed
 from nextslot.engine.submit.intake import Intake
 from nextslot.errors import AlreadyFinished, Invalid, NotFound
 from nextslot.executors.job_types import JobTypes
@@ -45,21 +46,23 @@ class LegacyService:
         self._intake = intake
         self._finisher = finisher
 
-    async def trigger(self, wanted: NewJob, idempotency_key: str | None = None) -> tuple[OldJob, bool]:
+    async def trigger(self, wanted: NewJob) -> tuple[OldJob, bool]:
         """A job in the queue, and whether it is new."""
 
         def work(tx: Tx) -> tuple[OldJob, bool]:
-            now = self._access.clock.now()
-            (accepted,) = self._intake.accept(tx, [wanted], now, idempotency_key, "legacy")
+            (accepted,) = self._intake.accept(tx, [wanted], self._access.clock.now())
             return found(legacy_table.old_job(tx, accepted.job.job_id), "job", accepted.job.job_id), accepted.is_new
 
+        once: Once[tuple[OldJob, bool]] = Once("legacy", wanted.office_id, [wanted], lambda made: [made[0].root.job_id])
         try:
-            return await self._access.create(work)
+            return await self._access.create(work, once=once)
+        except Replayed as known:
+            return await self.job(known.ids[0]), False
         except Invalid as error:
             raise refusal(error) from None
 
     async def trigger_batch(
-        self, wanted: Sequence[NewJob], webhook: Mapping[str, Json] | None, idempotency_key: str | None = None
+        self, wanted: Sequence[NewJob], webhook: Mapping[str, Json] | None
     ) -> tuple[OldBatch, bool]:
         """A parallel group whose members do not mind each other's failures: all of it, or nothing."""
 
@@ -74,13 +77,17 @@ class LegacyService:
                 OnFailure.CONTINUE,
                 None,
                 self._access.clock.now(),
-                idempotency_key,
                 webhook,
             )
             return _batch(tx, group), accepted[0].is_new
 
+        once: Once[tuple[OldBatch, bool]] = Once(
+            "legacy_batch", DEFAULT_OFFICE, [*wanted, webhook], lambda made: [made[0].group.group_id]
+        )
         try:
-            return await self._access.create(work, rows=len(wanted))
+            return await self._access.create(work, len(wanted), once)
+        except Replayed as known:
+            return await self.batch(known.ids[0]), False
         except Invalid as error:
             raise refusal(error) from None
 

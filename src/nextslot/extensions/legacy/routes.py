@@ -14,8 +14,8 @@ from starlette.types import Scope as AsgiScope
 from nextslot.domain import DEFAULT_OFFICE, NewJob, Scope
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.errors import NotFound
-from nextslot.scheduler import Scheduler
-from nextslot.server.auth import caller_of, of_default
+from nextslot.scheduler import Services
+from nextslot.server.auth import caller_of, of_default, scheduler_for
 from nextslot.server.responses import answer
 from nextslot.server.routing import Route, needs
 
@@ -86,7 +86,7 @@ async def trigger_research(body: ResearchTrigger, request: Request) -> Response:
 async def trigger_batch(body: BatchTrigger, request: Request) -> Response:
     """Use `POST /api/job-groups` with the mode `parallel`. All of its jobs, or none."""
     wanted = [_new_job(one.type, one.params(), None, request) for one in body.jobs]
-    batch, is_new = await _of(request).legacy.trigger_batch(wanted, body.webhook(), _key(request))
+    batch, is_new = await _of(request).legacy.trigger_batch(wanted, body.webhook())
     headers = {"Location": f"/jobs/batch/{batch.group.group_id}"}
     return answer(policy.batch_trigger(batch, body.notes()), 202 if is_new else 200, headers)
 
@@ -159,7 +159,7 @@ async def check_duplicate(job_id: str, request: Request) -> Response:
 
 async def _triggered(body: StoryTrigger | ResearchTrigger, job_type: str, request: Request) -> Response:
     wanted = _new_job(job_type, body.params(), body.webhook(), request)
-    old, is_new = await _of(request).legacy.trigger(wanted, _key(request))
+    old, is_new = await _of(request).legacy.trigger(wanted)
     headers = {"Location": f"/jobs/{old.root.job_id}"}
     return answer(policy.trigger(old, body.notes()), 202 if is_new else 200, headers)
 
@@ -170,13 +170,8 @@ def _new_job(job_type: str, params: dict[str, Any], webhook: dict[str, Any] | No
     return NewJob(job_type=job_type, params=params, office_id=DEFAULT_OFFICE, webhook=webhook, created_by=created_by)
 
 
-def _key(request: Request) -> str | None:
-    return request.headers.get("idempotency-key")
-
-
-def _of(request: Request) -> Scheduler:
-    scheduler: Scheduler = request.app.state.scheduler
-    return scheduler
+def _of(request: Request) -> Services:
+    return scheduler_for(request)
 
 
 def _cancelled(job_id: str, success: bool, message: str, error: str | None) -> dict[str, Any]:

@@ -148,13 +148,11 @@ class OfficeJobs:
 
     # What is done to them.
 
-    def submit(
-        self, tx: Tx, wanted: Sequence[NewJob], now: Instant, idempotency_key: str | None = None
-    ) -> tuple[list[OfficeJob], bool]:
-        """A graph of jobs, all or none; and whether they are new, or a request with this key has made them before."""
+    def submit(self, tx: Tx, wanted: Sequence[NewJob], now: Instant) -> tuple[list[OfficeJob], bool]:
+        """A graph of jobs, all or none; and whether they are new."""
         self._refuse_unhandled(wanted)
         try:
-            accepted = self._intake.accept(tx, wanted, now, idempotency_key, "office_jobs")
+            accepted = self._intake.accept(tx, wanted, now)
         except Invalid as error:
             if type(error) is Invalid:
                 raise in_office_words(error, len(wanted)) from error

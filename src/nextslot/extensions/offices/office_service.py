@@ -6,8 +6,8 @@ from typing import Any
 from nextslot.domain import Office, Page, json_form, request_checks
 from nextslot.domain.filters import JobFilter
 from nextslot.domain.job_lifecycle import Cancellation
-from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.settings.office_settings import OfficeSettings
+from nextslot.engine.submit.idempotency import Once, Replayed
 from nextslot.engine.submit.queue_order import QueueManager
 from nextslot.errors import Invalid
 from nextslot.services import cursors
@@ -49,7 +49,6 @@ class OfficeService:
         jobs: OfficeJobs,
         queue: QueueManager,
         bulk: BulkService,
-        audit: AuditLog,
     ) -> None:
         self._access = access
         self._chance = chance
@@ -57,13 +56,13 @@ class OfficeService:
         self._jobs = jobs
         self._queue = queue
         self._bulk = bulk
-        self._audit = audit
 
     # The offices themselves.
 
     async def create(self, office_id: str | None = None, **settings: Any) -> Office:
         """A new office, with the seed's defaults for what is not said; without an id, one is made for it."""
         chosen = self._chance.new_id() if office_id is None else office_id
+        content = {**settings, "office_id": office_id}
 
         def work(tx: Tx) -> Office:
             is_paused, rest = _split_status(settings)
@@ -73,7 +72,8 @@ class OfficeService:
                 self._queue.pause(tx, "office", chosen, now)
             return self._changed(tx, None, chosen) if is_paused else self._noted(tx, None, office)
 
-        return await self._access.create(work)
+        once: Once[Office] = Once("offices", None, content, lambda made: [made.office_id])
+        return await self._access.create(work, once=once)
 
     async def change(self, office_id: str, **settings: Any) -> Office:
         """While everything runs; `status` is `active`, `paused` (the queue's pause) or `archived`."""
@@ -93,7 +93,7 @@ class OfficeService:
         return self._noted(tx, before, get_office(tx, office_id))
 
     def _noted(self, tx: Tx, before: Office | None, after: Office) -> Office:
-        self._audit.changed(tx, None if before is None else json_form.office(before), json_form.office(after))
+        self._access.audit.changed(tx, None if before is None else json_form.office(before), json_form.office(after))
         return after
 
     async def get(self, office_id: str) -> Office:
@@ -135,9 +135,14 @@ class OfficeService:
 
         def work(tx: Tx) -> tuple[list_[OfficeJob], bool]:
             get_office(tx, office_id)
-            return self._jobs.submit(tx, wanted, self._access.clock.now(), idempotency_key)
+            return self._jobs.submit(tx, wanted, self._access.clock.now())
 
-        return await self._access.create(work, rows=max(len(wanted), 1))
+        once: Once[tuple[list_[OfficeJob], bool]] = Once("office_jobs", office_id, wanted, _ids_of)
+        try:
+            return await self._access.with_key(idempotency_key).create(work, max(len(wanted), 1), once)
+        except Replayed as known:
+            ids = list_(known.ids)
+            return await self._access.read(lambda tx: views(tx, ids)), False
 
     async def jobs(
         self,
@@ -231,6 +236,10 @@ class OfficeService:
 
 # Inside the class above, `list` is its method.
 list_ = list
+
+
+def _ids_of(made: tuple[list[OfficeJob], bool]) -> list[str]:
+    return [one.job_id for one in made[0]]
 
 
 def _views_of(tx: Tx, job_ids: Sequence[str]) -> list[OfficeJob]:

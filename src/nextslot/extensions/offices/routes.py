@@ -8,8 +8,12 @@ from pydantic import Field
 from nextslot.domain import MAX_PRIORITY, Office, Scope, json_form, request_checks
 from nextslot.domain import Page as PageOf
 from nextslot.domain.job_lifecycle import Cancellation
-from nextslot.scheduler import Scheduler
-from nextslot.server.auth import caller_of, of_path, whole
+from nextslot.server.auth import (
+    caller_of,
+    of_path,
+    scheduler_for,
+    whole,
+)
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import (
     answer,
@@ -202,17 +206,9 @@ class OfficeEventQuery(PageQuery):
 @needs(Scope.OPERATE, whole, creates=True, conflicts=True)
 async def create_office(body: OfficeBody, request: Request) -> Response:
     """With the defaults of the seed: three jobs at once, one of each role, 30 minutes, two retries."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     fields = _said(body)
-    office, is_new = await create_once(
-        request,
-        "offices",
-        None,
-        fields,
-        lambda: scheduler.offices.create(**fields),
-        id_of=lambda made: made.office_id,
-        read=scheduler.offices.get,
-    )
+    office, is_new = await create_once(scheduler.offices.create(**fields), scheduler.offices.get)
     return created(json_form.office(office), f"/api/offices/{office.office_id}", is_new)
 
 
@@ -220,7 +216,7 @@ async def create_office(body: OfficeBody, request: Request) -> Response:
 @needs(Scope.READ)
 async def list_offices(query: Annotated[PageQuery, Query()], request: Request) -> Response:
     """By their ids. A key of one office sees that one."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     own = caller_of(request).office_id
     found: PageOf[Office] = (
         await scheduler.offices.list(query.cursor, query.limit)
@@ -233,7 +229,7 @@ async def list_offices(query: Annotated[PageQuery, Query()], request: Request) -
 @offices.get("/api/offices/{office_id}", response_model=OfficeAnswer)
 @needs(Scope.READ, of_path)
 async def get_office(office_id: str, request: Request) -> Response:
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(json_form.office(await scheduler.offices.get(office_id)))
 
 
@@ -241,7 +237,7 @@ async def get_office(office_id: str, request: Request) -> Response:
 @needs(Scope.OPERATE, of_path, conflicts=True)
 async def change_office(office_id: str, body: OfficeChange, request: Request) -> Response:
     """While everything runs."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(json_form.office(await scheduler.offices.change(office_id, **_said(body, but=("webhook",)))))
 
 
@@ -249,11 +245,11 @@ async def change_office(office_id: str, body: OfficeChange, request: Request) ->
 @needs(Scope.SUBMIT, of_path, creates=True)
 async def submit_jobs(office_id: str, body: OfficeJobsBody, request: Request) -> Response:
     """A graph of jobs, all or none. A cycle is answered with the jobs that form it."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     wanted = [job.given() for job in body.jobs]
-    caller, key = caller_of(request), request.headers.get("idempotency-key")
+    caller = caller_of(request)
     created_by = None if caller.key_id is None else caller.name
-    made, is_new = await scheduler.offices.accept(office_id, wanted, body.task_id, key, created_by)
+    made, is_new = await scheduler.offices.accept(office_id, wanted, body.task_id, created_by=created_by)
     return answer({"items": [json_form.office_job(one) for one in made]}, 201 if is_new else 200)
 
 
@@ -261,7 +257,7 @@ async def submit_jobs(office_id: str, body: OfficeJobsBody, request: Request) ->
 @needs(Scope.READ, of_path)
 async def list_jobs(office_id: str, query: Annotated[OfficeJobQuery, Query()], request: Request) -> Response:
     """A page may have fewer than `limit`, or none, and still not be the last: `next_cursor` tells."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     found = await scheduler.offices.jobs(office_id, query.status, query.role, query.task_id, query.cursor, query.limit)
     return page([json_form.office_job(one) for one in found.items], found.next_cursor)
 
@@ -271,7 +267,7 @@ async def list_jobs(office_id: str, query: Annotated[OfficeJobQuery, Query()], r
 async def cancel_all(office_id: str, request: Request, body: CancelAllBody | None = None) -> Response:
     """Everything of the office, or of one task, that has not ended (US-JS06), in small transactions: what is
     cancelled stays so if this is cut short."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     asked = body or CancelAllBody()
     done = await scheduler.offices.cancel_all(office_id, asked.task_id, asked.include_running, asked.reason)
     return cancelled(done)
@@ -280,7 +276,7 @@ async def cancel_all(office_id: str, request: Request, body: CancelAllBody | Non
 @offices.get("/api/offices/{office_id}/jobs/{job_id}", response_model=OfficeJob)
 @needs(Scope.READ, of_path)
 async def get_job(office_id: str, job_id: str, request: Request) -> Response:
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(json_form.office_job(await scheduler.offices.job(office_id, job_id)))
 
 
@@ -288,7 +284,7 @@ async def get_job(office_id: str, job_id: str, request: Request) -> Response:
 @needs(Scope.READ, of_path)
 async def list_executions(office_id: str, job_id: str, request: Request) -> Response:
     """Each attempt, from the first on."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     found = await scheduler.offices.executions(office_id, job_id)
     return page([json_form.execution(one) for one in found], None)
 
@@ -297,7 +293,7 @@ async def list_executions(office_id: str, job_id: str, request: Request) -> Resp
 @needs(Scope.OPERATE, of_path, conflicts=True)
 async def retry_job(office_id: str, job_id: str, request: Request) -> Response:
     """A failed job again, also after its retries are spent; one that waits to be retried goes now."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(json_form.office_job(await scheduler.offices.retry(office_id, job_id)))
 
 
@@ -308,7 +304,7 @@ async def retry_job(office_id: str, job_id: str, request: Request) -> Response:
 )
 @needs(Scope.OPERATE, of_path, conflicts=True)
 async def cancel_job(office_id: str, job_id: str, request: Request, body: CancelBody | None = None) -> Response:
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     asked = body or CancelBody()
     job, how = await scheduler.offices.cancel(office_id, job_id, asked.reason, asked.interrupt)
     return answer(json_form.office_job(job), 200 if how is Cancellation.CANCELLED else 202)
@@ -318,7 +314,7 @@ async def cancel_job(office_id: str, job_id: str, request: Request, body: Cancel
 @needs(Scope.OPERATE, of_path, conflicts=True)
 async def change_priority(office_id: str, job_id: str, body: PriorityBody, request: Request) -> Response:
     """Lower goes first; urgent goes before everything."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     changed = await scheduler.offices.change_priority(office_id, job_id, body.priority, body.urgent)
     return answer(json_form.office_job(changed))
 
@@ -327,14 +323,14 @@ async def change_priority(office_id: str, job_id: str, body: PriorityBody, reque
 @needs(Scope.READ, of_path)
 async def get_stats(office_id: str, request: Request) -> Response:
     """Right at every moment."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(json_form.office_stats(await scheduler.offices.stats(office_id)))
 
 
 @offices.get("/api/offices/{office_id}/scheduler/config", response_model=Config)
 @needs(Scope.READ, of_path)
 async def get_config(office_id: str, request: Request) -> Response:
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(json_form.office_config(await scheduler.offices.config(office_id)))
 
 
@@ -342,7 +338,7 @@ async def get_config(office_id: str, request: Request) -> Response:
 @needs(Scope.OPERATE, of_path, conflicts=True)
 async def change_config(office_id: str, body: ConfigBody, request: Request) -> Response:
     """While everything runs. What the configuration file names is refused (409)."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     changed = await scheduler.offices.change_config(office_id, body.given())
     return answer(json_form.office_config(changed))
 
@@ -351,7 +347,7 @@ async def change_config(office_id: str, body: ConfigBody, request: Request) -> R
 @needs(Scope.OPERATE, of_path)
 async def process(office_id: str, request: Request) -> Response:
     """Looks at the queue now, which otherwise happens by itself; what that started."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     started = await scheduler.offices.process(office_id)
     return answer({"items": [json_form.office_job(one) for one in started]})
 
@@ -360,7 +356,7 @@ async def process(office_id: str, request: Request) -> Response:
 @needs(Scope.READ, of_path)
 async def list_events(office_id: str, query: Annotated[OfficeEventQuery, Query()], request: Request) -> Response:
     """The oldest first. A page may have fewer than `limit`, or none, and still not be the last."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     found = await scheduler.offices.events(office_id, query.after, query.cursor, query.limit)
     items = [json_form.office_event(one) for one in found.items]
     return answer({"items": items, "next_cursor": found.next_cursor, "next_after": found.next_after})

@@ -26,9 +26,9 @@ from nextslot.extensions.legacy.schemas import (
     Timeout,
     Url,
 )
-from nextslot.scheduler import Scheduler
+from nextslot.scheduler import Services
 from nextslot.server import schemas
-from nextslot.server.auth import caller_of, of_default
+from nextslot.server.auth import caller_of, of_default, scheduler_for
 from nextslot.server.problems import HttpProblem, content_of
 from nextslot.server.responses import (
     answer,
@@ -126,7 +126,7 @@ async def generate_story(body: StoryBody, request: Request) -> Response:
 
     With `Accept: text/event-stream`: `place`, `started`, `progress` and `output` as they come, `result` at the end.
     """
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
 
     async def shown(ended: Direct) -> dict[str, Any]:
         return await _story(scheduler, body, ended)
@@ -149,7 +149,7 @@ async def run_research(body: ResearchBody, request: Request) -> Response:
 
 
 async def _answered(request: Request, job_type: str, body: Asked, params: dict[str, Any], shown: Shown) -> Response:
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     options = _options(body, request)
     if wants_stream(request):
 
@@ -184,7 +184,7 @@ def _options(body: Asked, request: Request) -> dict[str, Any]:
     return options
 
 
-async def _story(scheduler: Scheduler, body: StoryBody, ended: Direct) -> dict[str, Any]:
+async def _story(scheduler: Services, body: StoryBody, ended: Direct) -> dict[str, Any]:
     metadata: dict[str, Any] = {"direct_id": ended.direct_id, "ignored": body.ignored()}
     if ended.status is not DirectStatus.COMPLETED:
         error = ended.error or ended.reason or f"the request was {ended.status.lower()}"
@@ -230,7 +230,7 @@ def _about(body: StoryBody, ended: Direct, story: dict[str, Any]) -> dict[str, A
     }
 
 
-async def _saved(scheduler: Scheduler, ended: Direct, story: dict[str, Any]) -> tuple[str, str | None, str | None]:
+async def _saved(scheduler: Services, ended: Direct, story: dict[str, Any]) -> tuple[str, str | None, str | None]:
     """The title, the text and where it is kept; no text, if somebody has taken the file away meanwhile."""
     [artifact] = [one for one in ended.artifacts if one.name == story["file"]]
     try:

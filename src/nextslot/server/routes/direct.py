@@ -11,9 +11,9 @@ from nextslot.domain import DEFAULT_OFFICE, Direct, Scope, json_form
 from nextslot.domain.filters import DirectFilter
 from nextslot.engine.direct.direct_requests import answered
 from nextslot.errors import NextslotError
-from nextslot.scheduler import Scheduler
+from nextslot.scheduler import Services
 from nextslot.server import schemas
-from nextslot.server.auth import caller_of, of_direct
+from nextslot.server.auth import caller_of, of_direct, scheduler_for
 from nextslot.server.problems import problem_of
 from nextslot.server.queries import (
     PageQuery,
@@ -89,7 +89,7 @@ async def run_direct(name: Named, body: DirectBody, request: Request) -> Respons
     With `Accept: text/event-stream`: `place`, `started`, `progress` and `output` as they come, `result` at the end.
     Whoever hangs up while waiting gives the place up; while the work runs, it is cancelled unless `detach`.
     """
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     caller = caller_of(request)
     caller.check_office(body.office_id)
     options = {name: value for name, value in body.given().items() if name != "params" and value is not None}
@@ -105,7 +105,7 @@ async def run_direct(name: Named, body: DirectBody, request: Request) -> Respons
 @needs(Scope.READ)
 async def list_direct(query: Annotated[DirectQuery, Query()], request: Request) -> Response:
     """What waits, runs and ran, the newest first."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     wanted = DirectFilter(**filter_values(query.model_dump(), DirectFilter, caller_of(request)))
     found = await scheduler.lists.direct(wanted, query.cursor, query.limit)
     return page([json_form.direct(one) for one in found.items], found.next_cursor)
@@ -115,7 +115,7 @@ async def list_direct(query: Annotated[DirectQuery, Query()], request: Request) 
 @needs(Scope.READ, of_direct)
 async def get_direct(name: Named, request: Request) -> Response:
     """Also the way to fetch the result of one that was detached."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     found = await scheduler.direct(name)
     log = await scheduler.files.log(name, limit=LOG_BYTES) if await _is_here(scheduler, found) else None
     return answer({**json_form.direct(found), "log": None if log is None else log.text.decode(errors="replace")})
@@ -127,7 +127,7 @@ async def get_direct_log(
     direct_id: str, request: Request, offset: Annotated[int, Query(ge=0, le=2**53)] = 0
 ) -> Response:
     """At most 1 MiB at once, from a byte on, as the log of a run. Of several nodes the one that was called has it."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     found = await scheduler.direct(direct_id)
     if not await _is_here(scheduler, found):
         scheduler.files.check_node("log", direct_id, found.worker_id)
@@ -138,7 +138,7 @@ async def get_direct_log(
 @needs(Scope.OPERATE, of_direct, conflicts=True)
 async def cancel_direct(direct_id: str, request: Request) -> Response:
     """Sent away if it waits; told to stop if it runs."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(json_form.direct(await scheduler.cancel_direct(direct_id)))
 
 
@@ -146,7 +146,7 @@ async def cancel_direct(direct_id: str, request: Request) -> Response:
 @needs(Scope.READ)
 async def list_reservations(query: Annotated[ReservationQuery, Query()], request: Request) -> Response:
     """Who held the next slot, the newest first."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     offices = caller_of(request).narrowed(split(query.office_id))
     found = await scheduler.lists.reservations(query.cursor, query.limit, office_id=offices)
     return page([json_form.reservation(one) for one in found.items], found.next_cursor)
@@ -166,7 +166,7 @@ async def begun(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, No
 
 
 async def told(
-    scheduler: Scheduler,
+    scheduler: Services,
     job_type: str,
     params: dict[str, Any],
     options: dict[str, Any],
@@ -183,7 +183,7 @@ async def told(
                 yield event(update.data, event=update.kind)
 
 
-async def _is_here(scheduler: Scheduler, found: Direct) -> bool:
+async def _is_here(scheduler: Services, found: Direct) -> bool:
     """Whether its log is on this disk, or on none: work that wrote nothing has none."""
     has_none = found.log_path is None and found.finished_at is not None
     return found.node_id == scheduler.node or has_none or await scheduler.files.has_log(found.direct_id)

@@ -12,9 +12,9 @@ from nextslot.domain import Event, Scope, json_form
 from nextslot.domain.filters import EventFilter
 from nextslot.engine.events.event_feed import EventPage
 from nextslot.errors import Invalid, Unavailable
-from nextslot.scheduler import Scheduler
+from nextslot.scheduler import Services
 from nextslot.server import schemas
-from nextslot.server.auth import caller_of
+from nextslot.server.auth import caller_of, scheduler_for
 from nextslot.server.queries import PageQuery, Values, filter_values
 from nextslot.server.responses import (
     event,
@@ -42,7 +42,7 @@ class EventQuery(PageQuery):
 @needs(Scope.READ)
 async def list_events(query: Annotated[EventQuery, Query()], request: Request) -> Response:
     """The oldest first. With `Accept: text/event-stream` it goes on with each new one; `Last-Event-ID` resumes."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     wanted = EventFilter(**filter_values(query.model_dump(), EventFilter, caller_of(request)))
     if wants_stream(request):
         return stream(_followed(scheduler, wanted, _resumed(request, query.after)))
@@ -59,7 +59,7 @@ def _resumed(request: Request, after: int) -> int:
     return int(given)
 
 
-async def _followed(scheduler: Scheduler, wanted: EventFilter, after: int) -> AsyncGenerator[bytes, None]:
+async def _followed(scheduler: Services, wanted: EventFilter, after: int) -> AsyncGenerator[bytes, None]:
     last = after
     # What is there is sent together: a message of its own for each would take ten times as long.
     async with aclosing(_pages(scheduler, after)) as pages:
@@ -71,7 +71,7 @@ async def _followed(scheduler: Scheduler, wanted: EventFilter, after: int) -> As
     yield event({"after": last}, event="end", id=str(last))
 
 
-async def _pages(scheduler: Scheduler, after: int) -> AsyncGenerator[EventPage, None]:
+async def _pages(scheduler: Services, after: int) -> AsyncGenerator[EventPage, None]:
     """Yields the events from a number on. In an outage of the database it waits, and goes on where it was."""
     last = after
     while True:

@@ -15,9 +15,9 @@ from nextslot.domain import (
 from nextslot.domain.filters import GroupFilter
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.engine.finish.job_finisher import Cancelled
-from nextslot.scheduler import Scheduler
+from nextslot.scheduler import Services
 from nextslot.server import schemas
-from nextslot.server.auth import caller_of, of_group
+from nextslot.server.auth import caller_of, of_group, scheduler_for
 from nextslot.server.queries import PageQuery, Values, filter_values
 from nextslot.server.responses import answer, created, page
 from nextslot.server.routing import needs, router
@@ -58,12 +58,10 @@ class GroupCancelled(schemas.Group):
 @needs(Scope.SUBMIT, creates=True)
 async def create_group(body: GroupBody, request: Request) -> Response:
     """All of its jobs, or none."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     caller = caller_of(request)
     wanted = await new_jobs(body.jobs, caller)
-    group, accepted = await scheduler.accept_group(
-        wanted, body.mode, body.on_failure, body.name, request.headers.get("idempotency-key")
-    )
+    group, accepted = await scheduler.accept_group(wanted, body.mode, body.on_failure, body.name)
     return created(await _shown(scheduler, group), f"/api/job-groups/{group.group_id}", accepted[0].is_new)
 
 
@@ -71,7 +69,7 @@ async def create_group(body: GroupBody, request: Request) -> Response:
 @needs(Scope.READ)
 async def list_groups(query: Annotated[GroupQuery, Query()], request: Request) -> Response:
     """The newest first."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     wanted = GroupFilter(**filter_values(query.model_dump(), GroupFilter, caller_of(request)))
     found = await scheduler.lists.groups(wanted, query.cursor, query.limit)
     return page([json_form.group(group) for group in found.items], found.next_cursor)
@@ -81,7 +79,7 @@ async def list_groups(query: Annotated[GroupQuery, Query()], request: Request) -
 @needs(Scope.READ, of_group)
 async def get_group(group_id: str, request: Request) -> Response:
     """With all its jobs."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(await _shown(scheduler, await scheduler.group(group_id)))
 
 
@@ -93,7 +91,7 @@ async def get_group(group_id: str, request: Request) -> Response:
 @needs(Scope.OPERATE, of_group, conflicts=True)
 async def cancel_group(group_id: str, request: Request, body: CancelBody | None = None) -> Response:
     """Every member that has not ended."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     asked = body or CancelBody()
     done = await scheduler.cancel_group(group_id, asked.reason, asked.interrupt)
     stopping, finishing = _ids(done, Cancellation.STOPPING), _ids(done, Cancellation.FINISHING)
@@ -102,7 +100,7 @@ async def cancel_group(group_id: str, request: Request, body: CancelBody | None 
     return answer({**content, "stopping": stopping, "finishing": finishing}, status)
 
 
-async def _shown(scheduler: Scheduler, group: Group) -> dict[str, object]:
+async def _shown(scheduler: Services, group: Group) -> dict[str, object]:
     members = await scheduler.members(group.group_id)
     attempts = await scheduler.lists.attempts(members)
     jobs = [json_form.job(job, attempts[job.job_id]) for job in members]

@@ -18,9 +18,14 @@ from nextslot.domain import (
     json_form,
 )
 from nextslot.domain.job_lifecycle import Cancellation
-from nextslot.scheduler import Scheduler
+from nextslot.scheduler import Services
 from nextslot.server import schemas
-from nextslot.server.auth import Caller, caller_of, of_job
+from nextslot.server.auth import (
+    Caller,
+    caller_of,
+    of_job,
+    scheduler_for,
+)
 from nextslot.server.problems import MOST_PROBLEMS
 from nextslot.server.queries import JobFilterBody, JobPageQuery, job_filter
 from nextslot.server.responses import (
@@ -128,7 +133,7 @@ async def create_job(body: JobBody, request: Request) -> Response:
     """Puts a job into the queue. It is durable when this answers."""
     scheduler, caller = _of(request)
     new = new_job(body, caller)
-    (accepted,) = await scheduler.accept([new], request.headers.get("idempotency-key"))
+    (accepted,) = await scheduler.accept([new])
     return _created(accepted.job, accepted.is_new, await _shown(scheduler, accepted.job))
 
 
@@ -138,7 +143,7 @@ async def create_jobs(body: BatchBody, request: Request) -> Response:
     """Many jobs at once, all or none. They may depend on each other by `key`."""
     scheduler, caller = _of(request)
     wanted = await new_jobs(body.jobs, caller)
-    accepted = await scheduler.accept(wanted, request.headers.get("idempotency-key"), "batch")
+    accepted = await scheduler.accept(wanted, route="batch")
     made = [one.job for one in accepted]
     attempts = await scheduler.lists.attempts(made) if any(job.retry_of for job in made) else {}
     items = (json_form.job(job, attempts.get(job.job_id, 1)) for job in made)
@@ -235,15 +240,8 @@ async def rerun_job(job_id: str, request: Request, body: RerunBody | None = None
     """A new job like an ended one, a chain of its own."""
     scheduler, caller = _of(request)
     asked = (body or RerunBody()).given()
-    job, is_new = await create_once(
-        request,
-        "rerun",
-        caller.office_id,
-        [job_id, asked],
-        lambda: scheduler.bulk.rerun(job_id, **asked, created_by=caller.name if caller.key_id else None),
-        id_of=lambda made: made.job_id,
-        read=scheduler.job,
-    )
+    created_by = caller.name if caller.key_id else None
+    job, is_new = await create_once(scheduler.bulk.rerun(job_id, **asked, created_by=created_by), known=scheduler.job)
     return _created(job, is_new, await _shown(scheduler, job))
 
 
@@ -290,11 +288,11 @@ def new_job(body: JobBody, caller: Caller) -> NewJob:
     return arguments.new_job(**fields)
 
 
-def _of(request: Request) -> tuple[Scheduler, Caller]:
-    return request.app.state.scheduler, caller_of(request)
+def _of(request: Request) -> tuple[Services, Caller]:
+    return scheduler_for(request), caller_of(request)
 
 
-async def _shown(scheduler: Scheduler, job: Job) -> dict[str, Any]:
+async def _shown(scheduler: Services, job: Job) -> dict[str, Any]:
     attempts = await scheduler.lists.attempts([job]) if job.retry_of is not None else {}
     return json_form.job(job, attempts.get(job.job_id, 1))
 

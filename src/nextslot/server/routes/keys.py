@@ -6,9 +6,8 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 
 from nextslot.domain import Key, Scope, json_form
-from nextslot.scheduler import Scheduler
 from nextslot.server import schemas
-from nextslot.server.auth import caller_of, whole
+from nextslot.server.auth import caller_of, scheduler_for, whole
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import (
     answer,
@@ -64,7 +63,7 @@ class Entry(schemas.ResponseModel):
 @needs(Scope.READ)
 async def show_me(request: Request) -> Response:
     """Who asks, as the server sees it, and what they may do."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     caller = caller_of(request)
     return answer(
         {
@@ -81,7 +80,7 @@ async def show_me(request: Request) -> Response:
 @needs(Scope.ADMIN, whole, creates=True, conflicts=True)
 async def create_key(body: KeyBody, request: Request) -> Response:
     """The first key must be an admin's; from then on everybody needs a key."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
 
     async def known(key_id: str) -> tuple[Key, str | None]:
         return await scheduler.keys.get(key_id), None
@@ -89,9 +88,7 @@ async def create_key(body: KeyBody, request: Request) -> Response:
     async def make() -> tuple[Key, str | None]:
         return await scheduler.keys.create(body.name, list(body.scopes), body.office_id)
 
-    (key, text), is_new = await create_once(
-        request, "keys", None, body.model_dump(), make, id_of=lambda made: made[0].key_id, read=known
-    )
+    (key, text), is_new = await create_once(make(), known)
     secret = {} if text is None else {"key": text}
     return created({**json_form.key(key), **secret}, f"/api/keys/{key.key_id}", is_new)
 
@@ -100,7 +97,7 @@ async def create_key(body: KeyBody, request: Request) -> Response:
 @needs(Scope.ADMIN, whole)
 async def list_keys(query: Annotated[PageQuery, Query()], request: Request) -> Response:
     """The newest first."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     found = await scheduler.keys.list(query.cursor, query.limit)
     return page([json_form.key(key) for key in found.items], found.next_cursor)
 
@@ -109,7 +106,7 @@ async def list_keys(query: Annotated[PageQuery, Query()], request: Request) -> R
 @needs(Scope.ADMIN, whole, conflicts=True)
 async def delete_key(key_id: str, request: Request) -> Response:
     """From now on it opens nothing. The last admin key stays."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     await scheduler.keys.delete(key_id)
     return Response(status_code=204)
 
@@ -118,6 +115,6 @@ async def delete_key(key_id: str, request: Request) -> Response:
 @needs(Scope.ADMIN, whole)
 async def list_audit(query: Annotated[PageQuery, Query()], request: Request) -> Response:
     """Every change through the API, the newest first: who, what, when, and of a setting before and after."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     found = await scheduler.lists.audit(query.cursor, query.limit)
     return page([json_form.audit_entry(one) for one in found.items], found.next_cursor)

@@ -6,9 +6,8 @@ from fastapi import Request, Response
 from pydantic import Field
 
 from nextslot.domain import Scope, json_form
-from nextslot.scheduler import Scheduler
 from nextslot.server import schemas
-from nextslot.server.auth import whole
+from nextslot.server.auth import scheduler_for, whole
 from nextslot.server.responses import answer
 from nextslot.server.routing import needs, router
 from nextslot.server.schemas import Body
@@ -46,7 +45,7 @@ class Nodes(schemas.ResponseModel):
 @needs(Scope.READ, whole)
 async def list_nodes(request: Request) -> Response:
     """Every node that was seen and not forgotten, by name. On SQLite it is one, and it leads."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer({"items": [json_form.node(one) for one in await scheduler.nodes.list()]})
 
 
@@ -54,7 +53,7 @@ async def list_nodes(request: Request) -> Response:
 @needs(Scope.OPERATE, whole, conflicts=True)
 async def drain_node(node_id: str, request: Request, body: DrainBody | None = None) -> Response:
     """It starts nothing more, what runs there finishes, and others take the queue; until `undo`, or its next start."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     asked = body or DrainBody()
     return answer(json_form.node(await scheduler.nodes.drain(node_id, asked.undo)))
 
@@ -63,6 +62,6 @@ async def drain_node(node_id: str, request: Request, body: DrainBody | None = No
 @needs(Scope.OPERATE, whole, conflicts=True)
 async def forget_node(node_id: str, request: Request) -> Response:
     """One that has left or was lost for good: it is not listed any more, and its resources are not counted."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     await scheduler.nodes.forget(node_id)
     return Response(status_code=204)

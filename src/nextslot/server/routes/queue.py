@@ -6,9 +6,9 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 
 from nextslot.domain import DEFAULT_OFFICE, Scope, json_form
-from nextslot.scheduler import Scheduler
+from nextslot.scheduler import Services
 from nextslot.server import schemas
-from nextslot.server.auth import caller_of
+from nextslot.server.auth import caller_of, scheduler_for
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import answer
 from nextslot.server.routing import needs, router
@@ -68,14 +68,14 @@ async def show_queue(query: Annotated[QueueQuery, Query()], request: Request) ->
     """What runs, and every job with status QUEUED in order, WAITING ones too."""
     caller = caller_of(request)
     caller.check_office(query.office_id)
-    return answer(await _shown(request.app.state.scheduler, query.office_id, query.cursor, query.limit))
+    return answer(await _shown(scheduler_for(request), query.office_id, query.cursor, query.limit))
 
 
 @queue.put("/api/queue/order", response_model=Queue)
 @needs(Scope.OPERATE, conflicts=True)
 async def order_queue(body: OrderBody, request: Request) -> Response:
     """These jobs take, in this order, the places that they hold now."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     caller = caller_of(request)
     office_id = (await scheduler.job(body.job_ids[0])).office_id
     # Jobs of several offices are refused by the queue itself.
@@ -88,7 +88,7 @@ async def order_queue(body: OrderBody, request: Request) -> Response:
 @needs(Scope.OPERATE)
 async def pause_queue(request: Request, body: ScopeBody | None = None) -> Response:
     """Nothing more starts there; running work and direct requests go on."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     what = body or ScopeBody()
     caller_of(request).check_office(what.office_id)
     await scheduler.pause(**what.model_dump())
@@ -98,14 +98,14 @@ async def pause_queue(request: Request, body: ScopeBody | None = None) -> Respon
 @queue.post("/api/queue/resume", response_model=Paused)
 @needs(Scope.OPERATE)
 async def resume_queue(request: Request, body: ScopeBody | None = None) -> Response:
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     what = body or ScopeBody()
     caller_of(request).check_office(what.office_id)
     await scheduler.resume(**what.model_dump())
     return answer(json_form.paused(*await scheduler.lists.paused()))
 
 
-async def _shown(scheduler: Scheduler, office_id: str, cursor: str | None, limit: int) -> dict[str, object]:
+async def _shown(scheduler: Services, office_id: str, cursor: str | None, limit: int) -> dict[str, object]:
     found = await scheduler.lists.queue(office_id, cursor, limit)
     expected = await scheduler.forecast.queue(office_id)
     return {

@@ -13,15 +13,15 @@ from starlette.responses import FileResponse
 
 from nextslot.domain import MAX_PRIORITY, Scope, json_form
 from nextslot.domain.filters import RunFilter
+from nextslot.engine.submit.idempotency import Replayed
 from nextslot.errors import NotFound
 from nextslot.executors.run_log import LogPart
-from nextslot.scheduler import Scheduler
+from nextslot.scheduler import Services
 from nextslot.server import schemas
-from nextslot.server.auth import caller_of, of_run
+from nextslot.server.auth import caller_of, of_run, scheduler_for
 from nextslot.server.queries import PageQuery, Values, filter_values
 from nextslot.server.responses import (
     answer,
-    create_once,
     created,
     event,
     log_answer,
@@ -57,7 +57,7 @@ class RetryBody(Body):
 @needs(Scope.READ)
 async def list_runs(query: Annotated[RunQuery, Query()], request: Request) -> Response:
     """The newest first."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     wanted = RunFilter(**filter_values(query.model_dump(), RunFilter, caller_of(request)))
     found = await scheduler.lists.runs(wanted, query.cursor, query.limit)
     return page([json_form.run(run) for run in found.items], found.next_cursor)
@@ -66,7 +66,7 @@ async def list_runs(query: Annotated[RunQuery, Query()], request: Request) -> Re
 @runs.get("/api/job-runs/{run_id}", response_model=schemas.RunDetail)
 @needs(Scope.READ, of_run)
 async def get_run(run_id: str, request: Request) -> Response:
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     run = await scheduler.run_by_id(run_id)
     progress = scheduler.progress(run_id) if run.status is None else None
     shown = None if progress is None else {"fraction": progress[0], "text": progress[1]}
@@ -77,26 +77,16 @@ async def get_run(run_id: str, request: Request) -> Response:
 @needs(Scope.OPERATE, of_run, creates=True, conflicts=True)
 async def retry_run(run_id: str, request: Request, body: RetryBody | None = None) -> Response:
     """Retries a FAILED run: 201 a new job, or 200 its waiting retry, brought forward."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     priority = None if body is None else body.priority
-    is_new = True
-
-    async def retry() -> str:
-        nonlocal is_new
+    try:
         retried = await scheduler.retry(run_id, priority)
-        is_new = retried.is_new
-        return retried.job.job_id
-
-    async def known(job_id: str) -> str:
-        return job_id
-
-    office_id = caller_of(request).office_id
-    # What is remembered is the job's id: the answer shows it as it is now.
-    job_id, is_first = await create_once(
-        request, "retry", office_id, [run_id, priority], retry, id_of=_job_id, read=known
-    )
+        job_id, is_new = retried.job.job_id, retried.is_new
+    except Replayed as before:
+        (job_id,), is_new = before.ids, False
+    # The answer shows it as it is now.
     found = await scheduler.lists.job(job_id)
-    return created(json_form.job(found.job, found.attempt), f"/api/jobs/{job_id}", is_new and is_first)
+    return created(json_form.job(found.job, found.attempt), f"/api/jobs/{job_id}", is_new)
 
 
 @runs.get(
@@ -118,7 +108,7 @@ async def get_log(
 
     Of several nodes the one that ran the work has it: another answers 404, and says which.
     """
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     await _find_log(scheduler, run_id)
     files = scheduler.files
     if wants_stream(request):
@@ -135,7 +125,7 @@ async def get_log(
 @needs(Scope.READ, of_run)
 async def get_artifact(run_id: str, name: str, request: Request) -> Response:
     """A file that the run made, for saving. Of several nodes the one that ran the work has it."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     run = await scheduler.run_by_id(run_id)
     found = next((one for one in run.artifacts if one.name == name), None)
     if found is None:
@@ -154,7 +144,7 @@ async def get_artifact(run_id: str, name: str, request: Request) -> Response:
     return FileResponse(path, headers=headers, media_type=kind)
 
 
-async def _find_log(scheduler: Scheduler, run_id: str) -> None:
+async def _find_log(scheduler: Services, run_id: str) -> None:
     """There need not be one: work that wrote nothing has none, on any node."""
     run = await scheduler.run_by_id(run_id)
     may_be = run.status is None or run.log_path is not None
@@ -162,7 +152,7 @@ async def _find_log(scheduler: Scheduler, run_id: str) -> None:
         scheduler.files.check_node("log", run_id, (await scheduler.job(run.job_id)).worker_id)
 
 
-async def _followed(scheduler: Scheduler, run_id: str, offset: int) -> AsyncGenerator[bytes, None]:
+async def _followed(scheduler: Services, run_id: str, offset: int) -> AsyncGenerator[bytes, None]:
     """What the log has from a byte on, and what comes, until the run has ended."""
     while True:
         # Asked before the log is read, so that nothing written before the end is left out.
@@ -184,7 +174,3 @@ def _decoded(part: LogPart, is_last: bool) -> tuple[str, int]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(part.text, is_last)
     return text, part.next - len(decoder.getstate()[0])
-
-
-def _job_id(retried: object) -> str:
-    return str(retried.job.job_id)  # type: ignore[attr-defined]

@@ -6,9 +6,8 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 
 from nextslot.domain import DEFAULT_OFFICE, MAX_PRIORITY, Scope, cron, json_form
-from nextslot.scheduler import Scheduler
 from nextslot.server import schemas
-from nextslot.server.auth import caller_of, of_schedule
+from nextslot.server.auth import caller_of, of_schedule, scheduler_for
 from nextslot.server.queries import PageQuery
 from nextslot.server.queries import Query as QueryModel
 from nextslot.server.responses import (
@@ -115,18 +114,10 @@ class PreviewQuery(UpcomingQuery):
 @schedules.post("/api/schedules", status_code=201, response_model=Schedule)
 @needs(Scope.OPERATE, creates=True, conflicts=True)
 async def create_schedule(body: ScheduleBody, request: Request) -> Response:
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     caller_of(request).check_office(body.office_id)
     fields = body.given()
-    schedule, is_new = await create_once(
-        request,
-        "schedules",
-        body.office_id,
-        fields,
-        lambda: scheduler.schedules.create(**fields),
-        id_of=lambda made: made.schedule_id,
-        read=scheduler.schedules.get,
-    )
+    schedule, is_new = await create_once(scheduler.schedules.create(**fields), scheduler.schedules.get)
     return created(json_form.schedule(schedule), f"/api/schedules/{schedule.schedule_id}", is_new)
 
 
@@ -134,7 +125,7 @@ async def create_schedule(body: ScheduleBody, request: Request) -> Response:
 @needs(Scope.READ)
 async def list_schedules(query: Annotated[ScheduleQuery, Query()], request: Request) -> Response:
     """The newest first."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     (office_id,) = caller_of(request).narrowed((query.office_id,) if query.office_id else ()) or (None,)
     found = await scheduler.schedules.list(
         query.cursor, query.limit, office_id=office_id, template_id=query.template_id
@@ -146,7 +137,7 @@ async def list_schedules(query: Annotated[ScheduleQuery, Query()], request: Requ
 @needs(Scope.READ)
 async def preview_schedule(query: Annotated[PreviewQuery, Query()], request: Request) -> Response:
     """What an expression means, and its next occurrences; nothing is stored."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     coming = await scheduler.schedules.preview(query.cron_expression, query.timezone, query.count, query.after)
     items = [json_form.upcoming(one) for one in coming]
     return answer({"cron_words": cron.in_words(query.cron_expression), "items": items})
@@ -156,7 +147,7 @@ async def preview_schedule(query: Annotated[PreviewQuery, Query()], request: Req
 @needs(Scope.READ, of_schedule)
 async def get_schedule(schedule_id: str, request: Request) -> Response:
     """Deleted ones too."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(json_form.schedule(await scheduler.schedules.get(schedule_id)))
 
 
@@ -164,7 +155,7 @@ async def get_schedule(schedule_id: str, request: Request) -> Response:
 @needs(Scope.OPERATE, of_schedule, conflicts=True)
 async def change_schedule(schedule_id: str, body: SchedulePatch, request: Request) -> Response:
     """Applies to the next occurrence (DEC-010)."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     fields = body.given()
     if "office_id" in fields:
         caller_of(request).check_office(fields["office_id"])
@@ -175,7 +166,7 @@ async def change_schedule(schedule_id: str, body: SchedulePatch, request: Reques
 @needs(Scope.OPERATE, of_schedule, conflicts=True)
 async def delete_schedule(schedule_id: str, request: Request) -> Response:
     """It plans nothing more and is in no list; its jobs and its ledger stay."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(json_form.schedule(await scheduler.schedules.delete(schedule_id)))
 
 
@@ -183,17 +174,9 @@ async def delete_schedule(schedule_id: str, request: Request) -> Response:
 @needs(Scope.SUBMIT, of_schedule, creates=True, conflicts=True)
 async def trigger_schedule(schedule_id: str, request: Request, body: TriggerBody | None = None) -> Response:
     """A job of it, now; no occurrence."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     asked = (body or TriggerBody()).given()
-    job, is_new = await create_once(
-        request,
-        "trigger",
-        caller_of(request).office_id,
-        [schedule_id, asked],
-        lambda: scheduler.schedules.trigger(schedule_id, **asked),
-        id_of=lambda made: made.job_id,
-        read=scheduler.job,
-    )
+    job, is_new = await create_once(scheduler.schedules.trigger(schedule_id, **asked), scheduler.job)
     return created(json_form.job(job, 1), f"/api/jobs/{job.job_id}", is_new)
 
 
@@ -201,7 +184,7 @@ async def trigger_schedule(schedule_id: str, request: Request, body: TriggerBody
 @needs(Scope.READ, of_schedule)
 async def list_upcoming(schedule_id: str, query: Annotated[UpcomingQuery, Query()], request: Request) -> Response:
     """Its next occurrences, of a disabled one too; nothing is fired."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     found = await scheduler.schedules.upcoming(schedule_id, query.count, query.after)
     return answer({"items": [json_form.upcoming(one) for one in found]})
 
@@ -210,6 +193,6 @@ async def list_upcoming(schedule_id: str, query: Annotated[UpcomingQuery, Query(
 @needs(Scope.READ, of_schedule)
 async def list_occurrences(schedule_id: str, query: Annotated[PageQuery, Query()], request: Request) -> Response:
     """The ledger, the newest first: each occurrence made a job, or was skipped for a reason."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     found = await scheduler.schedules.occurrences(schedule_id, query.cursor, query.limit)
     return page([json_form.occurrence(one) for one in found.items], found.next_cursor)

@@ -8,12 +8,12 @@ from fastapi import Request, Response
 from pydantic import Field
 
 from nextslot import scheduler_from_config
-from nextslot.domain import Scope, json_form
+from nextslot.domain import RequestContext, Scope, json_form
 from nextslot.errors import Conflict, NotFound
 from nextslot.executors import job_types as handlers
-from nextslot.scheduler import Scheduler
+from nextslot.scheduler import Services
 from nextslot.server import schemas
-from nextslot.server.auth import whole
+from nextslot.server.auth import scheduler_for, whole
 from nextslot.server.problems import problem
 from nextslot.server.responses import answer
 from nextslot.server.routing import needs, open_to_all, router
@@ -23,8 +23,8 @@ from .queue import Paused
 service = router("Service")
 
 
-# Reads the configuration again.
-Reload = Callable[[], Awaitable[scheduler_from_config.Reloaded]]
+# Reads the configuration again, for this caller.
+Reload = Callable[[RequestContext], Awaitable[scheduler_from_config.Reloaded]]
 
 
 class Health(schemas.ResponseModel):
@@ -116,7 +116,7 @@ async def ready(request: Request) -> Response:
 
     503 while it recovers or drains, or its store does not answer, stores nothing, is damaged or has no disk space.
     """
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     state = await scheduler.readiness()
     if state is None:
         warning = scheduler.disk.warning()
@@ -124,7 +124,7 @@ async def ready(request: Request) -> Response:
     return problem(503, _code(scheduler), state)
 
 
-def _code(scheduler: Scheduler) -> str:
+def _code(scheduler: Services) -> str:
     if scheduler.is_draining:
         return "draining"
     return "unavailable" if scheduler.disk.refusal() is None else "disk_low"
@@ -134,7 +134,7 @@ def _code(scheduler: Scheduler) -> str:
 @needs(Scope.READ)
 async def list_job_types(request: Request) -> Response:
     """What can be run here, and with which parameters."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     types = [scheduler.job_types.get(name) for name in sorted(scheduler.job_types.names())]
     return answer({"items": [_shown(one) for one in types]})
 
@@ -143,7 +143,7 @@ async def list_job_types(request: Request) -> Response:
 @needs(Scope.READ, whole)
 async def show_status(request: Request) -> Response:
     """Everything that an operator looks at first; its cost does not grow with what has ended."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     found = json_form.status(await scheduler.lists.status())
     is_ready = await scheduler.readiness() is None
     live = sum(one.is_live for one in await scheduler.nodes.list())
@@ -158,7 +158,7 @@ async def reload_config(request: Request) -> Response:
     reload: Reload | None = request.app.state.options.reload
     if reload is None:
         raise Conflict("this server was started without a configuration that could be read again")
-    done = await reload()
+    done = await reload(scheduler_for(request).context)
     return answer({"applied": _changes(done.applied), "needs_restart": _changes(done.needs_restart)})
 
 

@@ -6,9 +6,8 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 
 from nextslot.domain import MAX_PRIORITY, Scope, json_form
-from nextslot.scheduler import Scheduler
 from nextslot.server import schemas
-from nextslot.server.auth import whole
+from nextslot.server.auth import scheduler_for, whole
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import (
     answer,
@@ -64,17 +63,9 @@ class Template(schemas.ResponseModel):
 @templates.post("/api/job-templates", status_code=201, response_model=Template)
 @needs(Scope.OPERATE, whole, creates=True, conflicts=True)
 async def create_template(body: TemplateBody, request: Request) -> Response:
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     fields = body.given()
-    template, is_new = await create_once(
-        request,
-        "templates",
-        None,
-        fields,
-        lambda: scheduler.templates.create(**fields),
-        id_of=lambda made: made.template_id,
-        read=scheduler.templates.get,
-    )
+    template, is_new = await create_once(scheduler.templates.create(**fields), scheduler.templates.get)
     location = f"/api/job-templates/{template.template_id}"
     return created(json_form.template(template), location, is_new)
 
@@ -83,7 +74,7 @@ async def create_template(body: TemplateBody, request: Request) -> Response:
 @needs(Scope.READ)
 async def list_templates(query: Annotated[PageQuery, Query()], request: Request) -> Response:
     """Those that are not archived, the newest first."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     found = await scheduler.templates.list(query.cursor, query.limit)
     return page([json_form.template(one) for one in found.items], found.next_cursor)
 
@@ -92,7 +83,7 @@ async def list_templates(query: Annotated[PageQuery, Query()], request: Request)
 @needs(Scope.READ)
 async def get_template(template_id: str, request: Request) -> Response:
     """Archived ones too."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(json_form.template(await scheduler.templates.get(template_id)))
 
 
@@ -100,7 +91,7 @@ async def get_template(template_id: str, request: Request) -> Response:
 @needs(Scope.OPERATE, whole, conflicts=True)
 async def change_template(template_id: str, body: TemplatePatch, request: Request) -> Response:
     """For the jobs that it will make (INV-005)."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(json_form.template(await scheduler.templates.change(template_id, **body.given())))
 
 
@@ -108,5 +99,5 @@ async def change_template(template_id: str, body: TemplatePatch, request: Reques
 @needs(Scope.OPERATE, whole, conflicts=True)
 async def archive_template(template_id: str, request: Request) -> Response:
     """Archives it: its schedules are disabled, its jobs stay, its name is free."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(json_form.template(await scheduler.templates.archive(template_id)))

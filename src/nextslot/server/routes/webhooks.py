@@ -7,13 +7,13 @@ from pydantic import Field
 
 from nextslot.domain import Scope, Webhook, json_form
 from nextslot.domain.webhook_delivery import EVENTS
-from nextslot.scheduler import Scheduler
 from nextslot.server import schemas
 from nextslot.server.auth import (
     caller_of,
     of_deliveries,
     of_delivery,
     of_webhook,
+    scheduler_for,
 )
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import (
@@ -95,7 +95,7 @@ class DeliveryQuery(PageQuery):
 @needs(Scope.OPERATE, creates=True)
 async def create_webhook(body: SubscriptionBody, request: Request) -> Response:
     """The secret is shown this once."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     caller_of(request).check_office(body.office_id)
     fields = body.given()
 
@@ -105,9 +105,7 @@ async def create_webhook(body: SubscriptionBody, request: Request) -> Response:
     async def known(webhook_id: str) -> tuple[Webhook, str | None]:
         return await scheduler.webhooks.get(webhook_id), None
 
-    (made, secret), is_new = await create_once(
-        request, "webhooks", body.office_id, fields, make, id_of=lambda made: made[0].webhook_id, read=known
-    )
+    (made, secret), is_new = await create_once(make(), known)
     return created(_with_secret(made, secret), f"/api/webhooks/{made.webhook_id}", is_new)
 
 
@@ -115,7 +113,7 @@ async def create_webhook(body: SubscriptionBody, request: Request) -> Response:
 @needs(Scope.READ)
 async def list_webhooks(query: Annotated[PageQuery, Query()], request: Request) -> Response:
     """The newest first."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     found = await scheduler.webhooks.list(query.cursor, query.limit, office_id=caller_of(request).office_id)
     return page([json_form.webhook(one) for one in found.items], found.next_cursor)
 
@@ -123,7 +121,7 @@ async def list_webhooks(query: Annotated[PageQuery, Query()], request: Request) 
 @webhooks.get("/api/webhooks/{webhook_id}", response_model=Subscription)
 @needs(Scope.READ, of_webhook)
 async def get_webhook(webhook_id: str, request: Request) -> Response:
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(json_form.webhook(await scheduler.webhooks.get(webhook_id)))
 
 
@@ -131,7 +129,7 @@ async def get_webhook(webhook_id: str, request: Request) -> Response:
 @needs(Scope.OPERATE, of_webhook, conflicts=True)
 async def change_webhook(webhook_id: str, body: SubscriptionPatch, request: Request) -> Response:
     """For what happens from then on."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     fields = body.given()
     if "office_id" in fields:
         caller_of(request).check_office(fields["office_id"])
@@ -142,7 +140,7 @@ async def change_webhook(webhook_id: str, body: SubscriptionPatch, request: Requ
 @needs(Scope.OPERATE, of_webhook)
 async def delete_webhook(webhook_id: str, request: Request) -> Response:
     """What still waits to be sent to it ends FAILED; its deliveries stay on record."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     await scheduler.webhooks.delete(webhook_id)
     return Response(status_code=204)
 
@@ -151,7 +149,7 @@ async def delete_webhook(webhook_id: str, request: Request) -> Response:
 @needs(Scope.OPERATE, of_webhook, conflicts=True)
 async def test_webhook(webhook_id: str, request: Request) -> Response:
     """Sends it a `webhook.test`; the delivery shows how that goes."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(json_form.delivery(await scheduler.webhooks.test(webhook_id)), 202)
 
 
@@ -159,7 +157,7 @@ async def test_webhook(webhook_id: str, request: Request) -> Response:
 @needs(Scope.OPERATE, of_webhook, conflicts=True)
 async def rotate_secret(webhook_id: str, request: Request) -> Response:
     """Another secret, shown this once; for a day the one before it signs too."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(_with_secret(*await scheduler.webhooks.rotate_secret(webhook_id)))
 
 
@@ -167,7 +165,7 @@ async def rotate_secret(webhook_id: str, request: Request) -> Response:
 @needs(Scope.READ, of_deliveries)
 async def list_deliveries(query: Annotated[DeliveryQuery, Query()], request: Request) -> Response:
     """The newest first, with their attempts. An office's key names the job or the webhook of its office."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     found = await scheduler.webhooks.deliveries(**query.model_dump())
     # A webhook may have been another office's before.
     mine = [one for one in found.items if caller_of(request).office_id in (None, one.office_id)]
@@ -177,7 +175,7 @@ async def list_deliveries(query: Annotated[DeliveryQuery, Query()], request: Req
 @webhooks.get("/api/webhook-deliveries/{delivery_id}", response_model=Delivery)
 @needs(Scope.READ, of_delivery)
 async def get_delivery(delivery_id: str, request: Request) -> Response:
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(json_form.delivery(await scheduler.webhooks.delivery(delivery_id)))
 
 
@@ -185,7 +183,7 @@ async def get_delivery(delivery_id: str, request: Request) -> Response:
 @needs(Scope.OPERATE, of_delivery, conflicts=True)
 async def redeliver(delivery_id: str, request: Request) -> Response:
     """The same message once more, under the same `webhook-id`."""
-    scheduler: Scheduler = request.app.state.scheduler
+    scheduler = scheduler_for(request)
     return answer(json_form.delivery(await scheduler.webhooks.redeliver(delivery_id)), 202)
 
 

@@ -103,7 +103,7 @@ class SimulatedScheduler(Scheduler):
 
     @property
     def is_dispatching(self) -> bool:
-        return self._dispatcher.is_dispatching
+        return self._runtime.dispatcher.is_dispatching
 
     @property
     def faulty_store(self) -> FaultyStore | None:

@@ -1,0 +1,372 @@
+"""Services: the verbs of a scheduler, by subject, for one caller. HTTP, the command line and Python call these."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from functools import cached_property
+from typing import Any
+
+from nextslot.domain import (
+    Direct,
+    Event,
+    Group,
+    GroupMode,
+    Job,
+    Json,
+    NewJob,
+    OnFailure,
+    RequestContext,
+    Run,
+)
+from nextslot.engine.direct.direct_requests import Update
+from nextslot.engine.events.event_feed import EventPage
+from nextslot.engine.finish.job_finisher import Cancelled
+from nextslot.engine.finish.retries import Retried
+from nextslot.engine.submit.idempotency import Once, Replayed
+from nextslot.engine.submit.intake import Accepted
+from nextslot.errors import Draining
+from nextslot.executors.job_type_catalog import Catalog
+from nextslot.extensions.legacy.legacy_service import LegacyService
+from nextslot.extensions.offices.office_service import OfficeService
+from nextslot.services import arguments
+from nextslot.services.bulk import BulkService
+from nextslot.services.forecast import ForecastService
+from nextslot.services.keys import KeyService
+from nextslot.services.lists import ListService
+from nextslot.services.nodes import NodeService
+from nextslot.services.retention import RetentionService
+from nextslot.services.run_files import RunFileService
+from nextslot.services.schedules import ScheduleService
+from nextslot.services.settings_reload import SettingsReload
+from nextslot.services.templates import TemplateService
+from nextslot.services.unit_of_work import UnitOfWork
+from nextslot.services.webhooks import WebhookSubscriptions
+from nextslot.store.tables import (
+    direct,
+    groups,
+    jobs,
+    runs,
+)
+from nextslot.store.tables.jobs import Place
+from nextslot.system.disk_space import DiskSpace
+
+from .job_changes import JobChanges, checked
+from .runtime import Runtime
+from .waiters import Ended
+
+
+class Services:
+    """Everything that one caller can ask of a scheduler; each change is stored with the caller's context.
+
+    A `Scheduler` has the services of callers in Python. `for_caller` gives the same services to another caller.
+    """
+
+    def __init__(self, runtime: Runtime, access: UnitOfWork) -> None:
+        self._runtime = runtime
+        self._access = access
+        self._clock = runtime.clock
+
+    def for_caller(self, context: RequestContext) -> "Services":
+        """Returns the same services for another caller: what they store names that caller, in the same transaction."""
+        return Services(self._runtime, self._access.for_caller(context))
+
+    @property
+    def context(self) -> RequestContext:
+        return self._access.context
+
+    # By subject. A service is made when it is first used: most requests need one.
+
+    @cached_property
+    def job_types(self) -> Catalog:
+        return self._runtime.job_types
+
+    @cached_property
+    def files(self) -> RunFileService:
+        return RunFileService(self._runtime.files, self.node)
+
+    @cached_property
+    def lists(self) -> ListService:
+        return ListService(self._access)
+
+    @cached_property
+    def keys(self) -> KeyService:
+        return KeyService(self._access, self._runtime.keys)
+
+    @cached_property
+    def templates(self) -> TemplateService:
+        return TemplateService(self._access, self._runtime.template_settings)
+
+    @cached_property
+    def schedules(self) -> ScheduleService:
+        return ScheduleService(self._access, self._runtime.schedule_settings, self._runtime.trigger)
+
+    @cached_property
+    def webhooks(self) -> WebhookSubscriptions:
+        return WebhookSubscriptions(self._access, self._runtime.webhooks)
+
+    @cached_property
+    def bulk(self) -> BulkService:
+        return BulkService(self._access, self._runtime.bulk_actions)
+
+    @cached_property
+    def legacy(self) -> LegacyService:
+        return LegacyService(self._access, self._runtime.job_types, self._runtime.intake, self._runtime.finisher)
+
+    @cached_property
+    def offices(self) -> OfficeService:
+        parts = self._runtime
+        return OfficeService(self._access, parts.chance, parts.offices, parts.office_jobs, parts.queue, self.bulk)
+
+    @cached_property
+    def nodes(self) -> NodeService:
+        return NodeService(self._access, self._runtime.cluster)
+
+    @cached_property
+    def tuning(self) -> SettingsReload:
+        return SettingsReload(self._access, self._runtime.reloadable())
+
+    @cached_property
+    def retention(self) -> RetentionService:
+        return RetentionService(self._access, self._runtime.retention)
+
+    @property
+    def forecast(self) -> ForecastService:
+        """Only reads, and keeps what it has worked out: one for all callers."""
+        return self._runtime.forecasts
+
+    # About the scheduler.
+
+    @property
+    def node(self) -> str:
+        return self._runtime.workers.node
+
+    @property
+    def disk(self) -> DiskSpace:
+        return self._runtime.disk
+
+    @property
+    def is_draining(self) -> bool:
+        return self._access.is_draining
+
+    async def readiness(self) -> str | None:
+        """Why it does not take and run jobs now; None if it does."""
+        return await self._runtime.readiness.problem()
+
+    # Jobs in.
+
+    async def submit(
+        self, job_type: str | None = None, params: Mapping[str, Json] | None = None, **options: Any
+    ) -> Job:
+        """Puts a job into the queue; durable when it returns. Options are the fields of `NewJob`."""
+        key = options.pop("idempotency_key", None)
+        new = arguments.new_job(job_type=job_type, params={} if params is None else params, **options)
+        return (await self.accept([new], key))[0].job
+
+    async def accept(
+        self, wanted: Sequence[NewJob], idempotency_key: str | None = None, route: str = "jobs"
+    ) -> list[Accepted]:
+        """As `submit` and `submit_many`, but says of each job whether it is new or was there already."""
+        intake, office_id = self._runtime.intake, wanted[0].office_id if wanted else None
+        once: Once[list[Accepted]] = Once(route, office_id, wanted, _ids_of)
+        try:
+            return await self._access.with_key(idempotency_key).create(
+                lambda tx: intake.accept(tx, wanted, self._clock.now()), len(wanted), once
+            )
+        except Replayed as known:
+            ids = known.ids
+            found = await self._access.read(lambda tx: jobs.get_many(tx, ids))
+            return [Accepted(found[job_id], is_new=False) for job_id in ids]
+
+    async def submit_many(self, wanted: Sequence[NewJob], idempotency_key: str | None = None) -> list[Job]:
+        """Many jobs in one transaction, all or none; they may depend on each other by `key`."""
+        wanted = arguments.with_instants(wanted)
+        return [one.job for one in await self.accept(wanted, idempotency_key, "batch")]
+
+    async def submit_group(
+        self,
+        wanted: Sequence[NewJob],
+        mode: GroupMode | str = GroupMode.SEQUENTIAL,
+        on_failure: OnFailure | str = OnFailure.STOP,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> tuple[Group, list[Job]]:
+        """Jobs that belong together, one after the other or side by side."""
+        group, accepted = await self.accept_group(wanted, mode, on_failure, name, idempotency_key)
+        return group, [one.job for one in accepted]
+
+    async def accept_group(
+        self,
+        wanted: Sequence[NewJob],
+        mode: GroupMode | str = GroupMode.SEQUENTIAL,
+        on_failure: OnFailure | str = OnFailure.STOP,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> tuple[Group, list[Accepted]]:
+        """As `submit_group`, but says of each job whether it is new or was there already."""
+        checked_mode, checked_failure = (
+            arguments.choice(GroupMode, mode, "mode"),
+            arguments.choice(OnFailure, on_failure, "on_failure"),
+        )
+        wanted = arguments.with_instants(wanted)
+        intake, office_id = self._runtime.intake, wanted[0].office_id if wanted else None
+        content = [*wanted, checked_mode, checked_failure, name]
+        once: Once[tuple[Group, list[Accepted]]] = Once("groups", office_id, content, lambda made: [made[0].group_id])
+        try:
+            return await self._access.with_key(idempotency_key).create(
+                lambda tx: intake.accept_group(tx, wanted, checked_mode, checked_failure, name, self._clock.now()),
+                len(wanted),
+                once,
+            )
+        except Replayed as known:
+            (group_id,) = known.ids
+            return await self._access.read(lambda tx: intake.known_group(tx, group_id))
+
+    async def retry(self, run_id: str, priority: int | None = None) -> Retried:
+        """Retries a FAILED run by hand: a new job, or its waiting retry brought forward."""
+        retries, office_id = self._runtime.retries, self._access.context.office_id
+        once: Once[Retried] = Once("retry", office_id, [run_id, priority], lambda made: [made.job.job_id])
+        return await self._access.create(
+            lambda tx: retries.retry_by_hand(tx, run_id, priority, self._clock.now()), once=once
+        )
+
+    # Jobs changed.
+
+    async def cancel(self, job_id: str, reason: str | None = None, interrupt: bool | None = None) -> Cancelled:
+        return await self._access.write(
+            lambda tx: self._runtime.finisher.cancel(tx, job_id, reason, interrupt, self._clock.now())
+        )
+
+    async def cancel_group(
+        self, group_id: str, reason: str | None = None, interrupt: bool | None = None
+    ) -> list[Cancelled]:
+        return await self._access.write(
+            lambda tx: self._runtime.finisher.cancel_group(tx, group_id, reason, interrupt, self._clock.now())
+        )
+
+    async def move(
+        self,
+        job_id: str,
+        *,
+        to: str | None = None,
+        before: str | None = None,
+        after: str | None = None,
+        place: int | None = None,
+    ) -> Job:
+        queue = self._runtime.queue
+        return await self._access.write(
+            lambda tx: queue.move(tx, job_id, self._clock.now(), to=to, before=before, after=after, place=place)
+        )
+
+    async def reorder(self, job_ids: Sequence[str]) -> list[Job]:
+        return await self._access.write(
+            lambda tx: self._runtime.queue.reorder(tx, job_ids, self._clock.now()), rows=len(job_ids)
+        )
+
+    async def change(self, job_id: str, **changes: Any) -> Job:
+        """`params`, `priority`, `urgent`, `scheduled_for` or `title` of a job that is still queued (INV-001)."""
+        wanted, queued = checked(changes), JobChanges(self._runtime.queue, self._runtime.intake)
+        return await self._access.write(lambda tx: queued.apply(tx, job_id, wanted, self._clock.now()))
+
+    async def pause(
+        self, *, office_id: str | None = None, job_type: str | None = None, resource: str | None = None
+    ) -> None:
+        """An office, a job type, a resource, or (with nothing said) the whole scheduler; running work goes on."""
+        scope, name = arguments.scope(office_id, job_type, resource)
+        await self._access.write(lambda tx: self._runtime.queue.pause(tx, scope, name, self._clock.now()))
+
+    async def resume(
+        self, *, office_id: str | None = None, job_type: str | None = None, resource: str | None = None
+    ) -> None:
+        scope, name = arguments.scope(office_id, job_type, resource)
+        await self._access.write(lambda tx: self._runtime.queue.resume(tx, scope, name, self._clock.now()))
+
+    # Direct requests.
+
+    async def run_direct(self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any) -> Direct:
+        """Waits for the next slot, runs, and returns how it went. Options are the fields of `NewDirect`.
+
+        Cancelled while it waits, it gives its place up; while its work runs, the work is cancelled unless `detach`.
+        """
+        wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
+        self._refuse_unless_taking()
+        return await self._runtime.direct.execute(self._access, wanted)
+
+    async def stream_direct(
+        self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any
+    ) -> AsyncGenerator[Update, None]:
+        """As `run_direct`, but hears its place, progress and output as they come, and the result at the end."""
+        wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
+        self._refuse_unless_taking()
+        # Closed at once when the caller leaves, so that it hangs up then and not when the memory is cleaned.
+        async with aclosing(self._runtime.direct.stream(self._access, wanted)) as updates:
+            async for update in updates:
+                yield update
+
+    def _refuse_unless_taking(self) -> None:
+        if self._access.is_draining:
+            raise Draining("the scheduler is stopping and takes no direct requests")
+        if self._runtime.dispatcher.is_held:
+            raise Draining(f"node {self.node} is being drained and takes no direct requests: ask another node")
+        self._access.refuse_new_work()
+
+    async def direct(self, direct_id: str) -> Direct:
+        return arguments.found(
+            await self._access.read(lambda tx: direct.get(tx, direct_id)), "direct execution", direct_id
+        )
+
+    async def cancel_direct(self, direct_id: str) -> Direct:
+        return await self._access.write(lambda tx: self._runtime.direct.cancel(tx, direct_id, self._clock.now()))
+
+    # Reads.
+
+    async def job(self, job_id: str) -> Job:
+        return arguments.found(await self._access.read(lambda tx: jobs.get(tx, job_id)), "job", job_id)
+
+    async def run_of(self, job_id: str) -> Run | None:
+        """The run of a job, if it was dispatched."""
+        return await self._access.read(lambda tx: runs.of_job(tx, job_id))
+
+    async def run_by_id(self, run_id: str) -> Run:
+        return arguments.found(await self._access.read(lambda tx: runs.get(tx, run_id)), "run", run_id)
+
+    async def chain(self, job_id: str) -> list[Job]:
+        """A job with all its retries, from the first on."""
+        job = await self.job(job_id)
+        return await self._access.read(lambda tx: jobs.chain(tx, job.chain_id))
+
+    async def group(self, group_id: str) -> Group:
+        return arguments.found(await self._access.read(lambda tx: groups.get(tx, group_id)), "group", group_id)
+
+    async def members(self, group_id: str) -> list[Job]:
+        """Every job of a group, by place; retries follow what they retry."""
+        await self.group(group_id)
+        return await self._access.read(lambda tx: jobs.members(tx, group_id))
+
+    async def queue(self, office_id: str = "default", after: Place | None = None, limit: int = 500) -> list[Job]:
+        """The office's queue in its order, waiting jobs too; from a place on."""
+        await self.offices.get(office_id)
+        return await self._access.read(lambda tx: jobs.queue(tx, office_id, after, limit))
+
+    async def running(self, office_id: str = "default") -> list[Job]:
+        await self.offices.get(office_id)
+        return await self._access.read(lambda tx: jobs.running_of(tx, office_id))
+
+    def progress(self, run_id: str) -> tuple[float | None, str] | None:
+        """How far a run is (0 to 1, and a text), while it runs."""
+        return self._runtime.executor.progress(run_id)
+
+    def events(self, after: int = 0) -> AsyncIterator[Event]:
+        """Every event from a number on, oldest first, and then each new one as it comes."""
+        return self._runtime.events.follow(self._access.store, after)
+
+    def event_pages(self, after: int = 0) -> AsyncGenerator[EventPage, None]:
+        """The same, as many at a time as are there: for who passes them on."""
+        return self._runtime.events.follow_pages(self._access.store, after)
+
+    async def wait(self, job_id: str) -> Ended:
+        """Waits until the chain of a job has ended, retries included."""
+        job = await self.job(job_id)
+        return await self._runtime.waiters.wait(job.chain_id)
+
+
+def _ids_of(accepted: Sequence[Accepted]) -> list[str]:
+    return [one.job.job_id for one in accepted]
