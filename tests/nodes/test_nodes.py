@@ -1,4 +1,4 @@
-"""Several nodes on one PostgreSQL (section 15): real threads, real time, short leases."""
+"""Several nodes on one PostgreSQL (spec 15): real threads, real time, short leases."""
 
 import asyncio
 import contextlib
