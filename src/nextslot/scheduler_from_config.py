@@ -153,7 +153,7 @@ def tuned(settings: Settings) -> ReloadableSettings:
 
 
 def _webhooks(settings: Settings) -> WebhookSettings:
-    """Where nothing is said, local addresses may be called as long as the server itself is only local (spec 12)."""
+    """Where nothing is said, local addresses may be called as long as the server itself is only local (spec 12.9)."""
     given = settings.webhooks
     return WebhookSettings(
         secret=None if given.secret is None else given.secret.get_secret_value(),

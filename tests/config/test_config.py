@@ -324,7 +324,7 @@ def test_every_setting_is_in_the_tables() -> None:
         assert f"`{path[-1]}`" in tables() or path[-1] in headings
 
 
-def test_the_example_is_a_valid_configuration_with_the_seeds_role_timeouts(tmp_path: Path) -> None:
+def test_the_example_is_a_valid_configuration_with_the_recommended_role_timeouts(tmp_path: Path) -> None:
     configuration = load(tmp_path, ROOT / "examples/nextslot.toml", environment={})
 
     minutes = {name: (role.timeout_seconds or 0) / 60 for name, role in configuration.settings.roles.items()}

@@ -1,4 +1,4 @@
-"""A scheduler from a configuration, and a configuration that is read again while it runs (spec 15, 17)."""
+"""A scheduler from a configuration, and a configuration that is read again while it runs (spec 15, spec 17)."""
 
 import asyncio
 import os

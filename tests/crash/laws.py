@@ -192,7 +192,7 @@ def doubled(found: Evidence) -> Iterator[Broken]:
 
 
 def torn(found: Evidence) -> Iterator[Broken]:
-    """5.1: a job and its run start together and end together."""
+    """Spec 2.10: a job and its run start together and end together."""
     for job in found.jobs.values():
         mine = job.started_at, job.finished_at, job.outcome
         its_run = job.run_started_at, job.run_finished_at, job.run_status

@@ -1,4 +1,4 @@
-"""Section 12 with a real process, killed again and again while it delivers: everything arrives, under its own id."""
+"""Spec 12 with a real process, killed again and again while it delivers: everything arrives, under its own id."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Section 15 with a real process, killed again and again in its work: nothing is lost, doubled or torn."""
+"""Spec 15 with a real process, killed again and again in its work: nothing is lost, doubled or torn."""
 
 import contextlib
 import random

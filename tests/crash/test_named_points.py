@@ -1,4 +1,4 @@
-"""Sections 12, 15 and 19 at the worst moments: a real server that dies at a named point of its work, each in turn.
+"""Spec 12, spec 15 and spec 19 at the worst moments: a real server dies at each named point of its work in turn.
 
 Random kills seldom meet the narrow places; `tests/crash/dying.py` has their names. After each death the file is as the
 laws and the doctor want it, before anything is repaired, and the next life goes on from there.

@@ -1,4 +1,4 @@
-"""Section 14 with a real scheduler, killed while ten sessions of an office run: none is lost, none runs twice.
+"""Spec 14 with a real scheduler, killed while ten sessions of an office run: none is lost, none runs twice.
 
 python -m tests.crash.test_office_kill DIRECTORY       is that scheduler
 """

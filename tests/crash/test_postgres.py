@@ -1,4 +1,4 @@
-"""Section 15 on PostgreSQL: the scheduler is killed in its work, and then the server is: the same laws hold."""
+"""Spec 15 on PostgreSQL: the scheduler is killed in its work, and then the server is: the same laws hold."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Section 5 with a real scheduler, killed while its commands run: their trees die, and no retry runs beside one.
+"""Spec 5 with a real scheduler, killed while its commands run: their trees die, and no retry runs beside one.
 
 python -m tests.crash.test_process_trees DIRECTORY MODE [CGROUP]      is that scheduler
 """

@@ -1,4 +1,4 @@
-"""Section 5 when the server is killed with -9: what a run had written is there, and its log becomes one file again."""
+"""Spec 5 when the server is killed with -9: what a run had written is there, and its log becomes one file again."""
 
 import asyncio
 import json

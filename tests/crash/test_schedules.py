@@ -1,4 +1,4 @@
-"""Section 10 with a real process that is killed again and again while it fires: no occurrence twice, none lost."""
+"""Spec 10 with a real process that is killed again and again while it fires: no occurrence twice, none lost."""
 
 import logging
 import os

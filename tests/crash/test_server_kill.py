@@ -1,4 +1,4 @@
-"""Sections 15 and 19 on the real thing: `nextslot serve` under load over HTTP, killed with -9 again and again.
+"""Spec 15 and spec 19 on the real thing: `nextslot serve` under load over HTTP, killed with -9 again and again.
 
 `NEXTSLOT_KILLS=200` and `NEXTSLOT_BACKUPS=20` do so as often as is claimed in docs/reliability.md. The figures are in
 the log (`--log-cli-level=WARNING`).

@@ -92,6 +92,8 @@ def leads_somewhere(page: Path, link: str) -> bool:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives to headings."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    """The anchors that GitHub gives to headings, and those that the page sets itself."""
+    text = page.read_text()
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    made = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return made | set(re.findall(r'<a id="([^"]+)">', text))

@@ -36,7 +36,7 @@ STATUS = {
 }
 
 
-def test_5_3_the_diagram_of_a_jobs_status_is_TRANSITIONS() -> None:
+def test_spec_2_9_the_diagram_of_a_jobs_status_is_TRANSITIONS() -> None:
     drawn = diagram("Status of a job")
 
     legal = {(before.value, after.value) for before, afters in TRANSITIONS.items() for after in afters}

@@ -1,4 +1,4 @@
-"""Section 10, what becomes of occurrences that have come: against a plain account of every minute."""
+"""Spec 10, what becomes of occurrences that have come: against a plain account of every minute."""
 
 from collections.abc import Sequence
 from dataclasses import replace

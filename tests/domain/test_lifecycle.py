@@ -126,7 +126,7 @@ def test_each_ending_has_its_event(outcome: Outcome, mode: CancelMode | None, ev
 @pytest.mark.parametrize(
     ("mode", "kind"), [(None, K.CRASH), (CancelMode.FINISH, K.CRASH), (CancelMode.INTERRUPT, K.CANCELLED)]
 )
-def test_4_5_a_run_whose_scheduler_died_is_lost_and_an_interrupt_is_carried_out(
+def test_spec_15_2_a_run_whose_scheduler_died_is_lost_and_an_interrupt_is_carried_out(
     mode: CancelMode | None, kind: FailureKind
 ) -> None:
     assert lose(mode) == Outcome.failed(kind, "Scheduler crash recovery")
@@ -176,7 +176,7 @@ def test_US_JS01_what_the_end_of_a_chain_does_to_who_waits(
     assert dependent_after(end, policy) is then
 
 
-def test_5_3_nothing_goes_back_to_queued() -> None:
+def test_spec_2_9_nothing_goes_back_to_queued() -> None:
     assert dict(TRANSITIONS) == {
         JobStatus.QUEUED: {JobStatus.RUNNING, JobStatus.CANCELLED},
         JobStatus.RUNNING: {JobStatus.CANCELLED},

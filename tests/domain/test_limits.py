@@ -1,4 +1,4 @@
-"""The default limits: which a job falls under, how large they are, and how much room they have (section 4)."""
+"""The default limits: which a job falls under, how large they are, and how much room they have (spec 4)."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ def test_the_limits_of_an_office_and_its_roles_are_local_and_all_others_are_shar
     assert {key for key in keys if is_local(key)} == {"office:o", "role:o/FE"}
 
 
-def test_the_defaults_of_section_4() -> None:
+def test_the_defaults_of_spec_4() -> None:
     limits, default = Limits(), default_office(Instant(0))
 
     assert limits.capacity("scheduler", OFFICE) == 0

@@ -29,7 +29,7 @@ def test_DEC_006_a_job_has_three_statuses_and_a_run_three() -> None:
     assert set(RunStatus) == {"COMPLETED", "FAILED", "SKIPPED"}
 
 
-def test_5_3_nothing_goes_back_to_QUEUED() -> None:
+def test_spec_2_9_nothing_goes_back_to_QUEUED() -> None:
     assert {(old, new) for old, news in TRANSITIONS.items() for new in news} == {
         ("QUEUED", "RUNNING"),
         ("QUEUED", "CANCELLED"),

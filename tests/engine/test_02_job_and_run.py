@@ -1,4 +1,4 @@
-"""Section 2 of the specification: a job, its run, and what may change of them."""
+"""Spec 2: a job, its run, and what may change of them."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -189,7 +189,7 @@ def test_TRANSITIONS_is_what_the_database_allows(tmp_path: Path) -> None:
     assert allowed == {(old, new) for old, news in TRANSITIONS.items() for new in news}
 
 
-def test_5_1_RUNNING_and_its_run_appear_together_and_end_together(tmp_path: Path) -> None:
+def test_spec_2_10_RUNNING_and_its_run_appear_together_and_end_together(tmp_path: Path) -> None:
     seen: set[tuple[str, str | None]] = set()
 
     async def main(scheduler: Scheduler) -> None:

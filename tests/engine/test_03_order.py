@@ -1,4 +1,4 @@
-"""Section 3 of the specification: the queue and its order."""
+"""Spec 3: the queue and its order."""
 
 import asyncio
 import random
@@ -77,7 +77,7 @@ def test_INV_004_created_at_and_job_id_break_ties(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_crash", [True, False])
-def test_5_4_the_order_is_the_same_before_and_after_a_restart(tmp_path: Path, is_crash: bool) -> None:
+def test_spec_3_2_the_order_is_the_same_before_and_after_a_restart(tmp_path: Path, is_crash: bool) -> None:
     chance = random.Random(4)
 
     async def main(scheduler: Scheduler) -> None:
@@ -98,7 +98,7 @@ def test_5_4_the_order_is_the_same_before_and_after_a_restart(tmp_path: Path, is
     with_counts(tmp_path, main)
 
 
-def test_a_new_job_goes_a_gap_behind_the_last_of_its_priority(tmp_path: Path) -> None:
+def test_DEC_005_a_new_job_goes_a_gap_behind_the_last_of_its_priority(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.pause()
         first = await scheduler.submit("work")

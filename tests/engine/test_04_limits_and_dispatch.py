@@ -1,4 +1,4 @@
-"""Section 4 of the specification: limits, and what is dispatched when."""
+"""Spec 4: limits, and what is dispatched when."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Section 4, outage hold, and section 5, stall timeout."""
+"""Spec 4.17, outage hold, and spec 5.15, stall timeout."""
 
 import asyncio
 from pathlib import Path

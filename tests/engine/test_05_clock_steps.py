@@ -1,4 +1,4 @@
-"""Section 5, time: a wall clock that steps changes no timeout, stall, retry delay or other wait of a live process.
+"""Spec 5, time: a wall clock that steps changes no timeout, stall, retry delay or other wait of a live process.
 
 Calendar times follow the wall clock. On Linux a machine that sleeps is the same as a clock that is set forward: the
 monotonic clock stands still meanwhile, and so does virtual time when `jump` is called.

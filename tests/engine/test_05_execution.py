@@ -1,4 +1,4 @@
-"""Section 5 of the specification: how Python handlers are run, and what they may answer."""
+"""Spec 5: how Python handlers are run, and what they may answer."""
 
 import asyncio
 import os

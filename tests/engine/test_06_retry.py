@@ -1,4 +1,4 @@
-"""Section 6 of the specification: retries (DEC-007)."""
+"""Spec 6: retries (DEC-007)."""
 
 import asyncio
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Section 7: cancel and retry in bulk, by filter, in small steps that hold up nobody."""
+"""Spec 7: cancel and retry in bulk, by filter, in small steps that hold up nobody."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

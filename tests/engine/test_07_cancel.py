@@ -1,4 +1,4 @@
-"""Section 7 of the specification: cancelling."""
+"""Spec 7: cancelling."""
 
 import asyncio
 from pathlib import Path

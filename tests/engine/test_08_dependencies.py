@@ -1,4 +1,4 @@
-"""Section 8 of the specification: dependencies (US-JS01)."""
+"""Spec 8: dependencies (US-JS01)."""
 
 import asyncio
 from pathlib import Path

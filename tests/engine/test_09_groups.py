@@ -1,4 +1,4 @@
-"""Section 9 of the specification: groups (INV-006, DEC-012)."""
+"""Spec 9: groups (INV-006, DEC-012)."""
 
 import asyncio
 from pathlib import Path

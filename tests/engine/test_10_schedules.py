@@ -1,4 +1,4 @@
-"""Section 10 of the specification: schedules, and the account of every occurrence.
+"""Spec 10: schedules, and the account of every occurrence.
 
 Virtual time begins on Sunday, 15 November 2026, at 07:00 UTC.
 """
@@ -152,6 +152,22 @@ def test_next_trigger_at_is_always_right_and_null_when_disabled(tmp_path: Path) 
         assert changed.next_trigger_at == at("08:30")
 
     with_scheduler(tmp_path, main)
+
+
+def test_DEC_010_a_schedule_without_a_zone_goes_by_UTC(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        schedule = await new_schedule(scheduler, "30 12 * * *")
+
+        assert (schedule.timezone, schedule.next_trigger_at) == ("UTC", at("12:30"))
+
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "Asia/Kathmandu")
+        time.tzset()
+        try:
+            with_scheduler(tmp_path, main)
+        finally:
+            elsewhere.undo()
+            time.tzset()
 
 
 def test_a_schedule_made_disabled_fires_nothing(tmp_path: Path) -> None:

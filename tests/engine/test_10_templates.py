@@ -1,4 +1,4 @@
-"""Section 10 of the specification: templates."""
+"""Spec 10: templates."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Section 11 of the specification: direct requests take the next slot, and nothing is interrupted (DEC-004)."""
+"""Spec 11: direct requests take the next slot, and nothing is interrupted (DEC-004)."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Section 12: deliveries: at least once, at their times, in nobody's way; stored, kept and sent again."""
+"""Spec 12: deliveries: at least once, at their times, in nobody's way; stored, kept and sent again."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Section 12 on real sockets: endpoints that refuse, hang, dribble, cut, redirect, or are not who they say they are."""
+"""Spec 12 on real sockets: endpoints that refuse, hang, dribble, cut, redirect, or are not who they say they are."""
 
 import asyncio
 import socket

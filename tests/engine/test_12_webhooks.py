@@ -1,4 +1,4 @@
-"""Section 12: who is told of what, in which words, signed with which secret; stored with what it tells (DEC-009)."""
+"""Spec 12: who is told of what, in which words, signed with which secret; stored with what it tells (DEC-009)."""
 
 import asyncio
 import logging
@@ -249,7 +249,7 @@ def test_a_job_that_ends_without_having_run_tells_its_own_webhook(tmp_path: Path
     with_scheduler(tmp_path, main, sender=box)
 
 
-def test_US_JS_an_office_hears_of_its_own_jobs_and_of_permanent_failures(tmp_path: Path, box: Mailbox) -> None:
+def test_US_JS04_an_office_hears_of_its_own_jobs_and_of_permanent_failures(tmp_path: Path, box: Mailbox) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.offices.create("o", webhook={"url": HOOK})
         never = {"max_attempts": 0}

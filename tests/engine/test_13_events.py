@@ -1,4 +1,4 @@
-"""Section 13 of the specification: events."""
+"""Spec 13: events."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Section 14: the office API's words over the engine; every acceptance criterion of US-JS01 to US-JS06 by its name."""
+"""Spec 14: the office API's words over the engine; every acceptance criterion of US-JS01 to US-JS06 by its name."""
 
 import asyncio
 import random
@@ -1060,7 +1060,7 @@ def test_process_answers_what_it_started(tmp_path: Path) -> None:
 # Configuration.
 
 
-def test_the_configuration_has_the_names_units_and_defaults_of_the_seed(tmp_path: Path) -> None:
+def test_the_configuration_has_the_names_units_and_defaults_of_the_office_design(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.offices.create("o")
 

@@ -1,4 +1,4 @@
-"""Section 15 of the specification: what start-up repairs (DEC-008, 4.4 and 4.5 of the persistence seed)."""
+"""Spec 15: what start-up repairs (DEC-008, spec 6.6)."""
 
 import asyncio
 import itertools
@@ -27,10 +27,10 @@ from tests.support import Steps, assert_counters, database, history, new_schedul
 NO_RETRY = {"max_attempts": 0}
 
 
-# The decision matrix (4.5), row by row.
+# The decision matrix (spec 15.2), row by row.
 
 
-def test_4_5_queued_jobs_are_not_touched(tmp_path: Path) -> None:
+def test_spec_15_2_queued_jobs_are_not_touched(tmp_path: Path) -> None:
     async def arrange(scheduler: Scheduler) -> None:
         running = await start(scheduler)
         for options in (
@@ -54,7 +54,7 @@ def test_4_5_queued_jobs_are_not_touched(tmp_path: Path) -> None:
     assert len(before) == 6
 
 
-def test_4_5_running_with_an_unfinished_run_is_failed_and_retried_at_once(tmp_path: Path) -> None:
+def test_spec_15_2_running_with_an_unfinished_run_is_failed_and_retried_at_once(tmp_path: Path) -> None:
     job = after_crash(tmp_path, start)
 
     async def check(scheduler: Scheduler) -> None:
@@ -69,7 +69,7 @@ def test_4_5_running_with_an_unfinished_run_is_failed_and_retried_at_once(tmp_pa
     recovered(tmp_path, check)
 
 
-def test_4_5_running_without_a_run_gets_a_failed_run_and_is_retried(tmp_path: Path) -> None:
+def test_spec_15_2_running_without_a_run_gets_a_failed_run_and_is_retried(tmp_path: Path) -> None:
     job = after_crash(tmp_path, start)
     by_hand(tmp_path, "delete from runs")
 
@@ -86,7 +86,7 @@ def test_4_5_running_without_a_run_gets_a_failed_run_and_is_retried(tmp_path: Pa
 
 
 @pytest.mark.parametrize("status", ["COMPLETED", "SKIPPED"])
-def test_4_5_a_finished_run_closes_its_job_and_nothing_is_repeated(tmp_path: Path, status: str) -> None:
+def test_spec_15_2_a_finished_run_closes_its_job_and_nothing_is_repeated(tmp_path: Path, status: str) -> None:
     async def arrange(scheduler: Scheduler) -> list[Job]:
         _, (job, after) = await scheduler.submit_group([NewJob(job_type="stubborn"), NewJob(job_type="work")])
         return [job, after, await scheduler.submit("work", depends_on=[job.job_id])]
@@ -107,7 +107,7 @@ def test_4_5_a_finished_run_closes_its_job_and_nothing_is_repeated(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("kind", "event"), [("error", "job_failed"), ("timeout", "job_timeout")])
-def test_4_5_a_failed_run_closes_its_job_and_is_then_decided(tmp_path: Path, kind: str, event: str) -> None:
+def test_spec_15_2_a_failed_run_closes_its_job_and_is_then_decided(tmp_path: Path, kind: str, event: str) -> None:
     job = after_crash(tmp_path, start)
     finish = f"status = 'FAILED', failure_kind = '{kind}', error = 'x', finished_at = started_at + 7"
     by_hand(tmp_path, f"update runs set {finish}")
@@ -122,7 +122,7 @@ def test_4_5_a_failed_run_closes_its_job_and_is_then_decided(tmp_path: Path, kin
     recovered(tmp_path, check)
 
 
-def test_4_5_a_run_that_had_ended_as_cancelled_closes_its_job_and_is_not_retried(tmp_path: Path) -> None:
+def test_spec_15_2_a_run_that_had_ended_as_cancelled_closes_its_job_and_is_not_retried(tmp_path: Path) -> None:
     async def arrange(scheduler: Scheduler) -> Job:
         job = await start(scheduler)
         await scheduler.cancel(job.job_id, interrupt=True)
@@ -147,7 +147,7 @@ def test_4_5_a_run_that_had_ended_as_cancelled_closes_its_job_and_is_not_retried
     ],
 )
 @pytest.mark.parametrize("is_old", [False, True])
-def test_4_5_what_the_last_life_did_not_tell_is_told_by_the_next(
+def test_spec_15_2_what_the_last_life_did_not_tell_is_told_by_the_next(
     tmp_path: Path, finish: str, heard: list[str], heard_in_old_words: list[str], is_old: bool
 ) -> None:
     own = {"format": "legacy"} if is_old else {"events": list(JOB_EVENTS)}
@@ -186,14 +186,14 @@ def test_a_run_whose_time_had_passed_too_is_a_crash(tmp_path: Path) -> None:
     testing.run(body())
 
 
-# Missing decisions (4.4).
+# Missing decisions (spec 6.6).
 
 
 @pytest.mark.parametrize(
     ("options", "cancel", "decision", "links"),
     [({}, False, "retry", 2), ({"retry_policy": NO_RETRY}, False, "permanent", 1), ({}, True, "cancelled", 1)],
 )
-def test_4_4_a_failure_without_a_decision_gets_it_once(
+def test_spec_6_6_a_failure_without_a_decision_gets_it_once(
     tmp_path: Path, options: dict[str, Any], cancel: bool, decision: str, links: int
 ) -> None:
     async def arrange(scheduler: Scheduler) -> Job:
@@ -216,7 +216,7 @@ def test_4_4_a_failure_without_a_decision_gets_it_once(
 
 
 @pytest.mark.parametrize(("kind", "decision"), [("error", "retry"), ("invalid", "permanent"), (None, "retry")])
-def test_4_4_a_missing_decision_goes_by_the_kind_of_the_failure(
+def test_spec_6_6_a_missing_decision_goes_by_the_kind_of_the_failure(
     tmp_path: Path, kind: str | None, decision: str
 ) -> None:
     job = after_crash(tmp_path, start)
@@ -230,7 +230,9 @@ def test_4_4_a_missing_decision_goes_by_the_kind_of_the_failure(
     recovered(tmp_path, check)
 
 
-def test_4_4_however_many_decisions_are_missing_all_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spec_6_6_however_many_decisions_are_missing_all_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     after_crash(tmp_path, lambda scheduler: start_many(scheduler, 5))
     by_hand(tmp_path, UNDECIDED)
     monkeypatch.setattr(recovery, "BATCH", 2)
@@ -241,7 +243,7 @@ def test_4_4_however_many_decisions_are_missing_all_are_made(tmp_path: Path, mon
     recovered(tmp_path, check)
 
 
-def test_4_4_a_retry_that_exists_already_is_not_made_again(tmp_path: Path) -> None:
+def test_spec_6_6_a_retry_that_exists_already_is_not_made_again(tmp_path: Path) -> None:
     job = after_crash(tmp_path, start)
     by_hand(tmp_path, UNDECIDED)
     columns = databases.columns(database(tmp_path), "jobs")
@@ -421,7 +423,7 @@ def test_recovery_costs_nothing_for_what_is_queued(tmp_path: Path, monkeypatch: 
     assert costs[1] < 1.2 * costs[0]
 
 
-def test_a_second_scheduler_on_the_same_database_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+def test_CON_001_a_second_scheduler_on_the_same_database_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
     async def check(scheduler: Scheduler) -> None:
         with pytest.raises(AlreadyOpen, match=f"process {os.getpid()} "):
             await new_scheduler(tmp_path, seed=3).start()

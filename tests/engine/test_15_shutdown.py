@@ -1,4 +1,4 @@
-"""Section 15 of the specification: stopping (CON-003)."""
+"""Spec 15: stopping (CON-003)."""
 
 import asyncio
 import os

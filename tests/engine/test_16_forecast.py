@@ -1,4 +1,4 @@
-"""Section 16: when a job will run. What is foreseen is compared with what then happens, on virtual time."""
+"""Spec 16: when a job will run. What is foreseen is compared with what then happens, on virtual time."""
 
 import asyncio
 import tempfile

@@ -1,4 +1,4 @@
-"""Section 16: why a job is not running: every reason that applies, in words and in data."""
+"""Spec 16: why a job is not running: every reason that applies, in words and in data."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

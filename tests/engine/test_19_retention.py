@@ -1,4 +1,4 @@
-"""Section 19: history goes when it is old enough, whole chains and groups, and never what something alive refers to."""
+"""Spec 19: history goes when it is old enough, whole chains and groups, and never what something alive refers to."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Offices: rows of settings that can be read and changed while everything runs (sections 4 and 14)."""
+"""Offices: rows of settings that can be read and changed while everything runs (spec 4 and spec 14)."""
 
 import asyncio
 from dataclasses import replace
@@ -30,7 +30,7 @@ def test_the_office_default_cannot_be_archived(tmp_path: Path) -> None:
     with_scheduler(tmp_path, main)
 
 
-def test_a_new_office_has_the_settings_of_the_seed(tmp_path: Path) -> None:
+def test_a_new_office_has_the_settings_of_the_office_design(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         office = await scheduler.offices.create("o")
 

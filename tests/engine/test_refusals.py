@@ -50,7 +50,7 @@ async def defect(scheduler: Scheduler, facts: Facts) -> None:
 
 
 async def broken_rule(scheduler: Scheduler, facts: Facts) -> None:
-    """A change that only the rules of the database refuse: a job that starts without a run (5.1)."""
+    """A change that only the rules of the database refuse: a job that starts without a run (spec 2.10)."""
     now = scheduler._clock.now()
     await scheduler._access.write(lambda tx: jobs.start(tx, facts.queued, "nowhere/slot-1", now))
 

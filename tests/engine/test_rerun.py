@@ -1,4 +1,4 @@
-"""Section 7: *run again*: a new job like an ended one, and a chain of its own."""
+"""Spec 7: *run again*: a new job like an ended one, and a chain of its own."""
 
 import asyncio
 from pathlib import Path

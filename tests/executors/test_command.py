@@ -1,4 +1,4 @@
-"""Section 5: commands as job types, run for real by a scheduler."""
+"""Spec 5: commands as job types, run for real by a scheduler."""
 
 import asyncio
 import json

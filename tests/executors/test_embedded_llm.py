@@ -41,7 +41,7 @@ def _extra() -> None:
         pytest.fail(missing) if os.environ.get("CI") == "true" else pytest.skip(missing)
 
 
-def test_5_without_ollama_the_embedded_model_writes_a_story_and_a_card(tmp_path: Path) -> None:
+def test_spec_5_20_without_ollama_the_embedded_model_writes_a_story_and_a_card(tmp_path: Path) -> None:
     async def main() -> None:
         models, process = embedded_models()
         async with running(tmp_path, models) as (_, submit):
@@ -123,7 +123,7 @@ def test_it_refuses_what_it_cannot_answer_and_says_why() -> None:
     run(main())
 
 
-def test_7_a_job_can_be_cancelled_in_the_middle(tmp_path: Path) -> None:
+def test_spec_7_2_a_job_can_be_cancelled_in_the_middle(tmp_path: Path) -> None:
     async def main() -> None:
         models, process = embedded_models()
         async with running(tmp_path, models) as (scheduler, _):
@@ -237,7 +237,7 @@ def test_when_its_process_dies_the_request_fails_and_the_next_one_has_a_new_proc
     run(main())
 
 
-def test_5_its_process_ends_when_the_scheduler_is_killed() -> None:
+def test_spec_5_20_its_process_ends_when_the_scheduler_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", ASKS_FOR_EVER], stdout=subprocess.PIPE, text=True) as scheduler:
         assert scheduler.stdout is not None
         server = int(scheduler.stdout.readline())

@@ -115,7 +115,7 @@ FAILURES: dict[str, tuple[ollama.Reply, str, str]] = {
 
 
 @pytest.mark.parametrize("case", FAILURES)
-def test_5_each_way_to_fail_has_its_own_message_and_kind(case: str) -> None:
+def test_spec_5_24_each_way_to_fail_has_its_own_message_and_kind(case: str) -> None:
     reply, kind, message = FAILURES[case]
 
     async def main() -> None:
@@ -129,7 +129,7 @@ def test_5_each_way_to_fail_has_its_own_message_and_kind(case: str) -> None:
     asyncio.run(main())
 
 
-def test_5_a_refused_connection_names_the_address_and_the_extra() -> None:
+def test_spec_5_24_a_refused_connection_names_the_address_and_the_extra() -> None:
     async def main() -> None:
         url = f"http://127.0.0.1:{unused_port()}"
 
@@ -206,7 +206,7 @@ def test_an_openai_compatible_server_is_asked_with_its_token(monkeypatch: pytest
     asyncio.run(main())
 
 
-def test_18_a_token_never_appears_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spec_18_8_a_token_never_appears_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACME_TOKEN", "secret-1234")
     replies = [
         ollama.refuses(401, '{"error": {"message": "wrong token: Bearer secret-1234"}}'),
@@ -226,7 +226,7 @@ def test_18_a_token_never_appears_in_an_error(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(main())
 
 
-def test_18_a_password_in_an_address_never_appears_in_an_error() -> None:
+def test_spec_18_8_a_password_in_an_address_never_appears_in_an_error() -> None:
     async def main() -> None:
         with pytest.raises(Fail, match=r"no Ollama answers at http://127\.0\.0\.1:") as failed:
             await ask(f"http://me:hidden@127.0.0.1:{unused_port()}", embedded=NotInstalled())

@@ -1,4 +1,4 @@
-"""Section 5, process ownership, with real processes: a guardian owns the whole tree, and nothing is ever left of it."""
+"""Spec 5, process ownership, with real processes: a guardian owns the whole tree, and nothing is ever left of it."""
 
 import asyncio
 import os

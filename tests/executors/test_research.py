@@ -22,7 +22,7 @@ CARD = {
 }
 
 
-def test_5_research_leaves_a_card_as_json_and_markdown(tmp_path: Path) -> None:
+def test_spec_5_22_research_leaves_a_card_as_json_and_markdown(tmp_path: Path) -> None:
     async def main() -> None:
         async with scripted(tmp_path, ollama.tells(*json.dumps(CARD).partition("turbines"))) as (submit, server):
             ended = await submit("research", topic=TOPIC, tags=["energy"], model="ollama:big")
@@ -42,7 +42,7 @@ def test_5_research_leaves_a_card_as_json_and_markdown(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_5_an_answer_out_of_form_still_makes_a_card(tmp_path: Path) -> None:
+def test_spec_5_22_an_answer_out_of_form_still_makes_a_card(tmp_path: Path) -> None:
     prose = "Tidal stations harness the movement of water through turbines. " * 3 + "Turbines harness tides."
 
     async def main() -> None:
@@ -59,7 +59,7 @@ def test_5_an_answer_out_of_form_still_makes_a_card(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_5_a_model_that_takes_too_long_is_a_timeout(tmp_path: Path) -> None:
+def test_spec_5_22_a_model_that_takes_too_long_is_a_timeout(tmp_path: Path) -> None:
     async def main() -> None:
         async with scripted(tmp_path, ollama.talks_and_waits("{")) as (submit, server):
             ended = await submit("research", topic=TOPIC, timeout=0.2)
@@ -72,7 +72,7 @@ def test_5_a_model_that_takes_too_long_is_a_timeout(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_5_research_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_spec_5_24_research_that_fails_leaves_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with scripted(tmp_path, ollama.refuses(404, '{"error": "model not found"}')) as (submit, _):
             ended = await submit("research", topic=TOPIC, model="absent")
@@ -94,7 +94,7 @@ def test_5_research_that_fails_leaves_nothing(tmp_path: Path) -> None:
         ({"topic": TOPIC, "output": "/tmp"}, "'output' was unexpected"),
     ],
 )
-def test_5_parameters_that_do_not_fit_are_refused_at_creation(
+def test_spec_5_22_parameters_that_do_not_fit_are_refused_at_creation(
     tmp_path: Path, params: dict[str, Any], problem: str
 ) -> None:
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Section 5: a run's log is on disk as it is written, within its cap; a reader misses nothing without a word."""
+"""Spec 5: a run's log is on disk as it is written, within its cap; a reader misses nothing without a word."""
 
 import os
 import random

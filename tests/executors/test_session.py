@@ -1,4 +1,4 @@
-"""Sections 5 and 14: the commands of roles, run for real as sessions of office jobs."""
+"""Spec 5 and spec 14: the commands of roles, run for real as sessions of office jobs."""
 
 import asyncio
 import json

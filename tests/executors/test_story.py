@@ -50,7 +50,7 @@ CLOCK = (
 )
 
 
-def test_5_a_story_leaves_markdown_with_front_matter_and_a_json(tmp_path: Path) -> None:
+def test_spec_5_21_a_story_leaves_markdown_with_front_matter_and_a_json(tmp_path: Path) -> None:
     async def main() -> None:
         answer = ollama.tells("# The Second ", "Light\n\n", LIGHTHOUSE)
         async with scripted(tmp_path, answer) as (submit, _):
@@ -72,7 +72,7 @@ def test_5_a_story_leaves_markdown_with_front_matter_and_a_json(tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_5_the_target_length_reaches_the_model(tmp_path: Path) -> None:
+def test_spec_5_21_the_target_length_reaches_the_model(tmp_path: Path) -> None:
     async def main() -> None:
         async with scripted(tmp_path, ollama.tells(LIGHTHOUSE)) as (submit, server):
             await submit("story", target_length=9000)
@@ -85,7 +85,7 @@ def test_5_the_target_length_reaches_the_model(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_5_as_many_stories_as_asked_each_told_what_came_before(tmp_path: Path) -> None:
+def test_spec_5_21_as_many_stories_as_asked_each_told_what_came_before(tmp_path: Path) -> None:
     async def main() -> None:
         script = ollama.tells(f"# Light\n{LIGHTHOUSE}"), ollama.tells(f"# Clock\n{CLOCK}")
         async with scripted(tmp_path, *script) as (submit, server):
@@ -98,7 +98,7 @@ def test_5_as_many_stories_as_asked_each_told_what_came_before(tmp_path: Path) -
     asyncio.run(main())
 
 
-def test_5_a_failure_leaves_whole_stories_and_nothing_else(tmp_path: Path) -> None:
+def test_spec_5_24_a_failure_leaves_whole_stories_and_nothing_else(tmp_path: Path) -> None:
     async def main() -> None:
         script = ollama.tells(f"# Light\n{LIGHTHOUSE}"), ollama.cuts_the_connection
         async with scripted(tmp_path, *script) as (submit, _):
@@ -113,7 +113,7 @@ def test_5_a_failure_leaves_whole_stories_and_nothing_else(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("answer", ["# Only a title", "<think>Hm, a story about", "   "])
-def test_5_an_answer_without_a_story_is_empty(tmp_path: Path, answer: str) -> None:
+def test_spec_5_24_an_answer_without_a_story_is_empty(tmp_path: Path, answer: str) -> None:
     async def main() -> None:
         async with scripted(tmp_path, ollama.tells(answer)) as (submit, _):
             ended = await submit("story")
@@ -124,7 +124,7 @@ def test_5_an_answer_without_a_story_is_empty(tmp_path: Path, answer: str) -> No
     asyncio.run(main())
 
 
-def test_7_an_interrupting_cancel_hangs_up_and_leaves_nothing(tmp_path: Path) -> None:
+def test_spec_7_2_an_interrupting_cancel_hangs_up_and_leaves_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             ollama.scripted(ollama.talks_and_waits("# Light\n", LIGHTHOUSE)) as server,
@@ -143,7 +143,7 @@ def test_7_an_interrupting_cancel_hangs_up_and_leaves_nothing(tmp_path: Path) ->
     asyncio.run(main())
 
 
-def test_5_progress_follows_the_characters_that_have_come(tmp_path: Path) -> None:
+def test_spec_5_4_progress_follows_the_characters_that_have_come(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             ollama.scripted(ollama.talks_and_waits("x" * 300)) as server,
@@ -160,7 +160,7 @@ def test_5_progress_follows_the_characters_that_have_come(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
-def test_5_dedup_skips_a_job_whose_stories_are_all_there_already(tmp_path: Path) -> None:
+def test_spec_5_23_dedup_skips_a_job_whose_stories_are_all_there_already(tmp_path: Path) -> None:
     async def main() -> None:
         same = LIGHTHOUSE.upper().replace(",", " -")
         async with scripted(tmp_path, ollama.tells(f"# One\n{LIGHTHOUSE}"), ollama.tells(f"# Two\n{same}")) as (
@@ -180,7 +180,7 @@ def test_5_dedup_skips_a_job_whose_stories_are_all_there_already(tmp_path: Path)
     asyncio.run(main())
 
 
-def test_5_dedup_drops_similar_stories_and_says_so(tmp_path: Path) -> None:
+def test_spec_5_23_dedup_drops_similar_stories_and_says_so(tmp_path: Path) -> None:
     async def main() -> None:
         near = LIGHTHOUSE.replace("a letter", "a poem")
         script = [ollama.tells(f"# {title}\n{text}") for title, text in (("A", LIGHTHOUSE), ("B", near), ("C", CLOCK))]
@@ -197,7 +197,7 @@ def test_5_dedup_drops_similar_stories_and_says_so(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_5_stories_of_a_failed_run_do_not_count_for_its_retry(tmp_path: Path) -> None:
+def test_spec_5_23_stories_of_a_failed_run_do_not_count_for_its_retry(tmp_path: Path) -> None:
     async def main() -> None:
         light = ollama.tells(f"# Light\n{LIGHTHOUSE}")
         script = light, ollama.refuses(500, "no"), light, ollama.tells(f"# Clock\n{CLOCK}")
@@ -211,7 +211,7 @@ def test_5_stories_of_a_failed_run_do_not_count_for_its_retry(tmp_path: Path) ->
     asyncio.run(main())
 
 
-def test_5_a_hundred_stories_fit_into_a_result(tmp_path: Path) -> None:
+def test_spec_5_21_a_hundred_stories_fit_into_a_result(tmp_path: Path) -> None:
     async def main() -> None:
         async with scripted(tmp_path, ollama.tells(f"# {'lighthouse ' * 4}{'🌊' * 90}\n", CLOCK)) as (
             submit,
@@ -237,7 +237,7 @@ def test_5_a_hundred_stories_fit_into_a_result(tmp_path: Path) -> None:
         ({"path": "/etc/passwd"}, "'path' was unexpected"),
     ],
 )
-def test_5_parameters_that_do_not_fit_are_refused_at_creation(
+def test_spec_5_21_parameters_that_do_not_fit_are_refused_at_creation(
     tmp_path: Path, params: dict[str, Any], problem: str
 ) -> None:
     async def main() -> None:
@@ -280,7 +280,7 @@ def test_without_a_topic_the_title_is_how_the_story_begins() -> None:
         ("word " * 50, "word-word-word-word-word-word-word-word"),
     ],
 )
-def test_18_a_file_name_is_safe_whatever_the_title(title: str, expected: str) -> None:
+def test_spec_18_6_a_file_name_is_safe_whatever_the_title(title: str, expected: str) -> None:
     assert slug(title, "story") == expected
 
 
@@ -293,7 +293,7 @@ def test_a_sentence_that_was_cut_off_is_left_out_unless_it_is_most_of_the_text()
     assert whole_sentences("One. Two three four five six seven") == "One. Two three four five six seven"
 
 
-def test_5_files_are_written_all_or_none(tmp_path: Path) -> None:
+def test_spec_5_24_files_are_written_all_or_none(tmp_path: Path) -> None:
     (tmp_path / "b.json").mkdir()
 
     async def main() -> None:
@@ -305,7 +305,7 @@ def test_5_files_are_written_all_or_none(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["b.json"]
 
 
-def test_7_a_run_that_is_told_to_stop_while_it_writes_leaves_whole_files(
+def test_spec_7_2_a_run_that_is_told_to_stop_while_it_writes_leaves_whole_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_writing, may_go_on = threading.Event(), threading.Event()
@@ -363,7 +363,7 @@ def test_the_most_similar_known_story_is_the_one_that_is_named() -> None:
     assert find_duplicate(fingerprint(LIGHTHOUSE), sketch(LIGHTHOUSE), known, threshold=0.999) is None
 
 
-def test_5_without_saving_there_is_one_story_and_its_text_is_the_result(tmp_path: Path) -> None:
+def test_spec_5_21_without_saving_there_is_one_story_and_its_text_is_the_result(tmp_path: Path) -> None:
     async def main() -> None:
         async with scripted(tmp_path, ollama.tells(f"# Light\n\n{LIGHTHOUSE}")) as (submit, _):
             ended = await submit("story", save_output=False)

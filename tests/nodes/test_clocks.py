@@ -1,4 +1,4 @@
-"""Section 5, time, on PostgreSQL: the server's clock counts, whatever those of the machines say."""
+"""Spec 5, time, on PostgreSQL: the server's clock counts, whatever those of the machines say."""
 
 import asyncio
 import time

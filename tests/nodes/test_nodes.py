@@ -1,4 +1,4 @@
-"""Several nodes on one PostgreSQL (section 15): real threads, real time, short leases."""
+"""Several nodes on one PostgreSQL (spec 15): real threads, real time, short leases."""
 
 import asyncio
 import contextlib
@@ -297,7 +297,7 @@ def test_what_was_inside_a_lost_node_runs_alone_on_the_others(database: str, tmp
             await b.nodes.drain("b")
 
             async def held() -> bool:
-                return b._dispatcher.is_held
+                return b._runtime.dispatcher.is_held
 
             await eventually(held)
             jobs = [await a.submit("slow_once", retry_policy={"max_attempts": 1}) for _ in range(3)]

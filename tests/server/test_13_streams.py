@@ -1,4 +1,4 @@
-"""Section 13: events and logs as server-sent events; whoever comes back with its last number misses nothing."""
+"""Spec 13: events and logs as server-sent events; whoever comes back with its last number misses nothing."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Section 14 through HTTP: every acceptance criterion of US-JS01 to US-JS06 by its name, and the routes of offices.
+"""Spec 14 through HTTP: every acceptance criterion of US-JS01 to US-JS06 by its name, and the routes of offices.
 
 Jobs of the type `gate` run until the test opens their gate; where a criterion is about sessions, they are processes.
 """
@@ -105,7 +105,7 @@ class Office:
 
 
 def with_office(tmp_path: Path, main: Callable[[Office], Awaitable[None]], **config: Any) -> None:
-    """A server with the office `o` in it: the seed's settings, and these."""
+    """A server with the office `o` in it: the settings of spec 14.5, and these."""
 
     async def body(server: Server) -> None:
         server.scheduler.job_types.add("flaky", flaky)
@@ -146,7 +146,7 @@ def script(code: str) -> Json:
     return {"command": [sys.executable, "-ISc", code]}
 
 
-# Roles whose sessions end in the ways of the seed's table.
+# Roles whose sessions end in the ways of spec 5.18.
 SESSIONS = {
     "Conflicted": script("import sys; print('CONFLICT (content): Merge conflict in a.py'); sys.exit(1)"),
     "Denied": script("import sys; print('git@host: Permission denied (publickey).'); sys.exit(1)"),
@@ -584,7 +584,7 @@ def test_an_office_is_made_changed_found_and_listed(tmp_path: Path) -> None:
     with_office(tmp_path, main)
 
 
-def test_the_configuration_has_the_seeds_names_defaults_and_its_nulls(tmp_path: Path) -> None:
+def test_the_configuration_has_the_names_defaults_and_nulls_of_the_office_design(tmp_path: Path) -> None:
     async def main(office: Office) -> None:
         assert await office.ask("GET", "/scheduler/config") == DEFAULTS
 

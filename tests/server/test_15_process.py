@@ -1,4 +1,4 @@
-"""Section 15 and 18 on a real process: how `nextslot serve` starts, drains, stops, reloads, and refuses to start."""
+"""Spec 15 and spec 18 on a real process: how `nextslot serve` starts, drains, stops, reloads, and refuses to start."""
 
 import asyncio
 import os

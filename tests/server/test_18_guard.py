@@ -1,4 +1,4 @@
-"""Section 18: somebody else's web page cannot drive a scheduler on localhost, by its address or a borrowed name."""
+"""Spec 18: somebody else's web page cannot drive a scheduler on localhost, by its address or a borrowed name."""
 
 import threading
 from collections.abc import Iterator

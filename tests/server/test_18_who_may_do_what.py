@@ -1,4 +1,4 @@
-"""Section 18: every route × every scope × another office. A new route without a line in the table fails."""
+"""Spec 18: every route × every scope × another office. A new route without a line in the table fails."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -131,6 +131,18 @@ def test_a_key_is_shown_once_and_never_again(world: World) -> None:
     assert again.json()["key_id"] == first.json()["key_id"]
     assert "key" not in again.json()
     assert first.json()["key"] not in listed.text + audited.text
+
+
+def test_spec_3_9_a_repeated_creation_of_a_webhook_never_shows_its_secret_again(world: World) -> None:
+    admin = {"X-API-Key": world.keys[Scope.ADMIN, None], "Idempotency-Key": "webhook"}
+    body = {"url": "http://127.0.0.1:9/hook", "events": ["job.run.failed"]}
+
+    first = httpx2.post(f"{world.url}/api/webhooks", json=body, headers=admin)
+    again = httpx2.post(f"{world.url}/api/webhooks", json=body, headers=admin)
+
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.json()["webhook_id"] == first.json()["webhook_id"]
+    assert first.json()["secret"] not in again.text
 
 
 def test_a_key_of_one_office_lists_the_deliveries_of_its_own_webhooks_and_jobs_only(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Section 11: a story or a research card for somebody on the line, with the bodies and answers of old clients."""
+"""Spec 11: a story or a research card for somebody on the line, with the bodies and answers of old clients."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ async def research(server: Server, **body: Any) -> httpx2.Response:
     return await server.client.post("/research/run", json={"topic": TOPIC, **body})
 
 
-def test_11_a_story_is_answered_with_its_text_and_its_file(tmp_path: Path) -> None:
+def test_spec_11_a_story_is_answered_with_its_text_and_its_file(tmp_path: Path) -> None:
     async def main(server: Server, model: ollama.ScriptedOllama) -> None:
         answer = await story(server, topic="a lighthouse", tags=["sea"], target_length=500, model="big")
 
@@ -65,7 +65,7 @@ def test_11_a_story_is_answered_with_its_text_and_its_file(tmp_path: Path) -> No
     run(tmp_path, main, STORY)
 
 
-def test_11_no_job_is_made_and_the_caller_is_on_record(tmp_path: Path) -> None:
+def test_spec_11_no_job_is_made_and_the_caller_is_on_record(tmp_path: Path) -> None:
     async def main(server: Server, model: ollama.ScriptedOllama) -> None:
         answer = await story(server)
 
@@ -77,7 +77,7 @@ def test_11_no_job_is_made_and_the_caller_is_on_record(tmp_path: Path) -> None:
     run(tmp_path, main, STORY)
 
 
-def test_11_what_old_clients_say_without_effect_is_listed(tmp_path: Path) -> None:
+def test_spec_11_what_old_clients_say_without_effect_is_listed(tmp_path: Path) -> None:
     async def main(server: Server, model: ollama.ScriptedOllama) -> None:
         said = {"auto_research": False, "research_model": "x", "thumbnail_provider": "y", "mood": "dark"}
 
@@ -90,7 +90,7 @@ def test_11_what_old_clients_say_without_effect_is_listed(tmp_path: Path) -> Non
     run(tmp_path, main, STORY, RESEARCH)
 
 
-def test_11_with_save_output_false_no_file_is_kept(tmp_path: Path) -> None:
+def test_spec_11_with_save_output_false_no_file_is_kept(tmp_path: Path) -> None:
     async def main(server: Server, model: ollama.ScriptedOllama) -> None:
         answer = await story(server, save_output=False)
 
@@ -103,7 +103,7 @@ def test_11_with_save_output_false_no_file_is_kept(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.glob("artifacts/**/*") if path.is_file()]
 
 
-def test_11_a_title_that_is_cut_in_the_record_is_whole_in_the_answer(tmp_path: Path) -> None:
+def test_spec_11_a_title_that_is_cut_in_the_record_is_whole_in_the_answer(tmp_path: Path) -> None:
     title = "등대지기의 아주 긴 이야기 " * 5
 
     async def main(server: Server, model: ollama.ScriptedOllama) -> None:
@@ -115,7 +115,7 @@ def test_11_a_title_that_is_cut_in_the_record_is_whole_in_the_answer(tmp_path: P
     run(tmp_path, main, ollama.tells(f"# {title}\n\n{LIGHTHOUSE}"))
 
 
-def test_11_a_story_that_failed_is_a_200_that_says_so(tmp_path: Path) -> None:
+def test_spec_11_a_story_that_failed_is_a_200_that_says_so(tmp_path: Path) -> None:
     async def main(server: Server, model: ollama.ScriptedOllama) -> None:
         answer = await story(server)
 
@@ -127,7 +127,7 @@ def test_11_a_story_that_failed_is_a_200_that_says_so(tmp_path: Path) -> None:
     run(tmp_path, main, NOTHING)
 
 
-def test_11_a_duplicate_is_no_success_if_asked(tmp_path: Path) -> None:
+def test_spec_11_a_duplicate_is_no_success_if_asked(tmp_path: Path) -> None:
     async def main(server: Server, model: ollama.ScriptedOllama) -> None:
         first, again, checked = await story(server), await story(server), await story(server, enable_dedup=True)
 
@@ -137,7 +137,7 @@ def test_11_a_duplicate_is_no_success_if_asked(tmp_path: Path) -> None:
     run(tmp_path, main, STORY)
 
 
-def test_11_research_is_answered_with_its_card(tmp_path: Path) -> None:
+def test_spec_11_research_is_answered_with_its_card(tmp_path: Path) -> None:
     async def main(server: Server, model: ollama.ScriptedOllama) -> None:
         answer = await research(server, tags=["sea"])
 
@@ -156,7 +156,7 @@ def test_11_research_is_answered_with_its_card(tmp_path: Path) -> None:
     run(tmp_path, main, RESEARCH)
 
 
-def test_11_research_that_failed_is_502_and_says_why(tmp_path: Path) -> None:
+def test_spec_11_research_that_failed_is_502_and_says_why(tmp_path: Path) -> None:
     async def main(server: Server, model: ollama.ScriptedOllama) -> None:
         answer = await research(server)
 
@@ -168,7 +168,7 @@ def test_11_research_that_failed_is_502_and_says_why(tmp_path: Path) -> None:
     run(tmp_path, main, NOTHING)
 
 
-def test_11_research_that_takes_too_long_is_504(tmp_path: Path) -> None:
+def test_spec_11_research_that_takes_too_long_is_504(tmp_path: Path) -> None:
     async def main(server: Server, model: ollama.ScriptedOllama) -> None:
         answer = await research(server, timeout=1)
 
@@ -180,7 +180,7 @@ def test_11_research_that_takes_too_long_is_504(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("path", "body"), [("/story/generate", {}), ("/research/run", {"topic": TOPIC})])
-def test_11_a_wait_that_ran_out_is_503_slot_busy(tmp_path: Path, path: str, body: dict[str, Any]) -> None:
+def test_spec_11_a_wait_that_ran_out_is_503_slot_busy(tmp_path: Path, path: str, body: dict[str, Any]) -> None:
     async def main(server: Server, model: ollama.ScriptedOllama) -> None:
         await server.scheduler.submit("gate")
 
@@ -193,7 +193,7 @@ def test_11_a_wait_that_ran_out_is_503_slot_busy(tmp_path: Path, path: str, body
     run(tmp_path, main, STORY)
 
 
-def test_11_who_hangs_up_while_the_work_runs_cancels_it(tmp_path: Path) -> None:
+def test_spec_11_who_hangs_up_while_the_work_runs_cancels_it(tmp_path: Path) -> None:
     async def main(server: Server, model: ollama.ScriptedOllama) -> None:
         asking = asyncio.create_task(server.client.post("/story/generate", json={}))
         await model.asked.wait()
@@ -223,7 +223,7 @@ def test_11_who_hangs_up_while_the_work_runs_cancels_it(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
-def test_11_a_request_that_is_wrong_is_422_with_its_field(
+def test_spec_11_a_request_that_is_wrong_is_422_with_its_field(
     tmp_path: Path, path: str, body: dict[str, Any], field: str, accept: str
 ) -> None:
     async def main(server: Server, model: ollama.ScriptedOllama) -> None:
@@ -237,7 +237,9 @@ def test_11_a_request_that_is_wrong_is_422_with_its_field(
 
 
 @pytest.mark.parametrize(("path", "body"), [("/story/generate", {}), ("/research/run", {"topic": TOPIC})])
-def test_11_without_language_models_it_is_422_unknown_job_type(tmp_path: Path, path: str, body: dict[str, Any]) -> None:
+def test_spec_11_without_language_models_it_is_422_unknown_job_type(
+    tmp_path: Path, path: str, body: dict[str, Any]
+) -> None:
     async def main(server: Server) -> None:
         answer = await server.client.post(path, json=body)
 
@@ -247,7 +249,7 @@ def test_11_without_language_models_it_is_422_unknown_job_type(tmp_path: Path, p
 
 
 @pytest.mark.parametrize(("script", "event"), [(STORY, "direct.completed"), (NOTHING, "direct.failed")])
-def test_11_its_webhook_is_told_how_it_ended(
+def test_spec_11_its_webhook_is_told_how_it_ended(
     tmp_path: Path, httpserver: HTTPServer, script: ollama.Reply, event: str
 ) -> None:
     httpserver.expect_request("/hook").respond_with_data("thanks")
@@ -264,7 +266,7 @@ def test_11_its_webhook_is_told_how_it_ended(
     run(tmp_path, main, script)
 
 
-def test_11_as_a_stream_the_caller_hears_progress_and_the_answer(tmp_path: Path) -> None:
+def test_spec_11_as_a_stream_the_caller_hears_progress_and_the_answer(tmp_path: Path) -> None:
     async def main(server: Server, model: ollama.ScriptedOllama) -> None:
         heard = await stream(server, "/story/generate", {"topic": "a lighthouse"})
 
@@ -275,7 +277,7 @@ def test_11_as_a_stream_the_caller_hears_progress_and_the_answer(tmp_path: Path)
     run(tmp_path, main, STORY)
 
 
-def test_11_in_a_stream_research_that_failed_is_an_error(tmp_path: Path) -> None:
+def test_spec_11_in_a_stream_research_that_failed_is_an_error(tmp_path: Path) -> None:
     async def main(server: Server, model: ollama.ScriptedOllama) -> None:
         heard = await stream(server, "/research/run", {"topic": TOPIC})
 

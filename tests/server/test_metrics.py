@@ -1,4 +1,4 @@
-"""Section 18, observability: what an operator's alarms go by is exact, bounded, and described."""
+"""Spec 18, observability: what an operator's alarms go by is exact, bounded, and described."""
 
 import asyncio
 import re

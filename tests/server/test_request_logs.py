@@ -1,4 +1,4 @@
-"""Section 18: a request has an id that is in its answer and in all its lines, and one line that gives nothing away."""
+"""Spec 18: a request has an id that is in its answer and in all its lines, and one line that gives nothing away."""
 
 import asyncio
 import io

@@ -117,7 +117,7 @@ class Request(NamedTuple):
 
     @property
     def needs(self) -> dict[str, int]:
-        """Section 4: every limit that it falls under."""
+        """Spec 4: every limit that it falls under."""
         needs = {"scheduler": 1, f"office:{self.office}": 1}
         needs |= {f"role:{self.office}/{self.role}": 1} if self.role else {}
         needs |= {"resource:gpu": 1} if self.type == "render" else {}

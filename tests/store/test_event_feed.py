@@ -1,4 +1,4 @@
-"""Section 13: one reader reads new events for all followers; none loses one, gets one twice or out of order."""
+"""Spec 13: one reader reads new events for all followers; none loses one, gets one twice or out of order."""
 
 import asyncio
 import random

@@ -27,9 +27,9 @@ from tests.store import test_webhook_rules
 from tests.support import database, named, register_handlers, with_scheduler
 
 MOVES = "illegal move"
-BORN = "a job is born QUEUED (5.3)"
-WITH_RUN = "no RUNNING job without its run (5.1)"
-AS_ITS_RUN = "a dispatched job ends with its run, as its run (5.1)"
+BORN = "a job is born QUEUED (spec 2.9)"
+WITH_RUN = "no RUNNING job without its run (spec 2.10)"
+AS_ITS_RUN = "a dispatched job ends with its run, as its run (spec 2.10)"
 ENDS_ONCE = "what is written when a job starts or ends is written once"
 FROZEN = "what a job was asked to do is frozen once it is dispatched or cancelled (INV-001, INV-005)"
 IDENTITY = "what a job is never changes"
@@ -140,7 +140,7 @@ class Attacked:
         return re.escape(message) if also is None else f"{re.escape(message)}|{re.escape(also)}"
 
 
-# Legal values and moves (5.3).
+# Legal values and moves (spec 2.9).
 
 
 @pytest.mark.parametrize("status", ["COMPLETED", "FAILED", "WAITING", "queued", ""])
@@ -151,7 +151,7 @@ def test_DEC_006_a_job_has_no_other_status(db: Attacked, status: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["running", "completed", "failed", "skipped", "cancelled", "interrupted"])
-def test_5_3_nothing_goes_back_to_QUEUED(db: Attacked, name: str) -> None:
+def test_spec_2_9_nothing_goes_back_to_QUEUED(db: Attacked, name: str) -> None:
     back = (
         "set status = 'QUEUED', started_at = null, finished_at = null, outcome = null, decision = null, "
         "worker_id = null, cancelled_at = null, cancel_requested_at = null, cancel_mode = null, cancel_reason = null"
@@ -166,25 +166,25 @@ def test_5_3_nothing_goes_back_to_QUEUED(db: Attacked, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cancelled", "interrupted"])
 @pytest.mark.parametrize("status", ["QUEUED", "RUNNING"])
-def test_5_3_CANCELLED_is_the_end(db: Attacked, name: str, status: str) -> None:
+def test_spec_2_9_CANCELLED_is_the_end(db: Attacked, name: str, status: str) -> None:
     db.refuses(MOVES, f"update jobs set status = :status where job_id = :{name}", status=status)
 
 
 @pytest.mark.parametrize("name", ["completed", "failed", "skipped"])
-def test_5_3_a_finished_job_cannot_be_cancelled(db: Attacked, name: str) -> None:
+def test_spec_2_9_a_finished_job_cannot_be_cancelled(db: Attacked, name: str) -> None:
     db.refuses(MOVES, f"update jobs set status = 'CANCELLED' where job_id = :{name}")
     db.refuses(ENDS_ONCE, f"update jobs set status = 'CANCELLED', cancelled_at = 1 where job_id = :{name}")
 
 
 @pytest.mark.parametrize("name", ["running", "completed", "failed", "cancelled"])
 @pytest.mark.parametrize("verb", ["insert", "insert or ignore", "insert or replace"])
-def test_5_3_a_job_is_born_QUEUED(db: Attacked, name: str, verb: str) -> None:
+def test_spec_2_9_a_job_is_born_QUEUED(db: Attacked, name: str, verb: str) -> None:
     born = db.copy(verb, "jobs", f"job_id = :{name}", job_id="'new'", chain_id="'new'", worker_id="null")
 
     db.refuses(BORN, born)
 
 
-def test_5_3_a_job_is_born_without_an_outcome(db: Attacked) -> None:
+def test_spec_2_9_a_job_is_born_without_an_outcome(db: Attacked) -> None:
     born = db.copy("insert", "jobs", "job_id = :queued", job_id="'new'", chain_id="'new'", outcome="'COMPLETED'")
 
     db.refuses(BORN, born)
@@ -198,10 +198,10 @@ def test_a_queued_job_has_neither_start_nor_end(db: Attacked, column: str, value
     db.refuses(CHECK, f"update jobs set {column} = :value where job_id = :queued", value=value)
 
 
-# RUNNING and its run (5.1, 5.2, DEC-001).
+# RUNNING and its run (spec 2.10, spec 2.11, DEC-001).
 
 
-def test_5_1_no_RUNNING_without_a_run(db: Attacked) -> None:
+def test_spec_2_10_no_RUNNING_without_a_run(db: Attacked) -> None:
     for verb in ("update", "update or ignore", "update or replace"):
         db.refuses(WITH_RUN, f"{verb} jobs set status = 'RUNNING', started_at = 1 where job_id = :queued")
 
@@ -212,14 +212,14 @@ def test_a_RUNNING_job_has_started(db: Attacked) -> None:
     db.refuses(CHECK + "status <> 'RUNNING'", "update jobs set status = 'RUNNING' where job_id = :queued")
 
 
-def test_5_1_a_run_that_has_ended_does_not_make_a_job_RUNNING(db: Attacked) -> None:
+def test_spec_2_10_a_run_that_has_ended_does_not_make_a_job_RUNNING(db: Attacked) -> None:
     db.run(BEGIN_RUN)
     db.run("update runs set status = 'COMPLETED', finished_at = 1 where run_id = 'new'")
 
     db.refuses(WITH_RUN, "update jobs set status = 'RUNNING', started_at = 1 where job_id = :queued")
 
 
-def test_5_1_a_job_does_not_end_while_its_run_goes_on(db: Attacked) -> None:
+def test_spec_2_10_a_job_does_not_end_while_its_run_goes_on(db: Attacked) -> None:
     db.refuses(AS_ITS_RUN, "update jobs set finished_at = 2, outcome = 'COMPLETED' where job_id = :running")
     db.refuses(
         AS_ITS_RUN,
@@ -228,7 +228,7 @@ def test_5_1_a_job_does_not_end_while_its_run_goes_on(db: Attacked) -> None:
     )
 
 
-def test_5_1_a_job_does_not_start_and_end_in_one_move_past_its_run(db: Attacked) -> None:
+def test_spec_2_10_a_job_does_not_start_and_end_in_one_move_past_its_run(db: Attacked) -> None:
     db.run(BEGIN_RUN)
 
     db.refuses(
@@ -238,7 +238,7 @@ def test_5_1_a_job_does_not_start_and_end_in_one_move_past_its_run(db: Attacked)
     )
 
 
-def test_5_1_a_job_with_a_run_is_not_cancelled_as_if_it_had_none(db: Attacked) -> None:
+def test_spec_2_10_a_job_with_a_run_is_not_cancelled_as_if_it_had_none(db: Attacked) -> None:
     db.run(BEGIN_RUN)
 
     db.refuses(
@@ -247,7 +247,7 @@ def test_5_1_a_job_with_a_run_is_not_cancelled_as_if_it_had_none(db: Attacked) -
 
 
 @pytest.mark.parametrize("outcome", ["FAILED", "SKIPPED"])
-def test_5_1_a_job_ends_as_its_run_did(db: Attacked, outcome: str) -> None:
+def test_spec_2_10_a_job_ends_as_its_run_did(db: Attacked, outcome: str) -> None:
     db.run("update runs set status = 'COMPLETED', finished_at = 2 where job_id = :running")
     decision = "'permanent'" if outcome == "FAILED" else "null"
 
@@ -320,7 +320,7 @@ def test_DEC_001_a_job_has_one_run(db: Attacked, verb: str) -> None:
     db.refuses(ONE_RUN, BEGIN_RUN.replace("insert", verb).replace(":queued", ":other_queued"))
 
 
-def test_5_2_no_run_without_a_job(db: Attacked) -> None:
+def test_spec_2_11_no_run_without_a_job(db: Attacked) -> None:
     db.refuses(RUN_BORN, BEGIN_RUN.replace(":queued", "'nobody'"))
 
 
@@ -613,7 +613,7 @@ def test_a_unique_key_cannot_be_taken_over(db: Attacked) -> None:
 
 
 @pytest.mark.parametrize("verb", ["insert", "insert or replace"])
-def test_5_5_an_office_has_one_ACTIVE_reservation(db: Attacked, verb: str) -> None:
+def test_spec_11_3_an_office_has_one_ACTIVE_reservation(db: Attacked, verb: str) -> None:
     reserve = RESERVE.replace("insert", verb)
     db.run(reserve, id="first", office="default")
     db.run(reserve, id="elsewhere", office="elsewhere")
@@ -622,34 +622,34 @@ def test_5_5_an_office_has_one_ACTIVE_reservation(db: Attacked, verb: str) -> No
         db.refuses("a reservation cannot be replaced", reserve, id=id_, office=office)
 
 
-def test_5_5_the_index_stands_behind_the_rule(db: Attacked) -> None:
+def test_spec_11_3_the_index_stands_behind_the_rule(db: Attacked) -> None:
     db.connection.execute("drop trigger reservation_inserted_once")
     db.run(RESERVE, id="first", office="default")
 
     db.refuses(UNIQUE, RESERVE, id="second", office="default")
 
 
-def test_5_5_a_reservation_has_no_other_status(db: Attacked) -> None:
+def test_spec_11_3_a_reservation_has_no_other_status(db: Attacked) -> None:
     db.run(RESERVE, id="first", office="default")
 
     db.refuses(CHECK + "status in", "update reservations set status = 'LOST'")
 
 
 @pytest.mark.parametrize("ended", ["RELEASED", "EXPIRED"])
-def test_5_5_a_reservation_is_not_revived(db: Attacked, ended: str) -> None:
+def test_spec_11_3_a_reservation_is_not_revived(db: Attacked, ended: str) -> None:
     db.run(RESERVE, id="first", office="default")
     db.run("update reservations set status = :ended", ended=ended)
 
     for verb in ("update", "update or replace"):
         for status in {"ACTIVE", "RELEASED", "EXPIRED"} - {ended}:
-            db.refuses("stays so (5.5)", f"{verb} reservations set status = :status", status=status)
+            db.refuses("stays so (spec 11.3)", f"{verb} reservations set status = :status", status=status)
 
 
 @pytest.mark.parametrize(
     ("column", "value"),
     [("reservation_id", "second"), ("office_id", "elsewhere"), ("reserved_at", 7), ("reserved_by", "another")],
 )
-def test_5_5_a_reservation_stays_with_its_holder(db: Attacked, column: str, value: object) -> None:
+def test_spec_11_3_a_reservation_stays_with_its_holder(db: Attacked, column: str, value: object) -> None:
     db.run(RESERVE, id="first", office="default")
     db.run(RESERVE, id="second", office="elsewhere")
     change = f"reservations set {column} = :value where reservation_id = 'first'"
@@ -1025,7 +1025,7 @@ def test_no_retry_follows_nothing(db: Attacked) -> None:
     db.refuses(FOREIGN, db.copy("insert", "jobs", "job_id = :retry", **changes))
 
 
-def test_5_2_the_foreign_key_stands_behind_the_rule(db: Attacked) -> None:
+def test_spec_2_11_the_foreign_key_stands_behind_the_rule(db: Attacked) -> None:
     db.connection.pragma("foreign_keys", True)
     db.connection.execute("drop trigger run_born_running")
 
@@ -1138,7 +1138,7 @@ def test_INV_002_the_deadline_of_a_run_moves_in_maintenance_only_and_only_while_
     with_scheduler(tmp_path, main)
 
 
-def test_5_5_the_age_of_a_reservation_moves_in_maintenance_only_and_only_while_it_is_held(db: Attacked) -> None:
+def test_spec_11_3_the_age_of_a_reservation_moves_in_maintenance_only_and_only_while_it_is_held(db: Attacked) -> None:
     begun = ["insert into maintenance values ('the clock has stepped', 1)"]
     move, rule = "update reservations set reserved_at = reserved_at + 1", "what a reservation is never changes"
     db.run(RESERVE, id="held", office="default")

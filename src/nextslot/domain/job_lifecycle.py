@@ -94,7 +94,7 @@ def _ends(outcome: Outcome, status: JobStatus, decision: Decision | None, end: C
 
 
 def lose(cancel_mode: CancelMode | None, log_path: str | None = None) -> Outcome:
-    """The outcome of a run whose scheduler died (4.5): never resumed; an interrupting cancel is carried out."""
+    """The outcome of a run whose scheduler died (spec 15.2): never resumed; an interrupting cancel is carried out."""
     kind = FailureKind.CANCELLED if cancel_mode is CancelMode.INTERRUPT else FailureKind.CRASH
     return replace(Outcome.failed(kind, CRASH_ERROR), log_path=log_path)
 
@@ -109,7 +109,7 @@ class Cancellation(StrEnum):
 
 
 def cancel(job: Job, interrupt: bool | None, office_mode: CancelMode) -> Cancellation:
-    """Section 7. A second request may turn finish into interrupt; an interrupt is never taken back."""
+    """Spec 7.3: a second request may turn finish into interrupt; an interrupt is never taken back."""
     if job.has_ended:
         return Cancellation.REFUSED
     if job.status is JobStatus.QUEUED:

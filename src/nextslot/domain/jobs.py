@@ -36,7 +36,7 @@ class State(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-# 5.3: the only moves there are; nothing goes back to QUEUED. The database has the same table as a rule.
+# Spec 2.9: the only moves there are; nothing goes back to QUEUED. The database has the same table as a rule.
 TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
     JobStatus.QUEUED: frozenset({JobStatus.RUNNING, JobStatus.CANCELLED}),
     JobStatus.RUNNING: frozenset({JobStatus.CANCELLED}),

@@ -308,7 +308,7 @@ def office_stats(value: OfficeStats) -> dict[str, Json]:
 
 
 def office_config(value: OfficeConfig) -> dict[str, Json]:
-    """In camelCase, as the seed of the offices has it."""
+    """In camelCase, as the office API has it."""
     return {
         "maxConcurrentJobs": value.max_concurrent_jobs,
         "maxConcurrentByRole": value.max_concurrent_by_role,

@@ -30,7 +30,7 @@ RUN_EVENTS = ("job.run.completed", "job.run.failed", "job.run.skipped")
 JOB_EVENTS = (*RUN_EVENTS, "job.failed_permanently", "job.cancelled")
 EVENTS = (*JOB_EVENTS, "group.finished", "schedule.skipped")
 DIRECT_EVENTS = ("direct.completed", "direct.failed", "direct.skipped")
-# A permanent failure notifies the office (section 14), so it is among what an office's webhook is told unless it says.
+# A permanent failure notifies the office (spec 14.8), so it is among what an office's webhook is told unless it says.
 OFFICE_EVENTS = (*RUN_EVENTS, "job.failed_permanently")
 TEST_EVENT = "webhook.test"
 # The words of the old endpoints, sent once when a chain has ended; a batch may also end `partial`.

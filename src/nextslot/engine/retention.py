@@ -1,4 +1,4 @@
-"""Retention: history that is old enough goes (section 19), in small transactions, so that nothing waits for it.
+"""Retention: history that is old enough goes (spec 19), in small transactions, so that nothing waits for it.
 
 A chain goes as a whole, a group with all its chains, and neither while something alive refers to it. Rows go first and
 their files after the commit; files that a crash leaves without their run are found by the next look at them. Called

@@ -128,7 +128,7 @@ class Scheduler(Services):
     # Life.
 
     async def start(self) -> Recovered:
-        """Opens the store, repairs what the last life left (section 15), and begins to dispatch."""
+        """Opens the store, repairs what the last life left (spec 15.1), and begins to dispatch."""
         return await self._life.start()
 
     def wait_for(self, obstacle: str) -> None:

@@ -53,7 +53,7 @@ class Lifespan:
     # It starts.
 
     async def start(self) -> Recovered:
-        """First what the last life left is repaired (section 15), then work is dispatched, then callers come in."""
+        """First what the last life left is repaired (spec 15.1), then work is dispatched, then callers come in."""
         if self.store is not None:
             raise NextslotError("this scheduler has been started already")
         runtime = self._runtime

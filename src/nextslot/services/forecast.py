@@ -1,4 +1,4 @@
-"""Forecasts: why a job is not running, and when it will (section 16); the same for the whole queue of an office."""
+"""Forecasts: why a job is not running, and when it will (spec 16); the same for the whole queue of an office."""
 
 import asyncio
 from collections.abc import Callable

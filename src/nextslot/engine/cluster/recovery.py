@@ -1,4 +1,4 @@
-"""Recovery: what start-up repairs before anything is dispatched (DEC-008, 4.5).
+"""Recovery: what start-up repairs before anything is dispatched (DEC-008, spec 15.2).
 
 Each step is a transaction of its own kind and safe to repeat; the whole can be killed at any point and run again.
 Queued jobs are never touched. Its cost is that of what was running, never of what is queued or past.
@@ -140,7 +140,7 @@ class Recovery:
         return _Batch(lost, closed)
 
     def _decide(self, tx: Tx) -> int:
-        """Failures without a decision (4.4)."""
+        """Failures without a decision (spec 6.6)."""
         now = self._clock.now()
         undecided = jobs.undecided(tx, BATCH)
         for job in undecided:

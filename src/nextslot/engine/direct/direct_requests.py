@@ -254,9 +254,9 @@ class DirectExecutionHandler:
         return direct_id in self._callers
 
     def recover(self, tx: Tx, node_id: str | None, log_paths: Mapping[str, str]) -> int:
-        """What the last life left (of one node, or of all): executions FAILED, reservations EXPIRED (11.7); how many.
+        """Ends what the last life left, of one node or of all: executions FAILED, reservations EXPIRED (spec 11.10).
 
-        Twice changes nothing. Where others live on, the next caller gets the reservation.
+        Returns how many. Twice changes nothing. Where others live on, the next caller gets the reservation.
         """
         now = self._clock.now()
         unfinished = direct.unfinished(tx, node_id)

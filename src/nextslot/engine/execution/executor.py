@@ -146,7 +146,7 @@ class Executor:
             return raised(run, error)
 
     def _as_told(self, active: _Active, outcome: Outcome) -> Outcome:
-        """Once it was told to stop, that is what it ended of, whatever it says itself (section 5)."""
+        """Once it was told to stop, that is what it ended of, whatever it says itself (spec 5.10)."""
         if active.told is None:
             return outcome
         error = active.error or _TOLD[active.told]

@@ -1,4 +1,4 @@
-"""BulkActions: one small step of an action on many jobs, and the job that runs an ended one again (section 7).
+"""BulkActions: one small step of an action on many jobs, and the job that runs an ended one again (spec 7).
 
 A step is one transaction over some ids that were found before it: what no longer matches, because something happened in
 between, is left alone. `services/bulk.py` makes the steps one after the other, so dispatch goes on in between; if the

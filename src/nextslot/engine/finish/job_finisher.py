@@ -148,7 +148,7 @@ class JobFinisher:
         return settlement
 
     def close(self, tx: Tx, job: Job, run: Run, status: RunStatus, now: Instant) -> None:
-        """A job whose run had ended, but not itself (4.5, last row): it ends as its run; a failure is then decided."""
+        """A job whose run had ended, but not itself (spec 15.2): it ends as its run; a failure is then decided."""
         jobs.close_with_run(tx, job.job_id, status, now)
         lane = self._lanes.lane(tx, job.lane_id)
         self._workers.free(tx, job.worker_id, lane)
@@ -168,7 +168,7 @@ class JobFinisher:
         return 0 if began is None else max(now - began, 0)
 
     def decide(self, tx: Tx, job: Job, now: Instant) -> None:
-        """Makes the decision that is missing after a failure (4.4): once, however often it is asked for."""
+        """Makes the decision that is missing after a failure (spec 6.6): once, however often it is asked for."""
         run = runs.of_job(tx, job.job_id)
         assert run is not None
         outcome = Outcome.failed(run.failure_kind or FailureKind.ERROR, run.error or "")
@@ -214,7 +214,7 @@ class JobFinisher:
     # A job ends without having run.
 
     def cancel(self, tx: Tx, job_id: str, reason: str | None, interrupt: bool | None, now: Instant) -> Cancelled:
-        """Section 7: at once if it is queued; else it is told to stop, or left to finish and not retried."""
+        """Spec 7: at once if it is queued; else it is told to stop, or left to finish and not retried."""
         job = jobs.get(tx, job_id)
         if job is None:
             raise NotFound("job", job_id)

@@ -36,7 +36,7 @@ class RetryController:
         self._events = engine.events
 
     def retry(self, tx: Tx, failed: Job, retry: Retry, now: Instant) -> Job:
-        """The automatic retry; if it exists already, that one (4.4)."""
+        """The automatic retry; if it exists already, that one (spec 6.6)."""
         existing = jobs.successor(tx, failed.job_id)
         if existing is not None:
             found = jobs.get(tx, existing)
@@ -59,7 +59,7 @@ class RetryController:
         return follower
 
     def retry_by_hand(self, tx: Tx, run_id: str, priority: int | None, now: Instant) -> Retried:
-        """Section 6: always for a FAILED run, after the limit too; a retry that waits is brought forward instead."""
+        """Spec 6.8: always for a FAILED run, after the limit too; a retry that waits is brought forward instead."""
         if priority is not None:
             refuse_priority(priority)
         run = runs.get(tx, run_id)

@@ -60,7 +60,7 @@ class OfficeService:
     # The offices themselves.
 
     async def create(self, office_id: str | None = None, **settings: Any) -> Office:
-        """A new office, with the seed's defaults for what is not said; without an id, one is made for it."""
+        """A new office, with the defaults of spec 14.5 for what is not said; without an id, one is made for it."""
         chosen = self._chance.new_id() if office_id is None else office_id
         content = {**settings, "office_id": office_id}
 
@@ -199,7 +199,7 @@ class OfficeService:
             lambda tx: self._jobs.change_priority(tx, office_id, job_id, priority, urgent, self._access.clock.now())
         )
 
-    # Its scheduler, as the seed calls it.
+    # Its scheduler, as the office API calls it.
 
     async def stats(self, office_id: str) -> OfficeStats:
         """Right at every moment, at a cost that does not grow with the number of jobs."""
@@ -209,7 +209,7 @@ class OfficeService:
         return config_of(await self.get(office_id))
 
     async def change_config(self, office_id: str, changes: Mapping[str, Any]) -> OfficeConfig:
-        """By the seed's names (`maxConcurrentJobs`, …; times in milliseconds); a lower limit stops no running job."""
+        """Change settings by their names in the office API, times in milliseconds. A lower limit stops no job."""
         settings = settings_of(changes)
         try:
             return config_of(await self.change(office_id, **settings))

@@ -1,4 +1,4 @@
-"""The words of the office API (section 14): a chain of jobs is one office job, and its runs are that job's executions.
+"""The words of the office API (spec 14): a chain of jobs is one office job, and its runs are that job's executions.
 
 Pure: `engine.office_jobs` reads what is stored, the face of offices says it in these words.
 """
@@ -114,7 +114,7 @@ class OfficeStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfficeConfig:
-    """An office's settings by the names and units of the seed: times are milliseconds."""
+    """An office's settings by the names and units of the office API: times are milliseconds."""
 
     max_concurrent_jobs: int
     max_concurrent_by_role: Mapping[str, int]
@@ -344,7 +344,7 @@ def config_of(office: Office) -> OfficeConfig:
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes in the seed's names and units as settings of an office; `null` for a map or a time means none."""
+    """Translate changes from the office API's names and units; `null` for a map or a time means none."""
     problems = list(_config_problems(config))
     if problems:
         raise Invalid(problems)

@@ -1,4 +1,4 @@
-"""Offices: teams with their own jobs and settings, in the words of their own seed (US-JS01 to US-JS06)."""
+"""Offices: teams with their own jobs and settings, in the words of the office API (US-JS01 to US-JS06)."""
 
 from typing import Annotated, Any, Literal
 
@@ -91,7 +91,7 @@ class CancelAllBody(Body):
 class ConfigBody(Body):
     """What is not given stays; a lower limit stops no running job."""
 
-    maxConcurrentJobs: Limit | None = None  # noqa: N815 - the seed's own words
+    maxConcurrentJobs: Limit | None = None  # noqa: N815 - the names of the office API
     maxConcurrentByRole: dict[str, Limit] | None = Field(None, description="The whole map; null: none")  # noqa: N815
     defaultTimeout: Milliseconds | None = Field(None, description="Milliseconds; null: none")  # noqa: N815
     maxRetries: int | None = Field(None, ge=0, le=1000)  # noqa: N815
@@ -205,7 +205,7 @@ class OfficeEventQuery(PageQuery):
 @offices.post("/api/offices", status_code=201, response_model=OfficeAnswer)
 @needs(Scope.OPERATE, whole, creates=True, conflicts=True)
 async def create_office(body: OfficeBody, request: Request) -> Response:
-    """With the defaults of the seed: three jobs at once, one of each role, 30 minutes, two retries."""
+    """With the defaults of spec 14.5: three jobs at once, one of each role, 30 minutes, two retries."""
     scheduler = scheduler_for(request)
     fields = _said(body)
     office, is_new = await create_once(scheduler.offices.create(**fields), scheduler.offices.get)

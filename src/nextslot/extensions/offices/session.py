@@ -34,7 +34,7 @@ LONGEST_TAIL = 16 * 1024
 # What may follow from a match: not that it went well, nor how a run ends that we ended ourselves.
 KINDS = frozenset(MEANINGS & set(FailureKind))
 
-# The seed's failures that a person has to resolve, as git, ssh and the system say them.
+# Failures that a person has to resolve (spec 5.18), as git, ssh and the system say them.
 DEFAULT_PATTERNS: Mapping[str, FailureKind] = {
     r"CONFLICT \([^)\n]+\)": FailureKind.GIT_CONFLICT,
     r"Automatic merge failed": FailureKind.GIT_CONFLICT,

@@ -50,19 +50,19 @@ RESTORE = "our own commits cannot leave this: restore a backup, or report it wit
 
 # Questions whose answers should be empty: (statement, what the ids in it are, what to do).
 _QUESTIONS = (
-    ("doctor.runless", "the job {} is RUNNING without a run that goes on (5.1)", RESTART),
+    ("doctor.runless", "the job {} is RUNNING without a run that goes on (spec 2.10)", RESTART),
     ("doctor.unfinished_runs", "the run {} goes on although its job has ended", RESTORE),
     ("doctor.other_outcomes", "the job {} ended otherwise than its run", RESTORE),
     ("doctor.shared_workers", "the worker {} runs two jobs at once (INV-003)", RESTORE),
     ("doctor.shared_slots", "the worker {} runs a job and a direct request at once (INV-003)", RESTORE),
-    ("doctor.torn_jobs", "the job {} did not start and end together with its run (5.1)", RESTORE),
+    ("doctor.torn_jobs", "the job {} did not start and end together with its run (spec 2.10)", RESTORE),
     ("doctor.other_snapshots", "the run {} was given other parameters than its job has (INV-001)", RESTORE),
     (
         "doctor.shared_places",
         "the job {} has the place of another one in its queue (INV-004)",
         "move it: nextslot move",
     ),
-    ("doctor.undecided", "the failure of the job {} has no decision (4.4)", RESTART),
+    ("doctor.undecided", "the failure of the job {} has no decision (spec 6.6)", RESTART),
     ("doctor.lost_retries", "the job {} was to be retried, and is not (DEC-007)", "retry it: nextslot retry"),
     ("doctor.unstored_outcomes", "the run {} failed only because its outcome could not be stored", RETRY),
     ("doctor.retried_successes", "the job {} follows one that has not failed (DEC-007)", RESTORE),

@@ -306,7 +306,7 @@ create table reservations (
     status text not null check (status in ('ACTIVE', 'RELEASED', 'EXPIRED'))
 ) {table};
 
--- 5.5: at most one ACTIVE per office.
+-- Spec 11.3: at most one ACTIVE per office.
 create unique index reservations_active on reservations (office_id) where status = 'ACTIVE';
 create index reservations_direct on reservations (direct_id) where direct_id is not null;
 create index reservations_expiry on reservations (expires_at) where status = 'ACTIVE';
@@ -347,7 +347,7 @@ create table maintenance (
 ) {table};
 
 rule job_born_queued before insert on jobs
-    refuse 'a job is born QUEUED (5.3)'
+    refuse 'a job is born QUEUED (spec 2.9)'
     when (new.status <> 'QUEUED' or new.outcome is not null) and not exists (select 1 from maintenance);
 
 -- OR REPLACE deletes what is in its way without asking the delete rules (a plain connection has recursive triggers off),
@@ -382,7 +382,7 @@ rule job_identity before update of job_id, office_id, job_type, template_id, sch
         or new.created_at <> old.created_at or new.queued_at <> old.queued_at;
 
 rule job_moves before update of status on jobs
-    refuse 'illegal move: QUEUED to RUNNING or CANCELLED, RUNNING to CANCELLED, and no way back (5.3)'
+    refuse 'illegal move: QUEUED to RUNNING or CANCELLED, RUNNING to CANCELLED, and no way back (spec 2.9)'
     when new.status <> old.status
         and not (old.status = 'QUEUED' and new.status in ('RUNNING', 'CANCELLED'))
         and not (old.status = 'RUNNING' and new.status = 'CANCELLED' and old.finished_at is null);
@@ -396,9 +396,9 @@ rule job_frozen before update of params, priority, position, lane_id, resources,
             or new.stall_timeout_seconds is distinct from old.stall_timeout_seconds
             or new.retry_policy <> old.retry_policy or new.webhook is distinct from old.webhook);
 
--- 5.1: the run is inserted first, so a job never runs without one.
+-- Spec 2.10: the run is inserted first, so a job never runs without one.
 rule job_runs_with_run before update of status on jobs
-    refuse 'no RUNNING job without its run (5.1)'
+    refuse 'no RUNNING job without its run (spec 2.10)'
     when old.status = 'QUEUED' and new.status = 'RUNNING'
         and not exists (select 1 from runs where job_id = new.job_id and status is null);
 
@@ -410,7 +410,7 @@ rule job_takes_free_worker before update of status, worker_id on jobs
             where worker_id = new.worker_id and status = 'RUNNING' and finished_at is null and job_id <> new.job_id);
 
 rule job_ends_with_run before update of finished_at, outcome, status on jobs
-    refuse 'a dispatched job ends with its run, as its run (5.1)'
+    refuse 'a dispatched job ends with its run, as its run (spec 2.10)'
     when new.finished_at is not null and old.finished_at is null
         and ((new.started_at is not null
                 and not exists (
@@ -500,7 +500,7 @@ rule reservation_inserted_once before insert on reservations
             and exists (select 1 from reservations where office_id = new.office_id and status = 'ACTIVE'));
 
 rule reservation_moves before update of status on reservations
-    refuse 'a reservation that was released or has expired stays so (5.5)'
+    refuse 'a reservation that was released or has expired stays so (spec 11.3)'
     when old.status <> 'ACTIVE' and new.status <> old.status;
 
 rule reservation_identity before update of reservation_id, office_id, reserved_at, reserved_by on reservations

@@ -21,7 +21,7 @@ update lanes set ready = :ready, is_open = :is_open, running = :running where la
 -- repair_limit: the counter of a limit as it was counted
 update limits set used = :used where limit_key = :limit_key;
 
--- runless: running jobs whose run is not there, or has ended (5.1)
+-- runless: running jobs whose run is not there, or has ended (spec 2.10)
 select job_id from jobs
 where status = 'RUNNING' and finished_at is null
     and not exists (select 1 from runs where runs.job_id = jobs.job_id and runs.status is null)
@@ -107,7 +107,7 @@ update lanes set chains = :chains, completed = :completed, skipped = :skipped, f
     cancelled = :cancelled, completion_us = :completion_us
 where lane_id = :lane_id;
 
--- torn_jobs: jobs that do not start and end with their run (5.1)
+-- torn_jobs: jobs that do not start and end with their run (spec 2.10)
 select jobs.job_id from jobs left join runs on runs.job_id = jobs.job_id
 where (jobs.status = 'QUEUED') <> (runs.run_id is null) and jobs.status <> 'CANCELLED'
     or jobs.started_at is distinct from runs.started_at
@@ -127,7 +127,7 @@ order by jobs.worker_id limit 100;
 select max(job_id) from jobs where status = 'QUEUED'
 group by office_id, priority, position having count(*) > 1 order by 1 limit 100;
 
--- undecided: failures of which nobody has said what follows (4.4)
+-- undecided: failures of which nobody has said what follows (spec 6.6)
 select job_id from jobs where decision = 'undecided' order by job_id limit 100;
 
 -- lost_retries: failures that are to be tried again, and are not (DEC-007)

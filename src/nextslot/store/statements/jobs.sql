@@ -81,7 +81,7 @@ update jobs set decision = :decision where job_id = :job_id and decision = 'unde
 -- undecided: failures with no decision, for recovery
 select {jobs.columns} from jobs where decision = 'undecided' order by job_id limit :limit;
 
--- close_with_run: a job whose run had ended before the crash (4.5, last row)
+-- close_with_run: a job whose run had ended before the crash (spec 15.2)
 update jobs set finished_at = :finished_at, outcome = :outcome, decision = :decision
 where job_id = :job_id and status = 'RUNNING' and finished_at is null;
 

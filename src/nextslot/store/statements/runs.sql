@@ -19,7 +19,7 @@ select {runs.columns} from runs where run_id = :run_id;
 -- of_job: the run of a job
 select {runs.columns} from runs where job_id = :job_id;
 
--- repair: the run of a job that is RUNNING without one (4.5, first row); only under maintenance
+-- repair: the run of a job that is RUNNING without one (spec 15.2); only under maintenance
 insert into runs (run_id, job_id, template_id, params_snapshot, started_at)
 select :run_id, job_id, template_id, params, started_at from jobs where job_id = :job_id;
 
