@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nextslot.domain import SESSION, Lane
+from nextslot.domain.suspects import Company
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.effects import Claim, Launch, TurnTaken
 from nextslot.engine.engine_context import EngineContext
-from nextslot.policy.suspects import Company
 from nextslot.store.contract import Tx
 from nextslot.store.tables import (
     column_codec,

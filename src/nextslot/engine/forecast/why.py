@@ -21,12 +21,12 @@ from nextslot.domain import (
     RunStatus,
 )
 from nextslot.domain.limits import SCHEDULER
+from nextslot.domain.suspects import Company
 from nextslot.engine.cluster.node_registry import NodeRegistry
 from nextslot.engine.dispatch.dispatcher import CapacityHold, Dispatcher, DispatchView
 from nextslot.engine.dispatch.node_eligibility import Usage, has_handler, no_node
 from nextslot.engine.engine_context import EngineContext
 from nextslot.errors import NotFound
-from nextslot.policy.suspects import Company
 from nextslot.store.contract import Tx
 from nextslot.store.tables import (
     direct,

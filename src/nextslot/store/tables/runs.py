@@ -10,7 +10,7 @@ from nextslot.domain import (
     Run,
     RunStatus,
 )
-from nextslot.policy.suspects import Insider
+from nextslot.domain.suspects import Insider
 from nextslot.store.contract import Row, Tx
 from nextslot.system.clock import Instant
 
