@@ -1,4 +1,4 @@
-"""Work that was inside a scheduler's process that died runs alone, until a run of it survives (section 15)."""
+"""Work that was inside a scheduler's process that died runs alone, until a run of it survives (spec 15)."""
 
 import asyncio
 import itertools

@@ -283,8 +283,8 @@ BOUNDED = RequestTimeouts(max_stream_bytes=200_000)
 IMPATIENT = RequestTimeouts(first_byte_seconds=0.5, between_seconds=0.3)
 
 
-async def ask(base_url: str, patience: RequestTimeouts = BOUNDED, embedded: EmbeddedModel | None = None) -> list[str]:
-    models = LanguageModels(LlmConfig(base_url, patience=patience), embedded)
+async def ask(base_url: str, timeouts: RequestTimeouts = BOUNDED, embedded: EmbeddedModel | None = None) -> list[str]:
+    models = LanguageModels(LlmConfig(base_url, timeouts=timeouts), embedded)
     options = GenerateOptions(max_tokens=77, max_characters=5000)
     return [chunk async for chunk in models.generate(models.name("big"), "Tell me", "You tell", options)]
 

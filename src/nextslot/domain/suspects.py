@@ -25,16 +25,16 @@ class Insider(NamedTuple):
 class Company:
     """What runs inside the processes of all nodes, and for how long that is waited for.
 
-    Work that has run for longer than `patience_seconds` is not company any more: it has not taken its process down so
+    Work that has run for longer than `longest_wait_seconds` is not company any more: it has not taken its process down so
     far, it may never end, and it may wait for something that is held back because of it.
     """
 
     insiders: Sequence[Insider]
     now: Instant
-    patience_seconds: float
+    longest_wait_seconds: float
 
     def on(self, node_id: str) -> list[Insider]:
-        since = self.now.after(-self.patience_seconds)
+        since = self.now.after(-self.longest_wait_seconds)
         return [one for one in self.insiders if one.node_id == node_id and one.since > since]
 
     def suspect_on(self, node_id: str) -> Insider | None:
@@ -42,7 +42,7 @@ class Company:
 
     def changes_at(self, node_id: str) -> Instant | None:
         """Returns when the first work on a node is waited for no longer, unless it ends before."""
-        ends = [one.since.after(self.patience_seconds) for one in self.on(node_id)]
+        ends = [one.since.after(self.longest_wait_seconds) for one in self.on(node_id)]
         return min(ends, default=None)
 
     def is_emptiest(self, node_id: str, others: Iterable[str]) -> bool:

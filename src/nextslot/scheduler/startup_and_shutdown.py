@@ -156,8 +156,8 @@ class Lifespan:
         executor = self._runtime.executor
         if not await self._within(grace_seconds, runner.idle(), self._hurry.wait()) or runner.running:
             executor.stop_all(FailureKind.INTERRUPTED)
-            patience = STOP_GRACE_SECONDS + executor.longest_grace()
-            if not await self._within(patience, runner.idle()):
+            grace_seconds = STOP_GRACE_SECONDS + executor.longest_grace()
+            if not await self._within(grace_seconds, runner.idle()):
                 left = ", ".join(claim.job_id for claim in runner.running)
                 log.error("these jobs ignore the signal to stop and are left to the next start: %s", left)
                 await runner.abandon()

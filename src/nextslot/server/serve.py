@@ -142,7 +142,7 @@ class Process:
 
     async def _start(self) -> bool:
         """Starts the scheduler, as soon as its database answers. False: the process was told to stop before."""
-        patience = ShutdownProgress(self._scheduler.wait_for)
+        retries = StartRetries(self._scheduler.wait_for)
         while not self.told.is_set():
             try:
                 if self._prepare is not None:
@@ -152,7 +152,7 @@ class Process:
                 if self._prepare is None:
                     raise  # The database is a file here: waiting would not bring it back.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.told.wait(), patience.after(error))
+                    await asyncio.wait_for(self.told.wait(), retries.after(error))
             else:
                 return True
         log.info("stopping: told while waiting for the database")
@@ -201,7 +201,7 @@ class Process:
         self.told.set()
 
 
-class ShutdownProgress:
+class StartRetries:
     """Waits for a database that is away: pauses and log lines come more and more seldom."""
 
     def __init__(self, tell_callers: Callable[[str], None]) -> None:

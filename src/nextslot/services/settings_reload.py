@@ -43,12 +43,12 @@ class ReloadableParts:
     direct: DirectExecutionHandler
     webhooks: WebhookService
 
-    def use(self, tuned: ReloadableSettings) -> None:
+    def use(self, settings: ReloadableSettings) -> None:
         """From now on, in memory; what is stored of it is stored by the start, or by `Tuning.apply`."""
-        self.offices.use(tuned.limits, tuned.offices)
-        self.dispatcher.starvation_after_seconds = tuned.starvation_after_seconds
-        self.intake.max_params_bytes = tuned.max_params_bytes
-        self.direct.most_waiting = tuned.direct_waiting
+        self.offices.use(settings.limits, settings.offices)
+        self.dispatcher.starvation_after_seconds = settings.starvation_after_seconds
+        self.intake.max_params_bytes = settings.max_params_bytes
+        self.direct.most_waiting = settings.direct_waiting
 
 
 class SettingsReload:
@@ -58,7 +58,7 @@ class SettingsReload:
         self.use = parts.use
 
     async def apply(
-        self, tuned: ReloadableSettings, before: Mapping[str, Json], after: Mapping[str, Json]
+        self, settings: ReloadableSettings, before: Mapping[str, Json], after: Mapping[str, Json]
     ) -> list[Office]:
         """Stores it in one transaction, which also starts what may start now; answers with the offices it changed.
 
@@ -66,12 +66,12 @@ class SettingsReload:
         """
 
         def work(tx: Tx) -> list[Office]:
-            changed = self._parts.offices.configure(tx, tuned.limits, tuned.offices, self._access.clock.now())
+            changed = self._parts.offices.configure(tx, settings.limits, settings.offices, self._access.clock.now())
             self._access.audit.changed(tx, before, after)
-            tx.cause(SettingsChanged(tuned))
-            if tuned.webhooks != self._parts.webhooks.settings:
+            tx.cause(SettingsChanged(settings))
+            if settings.webhooks != self._parts.webhooks.settings:
                 tx.cause(SendersRenewed())
-            self._parts.webhooks.configure(tx, tuned.webhooks)
+            self._parts.webhooks.configure(tx, settings.webhooks)
             return changed
 
         # Too large for company: a work beside it would size a limit that it meets for the first time by the old rules.

@@ -143,7 +143,7 @@ class Cluster:
 
     async def _wait_for_last_life(self, store: Store, node_id: str) -> None:
         """On another machine it may still be at work; on this one its processes are found and ended."""
-        found = await store.read(lambda tx: nodes.patience(tx, node_id, self._clock.now()))
+        found = await store.read(lambda tx: nodes.time_until_lost(tx, node_id, self._clock.now()))
         if found is not None and found[0] != self._registry.card.host and found[1] > 0:
             log.warning("node %s may still be at work on %s: waiting %g s for the end of its lease", node_id, *found)
             await self._clock.sleep(found[1])

@@ -427,7 +427,7 @@ class Dispatcher:
             # Not in answer to an announcement: two nodes that cannot start it would announce it for ever.
             if is_news:
                 tx.announce("work")
-        at = pass_.now.after(company.patience_seconds) if not company.on(here) else company.changes_at(here)
+        at = pass_.now.after(company.longest_wait_seconds) if not company.on(here) else company.changes_at(here)
         if at is not None:
             self._timer.note_here(tx, at)
 
@@ -459,7 +459,7 @@ class Dispatcher:
     def _is_to_be_emptied(self, tx: Tx, company: Company, lane: Lane, head: FirstInLane) -> bool:
         """Whether nothing more starts inside this process until the suspect could: on one node, and on all of them
         after a while, since that one may lack something else."""
-        if head.place.created_at <= company.now.after(-company.patience_seconds):
+        if head.place.created_at <= company.now.after(-company.longest_wait_seconds):
             return True
         able = [
             node.node_id for node in nodes.all_of_them(tx) if node.status == "live" and lane.job_type in node.job_types

@@ -43,7 +43,7 @@ class LlmConfig:
     ollama_base_url: str = OLLAMA_BASE_URL
     default_model: str = DEFAULT_MODEL
     providers: Mapping[str, ProviderConfig] = field(default_factory=dict)
-    patience: RequestTimeouts = field(default_factory=RequestTimeouts)
+    timeouts: RequestTimeouts = field(default_factory=RequestTimeouts)
     embedded_idle_seconds: float = 300.0
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class LanguageModels:
     def __init__(self, config: LlmConfig | None = None, embedded: EmbeddedModel | None = None) -> None:
         self.config = config or LlmConfig.from_environment()
         self._embedded = embedded or EmbeddedModel(self.config.embedded_idle_seconds)
-        self._ollama = OllamaProvider(self.config.ollama_base_url, self.config.patience)
+        self._ollama = OllamaProvider(self.config.ollama_base_url, self.config.timeouts)
 
     def name(self, wanted: str | None) -> ModelName:
         return model_name(wanted, self.config)
@@ -126,7 +126,7 @@ class LanguageModels:
         except NoAnswer as error:
             self._refuse_other_than_embedded(model, error)
         async with self._embedded.running() as base_url:
-            stand_in = OllamaProvider(base_url, self.config.patience, called="embedded model")
+            stand_in = OllamaProvider(base_url, self.config.timeouts, called="embedded model")
             async with aclosing(stand_in.generate(model, prompt, system, options)) as chunks:
                 async for chunk in chunks:
                     yield chunk
@@ -154,7 +154,7 @@ class LanguageModels:
                     f"the provider {provider} needs a token in the environment variable {found.token_env}",
                     FailureKind.PERMISSION,
                 )
-        return OpenAiProvider(found.base_url, self.config.patience, called=provider, token=token)
+        return OpenAiProvider(found.base_url, self.config.timeouts, called=provider, token=token)
 
 
 async def _bounded(chunks: AsyncGenerator[str, None], limit: int) -> AsyncGenerator[str, None]:

@@ -55,8 +55,8 @@ class Provider(Protocol):
 class OllamaProvider:
     """`POST /api/chat` with a stream of JSON lines."""
 
-    def __init__(self, base_url: str, patience: RequestTimeouts, called: str = "Ollama") -> None:
-        self._server = _ProviderServer(base_url, patience, called)
+    def __init__(self, base_url: str, timeouts: RequestTimeouts, called: str = "Ollama") -> None:
+        self._server = _ProviderServer(base_url, timeouts, called)
 
     async def generate(
         self, model: str, prompt: str, system: str, options: GenerateOptions
@@ -92,8 +92,8 @@ class OllamaProvider:
 class OpenAiProvider:
     """`POST /v1/chat/completions` with server-sent events."""
 
-    def __init__(self, base_url: str, patience: RequestTimeouts, called: str, token: str | None = None) -> None:
-        self._server = _ProviderServer(base_url.rstrip("/").removesuffix("/v1"), patience, called, token)
+    def __init__(self, base_url: str, timeouts: RequestTimeouts, called: str, token: str | None = None) -> None:
+        self._server = _ProviderServer(base_url.rstrip("/").removesuffix("/v1"), timeouts, called, token)
 
     async def generate(
         self, model: str, prompt: str, system: str, options: GenerateOptions
@@ -144,9 +144,9 @@ def _choice(answer: Mapping[str, Any]) -> tuple[str, bool]:
 class _ProviderServer:
     """One HTTP server: what is the same for both protocols."""
 
-    def __init__(self, base_url: str, patience: RequestTimeouts, called: str, token: str | None = None) -> None:
+    def __init__(self, base_url: str, timeouts: RequestTimeouts, called: str, token: str | None = None) -> None:
         self._base_url = base_url.rstrip("/")
-        self._patience = patience
+        self._timeouts = timeouts
         self._name = called
         self._address = _without_password(self._base_url)
         self._called = f"{called} at {self._address}"
@@ -167,7 +167,7 @@ class _ProviderServer:
 
     async def answers(self, path: str) -> bool:
         try:
-            async with self._client() as client, asyncio.timeout(self._patience.connect_seconds):
+            async with self._client() as client, asyncio.timeout(self._timeouts.connect_seconds):
                 return (await client.get(self._url(path))).status_code == 200
         except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError):
             return False
@@ -188,7 +188,7 @@ class _ProviderServer:
 
     def _client(self) -> httpx2.AsyncClient:
         is_plain = self._base_url.startswith("http://")
-        timeout = httpx2.Timeout(None, connect=self._patience.connect_seconds, write=self._patience.between_seconds)
+        timeout = httpx2.Timeout(None, connect=self._timeouts.connect_seconds, write=self._timeouts.between_seconds)
         headers = {"Accept-Encoding": "identity"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -204,10 +204,10 @@ class _ProviderServer:
     async def _begin(self, client: httpx2.AsyncClient, path: str, body: Mapping[str, Any]) -> httpx2.Response:
         try:
             request = client.build_request("POST", self._url(path), json=body)
-            async with asyncio.timeout(self._patience.first_byte_seconds):
+            async with asyncio.timeout(self._timeouts.first_byte_seconds):
                 return await client.send(request, stream=True)
         except TimeoutError as error:
-            raise self._too_slow("begin to answer", self._patience.first_byte_seconds) from error
+            raise self._too_slow("begin to answer", self._timeouts.first_byte_seconds) from error
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
             raise NoAnswer(f"no {self._name} answers at {self._address}{_because(error)}") from error
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
@@ -227,7 +227,7 @@ class _ProviderServer:
                 for line in lines:
                     if line.strip():
                         yield line.strip()
-                if len(rest) > MAX_LINE_BYTES or total > self._patience.max_stream_bytes:
+                if len(rest) > MAX_LINE_BYTES or total > self._timeouts.max_stream_bytes:
                     raise Fail(f"{self._called} did not come to an end: stopped after {total:,} bytes")
         if rest.strip():
             yield rest.strip()
@@ -236,13 +236,13 @@ class _ProviderServer:
         stream = response.aiter_bytes()
         try:
             while True:
-                async with asyncio.timeout(self._patience.between_seconds):
+                async with asyncio.timeout(self._timeouts.between_seconds):
                     piece = await anext(stream, None)
                 if piece is None:
                     return
                 yield piece
         except TimeoutError as error:
-            raise self._too_slow("go on with its answer", self._patience.between_seconds) from error
+            raise self._too_slow("go on with its answer", self._timeouts.between_seconds) from error
         except httpx2.HTTPError as error:
             raise self.cut() from error
 

@@ -66,7 +66,7 @@ def time(tx: Tx, now: Instant) -> Instant:
     return Instant(row[0])
 
 
-def patience(tx: Tx, node_id: str, now: Instant) -> tuple[str, float] | None:
+def time_until_lost(tx: Tx, node_id: str, now: Instant) -> tuple[str, float] | None:
     """On which machine the last life of a node may still be at work, and for how many seconds."""
     row = tx.row("nodes.patience", node_id=node_id, now=now)
     return None if row is None else (row[0], (row[1] or 0) / 1_000_000)
