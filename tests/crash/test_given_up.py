@@ -36,7 +36,7 @@ def test_a_handler_that_ends_its_server_does_so_twice_and_no_more(tmp_path: Path
         jobs = found(url, "leave")
         [run] = [one for one in runs(url) if "died twice" in one["error"]]
 
-    assert [(job["state"], job["permanently_failed"]) for job in jobs] == [("FAILED", False), ("FAILED", True)]
+    assert [(job["status"], job["permanently_failed"]) for job in jobs] == [("FAILED", False), ("FAILED", True)]
     assert run["failure_kind"] == "crash"
     assert "isolate = true" in run["error"]
 
@@ -65,7 +65,7 @@ def test_a_command_is_retried_however_often_its_server_is_killed(tmp_path: Path)
 
 
 def is_running(url: str) -> bool:
-    return [job["state"] for job in found(url, "long")][-1:] == ["RUNNING"]
+    return [job["status"] for job in found(url, "long")][-1:] == ["RUNNING"]
 
 
 def submit(url: str, job_type: str) -> None:

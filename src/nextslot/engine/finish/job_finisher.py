@@ -15,10 +15,10 @@ from nextslot.domain import (
     Decision,
     FailureKind,
     Job,
-    JobStatus,
     Outcome,
     Run,
     RunStatus,
+    Stage,
 )
 from nextslot.domain.group_failure import Action
 from nextslot.domain.job_lifecycle import (
@@ -128,7 +128,7 @@ class JobFinisher:
         if lane.resources:
             self._outages.after_run(tx, lane, settlement.outcome, now)
         self._events.note(tx, settlement.event_type, now, facts.office_id, job_id, run_id, _details(settlement.outcome))
-        is_cancelled = settlement.job_status is JobStatus.CANCELLED
+        is_cancelled = settlement.stage is Stage.CANCELLED
         told = run_events(settlement.outcome.status, is_cancelled, is_last=settlement.retry is None)
         self._webhooks.job_ended(tx, job_id, facts.office_id, facts.has_webhook, told, now)
         ended = _Ended(
@@ -184,7 +184,7 @@ class JobFinisher:
                 self._tell(tx, job, LAST_FAILED, now)
 
     def _end_job(self, tx: Tx, job_id: str, settlement: Settlement, now: Instant) -> None:
-        if settlement.job_status is JobStatus.CANCELLED:
+        if settlement.stage is Stage.CANCELLED:
             jobs.stop(tx, job_id, now)
         elif settlement.decision is not None:
             jobs.fail(tx, job_id, settlement.decision, now)
@@ -221,7 +221,7 @@ class JobFinisher:
         if job is None:
             raise NotFound("job", job_id)
         if job.has_ended:
-            raise AlreadyFinished(f"job {job_id} is {job.state} since {job.finished_at}: there is nothing to cancel")
+            raise AlreadyFinished(f"job {job_id} is {job.status} since {job.finished_at}: there is nothing to cancel")
         return self.cancel_many(tx, [job], reason, interrupt, now)[0]
 
     def cancel_group(
@@ -265,7 +265,7 @@ class JobFinisher:
         for job in expired:
             # One after the other: the end of one may be the end of another in this list.
             current = jobs.get(tx, job.job_id)
-            if current is not None and current.status is JobStatus.QUEUED:
+            if current is not None and current.stage is Stage.QUEUED:
                 self._conclude(tx, [self._cancel_queued(tx, current, EXPIRED, now)], now)
         return len(expired)
 
@@ -329,7 +329,7 @@ class JobFinisher:
         ended = []
         for job_id in job_ids:
             job = jobs.get(tx, job_id)
-            if job is not None and job.status is JobStatus.QUEUED:
+            if job is not None and job.stage is Stage.QUEUED:
                 end = self._cancel_queued if action is Action.CANCEL_REST else self._skip_queued
                 ended.append(end(tx, job, reason, now))
         return ended
