@@ -32,7 +32,7 @@ BATCH = 50_000
 VIEWS = {
     "now": ".queue li",
     "jobs": "tbody tr",
-    "jobs?q={newest}&state=QUEUED": "tbody tr",
+    "jobs?q={newest}&status=QUEUED": "tbody tr",
     "system": ".stats",
 }
 

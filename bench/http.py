@@ -169,7 +169,7 @@ async def measure(ours: int, bare: int, arguments: argparse.Namespace) -> None:
     line = await Connection.open(ours)
     _, body = await line.send(request("GET", "/api/jobs?limit=50"))
     job_id = json.loads(body)["items"][-1]["job_id"]
-    reads = {"job": f"/api/jobs/{job_id}", "list of 50": "/api/jobs?limit=50", "by state": "/api/jobs?state=QUEUED"}
+    reads = {"job": f"/api/jobs/{job_id}", "list of 50": "/api/jobs?limit=50", "by status": "/api/jobs?status=QUEUED"}
     for name, path in reads.items():
         rate, median, worst = await load(ours, request("GET", path), 8, arguments.seconds)
         print(f"GET {name}, 8 connections: {rate:,.0f}/s, p50 {median:.2f} ms, p99 {worst:.2f} ms")

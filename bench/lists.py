@@ -28,7 +28,7 @@ QUEUED = 10_000
 PLANT_JOBS = """
     with recursive numbers(n) as (select :first union all select n + 1 from numbers where n < :last),
     original as (select * from jobs order by created_at, job_id limit 1)
-    insert into jobs (job_id, office_id, lane_id, job_type, params, status, outcome, decision, priority, position,
+    insert into jobs (job_id, office_id, lane_id, job_type, params, stage, outcome, decision, priority, position,
         chain_id, unmet, is_due, is_turn, on_dependency_failure, role, task_id, title, resources, retry_policy,
         webhook_status, created_at, queued_at, started_at, finished_at, cancelled_at, cancel_reason)
     select printf('%08x-%04x-7000-8000-%012x', n / 65536, n % 65536, n),
@@ -117,10 +117,10 @@ async def by_filter(scheduler: Scheduler, jobs: int) -> None:
     filters: list[dict[str, Any]] = [
         {}, {"office_id": "default"}, {"office_id": "small"}, {"job_type": "rare"}, {"role": "QA"}, {"role": "FE"},
         {"task_id": f"task {middle // 100}"}, {"schedule_id": "none"}, {"template_id": "none"}, {"group_id": "none"},
-        {"retry_of": an_id}, *({"state": state} for state in
+        {"retry_of": an_id}, *({"status": status} for status in
             ("WAITING", "QUEUED", "RUNNING", "COMPLETED", "FAILED", "SKIPPED", "CANCELLED")),
-        {"status": "QUEUED"}, {"office_id": "small", "state": "FAILED"}, {"office_id": "default", "state": "FAILED"},
-        {"role": "QA", "state": "FAILED"}, {"office_id": ["small", "default"], "job_type": ["rare", "noop"]},
+        {"office_id": "small", "status": "FAILED"}, {"office_id": "default", "status": "FAILED"},
+        {"role": "QA", "status": "FAILED"}, {"office_id": ["small", "default"], "job_type": ["rare", "noop"]},
         {"q": an_id}, {"q": "number 9"}, {"q": "not there"},
     ]  # fmt: skip
     for said in filters:
@@ -130,7 +130,7 @@ async def by_filter(scheduler: Scheduler, jobs: int) -> None:
 
 
 async def the_rest(scheduler: Scheduler, jobs: int) -> None:
-    an_id = (await scheduler.lists.jobs(JobFilter(state="FAILED"), limit=1)).items[0].job.job_id
+    an_id = (await scheduler.lists.jobs(JobFilter(status="FAILED"), limit=1)).items[0].job.job_id
     asked: dict[str, Callable[[], Awaitable[Any]]] = {
         "runs": scheduler.lists.runs,
         "runs FAILED": lambda: scheduler.lists.runs(RunFilter(status="FAILED")),

@@ -115,7 +115,7 @@ _RAN = (
     "(select *, row_number() over (order by job_id) as number from jobs) where number % 10 <> 0",
     "insert into runs (run_id, job_id, params_snapshot, started_at) "
     "select 'r' || job_id, job_id, params, created_at + 1000 from ran",
-    "update jobs set status = 'RUNNING', started_at = created_at + 1000, worker_id = 'w' || job_id "
+    "update jobs set stage = 'RUNNING', started_at = created_at + 1000, worker_id = 'w' || job_id "
     "where job_id in (select job_id from ran)",
     "update runs set status = 'COMPLETED', finished_at = started_at + 5000, exit_code = 0, result = '{\"ok\":true}'",
     "update jobs set outcome = 'COMPLETED', finished_at = created_at + 6000 where job_id in (select job_id from ran)",

@@ -154,7 +154,7 @@ def _register(scheduler: Scheduler, is_past: bool) -> None:
 
 @contextmanager
 def _serving(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """A real server in a thread of its own, with work in every state."""
+    """A real server in a thread of its own, with work in every status."""
     started = threading.Event()
     found: dict[str, Any] = {}
 
@@ -229,7 +229,7 @@ async def _office_work(scheduler: Scheduler) -> None:
 async def _newest_failed(scheduler: Scheduler) -> str:
     from nextslot.domain.filters import JobFilter
 
-    found = await scheduler.lists.jobs(JobFilter(state=("FAILED",)), limit=1)
+    found = await scheduler.lists.jobs(JobFilter(status=("FAILED",)), limit=1)
     return found.items[0].job.job_id
 
 

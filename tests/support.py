@@ -76,7 +76,7 @@ def named(scheduler: Scheduler, name: str, action: str = "POST", **more: Any) ->
 
 
 async def states(scheduler: Scheduler, *jobs: Job) -> list[str]:
-    return [(await scheduler.job(job.job_id)).state.value for job in jobs]
+    return [(await scheduler.job(job.job_id)).status.value for job in jobs]
 
 
 async def history(scheduler: Scheduler) -> list[Event]:
@@ -126,7 +126,7 @@ def assert_counters(directory: Path) -> None:
 
 _READY = """
     select lane_id, count(*) from jobs
-    where status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 group by lane_id
+    where stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 group by lane_id
 """
 # What an office's statistics are summed from, and the same by looking at every job.
 _SUMS = """
@@ -135,16 +135,16 @@ _SUMS = """
 """
 _COUNTED = """
     select jobs.office_id,
-        sum(case when jobs.status = 'RUNNING' and jobs.finished_at is null then 1 else 0 end),
+        sum(case when jobs.stage = 'RUNNING' and jobs.finished_at is null then 1 else 0 end),
         sum(case when jobs.retry_of is null then 1 else 0 end),
         sum(case when jobs.outcome = 'COMPLETED' then 1 else 0 end),
         sum(case when jobs.outcome = 'SKIPPED' then 1 else 0 end),
-        sum(case when jobs.status = 'RUNNING' and jobs.decision in ('permanent', 'cancelled') and later.job_id is null
+        sum(case when jobs.stage = 'RUNNING' and jobs.decision in ('permanent', 'cancelled') and later.job_id is null
             then 1 else 0 end),
-        sum(case when jobs.status = 'CANCELLED' and later.job_id is null then 1 else 0 end)
+        sum(case when jobs.stage = 'CANCELLED' and later.job_id is null then 1 else 0 end)
     from jobs left join jobs later on later.retry_of = jobs.job_id group by jobs.office_id
 """
-_RUNNING = "select lane_id, count(*) from jobs where status = 'RUNNING' and finished_at is null group by lane_id"
+_RUNNING = "select lane_id, count(*) from jobs where stage = 'RUNNING' and finished_at is null group by lane_id"
 
 
 def peaks(directory: Path) -> dict[str, int]:

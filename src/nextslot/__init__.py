@@ -16,12 +16,12 @@ if TYPE_CHECKING:
         FailureKind,
         Group,
         Job,
+        JobStatus,
         NewJob,
         Office,
         Reservation,
         RetryPolicy,
         Run,
-        State,
     )
     from .errors import NextslotError
     from .scheduler import Ended, Scheduler
@@ -38,6 +38,7 @@ __all__ = [
     "Group",
     "Instant",
     "Job",
+    "JobStatus",
     "Limits",
     "NewDirect",
     "NewJob",
@@ -49,7 +50,6 @@ __all__ = [
     "RunContext",
     "Scheduler",
     "Skip",
-    "State",
     "Update",
 ]
 

@@ -381,7 +381,7 @@ Where to look:
   {url}/console/    the queue, live; {url}/docs for the API
   nextslot ls           the same at a terminal ({sys.executable.rpartition("/")[0]}/nextslot ls --url {url})
   {data}/nextslot.db    the queue and all history; open it with any SQLite tool, for example
-      sqlite3 {data}/nextslot.db 'select title, status, outcome from jobs order by job_id'
+      sqlite3 {data}/nextslot.db 'select title, stage, outcome from jobs order by job_id'
   {data}/logs           what the runs logged, a file each
   {data}/artifacts      what the runs made, a directory each
   {data}/logs.tar.gz    what the command packed

@@ -59,7 +59,7 @@ def test_waiting_prints_the_result_and_the_exit_code_is_that_of_the_chain(nextsl
 def test_waiting_for_json_prints_the_last_job_of_the_chain(nextslot: Terminal) -> None:
     job = nextslot("submit", "flaky", "--wait", "--json").json
 
-    assert (job["state"], job["attempt"], len(job["chain"])) == ("COMPLETED", 2, 2)
+    assert (job["status"], job["attempt"], len(job["chain"])) == ("COMPLETED", 2, 2)
 
 
 def test_following_shows_the_log_as_it_is_written(nextslot: Terminal, served: Served) -> None:
@@ -85,12 +85,12 @@ def test_ls_is_a_table_that_filters(nextslot: Terminal) -> None:
     job_id = held(nextslot, "--title", "find me [bold]")
 
     by_text = nextslot("ls", "-q", "find me")
-    by_filter = nextslot("ls", "--filter", "type=echo", "--filter", "state=waiting", "--limit", "500")
+    by_filter = nextslot("ls", "--filter", "type=echo", "--filter", "status=waiting", "--limit", "500")
 
     assert [row[0] for row in by_text.rows] == [job_id[-8:]]
     assert "find me [bold]" in by_text.out
     assert job_id[-8:] in by_filter.out
-    assert nextslot("ls", "--state", "running").out == ""
+    assert nextslot("ls", "--status", "running").out == ""
 
 
 def test_ls_for_programs_is_the_page_of_the_api(nextslot: Terminal, served: Served) -> None:
@@ -110,7 +110,7 @@ def test_why_answers_in_sentences(nextslot: Terminal) -> None:
     said = nextslot("why", job_id)
 
     assert "2999-01-01" in said.out
-    assert nextslot("why", job_id, "--json").json["state"] == "WAITING"
+    assert nextslot("why", job_id, "--json").json["status"] == "WAITING"
 
 
 def test_cancel_takes_several_ids(nextslot: Terminal) -> None:
@@ -126,7 +126,7 @@ def test_cancel_by_filter_asks_with_a_count(nextslot: Terminal) -> None:
     jobs = [held(nextslot, "--role", "crowd") for _ in range(3)]
 
     refused = nextslot("cancel", "--filter", "role=crowd", typed="n\n")
-    still = nextslot("show", jobs[0], "--json").json["state"]
+    still = nextslot("show", jobs[0], "--json").json["status"]
     done = nextslot("cancel", "--filter", "role=crowd", typed="y\n")
 
     assert "cancel 3 jobs?" in refused.err

@@ -14,7 +14,7 @@ import pytest
 import nextslot
 from nextslot import AsyncClient, Client
 from nextslot.client.binding import Subject, stream_verb, verb
-from nextslot.client.options import NewJob
+from nextslot.client.job_options import NewJob
 from nextslot.errors import (
     AlreadyFinished,
     Invalid,
@@ -116,7 +116,7 @@ def test_a_job_is_submitted_and_waited_for(do: Any) -> None:
     ended = do("wait", job.job_id)
 
     assert (job.job_type, job.title, job.priority) == ("echo", "greeting", 3)
-    assert (ended.state, ended.is_success, ended.result["text"]) == ("COMPLETED", True, "hi")
+    assert (ended.status, ended.is_success, ended.result["text"]) == ("COMPLETED", True, "hi")
 
 
 def test_waiting_is_for_the_whole_chain(do: Any) -> None:
@@ -124,8 +124,8 @@ def test_waiting_is_for_the_whole_chain(do: Any) -> None:
 
     ended = do("wait", job.job_id)
 
-    assert (ended.state, ended.result) == ("COMPLETED", {"attempt": 3})
-    assert [one.state for one in ended.job.chain] == ["FAILED", "FAILED", "COMPLETED"]
+    assert (ended.status, ended.result) == ("COMPLETED", {"attempt": 3})
+    assert [one.status for one in ended.job.chain] == ["FAILED", "FAILED", "COMPLETED"]
     assert ended.job.chain[0].job_id == job.job_id
 
 
@@ -135,8 +135,8 @@ def test_waiting_ends_with_a_failure_for_good_and_with_a_cancel(do: Any, served:
     do("cancel", later.job_id, "not needed")
     cancelled = do("wait", later.job_id)
 
-    assert (failed.state, failed.error, failed.is_success) == ("FAILED", "no luck", False)
-    assert (cancelled.state, cancelled.error, cancelled.run) == ("CANCELLED", "not needed", None)
+    assert (failed.status, failed.error, failed.is_success) == ("FAILED", "no luck", False)
+    assert (cancelled.status, cancelled.error, cancelled.run) == ("CANCELLED", "not needed", None)
 
 
 def test_lists_are_read_over_all_their_pages(do: Any) -> None:
@@ -292,7 +292,7 @@ def test_a_server_below_a_path_is_reached(tmp_path: Path) -> None:
     with serving(tmp_path, options=below) as server, Client(f"{server.url}/scheduler") as client:
         job = client.submit("skip")
 
-        assert client.wait(job.job_id).state == "SKIPPED"
+        assert client.wait(job.job_id).status == "SKIPPED"
 
 
 def test_following_goes_on_over_a_restart_of_the_server_and_misses_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextslot import Instant, State
+from nextslot import Instant, JobStatus
 from nextslot.client import (
     NoAnswer,
     OutcomeUnknown,
@@ -188,9 +188,11 @@ def test_a_direct_request_that_found_the_slot_busy_is_not_sent_again() -> None:
 def test_times_words_and_several_values_are_written_as_the_api_reads_them() -> None:
     when = datetime(2026, 11, 15, 6, 30, tzinfo=UTC)
 
-    query = get("/x", {"a": when, "b": Instant.of(when), "c": ["x", State.FAILED], "d": True, "e": None, "f": 5}).query
+    query = get(
+        "/x", {"a": when, "b": Instant.of(when), "c": ["x", JobStatus.FAILED], "d": True, "e": None, "f": 5}
+    ).query
     body = post(
-        "/x", {"a": when, "b": Instant.of(when), "c": (State.FAILED,), "d": True, "e": MappingProxyType({})}
+        "/x", {"a": when, "b": Instant.of(when), "c": (JobStatus.FAILED,), "d": True, "e": MappingProxyType({})}
     ).content
 
     assert query == {

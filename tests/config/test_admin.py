@@ -220,7 +220,7 @@ def test_opening_the_store_offline_starts_no_job(tmp_path: Path) -> None:
     with_server(tmp_path, queue)
     asyncio.run(look())
 
-    assert plain(tmp_path).execute("select status from jobs").get == "QUEUED"
+    assert plain(tmp_path).execute("select stage from jobs").get == "QUEUED"
 
 
 # Migrations.
@@ -293,13 +293,13 @@ def test_the_doctor_finds_nothing_in_a_busy_database_also_while_the_server_runs(
         ("delete from runs where status is null", "references|runless"),
         ("update jobs set finished_at = 1, outcome = 'SKIPPED' where finished_at is null", "unfinished_runs"),
         ("update jobs set outcome = 'SKIPPED' where outcome = 'COMPLETED'", "other_outcomes"),
-        ("update jobs set unmet = unmet + 1 where status = 'QUEUED'", "miscounted_waits"),
+        ("update jobs set unmet = unmet + 1 where stage = 'QUEUED'", "miscounted_waits"),
         ("update jobs set is_due = 0 where unique_key = 'last'", "endless_waits"),
         (
             "update dependencies set chain_id = (select chain_id from jobs where outcome = 'COMPLETED' limit 1)",
             "forgotten_waits",
         ),
-        ("drop index jobs_worker; update jobs set status = 'RUNNING', worker_id = 'local/slot-1'", "shared_workers"),
+        ("drop index jobs_worker; update jobs set stage = 'RUNNING', worker_id = 'local/slot-1'", "shared_workers"),
         ("drop index jobs_retry; update jobs set retry_of = (select min(job_id) from jobs)", "forked_chains"),
         (
             "insert into job_groups (group_id, office_id, mode, on_failure, status, members, ended, succeeded,"
@@ -368,7 +368,7 @@ def test_a_chain_that_failed_only_because_its_outcome_was_not_stored_is_found_an
     async def mended(scheduler: Scheduler) -> None:
         first, member, dependent, group = made
         for job_id in (first, member, dependent):
-            assert (await scheduler.wait(job_id)).state == "COMPLETED"
+            assert (await scheduler.wait(job_id)).status == "COMPLETED"
         assert (await scheduler.group(group)).status == "COMPLETED"
 
     with_server(tmp_path, damaged)

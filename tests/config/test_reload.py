@@ -214,7 +214,7 @@ def test_new_job_types_need_no_restart_and_start_what_waited_for_them(tmp_path: 
 
         await server.reload(FUNCTION)
 
-        assert (await scheduler.wait(waiting.job_id)).state == "COMPLETED"
+        assert (await scheduler.wait(waiting.job_id)).status == "COMPLETED"
 
     with_server(tmp_path, FUNCTION, main)
 

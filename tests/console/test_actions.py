@@ -37,8 +37,8 @@ def paused_queue(server: ServerThread, *titles: str) -> list[str]:
     return submit(server, "echo", *titles)
 
 
-def state_of(server: ServerThread, job_id: str) -> str:
-    return str(server.run(server.server.scheduler.job(job_id)).state)
+def status_of(server: ServerThread, job_id: str) -> str:
+    return str(server.run(server.server.scheduler.job(job_id)).status)
 
 
 # The queue.
@@ -119,7 +119,7 @@ def test_a_job_that_changes_while_the_list_is_on_its_way_is_shown_as_it_is(
     route, before = held[0]
     route.fulfill(response=before)
 
-    expect(console.find("tbody tr .state")).to_have_text("COMPLETED")
+    expect(console.find("tbody tr .status")).to_have_text("COMPLETED")
 
 
 def test_leaving_with_a_move_that_is_not_stored_yet_is_asked_about(console: Console, server: ServerThread) -> None:
@@ -150,7 +150,7 @@ def test_a_job_goes_to_the_front_and_another_is_cancelled(console: Console, serv
 
     console.has_queue("c", "a")
     job = server.run(server.server.scheduler.job(ids[1]))
-    assert (job.state, job.cancel_reason) == ("CANCELLED", "not needed")
+    assert (job.status, job.cancel_reason) == ("CANCELLED", "not needed")
 
 
 def test_the_queue_is_paused_and_resumed(console: Console, server: ServerThread) -> None:
@@ -178,7 +178,7 @@ def test_what_runs_and_who_waits_on_the_line_hold_slots(console: Console, server
     console.dialog().get_by_role("button", name="Cancel the job").click()
 
     expect(console.find(".slot.free")).to_have_count(1)
-    assert state_of(server, gate) == "CANCELLED"
+    assert status_of(server, gate) == "CANCELLED"
 
 
 # A job's life.
@@ -194,13 +194,13 @@ def test_a_jobs_life_is_watched_from_the_form_to_its_end_without_a_reload(
     console.page.get_by_label("tags").fill("green\nhot")
     console.page.get_by_label("Title").fill("watched")
     console.button("Submit").click()
-    expect(console.find("h1 ~ .state")).to_have_text("RUNNING")
+    expect(console.find("h1 ~ .status")).to_have_text("RUNNING")
     expect(console.find("pre.log")).to_contain_text("work on tea")
     server._loop.call_soon_threadsafe(step.set)
     expect(console.find("[role=progressbar]")).to_have_attribute("aria-valuenow", "40")
     server._loop.call_soon_threadsafe(end.set)
 
-    expect(console.find("h1 ~ .state")).to_have_text("COMPLETED")
+    expect(console.find("h1 ~ .status")).to_have_text("COMPLETED")
     expect(console.section("How it ended").locator("pre")).to_contain_text('"green"')
     expect(console.find("pre.log")).to_contain_text("done with tea")
     expect(console.section("Events")).to_contain_text("job_completed")
@@ -305,10 +305,10 @@ def test_filters_live_in_the_address(console: Console, server: ServerThread) -> 
     expect(console.find("tbody tr")).to_have_count(1)
     address = console.page.url
     console.page.get_by_label("Text in the title").fill("")
-    console.page.get_by_role("group", name="States").get_by_role("button", name="FAILED").click()
+    console.page.get_by_role("group", name="Statuses").get_by_role("button", name="FAILED").click()
     expect(console.find("tbody tr")).to_have_text(re.compile("breaks"))
 
-    assert "state=FAILED" in console.page.url
+    assert "status=FAILED" in console.page.url
     console.page.goto(address)
     console.page.reload()
     expect(console.find("tbody tr")).to_have_count(1)
@@ -361,7 +361,7 @@ def test_failed_jobs_are_chosen_and_retried(console: Console, server: ServerThre
     for job_id in ids:
         server.run(server.server.scheduler.wait(job_id))
     server.run(server.server.scheduler.pause(office_id="default"))
-    console.open("jobs?state=FAILED")
+    console.open("jobs?status=FAILED")
 
     console.page.get_by_label("Choose one").check()
     console.page.get_by_label("Choose three").check()
@@ -401,7 +401,7 @@ def test_a_schedule_is_made_with_a_preview_changed_triggered_and_deleted(
     expect(console.section("Next occurrences")).to_contain_text("17:30:00")
     console.button("Trigger now").click()
 
-    expect(console.find("h1 ~ .state")).to_have_text("COMPLETED")
+    expect(console.find("h1 ~ .status")).to_have_text("COMPLETED")
     schedule = server.run(server.server.scheduler.schedules.list()).items[0]
     assert (schedule.cron_expression, schedule.timezone) == ("30 17 * * *", "Europe/London")
 
@@ -442,7 +442,7 @@ def test_a_graph_of_a_thousand_nodes_is_drawn_searched_walked_by_keys_and_live(
     console.page.get_by_label("Find in the graph").fill("node 777")
     expect(console.find(".node.dimmed")).to_have_count(999)
     server.run(server.server.scheduler.resume(office_id="default"))
-    expect(console.find(".node[data-state=COMPLETED]").first).to_be_attached()
+    expect(console.find(".node[data-status=COMPLETED]").first).to_be_attached()
     console.find(".node[tabindex='0']").focus()
     console.page.keyboard.press("ArrowRight")
     expect(console.find("svg.graph")).not_to_have_class(re.compile("far"))
@@ -500,7 +500,7 @@ def test_an_office_is_made_configured_paused_and_emptied(console: Console, serve
     console.button("Save").click()
     console.says("Saved.")
     console.button("Pause").click()
-    expect(console.find("h1 ~ .state")).to_have_text("paused")
+    expect(console.find("h1 ~ .status")).to_have_text("paused")
     submit(server, "echo", "a", "b", office_id="studio")
     expect(console.find(".stats > div").first).to_contain_text("2")
     console.page.get_by_role("button", name="Cancel everything").click()

@@ -15,9 +15,9 @@ import apsw
 
 from tests import databases
 
-IS_QUEUED = "status = 'QUEUED'"
-IS_READY = "status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1"
-IS_RUNNING = "status = 'RUNNING' and finished_at is null"
+IS_QUEUED = "stage = 'QUEUED'"
+IS_READY = "stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1"
+IS_RUNNING = "stage = 'RUNNING' and finished_at is null"
 UNMET_EDGES = "select count(*) from dependencies where dependencies.job_id = jobs.job_id and is_met = 0"
 END_EVENTS = {"job_completed", "job_failed", "job_timeout", "job_skipped", "job_cancelled"}
 
@@ -30,7 +30,7 @@ class Broken(NamedTuple):
 class StoredJob(NamedTuple):
     job_id: str
     retry_of: str | None
-    status: str
+    stage: str
     outcome: str | None
     decision: str | None
     priority: int
@@ -47,7 +47,7 @@ class StoredJob(NamedTuple):
 
     @property
     def is_running(self) -> bool:
-        return self.status == "RUNNING" and self.finished_at is None
+        return self.stage == "RUNNING" and self.finished_at is None
 
     @property
     def place(self) -> tuple[int, int, int, str]:
@@ -92,7 +92,7 @@ def find(directory: Path) -> Evidence:
 def stored_jobs(connection: Any) -> dict[str, StoredJob]:
     found = _rows(
         connection,
-        "select jobs.job_id, retry_of, jobs.status, outcome, decision, priority, position, created_at,"
+        "select jobs.job_id, retry_of, jobs.stage, outcome, decision, priority, position, created_at,"
         " jobs.started_at, jobs.finished_at, worker_id, run_id, runs.status, runs.started_at, runs.finished_at,"
         " failure_kind from jobs left join runs using (job_id)",
     )
@@ -196,7 +196,7 @@ def torn(found: Evidence) -> Iterator[Broken]:
     for job in found.jobs.values():
         mine = job.started_at, job.finished_at, job.outcome
         its_run = job.run_started_at, job.run_finished_at, job.run_status
-        if (job.status == "QUEUED") != (job.run_id is None) or mine != its_run:
+        if (job.stage == "QUEUED") != (job.run_id is None) or mine != its_run:
             yield Broken("a job and its run start and end together", str(job))
 
 
@@ -205,7 +205,7 @@ def unrecovered(found: Evidence, interrupted: set[str]) -> Iterator[Broken]:
     followed = Counter(job.retry_of for job in found.jobs.values())
     for job_id in interrupted:
         job = found.jobs[job_id]
-        if (job.status, job.outcome, job.failure_kind) != ("RUNNING", "FAILED", "crash"):
+        if (job.stage, job.outcome, job.failure_kind) != ("RUNNING", "FAILED", "crash"):
             yield Broken("an interrupted job is FAILED, kind crash", str(job))
         if followed[job_id] != 1:
             yield Broken("an interrupted job has one retry", f"{job_id} has {followed[job_id]}")
@@ -215,7 +215,7 @@ def unasked(found: Evidence, interrupted: set[str]) -> Iterator[Broken]:
     """Nothing else fails, is skipped, cancelled or retried."""
     law = "nothing happens that nobody asked for"
     for job in found.jobs.values():
-        if job.status == "CANCELLED" or job.outcome == "SKIPPED":
+        if job.stage == "CANCELLED" or job.outcome == "SKIPPED":
             yield Broken(law, str(job))
         if job.outcome == "FAILED" and job.job_id not in interrupted:
             yield Broken(law, str(job))

@@ -83,11 +83,11 @@ def interrupted_jobs_queued_again(life: Life) -> None:
     with connection:
         connection.execute("delete from runs where status is null")
         connection.execute(
-            "update jobs set status = 'QUEUED', started_at = null, worker_id = null"
-            " where status = 'RUNNING' and finished_at is null"
+            "update jobs set stage = 'QUEUED', started_at = null, worker_id = null"
+            " where stage = 'RUNNING' and finished_at is null"
         )
         connection.execute("update limits set used = 0")
-        connection.execute("update lanes set ready = (select count(*) from jobs where status = 'QUEUED')")
+        connection.execute("update lanes set ready = (select count(*) from jobs where stage = 'QUEUED')")
     connection.close()
 
 

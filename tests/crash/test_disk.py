@@ -148,7 +148,7 @@ def test_a_disk_that_is_full_refuses_new_work_and_loses_nothing_it_has_taken(sma
         assert await refused == len(taken)
         assert "the database stores nothing" in (while_full or "")
         assert at_last is None
-        assert {one.state for one in ended} == {"COMPLETED"}
+        assert {one.status for one in ended} == {"COMPLETED"}
         assert sqlite_files.examine(small_disk / "nextslot.db") == []
 
     testing.run(main())
@@ -208,6 +208,6 @@ def test_a_clock_that_is_set_back_while_nobody_runs_changes_no_order_and_loses_n
             ended = [await second.wait(job_id) for job_id in order]
 
         assert order == [*(job.job_id for job in before), late.job_id]
-        assert {one.state for one in ended} == {"COMPLETED"}
+        assert {one.status for one in ended} == {"COMPLETED"}
 
     testing.run(main())

@@ -39,7 +39,7 @@ def test_a_handler_that_ends_its_server_does_so_twice_and_no_more(tmp_path: Path
         jobs = found(url, "leave")
         [run] = [one for one in runs(url) if "died twice" in one["error"]]
 
-    assert [(job["state"], job["permanently_failed"]) for job in jobs] == [("FAILED", False), ("FAILED", True)]
+    assert [(job["status"], job["permanently_failed"]) for job in jobs] == [("FAILED", False), ("FAILED", True)]
     assert run["failure_kind"] == "crash"
     assert "isolate = true" in run["error"]
 
@@ -61,14 +61,14 @@ def test_a_handler_that_ends_its_server_beside_a_neighbour_is_given_up_and_the_n
         culprit, neighbour = found(url, "leave"), found(url, "wait")
         last = httpx2.get(f"{url}/api/jobs/{culprit[-1]['job_id']}", timeout=60).json()["run"]
 
-    assert [(job["state"], job["permanently_failed"]) for job in culprit] == [
+    assert [(job["status"], job["permanently_failed"]) for job in culprit] == [
         ("FAILED", False),
         ("FAILED", False),
         ("FAILED", True),
     ]
     assert (last["failure_kind"], "died twice" in last["error"]) == ("crash", True)
     # Its one attempt is still there: a crash beside somebody else has not used it up.
-    assert [job["state"] for job in neighbour] == ["FAILED", "COMPLETED"]
+    assert [job["status"] for job in neighbour] == ["FAILED", "COMPLETED"]
 
 
 def test_an_isolated_handler_that_ends_its_process_harms_nothing_else(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def comes_to_rest(data: Path) -> bool:
 
 
 def is_running(url: str) -> bool:
-    return [job["state"] for job in found(url, "long")][-1:] == ["RUNNING"]
+    return [job["status"] for job in found(url, "long")][-1:] == ["RUNNING"]
 
 
 def submit(url: str, job_type: str, params: dict[str, Any] | None = None) -> None:

@@ -68,7 +68,7 @@ def test_nothing_is_lost_or_doubled_by_crashes_of_the_server(tmp_path: Path) -> 
                 server.start()
             await feeding
             for job_id in acknowledged:
-                assert (await asyncio.wait_for(scheduler.wait(job_id), 60)).state == "COMPLETED"
+                assert (await asyncio.wait_for(scheduler.wait(job_id), 60)).status == "COMPLETED"
         return acknowledged
 
     try:

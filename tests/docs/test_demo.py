@@ -107,8 +107,8 @@ def test_CON_003_ctrl_c_ends_an_endless_demo_after_what_runs(tmp_path: Path) -> 
     assert (process.returncode, errors) == (0, "")
     assert "Stopping: what runs is finished first" in rest
     with apsw.Connection(str(tmp_path / "demo/nextslot.db")) as connection:
-        assert connection.execute("select count(*) from jobs where status = 'RUNNING' and finished_at is null").get == 0
-        assert connection.execute("select count(*) from jobs where status = 'QUEUED'").get > 0
+        assert connection.execute("select count(*) from jobs where stage = 'RUNNING' and finished_at is null").get == 0
+        assert connection.execute("select count(*) from jobs where stage = 'QUEUED'").get > 0
 
 
 def test_a_second_demo_on_the_same_files_is_refused_with_a_sentence(tmp_path: Path) -> None:
@@ -180,6 +180,6 @@ def titles_by_end(directory: Path) -> dict[str, str]:
     """How each chain ended: by its last job."""
     with apsw.Connection(str(directory / "demo/nextslot.db")) as connection:
         rows: list[Any] = connection.execute(
-            "select title, coalesce(outcome, status) from jobs order by job_id"
+            "select title, coalesce(outcome, stage) from jobs order by job_id"
         ).fetchall()
     return dict(rows)

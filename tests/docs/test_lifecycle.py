@@ -20,24 +20,24 @@ from nextslot.domain import (
     OnFailure,
     RetryPolicy,
     RunStatus,
-    State,
+    Stage,
 )
 from nextslot.domain.retry import AT_ONCE, delay_seconds
 from tests.support import database, with_scheduler
 
 PAGE = (Path(__file__).parents[2] / "docs/lifecycle.md").read_text()
 
-# The status that each derived state stands for.
-STATUS = {
-    State.WAITING: JobStatus.QUEUED,
-    State.QUEUED: JobStatus.QUEUED,
-    State.CANCELLED: JobStatus.CANCELLED,
-    **dict.fromkeys((State.RUNNING, State.COMPLETED, State.FAILED, State.SKIPPED), JobStatus.RUNNING),
+# The stored stage that each status follows from.
+STAGES = {
+    JobStatus.WAITING: Stage.QUEUED,
+    JobStatus.QUEUED: Stage.QUEUED,
+    JobStatus.CANCELLED: Stage.CANCELLED,
+    **dict.fromkeys((JobStatus.RUNNING, JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.SKIPPED), Stage.RUNNING),
 }
 
 
-def test_spec_2_9_the_diagram_of_a_jobs_status_is_TRANSITIONS() -> None:
-    drawn = diagram("Status of a job")
+def test_spec_2_9_the_diagram_of_a_jobs_stage_is_TRANSITIONS() -> None:
+    drawn = diagram("Stored stage")
 
     legal = {(before.value, after.value) for before, afters in TRANSITIONS.items() for after in afters}
     assert drawn == legal | {("[*]", "QUEUED")}
@@ -49,22 +49,22 @@ def test_DEC_006_the_diagram_of_a_runs_status_has_every_ending() -> None:
     assert drawn == {("[*]", "unfinished")} | {("unfinished", status.value) for status in RunStatus}
 
 
-def test_the_diagram_of_the_state_makes_exactly_the_moves_of_the_status() -> None:
-    drawn = {(State(before), State(after)) for before, after in diagram("State") if before != "[*]"}
+def test_the_diagram_of_the_status_makes_exactly_the_moves_of_the_stage() -> None:
+    drawn = {(JobStatus(before), JobStatus(after)) for before, after in diagram("Status of a job") if before != "[*]"}
 
-    moves = {(STATUS[before], STATUS[after]) for before, after in drawn if STATUS[before] is not STATUS[after]}
+    moves = {(STAGES[before], STAGES[after]) for before, after in drawn if STAGES[before] is not STAGES[after]}
     # A group's skip takes a queued job through RUNNING in one transaction.
     assert moves == {(before, after) for before, afters in TRANSITIONS.items() for after in afters}
-    assert {state for move in drawn for state in move} == set(State)
+    assert {status for move in drawn for status in move} == set(JobStatus)
 
 
-def test_the_diagram_of_the_state_is_what_jobs_really_do(tmp_path: Path) -> None:
+def test_the_diagram_of_the_status_is_what_jobs_really_do(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         seen = Observer(tmp_path)
         await scheduler.offices.change("default", max_concurrent_jobs=0)
         await live_every_life(scheduler, seen)
 
-        assert seen.moves == diagram("State")
+        assert seen.moves == diagram("Status of a job")
 
     with_scheduler(tmp_path, main)
 
@@ -92,8 +92,8 @@ def test_DEC_007_the_table_of_delays_is_what_the_policy_computes() -> None:
     ]
 
 
-def test_every_state_decision_group_status_and_policy_is_explained() -> None:
-    assert set(re.findall(r"`(\w+)`(?=.*\| status)", section("State"))) == {*State}
+def test_every_status_decision_group_status_and_policy_is_explained() -> None:
+    assert set(re.findall(r"`(\w+)`(?=.*\| stage)", section("Status of a job"))) == {*JobStatus}
     assert {cells[0] for cells in table("Retry") if len(cells) == 2} == {decision.value for decision in Decision}
     assert {cells[0] for cells in table("Groups")} == {*OnFailure} | {*GroupStatus}
 
@@ -189,25 +189,25 @@ async def see_groups_skip(scheduler: Scheduler, seen: "Observer") -> None:
 
 
 class Observer:
-    """Reads every job's state from the file, and collects how they changed since it last looked."""
+    """Works out every job's status from the file, and collects how they changed since it last looked."""
 
     def __init__(self, directory: Path) -> None:
         self._connection = database(directory)
-        self._states: dict[str, str] = {}
+        self._statuses: dict[str, str] = {}
         self.moves: set[tuple[str, str]] = set()
 
     def look(self) -> None:
         rows: list[Any] = self._connection.execute(
-            "select job_id, status, outcome, unmet = 0 and is_due and is_turn from jobs"
+            "select job_id, stage, outcome, unmet = 0 and is_due and is_turn from jobs"
         ).fetchall()
-        for job_id, status, outcome, is_free in rows:
-            state = outcome or status
-            if status != "RUNNING":
-                state = "WAITING" if status == "QUEUED" and not is_free else status
-            before = self._states.get(job_id, "[*]")
-            if before != state:
-                self.moves.add((before, state))
-            self._states[job_id] = state
+        for job_id, stage, outcome, is_free in rows:
+            status = outcome or stage
+            if stage != "RUNNING":
+                status = "WAITING" if stage == "QUEUED" and not is_free else stage
+            before = self._statuses.get(job_id, "[*]")
+            if before != status:
+                self.moves.add((before, status))
+            self._statuses[job_id] = status
 
 
 def section(heading: str) -> str:

@@ -10,10 +10,10 @@ from nextslot.domain import (
     GroupMode,
     GroupStatus,
     Job,
-    JobStatus,
     OnFailure,
     Run,
     RunStatus,
+    Stage,
 )
 from nextslot.errors import Invalid, Problem
 from nextslot.extensions.legacy import old_words
@@ -43,11 +43,11 @@ def a_run(**fields: Any) -> Run:
 def an_old(status: str = "queued", run: Run | None = None, **fields: Any) -> OldJob:
     """A chain of one job."""
     if status == "cancelled":
-        fields |= {"status": JobStatus.CANCELLED, "finished_at": NOW}
+        fields |= {"stage": Stage.CANCELLED, "finished_at": NOW}
     elif status == "running":
-        fields |= {"status": JobStatus.RUNNING, "started_at": NOW}
+        fields |= {"stage": Stage.RUNNING, "started_at": NOW}
     elif status in ENDED:
-        fields |= {"status": JobStatus.RUNNING, "outcome": ENDED[status], "finished_at": NOW}
+        fields |= {"stage": Stage.RUNNING, "outcome": ENDED[status], "finished_at": NOW}
     job = a_story(**fields)
     return OldJob(job, job, run)
 
@@ -82,12 +82,12 @@ def test_only_stories_and_research_of_the_office_default_are_known_there(fields:
 
 
 def test_a_job_is_told_by_its_first_job_and_its_last_run() -> None:
-    root = a_story(webhook=WEBHOOK, started_at=NOW.after(1), status=JobStatus.RUNNING, outcome=RunStatus.FAILED)
+    root = a_story(webhook=WEBHOOK, started_at=NOW.after(1), stage=Stage.RUNNING, outcome=RunStatus.FAILED)
     last = a_story(
         job_id="k",
         webhook=WEBHOOK,
         webhook_status="delivered",
-        status=JobStatus.RUNNING,
+        stage=Stage.RUNNING,
         outcome=RunStatus.FAILED,
         finished_at=NOW.after(7),
     )

@@ -18,7 +18,7 @@ from nextslot.domain import (
     Outcome,
     RetryPolicy,
     RunStatus,
-    State,
+    Stage,
 )
 from nextslot.domain.job_lifecycle import (
     CRASH_ERROR,
@@ -56,7 +56,7 @@ def test_success_ends_the_chain_whatever_went_before(outcome: Outcome, mode: Can
     for policy, history in product(policies(), histories()):
         settlement = settle(policy, mode, outcome, past(history), 0.5)
 
-        assert facts(settlement) == (JobStatus.RUNNING, None, None, ChainEnd.SUCCEEDED)
+        assert facts(settlement) == (Stage.RUNNING, None, None, ChainEnd.SUCCEEDED)
         assert settlement.outcome is outcome
 
 
@@ -102,7 +102,7 @@ def test_only_an_interrupting_cancel_makes_a_dispatched_job_cancelled(mode: Canc
     """A handler may call its failure `cancelled`; without a request its job has failed."""
     settlement = settle(RetryPolicy(), mode, failed(K.CANCELLED), (), 0.5)
 
-    assert settlement.job_status is JobStatus.RUNNING
+    assert settlement.stage is Stage.RUNNING
     assert settlement.chain_end is ChainEnd.FAILED
 
 
@@ -138,7 +138,7 @@ def test_cancel_depends_on_what_the_job_does_and_on_who_asks_how() -> None:
         wanted = office if interrupt is None else CancelMode.INTERRUPT if interrupt else CancelMode.FINISH
         stops = CancelMode.INTERRUPT in (wanted, before)
 
-        told = cancel(a_job(JobStatus.RUNNING, cancel_mode=before), interrupt, office)
+        told = cancel(a_job(Stage.RUNNING, cancel_mode=before), interrupt, office)
 
         assert told is (Cancellation.STOPPING if stops else Cancellation.FINISHING), (before, interrupt, office)
 
@@ -149,13 +149,13 @@ def test_cancel_ends_a_queued_job_at_once_and_refuses_one_that_has_ended(
     interrupt: bool | None, office: CancelMode
 ) -> None:
     ended = [
-        a_job(JobStatus.CANCELLED, finished_at=Instant(9)),
-        a_job(JobStatus.RUNNING, finished_at=Instant(9), outcome=RunStatus.COMPLETED),
-        a_job(JobStatus.RUNNING, finished_at=Instant(9), outcome=RunStatus.FAILED, cancel_mode=CancelMode.FINISH),
+        a_job(Stage.CANCELLED, finished_at=Instant(9)),
+        a_job(Stage.RUNNING, finished_at=Instant(9), outcome=RunStatus.COMPLETED),
+        a_job(Stage.RUNNING, finished_at=Instant(9), outcome=RunStatus.FAILED, cancel_mode=CancelMode.FINISH),
     ]
 
-    assert cancel(a_job(JobStatus.QUEUED), interrupt, office) is Cancellation.CANCELLED
-    assert cancel(a_job(JobStatus.QUEUED, unmet=2), interrupt, office) is Cancellation.CANCELLED
+    assert cancel(a_job(Stage.QUEUED), interrupt, office) is Cancellation.CANCELLED
+    assert cancel(a_job(Stage.QUEUED, unmet=2), interrupt, office) is Cancellation.CANCELLED
     assert {cancel(job, interrupt, office) for job in ended} == {Cancellation.REFUSED}
 
 
@@ -178,22 +178,22 @@ def test_US_JS01_what_the_end_of_a_chain_does_to_who_waits(
 
 def test_spec_2_9_nothing_goes_back_to_queued() -> None:
     assert dict(TRANSITIONS) == {
-        JobStatus.QUEUED: {JobStatus.RUNNING, JobStatus.CANCELLED},
-        JobStatus.RUNNING: {JobStatus.CANCELLED},
-        JobStatus.CANCELLED: set(),
+        Stage.QUEUED: {Stage.RUNNING, Stage.CANCELLED},
+        Stage.RUNNING: {Stage.CANCELLED},
+        Stage.CANCELLED: set(),
     }
 
 
 def test_DEC_006_state_is_a_function_of_stored_columns() -> None:
     for unmet, is_due, is_turn in product([0, 1], [True, False], [True, False]):
         is_free = unmet == 0 and is_due and is_turn
-        job = a_job(JobStatus.QUEUED, unmet=unmet, is_due=is_due, is_turn=is_turn)
-        assert job.state is (State.QUEUED if is_free else State.WAITING)
+        job = a_job(Stage.QUEUED, unmet=unmet, is_due=is_due, is_turn=is_turn)
+        assert job.status is (JobStatus.QUEUED if is_free else JobStatus.WAITING)
         assert job.is_ready == is_free
-    assert a_job(JobStatus.RUNNING).state is State.RUNNING
+    assert a_job(Stage.RUNNING).status is JobStatus.RUNNING
     for outcome in RunStatus:
-        assert a_job(JobStatus.RUNNING, finished_at=Instant(9), outcome=outcome).state == outcome.value
-        assert a_job(JobStatus.CANCELLED, finished_at=Instant(9), outcome=outcome).state is State.CANCELLED
+        assert a_job(Stage.RUNNING, finished_at=Instant(9), outcome=outcome).status == outcome.value
+        assert a_job(Stage.CANCELLED, finished_at=Instant(9), outcome=outcome).status is JobStatus.CANCELLED
 
 
 # The table's rows, and the second opinion.
@@ -218,27 +218,27 @@ def histories() -> Iterator[tuple[FailureKind, ...]]:
         yield (*(K.INTERRUPTED,) * length, K.ERROR)
 
 
-Facts = tuple[JobStatus, Decision | None, tuple[int, float] | None, ChainEnd | None]
+Facts = tuple[Stage, Decision | None, tuple[int, float] | None, ChainEnd | None]
 
 
 def expected(
     policy: RetryPolicy, mode: CancelMode | None, kind: FailureKind, history: tuple[FailureKind, ...]
 ) -> Facts:
     if kind == "cancelled" and mode == "interrupt":
-        return JobStatus.CANCELLED, Decision.CANCELLED, None, ChainEnd.CANCELLED
+        return Stage.CANCELLED, Decision.CANCELLED, None, ChainEnd.CANCELLED
     if mode is not None:
-        return JobStatus.RUNNING, Decision.CANCELLED, None, ChainEnd.FAILED
+        return Stage.RUNNING, Decision.CANCELLED, None, ChainEnd.FAILED
     number = links_that_count((*history, kind))
     allowed = kind not in NEVER and (policy.retry_on is None or kind in policy.retry_on)
     if policy.max_attempts == 0 or not allowed or number > policy.max_attempts:
-        return JobStatus.RUNNING, Decision.PERMANENT, None, ChainEnd.FAILED
+        return Stage.RUNNING, Decision.PERMANENT, None, ChainEnd.FAILED
     if kind in ("crash", "interrupted"):
         delay = 0
     elif policy.backoff == "linear":
         delay = [10, 20, 30][number - 1]
     else:
         delay = [10, 20, 40][number - 1]
-    return JobStatus.RUNNING, Decision.RETRY, (number, delay), None
+    return Stage.RUNNING, Decision.RETRY, (number, delay), None
 
 
 def links_that_count(kinds: tuple[FailureKind, ...]) -> int:
@@ -254,16 +254,16 @@ def links_that_count(kinds: tuple[FailureKind, ...]) -> int:
 def facts(settlement: Settlement) -> Facts:
     retry = settlement.retry
     when = None if retry is None else (retry.number, retry.delay_seconds)
-    return settlement.job_status, settlement.decision, when, settlement.chain_end
+    return settlement.stage, settlement.decision, when, settlement.chain_end
 
 
 def failed(kind: FailureKind | None) -> Outcome:
     return Outcome(status=RunStatus.FAILED, failure_kind=kind, error="x")
 
 
-def a_job(status: JobStatus, **fields: object) -> Job:
+def a_job(stage: Stage, **fields: object) -> Job:
     known = {
-        "job_id": "j", "office_id": "default", "lane_id": 1, "job_type": "work", "params": {}, "status": status,
+        "job_id": "j", "office_id": "default", "lane_id": 1, "job_type": "work", "params": {}, "stage": stage,
         "priority": 0, "position": 1, "created_at": Instant(1), "queued_at": Instant(1), "chain_id": "j",
         "retry_policy": RetryPolicy(), "on_dependency_failure": OnDependencyFailure.WAIT, "resources": {},
     }  # fmt: skip

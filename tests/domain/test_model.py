@@ -1,4 +1,4 @@
-"""The values of the domain: a job's state is a function of what is stored, and of nothing else."""
+"""The values of the domain: a job's status is a function of what is stored, and of nothing else."""
 
 import itertools
 from typing import Any
@@ -15,7 +15,7 @@ from nextslot.domain import (
     Lane,
     OnDependencyFailure,
     RunStatus,
-    State,
+    Stage,
     default_office,
 )
 from nextslot.system.clock import Instant
@@ -25,7 +25,7 @@ LONG_AGO = Instant(1)
 
 
 def test_DEC_006_a_job_has_three_statuses_and_a_run_three() -> None:
-    assert set(JobStatus) == {"QUEUED", "RUNNING", "CANCELLED"}
+    assert set(Stage) == {"QUEUED", "RUNNING", "CANCELLED"}
     assert set(RunStatus) == {"COMPLETED", "FAILED", "SKIPPED"}
 
 
@@ -35,53 +35,53 @@ def test_spec_2_9_nothing_goes_back_to_QUEUED() -> None:
         ("QUEUED", "CANCELLED"),
         ("RUNNING", "CANCELLED"),
     }
-    assert set(TRANSITIONS) == set(JobStatus)
+    assert set(TRANSITIONS) == set(Stage)
 
 
 @pytest.mark.parametrize(
-    ("stored", "state"),
+    ("stored", "status"),
     [
-        ({}, State.QUEUED),
-        ({"unmet": 1}, State.WAITING),
-        ({"is_turn": False}, State.WAITING),
-        ({"is_due": False}, State.WAITING),
-        ({"status": JobStatus.RUNNING, "started_at": LONG_AGO}, State.RUNNING),
-        ({"status": JobStatus.RUNNING, "finished_at": LONG_AGO, "outcome": RunStatus.COMPLETED}, State.COMPLETED),
-        ({"status": JobStatus.RUNNING, "finished_at": LONG_AGO, "outcome": RunStatus.FAILED}, State.FAILED),
-        ({"status": JobStatus.RUNNING, "finished_at": LONG_AGO, "outcome": RunStatus.SKIPPED}, State.SKIPPED),
-        ({"status": JobStatus.CANCELLED, "finished_at": LONG_AGO}, State.CANCELLED),
-        ({"status": JobStatus.CANCELLED, "finished_at": LONG_AGO, "outcome": RunStatus.FAILED}, State.CANCELLED),
+        ({}, JobStatus.QUEUED),
+        ({"unmet": 1}, JobStatus.WAITING),
+        ({"is_turn": False}, JobStatus.WAITING),
+        ({"is_due": False}, JobStatus.WAITING),
+        ({"stage": Stage.RUNNING, "started_at": LONG_AGO}, JobStatus.RUNNING),
+        ({"stage": Stage.RUNNING, "finished_at": LONG_AGO, "outcome": RunStatus.COMPLETED}, JobStatus.COMPLETED),
+        ({"stage": Stage.RUNNING, "finished_at": LONG_AGO, "outcome": RunStatus.FAILED}, JobStatus.FAILED),
+        ({"stage": Stage.RUNNING, "finished_at": LONG_AGO, "outcome": RunStatus.SKIPPED}, JobStatus.SKIPPED),
+        ({"stage": Stage.CANCELLED, "finished_at": LONG_AGO}, JobStatus.CANCELLED),
+        ({"stage": Stage.CANCELLED, "finished_at": LONG_AGO, "outcome": RunStatus.FAILED}, JobStatus.CANCELLED),
     ],
 )
-def test_the_state_follows_from_the_stored_columns(stored: dict[str, Any], state: State) -> None:
-    assert a_job(LONG_AGO, **stored).state is state
+def test_the_state_follows_from_the_stored_columns(stored: dict[str, Any], status: JobStatus) -> None:
+    assert a_job(LONG_AGO, **stored).status is status
 
 
 def test_the_state_never_follows_from_the_clock() -> None:
     # Its time has come long ago, but nobody has written that it is due.
-    assert a_job(LONG_AGO, is_due=False, scheduled_for=LONG_AGO).state is State.WAITING
-    assert a_job(LONG_AGO, is_due=True, scheduled_for=Instant(2**60)).state is State.QUEUED
-    assert a_job(LONG_AGO, expires_at=LONG_AGO).state is State.QUEUED
+    assert a_job(LONG_AGO, is_due=False, scheduled_for=LONG_AGO).status is JobStatus.WAITING
+    assert a_job(LONG_AGO, is_due=True, scheduled_for=Instant(2**60)).status is JobStatus.QUEUED
+    assert a_job(LONG_AGO, expires_at=LONG_AGO).status is JobStatus.QUEUED
 
 
 def test_every_combination_of_what_holds_a_job_back_is_WAITING_and_only_those() -> None:
     for unmet, is_due, is_turn in itertools.product((0, 1, 7), (True, False), (True, False)):
         job = a_job(LONG_AGO, unmet=unmet, is_due=is_due, is_turn=is_turn)
 
-        assert (job.state is State.QUEUED) == job.is_ready == (unmet == 0 and is_due and is_turn)
+        assert (job.status is JobStatus.QUEUED) == job.is_ready == (unmet == 0 and is_due and is_turn)
         assert not job.is_running
         assert not job.has_ended
 
 
 def test_running_means_status_RUNNING_and_not_finished() -> None:
-    assert a_job(LONG_AGO, status=JobStatus.RUNNING).is_running
-    assert not a_job(LONG_AGO, status=JobStatus.RUNNING, finished_at=LONG_AGO, outcome=RunStatus.COMPLETED).is_running
-    assert not a_job(LONG_AGO, status=JobStatus.CANCELLED, finished_at=LONG_AGO).is_running
+    assert a_job(LONG_AGO, stage=Stage.RUNNING).is_running
+    assert not a_job(LONG_AGO, stage=Stage.RUNNING, finished_at=LONG_AGO, outcome=RunStatus.COMPLETED).is_running
+    assert not a_job(LONG_AGO, stage=Stage.CANCELLED, finished_at=LONG_AGO).is_running
 
 
 def test_a_job_that_is_cancelled_or_running_is_never_ready() -> None:
-    assert not a_job(LONG_AGO, status=JobStatus.CANCELLED).is_ready
-    assert not a_job(LONG_AGO, status=JobStatus.RUNNING).is_ready
+    assert not a_job(LONG_AGO, stage=Stage.CANCELLED).is_ready
+    assert not a_job(LONG_AGO, stage=Stage.RUNNING).is_ready
 
 
 def test_permanently_failed_is_a_stored_decision() -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 from nextslot.domain import (
     Job,
-    JobStatus,
     OnDependencyFailure,
     RetryPolicy,
+    Stage,
 )
 from nextslot.system.clock import Instant
 
@@ -19,7 +19,7 @@ def a_job(at: Instant, **fields: Any) -> Job:
         "lane_id": 1,
         "job_type": "work",
         "params": {},
-        "status": JobStatus.QUEUED,
+        "stage": Stage.QUEUED,
         "priority": 0,
         "position": 0,
         "created_at": at,

@@ -13,7 +13,7 @@ from nextslot.domain import (
     URGENT,
     JobStatus,
     NewJob,
-    State,
+    Stage,
 )
 from nextslot.domain.limits import Limits
 from nextslot.errors import (
@@ -63,7 +63,7 @@ def test_a_job_is_stored_as_it_was_answered(tmp_path: Path) -> None:
 
         assert await scheduler.job(job.job_id) == job
         assert await scheduler.job(first.job_id) == first._replace(
-            status=JobStatus.RUNNING, started_at=first.created_at, worker_id="local/slot-1"
+            stage=Stage.RUNNING, started_at=first.created_at, worker_id="local/slot-1"
         )
 
     with_counts(tmp_path, main)
@@ -123,17 +123,19 @@ def test_what_a_caller_does_with_its_parameters_afterwards_does_not_reach_the_jo
     with_scheduler(tmp_path, main)
 
 
-# States.
+# Statuses.
 
 
-def test_every_state_is_a_function_of_what_is_stored(tmp_path: Path) -> None:
+def test_every_status_is_a_function_of_what_is_stored(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        jobs = await one_job_in_each_state(scheduler)
+        jobs = await one_job_in_each_status(scheduler)
 
-        assert {state: (await scheduler.job(job.job_id)).state for state, job in jobs.items()} == {s: s for s in State}
+        assert {status: (await scheduler.job(job.job_id)).status for status, job in jobs.items()} == {
+            s: s for s in JobStatus
+        }
         await testing.crash(scheduler)
-        stored = {state: row(tmp_path, job) for state, job in jobs.items()}
-        assert {state: (status, outcome) for state, (status, outcome, _, _) in stored.items()} == {
+        stored = {status: row(tmp_path, job) for status, job in jobs.items()}
+        assert {status: (stage, outcome) for status, (stage, outcome, _, _) in stored.items()} == {
             "WAITING": ("QUEUED", None),
             "QUEUED": ("QUEUED", None),
             "RUNNING": ("RUNNING", None),
@@ -143,11 +145,11 @@ def test_every_state_is_a_function_of_what_is_stored(tmp_path: Path) -> None:
             "CANCELLED": ("CANCELLED", None),
         }
         ended = {"COMPLETED", "FAILED", "SKIPPED", "CANCELLED"}
-        assert {state for state, (_, _, finished_at, _) in stored.items() if finished_at is not None} == ended
-        assert {state: run for state, (_, _, _, run) in stored.items()} == {
+        assert {status for status, (_, _, finished_at, _) in stored.items() if finished_at is not None} == ended
+        assert {status: run for status, (_, _, _, run) in stored.items()} == {
             **dict.fromkeys(("WAITING", "QUEUED", "CANCELLED"), "no run"),
             **dict.fromkeys(("RUNNING",), None),
-            **{state: state for state in ("COMPLETED", "FAILED", "SKIPPED")},
+            **{status: status for status in ("COMPLETED", "FAILED", "SKIPPED")},
         }
 
     with_scheduler(tmp_path, main)
@@ -178,13 +180,11 @@ def test_a_job_becomes_QUEUED_in_the_transaction_that_writes_so_and_not_by_the_c
 
 
 def test_TRANSITIONS_is_what_the_database_allows(tmp_path: Path) -> None:
-    with_scheduler(tmp_path, one_job_in_each_status)
+    with_scheduler(tmp_path, one_job_in_each_stage)
     connection = database(tmp_path)
     connection.pragma("foreign_keys", True)
 
-    allowed = {
-        (old, new) for old in JobStatus for new in JobStatus if old is not new and is_allowed(connection, old, new)
-    }
+    allowed = {(old, new) for old in Stage for new in Stage if old is not new and is_allowed(connection, old, new)}
 
     assert allowed == {(old, new) for old, news in TRANSITIONS.items() for new in news}
 
@@ -227,7 +227,7 @@ def test_DEC_001_a_dispatched_job_has_one_run_that_says_what_happened(tmp_path: 
         assert (run.started_at, run.finished_at) == (ended.job.started_at, ended.job.finished_at)
         assert run.started_at.after(3) == run.finished_at
         assert run.timeout_at == run.started_at.after(60)
-        assert (ended.job.status, ended.job.outcome, run.status) == ("RUNNING", "COMPLETED", "COMPLETED")
+        assert (ended.job.stage, ended.job.outcome, run.status) == ("RUNNING", "COMPLETED", "COMPLETED")
 
     with_counts(tmp_path, main)
 
@@ -261,7 +261,7 @@ def test_a_type_without_a_handler_waits_and_runs_once_there_is_one(tmp_path: Pat
         third = new_scheduler(tmp_path, seed=2)
         third.job_type("rare")(one)
         async with third:
-            assert (await third.wait(rare.job_id)).state == "COMPLETED"
+            assert (await third.wait(rare.job_id)).status == "COMPLETED"
 
     with_counts(tmp_path, main)
 
@@ -361,12 +361,12 @@ def test_title_time_and_priority_of_a_queued_job_can_be_changed(tmp_path: Path) 
 
         changed = await scheduler.change(job.job_id, title="new", scheduled_for=later, priority=3)
         assert (changed.title, changed.scheduled_for, changed.priority) == ("new", later, 3)
-        assert changed.state == "WAITING"
+        assert changed.status == "WAITING"
         assert await scheduler.job(job.job_id) == changed
 
         urgent = await scheduler.change(job.job_id, scheduled_for=None, title=None, urgent=True)
         assert (urgent.title, urgent.scheduled_for, urgent.priority) == (None, None, URGENT)
-        assert urgent.state == "QUEUED"
+        assert urgent.status == "QUEUED"
         assert await scheduler.job(job.job_id) == urgent
 
     with_counts(tmp_path, main)
@@ -616,29 +616,29 @@ async def one(run: Any, seconds: float = 1) -> None:
     await asyncio.sleep(seconds)
 
 
-async def one_job_in_each_state(scheduler: Scheduler) -> dict[State, Job]:
+async def one_job_in_each_status(scheduler: Scheduler) -> dict[JobStatus, Job]:
     await scheduler.offices.change("default", retry_policy={"max_attempts": 0})
     jobs = {
-        State.COMPLETED: await scheduler.submit("work"),
-        State.FAILED: await scheduler.submit("fail"),
-        State.SKIPPED: await scheduler.submit("skip"),
+        JobStatus.COMPLETED: await scheduler.submit("work"),
+        JobStatus.FAILED: await scheduler.submit("fail"),
+        JobStatus.SKIPPED: await scheduler.submit("skip"),
     }
     for job in jobs.values():
         await scheduler.wait(job.job_id)
-    jobs[State.RUNNING] = await scheduler.submit("work", {"seconds": 1000})
-    jobs[State.QUEUED] = await scheduler.submit("work")
-    jobs[State.WAITING] = await scheduler.submit("work", depends_on=[jobs[State.QUEUED].job_id])
-    jobs[State.CANCELLED] = await scheduler.submit("work")
-    await scheduler.cancel(jobs[State.CANCELLED].job_id)
+    jobs[JobStatus.RUNNING] = await scheduler.submit("work", {"seconds": 1000})
+    jobs[JobStatus.QUEUED] = await scheduler.submit("work")
+    jobs[JobStatus.WAITING] = await scheduler.submit("work", depends_on=[jobs[JobStatus.QUEUED].job_id])
+    jobs[JobStatus.CANCELLED] = await scheduler.submit("work")
+    await scheduler.cancel(jobs[JobStatus.CANCELLED].job_id)
     return jobs
 
 
 def row(directory: Path, job: Job) -> tuple[Any, ...]:
-    """(status, outcome, finished_at, status of the run)."""
+    """(stage, outcome, finished_at, status of the run)."""
     found: tuple[Any, ...] = (
         database(directory)
         .execute(
-            """select jobs.status, outcome, jobs.finished_at,
+            """select jobs.stage, outcome, jobs.finished_at,
                 case when run_id is null then 'no run' else runs.status end
             from jobs left join runs using (job_id) where job_id = ?""",
             (job.job_id,),
@@ -648,16 +648,16 @@ def row(directory: Path, job: Job) -> tuple[Any, ...]:
     return found
 
 
-async def one_job_in_each_status(scheduler: Scheduler) -> None:
+async def one_job_in_each_stage(scheduler: Scheduler) -> None:
     await scheduler.submit("work")
     await scheduler.submit("work")
     await scheduler.cancel((await scheduler.submit("work")).job_id)
     await testing.crash(scheduler)
 
 
-def is_allowed(connection: Any, old: JobStatus, new: JobStatus) -> bool:
+def is_allowed(connection: Any, old: Stage, new: Stage) -> bool:
     """Whether a job can be moved so with plain SQL, with all that belongs to the move; nothing is kept."""
-    job_id = connection.execute("select job_id from jobs where status = ?", (old,)).get
+    job_id = connection.execute("select job_id from jobs where stage = ?", (old,)).get
     at = {
         "QUEUED": "started_at = null, finished_at = null, worker_id = null, cancelled_at = null",
         "RUNNING": "started_at = coalesce(started_at, 1), finished_at = null, cancelled_at = null",
@@ -665,15 +665,15 @@ def is_allowed(connection: Any, old: JobStatus, new: JobStatus) -> bool:
     }[new]
     connection.execute("begin")
     try:
-        if new is JobStatus.RUNNING and old is JobStatus.QUEUED:
+        if new is Stage.RUNNING and old is Stage.QUEUED:
             connection.execute(
                 "insert into runs (run_id, job_id, params_snapshot, started_at) values ('r', ?, '{}', 1)", (job_id,)
             )
-        if new is JobStatus.CANCELLED and old is JobStatus.RUNNING:
+        if new is Stage.CANCELLED and old is Stage.RUNNING:
             end = "update runs set status = 'FAILED', failure_kind = 'cancelled', finished_at = 2 where job_id = ?"
             connection.execute(end, (job_id,))
             at += ", outcome = 'FAILED', decision = 'cancelled', cancel_requested_at = 2, cancel_mode = 'interrupt'"
-        connection.execute(f"update jobs set status = ?, {at} where job_id = ?", (new, job_id))
+        connection.execute(f"update jobs set stage = ?, {at} where job_id = ?", (new, job_id))
     except databases.REFUSALS:
         return False
     else:
@@ -690,7 +690,7 @@ def watch_commits(scheduler: Scheduler, directory: Path, seen: set[tuple[str, st
     def look() -> None:
         seen.update(
             connection.execute(
-                """select jobs.status || case when jobs.finished_at is null then '' else ', ended' end,
+                """select jobs.stage || case when jobs.finished_at is null then '' else ', ended' end,
                     case when run_id is null then 'no run' else runs.status end
                 from jobs left join runs using (job_id)"""
             )

@@ -424,13 +424,13 @@ def test_a_pause_holds_the_queue_back_and_lets_running_work_go_on(tmp_path: Path
         queued = await scheduler.submit("work", resources=["gpu"])
         await scheduler.pause(**scope)
 
-        assert (await scheduler.wait(running.job_id)).state == "COMPLETED"
+        assert (await scheduler.wait(running.job_id)).status == "COMPLETED"
         added = await scheduler.submit("work", resources=["gpu"])
         await asyncio.sleep(3600)
         assert await states(scheduler, queued, added) == ["QUEUED", "QUEUED"]
 
         await scheduler.resume(**scope)
-        assert [(await scheduler.wait(job.job_id)).state for job in (queued, added)] == ["COMPLETED", "COMPLETED"]
+        assert [(await scheduler.wait(job.job_id)).status for job in (queued, added)] == ["COMPLETED", "COMPLETED"]
         assert [event.type for event in await history(scheduler)].count("queue_resumed") == 1
 
     with_counts(tmp_path, main)
@@ -449,7 +449,7 @@ def test_a_pause_survives_a_restart(tmp_path: Path, scope: dict[str, str], is_cr
             assert await states(second, job) == ["QUEUED"]
             assert_counters(tmp_path)
             await second.resume(**scope)
-            assert (await second.wait(job.job_id)).state == "COMPLETED"
+            assert (await second.wait(job.job_id)).status == "COMPLETED"
 
     with_counts(tmp_path, main)
 
@@ -486,7 +486,7 @@ def test_pausing_twice_is_pausing_once(tmp_path: Path) -> None:
             await scheduler.resume(**scope)
 
         assert [event.type for event in await history(scheduler)] == ["queue_paused", "queue_resumed"] * 4
-        assert (await scheduler.wait((await scheduler.submit("work")).job_id)).state == "COMPLETED"
+        assert (await scheduler.wait((await scheduler.submit("work")).job_id)).status == "COMPLETED"
 
     with_counts(tmp_path, main)
 
@@ -516,7 +516,7 @@ def test_the_same_request_again_is_answered_with_what_was_made_as_it_is_now(tmp_
 
         again = await scheduler.submit("work", {"b": {"d": 3, "c": 2}, "a": 1}, idempotency_key="k")
 
-        assert (again.job_id, again.state) == (job.job_id, "COMPLETED")
+        assert (again.job_id, again.status) == (job.job_id, "COMPLETED")
         assert [event.type for event in await history(scheduler)].count("job_queued") == 1
 
     with_counts(tmp_path, main)
@@ -612,7 +612,7 @@ def test_a_group_with_a_key_is_answered_whole_after_its_retries_too(tmp_path: Pa
         again, same = await scheduler.submit_group(wanted, name="g", idempotency_key="k")
 
         assert (again.group_id, again.status, ids(same)) == (group.group_id, "COMPLETED", ids(jobs))
-        assert [job.state for job in same] == ["FAILED", "COMPLETED"]
+        assert [job.status for job in same] == ["FAILED", "COMPLETED"]
         for other in ({"name": "other"}, {"name": "g", "mode": "parallel"}, {"name": "g", "on_failure": "skip"}):
             with pytest.raises(IdempotencyMismatch):
                 await scheduler.submit_group(wanted, idempotency_key="k", **other)
@@ -625,7 +625,7 @@ def test_a_request_that_was_refused_does_not_use_up_its_key(tmp_path: Path) -> N
         with pytest.raises(Invalid):
             await scheduler.submit("work", {"seconds": "soon"}, idempotency_key="k")
 
-        assert (await scheduler.submit("work", {"seconds": 1}, idempotency_key="k")).state in ("QUEUED", "RUNNING")
+        assert (await scheduler.submit("work", {"seconds": 1}, idempotency_key="k")).status in ("QUEUED", "RUNNING")
 
     with_counts(tmp_path, main)
 
@@ -699,7 +699,7 @@ def test_a_unique_key_twice_in_one_batch_makes_one_job(tmp_path: Path) -> None:
 
         assert (second.job_id, third.job_id) == (first.job_id, known.job_id)
         assert last.depends_on == (first.job_id, known.job_id)
-        assert (await scheduler.wait(last.job_id)).state == "COMPLETED"
+        assert (await scheduler.wait(last.job_id)).status == "COMPLETED"
         assert await started_order(scheduler) == ids([known, first, last])
 
     with_counts(tmp_path, main)
@@ -721,7 +721,7 @@ def test_a_retry_does_not_hold_the_unique_key(tmp_path: Path) -> None:
 
         other = await scheduler.submit("work", unique_key="u")
 
-        assert (retry.state, retry.unique_key) == ("WAITING", None)
+        assert (retry.status, retry.unique_key) == ("WAITING", None)
         assert other.job_id not in (job.job_id, retry.job_id)
 
     with_counts(tmp_path, main)
@@ -793,11 +793,11 @@ def test_a_job_that_has_not_started_by_expires_at_is_cancelled(tmp_path: Path) -
         await asyncio.sleep(70)
         cancelled = [await scheduler.job(job.job_id) for job in (queued, waiting)]
 
-        assert [job.state for job in cancelled] == ["CANCELLED", "CANCELLED"]
+        assert [job.status for job in cancelled] == ["CANCELLED", "CANCELLED"]
         assert [job.cancel_reason for job in cancelled] == ["expired", "expired"]
         assert [job.finished_at for job in cancelled] == [testing.BEGINNING.after(50), testing.BEGINNING.after(60)]
-        assert (await scheduler.wait(long.job_id)).state == "COMPLETED"
-        assert (await scheduler.wait(in_time.job_id)).state == "COMPLETED"
+        assert (await scheduler.wait(long.job_id)).status == "COMPLETED"
+        assert (await scheduler.wait(in_time.job_id)).status == "COMPLETED"
 
     with_counts(tmp_path, main)
 

@@ -170,7 +170,7 @@ def test_more_units_than_there_are_is_refused(tmp_path: Path) -> None:
         assert await history(scheduler) == []
 
         ended = [
-            (await scheduler.wait((await scheduler.submit("work", resources=resources)).job_id)).state
+            (await scheduler.wait((await scheduler.submit("work", resources=resources)).job_id)).status
             for resources in ({"gpu": 4}, {"remote": 1000})
         ]
         assert ended == ["COMPLETED", "COMPLETED"]
@@ -200,7 +200,7 @@ def test_a_limit_that_is_changed_applies_at_once_and_stops_no_running_job(tmp_pa
         assert await now_running() == 2
         await scheduler.offices.change("o", max_concurrent_jobs=0)
         assert await now_running() == 2  # There are no more.
-        assert {(await scheduler.wait(job.job_id)).state for job in jobs} == {"COMPLETED"}
+        assert {(await scheduler.wait(job.job_id)).status for job in jobs} == {"COMPLETED"}
 
     with_counts(tmp_path, main)
 
@@ -251,7 +251,7 @@ def test_a_crash_neither_leaks_a_limit_nor_exceeds_one(tmp_path: Path) -> None:
             scheduler = new_scheduler(tmp_path, seed=life, limits=Limits(resources={"gpu": 2}))
             await scheduler.start()
             assert_counters(tmp_path)
-        assert {(await scheduler.wait(job.job_id)).state for job in jobs} == {"COMPLETED"}
+        assert {(await scheduler.wait(job.job_id)).status for job in jobs} == {"COMPLETED"}
         await scheduler.stop()
         used = database(tmp_path).execute("select sum(used) from limits").get
         assert used == 0
@@ -536,7 +536,7 @@ def test_a_job_that_no_limit_holds_back_is_not_passed_over(tmp_path: Path, why: 
                 await second.wait(job.job_id)
 
             found = await second.job(held.job_id)
-            assert (found.state, found.passed_over_since) == ("QUEUED", None)
+            assert (found.status, found.passed_over_since) == ("QUEUED", None)
 
     with_counts(tmp_path, main)
 
@@ -724,7 +724,7 @@ def test_the_same_pass_can_be_asked_for_by_hand(tmp_path: Path) -> None:
             second.job_type("rare")(work)
             await second.process()
 
-            assert (await second.wait(job.job_id)).state == "COMPLETED"
+            assert (await second.wait(job.job_id)).status == "COMPLETED"
 
     with_counts(tmp_path, main)
 

@@ -101,7 +101,7 @@ def test_when_the_job_that_tries_succeeds_the_queue_goes_on(tmp_path: Path) -> N
         server.is_up = True
 
         for job in jobs:
-            assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+            assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
 
         types = [event.type for event in await history(scheduler) if event.type.startswith("resource_")]
         assert types == ["resource_held", "resource_released"]
@@ -128,7 +128,7 @@ def test_a_probe_is_asked_instead_of_a_job(tmp_path: Path) -> None:
         server.is_up = True
 
         for job in jobs:
-            assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+            assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
         assert answers == [False, False, True]
 
     with_scheduler(tmp_path, main)

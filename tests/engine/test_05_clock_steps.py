@@ -112,7 +112,7 @@ def test_the_time_that_a_machine_sleeps_does_not_count(tmp_path: Path) -> None:
             clock.jump(8 * HOUR)
         ended = await scheduler.wait(job.job_id)
 
-        assert ended.state == "COMPLETED"
+        assert ended.status == "COMPLETED"
         assert seconds() == pytest.approx(500, abs=0.01)
         assert ended.job.finished_at == BEGINNING.after(16 * HOUR + 500)
 
@@ -412,7 +412,7 @@ def due_times(directory: Path) -> list[int]:
             row[0]
             for sql in (
                 "select timeout_at from runs where status is null and timeout_at is not null",
-                "select scheduled_for from jobs where status = 'QUEUED' and retry_of is not null and is_due = 0",
+                "select scheduled_for from jobs where stage = 'QUEUED' and retry_of is not null and is_due = 0",
             )
             for row in connection.execute(sql).fetchall()
         ]

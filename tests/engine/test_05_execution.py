@@ -112,7 +112,7 @@ def test_a_handler_that_blocks_does_not_block_the_others(tmp_path: Path) -> None
         meanwhile = await states(scheduler, blocked)
         released.set()
 
-        assert (quick.state, meanwhile) == ("COMPLETED", ["RUNNING"])
+        assert (quick.status, meanwhile) == ("COMPLETED", ["RUNNING"])
         assert (await scheduler.wait(blocked.job_id)).result is True
 
     with_real_scheduler(tmp_path, main)
@@ -267,7 +267,7 @@ def test_only_a_cancel_request_can_make_a_dispatched_job_cancelled(tmp_path: Pat
         await scheduler.retry(await run_id_of(scheduler, members[0].job_id))
         await scheduler.wait(members[0].job_id)
 
-        assert (ended.state, ended.job.permanently_failed) == ("FAILED", True)
+        assert (ended.status, ended.job.permanently_failed) == ("FAILED", True)
         assert (await scheduler.group(group.group_id)).status == "PARTIAL"
 
     with_scheduler(tmp_path, main)
@@ -369,7 +369,7 @@ def test_whatever_a_handler_raises_in_its_thread_fails_its_job_only(tmp_path: Pa
         ended = await scheduler.wait((await scheduler.submit("rude", retry_policy=NO_RETRY)).job_id)
         after = await scheduler.wait((await scheduler.submit("work", {"seconds": 0})).job_id)
 
-        assert (ended.state, after.state) == ("FAILED", "COMPLETED")
+        assert (ended.status, after.status) == ("FAILED", "COMPLETED")
 
     with_real_scheduler(tmp_path, main)
 
@@ -430,7 +430,7 @@ def test_an_outcome_that_the_store_refuses_for_a_while_is_tried_again_and_stored
         job = await scheduler.submit("work", {"x": 1})
         ended = await scheduler.wait(job.job_id)
 
-        assert (ended.state, ended.result, ended.job.retry_of) == ("COMPLETED", {"x": 1}, None)
+        assert (ended.status, ended.result, ended.job.retry_of) == ("COMPLETED", {"x": 1}, None)
 
     with_counts(tmp_path, main)
 
@@ -451,7 +451,7 @@ def test_a_cancelled_run_whose_outcome_can_never_be_stored_stays_cancelled(
         await scheduler.cancel(job.job_id, interrupt=True)
         ended = await scheduler.wait(job.job_id)
 
-        assert (ended.state, ended.run and ended.run.failure_kind) == ("CANCELLED", "cancelled")
+        assert (ended.status, ended.run and ended.run.failure_kind) == ("CANCELLED", "cancelled")
 
     with_counts(tmp_path, main)
 
@@ -468,8 +468,8 @@ def test_a_defect_of_the_executor_leaves_no_job_running_for_ever(
             job = await scheduler.submit("work", retry_policy={"max_attempts": 0})
             ended = await scheduler.wait(job.job_id)
 
-        assert (ended.state, ended.error) == ("FAILED", "the executor failed: KeyError: 'run'")
-        assert (await scheduler.wait((await scheduler.submit("work")).job_id)).state == "COMPLETED"
+        assert (ended.status, ended.error) == ("FAILED", "the executor failed: KeyError: 'run'")
+        assert (await scheduler.wait((await scheduler.submit("work")).job_id)).status == "COMPLETED"
 
     with_counts(tmp_path, main)
 
@@ -492,7 +492,7 @@ def test_a_run_that_is_told_to_stop_before_it_begins_never_begins(
 
         ended = await scheduler.wait((await scheduler.submit("noted")).job_id)
 
-        assert (ended.state, ended.error, began) == ("FAILED", "cancelled", [])
+        assert (ended.status, ended.error, began) == ("FAILED", "cancelled", [])
 
     monkeypatch.setattr(Runner, "launch", launch_and_stop)
     with_counts(tmp_path, main)
@@ -516,7 +516,7 @@ def test_an_outcome_that_cannot_be_stored_yet_is_kept_until_it_can_and_asked_for
         ended = await scheduler.wait(job.job_id)
         monkeypatch.undo()
 
-        assert (ended.state, ended.result) == ("COMPLETED", {"x": 1})
+        assert (ended.status, ended.result) == ("COMPLETED", {"x": 1})
         pauses = [later - before for before, later in pairwise(times[:10])]
         assert pauses == pytest.approx([0.5, 1, 2, 4, 8, 16, 30, 30, 30])
         run = await the_run(scheduler, job.job_id)
@@ -533,7 +533,7 @@ def test_a_run_that_has_ended_leaves_no_task_behind(tmp_path: Path) -> None:
         ended = await scheduler.wait((await scheduler.submit("work", stall_timeout_seconds=1000)).job_id)
         await testing.settled()
 
-        assert ended.state == "COMPLETED"
+        assert ended.status == "COMPLETED"
         assert asyncio.all_tasks() == before
 
     with_scheduler(tmp_path, main)
@@ -614,7 +614,7 @@ def test_a_job_keeps_the_timeout_it_was_created_with(tmp_path: Path) -> None:
         ended = await scheduler.wait(job.job_id)
 
         assert [link.timeout_seconds for link in await scheduler.chain(job.job_id)] == [50, 50]
-        assert ended.state == "COMPLETED"
+        assert ended.status == "COMPLETED"
 
     with_scheduler(tmp_path, main)
 
@@ -683,7 +683,7 @@ def test_a_sync_handler_is_told_by_its_run(tmp_path: Path, way: str) -> None:
         ended = await scheduler.wait(job.job_id)
 
         assert ended.run is not None
-        assert (ended.state, ended.run.status, ended.run.failure_kind) == ("CANCELLED", "FAILED", "cancelled")
+        assert (ended.status, ended.run.status, ended.run.failure_kind) == ("CANCELLED", "FAILED", "cancelled")
         assert "Traceback" not in (tmp_path / str(ended.run.log_path)).read_text()
 
     with_real_scheduler(tmp_path, main)
@@ -708,7 +708,7 @@ def test_an_async_handler_is_cancelled_and_may_tidy_up(tmp_path: Path) -> None:
 
         assert tidied == [True]
         assert ended.run is not None
-        assert (ended.state, ended.run.failure_kind, seconds(ended.run)) == ("CANCELLED", "cancelled", 13)
+        assert (ended.status, ended.run.failure_kind, seconds(ended.run)) == ("CANCELLED", "cancelled", 13)
 
     with_scheduler(tmp_path, main)
 

@@ -35,9 +35,9 @@ def test_DEC_007_a_failed_run_makes_a_new_job_like_it(tmp_path: Path) -> None:
 
         failed, retry = await scheduler.chain(job.job_id)
 
-        assert (failed.state, retry.state) == ("FAILED", "WAITING")
+        assert (failed.status, retry.status) == ("FAILED", "WAITING")
         assert differences(failed, retry) <= OF_ITS_OWN
-        assert {name for name, value in failed._asdict().items() if value is None} <= {
+        assert {name for name, value in vars(failed).items() if value is None} <= {
             "group_id", "sequence", "retry_of", "cancel_requested_at", "cancel_mode", "cancelled_at", "cancel_reason",
             "expires_at", "scheduled_for", "passed_over_since", "schedule_id",
         }  # fmt: skip
@@ -187,7 +187,7 @@ def test_some_kinds_are_never_retried(tmp_path: Path, kind: str) -> None:
     async def main(scheduler: Scheduler) -> None:
         ended = await scheduler.wait((await scheduler.submit("fail", {"kind": kind})).job_id)
 
-        assert (ended.state, ended.job.permanently_failed) == ("FAILED", True)
+        assert (ended.status, ended.job.permanently_failed) == ("FAILED", True)
         assert len(await scheduler.chain(ended.job.job_id)) == 1
 
     with_counts(tmp_path, main)
@@ -211,8 +211,8 @@ def test_the_delay_is_stored_and_survives_a_restart(tmp_path: Path, is_same: boo
             await asyncio.sleep(2)
             after = await next_life.chain(job.job_id)
 
-        assert [link.state for link in before] == ["FAILED", "WAITING"]
-        assert [link.state for link in after] == ["FAILED", "COMPLETED"]
+        assert [link.status for link in before] == ["FAILED", "WAITING"]
+        assert [link.status for link in after] == ["FAILED", "COMPLETED"]
         assert gaps(after) == [100]
 
     testing.run(body())
@@ -243,7 +243,7 @@ def test_a_failure_after_a_cancel_request_is_for_good_but_not_permanent(tmp_path
 
         ended = await scheduler.wait(job.job_id)
 
-        assert (ended.state, ended.job.permanently_failed) == ("FAILED", False)
+        assert (ended.status, ended.job.permanently_failed) == ("FAILED", False)
         assert "job_failed_permanently" not in {event.type for event in await history(scheduler)}
 
     with_slow_fail(tmp_path, main)
@@ -278,7 +278,7 @@ def test_a_manual_retry_is_possible_after_the_limit(tmp_path: Path) -> None:
         ended = await scheduler.wait(job.job_id)
 
         assert (retried.is_new, retried.job.retry_of, retried.job.priority) == (True, failed.job.job_id, 7)
-        assert (ended.job.job_id, ended.state) == (retried.job.job_id, "COMPLETED")
+        assert (ended.job.job_id, ended.status) == (retried.job.job_id, "COMPLETED")
         assert (ended.job.scheduled_for, ended.job.started_at) == (ended.job.created_at,) * 2  # At once.
 
     with_counts(tmp_path, main)
@@ -336,7 +336,7 @@ def test_a_manual_retry_of_a_chain_that_is_queued_changes_at_most_its_priority(t
 
         retried = await scheduler.retry(await run_id_of(scheduler, job))
 
-        assert (retried.is_new, retried.job.state) == (False, "QUEUED")
+        assert (retried.is_new, retried.job.status) == (False, "QUEUED")
         assert len(await scheduler.chain(job.job_id)) == 2
 
     with_counts(tmp_path, main)
@@ -372,7 +372,7 @@ def test_a_manual_retry_after_a_cancel_is_appended(tmp_path: Path) -> None:
         ended = await scheduler.wait(job.job_id)
 
         assert (retried.is_new, retried.job.retry_of) == (True, waiting.job_id)
-        assert [link.state for link in await scheduler.chain(job.job_id)] == ["FAILED", "CANCELLED", "COMPLETED"]
+        assert [link.status for link in await scheduler.chain(job.job_id)] == ["FAILED", "CANCELLED", "COMPLETED"]
         assert (ended.job.cancel_reason, ended.job.cancel_requested_at) == (None, None)
 
     with_counts(tmp_path, main)
@@ -387,7 +387,7 @@ def test_a_manual_retry_of_an_interrupted_job_forgets_the_cancel_request(tmp_pat
         await scheduler.retry(await run_id_of(scheduler, job))
         ended = await scheduler.wait(job.job_id)
 
-        assert ended.state == "COMPLETED"
+        assert ended.status == "COMPLETED"
         assert (ended.job.cancel_mode, ended.job.cancel_reason, ended.job.cancelled_at) == (None, None, None)
 
     with_counts(tmp_path, main)
@@ -479,7 +479,7 @@ def test_wait_waits_for_the_chain_from_whichever_of_its_jobs(tmp_path: Path) -> 
         again = await scheduler.wait(job.job_id)
 
         assert list(ended) == [again, again]
-        assert (again.state, again.job.job_id) == ("COMPLETED", (await scheduler.chain(job.job_id))[2].job_id)
+        assert (again.status, again.job.job_id) == ("COMPLETED", (await scheduler.chain(job.job_id))[2].job_id)
 
     with_counts(tmp_path, main)
 
@@ -542,8 +542,8 @@ def with_flaky(directory: Path, main: Any) -> None:
 
 
 def differences(one: Job, other: Job) -> set[str]:
-    theirs = other._asdict()
-    return {name for name, value in one._asdict().items() if value != theirs[name]}
+    theirs = vars(other)
+    return {name for name, value in vars(one).items() if value != theirs[name]}
 
 
 def gaps(chain: list[Job]) -> list[float]:

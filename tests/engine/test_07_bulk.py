@@ -74,7 +74,7 @@ def test_an_empty_filter_needs_to_say_that_all_are_meant(tmp_path: Path) -> None
         await scheduler.pause()
         jobs = [await scheduler.submit("work") for _ in range(3)]
         for call in (scheduler.bulk.cancel, scheduler.bulk.retry):
-            for nothing in (None, JobFilter(), JobFilter(state=[])):
+            for nothing in (None, JobFilter(), JobFilter(status=[])):
                 with pytest.raises(Invalid) as refused:
                     await call(nothing)
                 assert [problem.field for problem in refused.value.problems] == ["all"]
@@ -266,7 +266,7 @@ def test_the_retry_of_what_failed_in_between_is_cancelled_too(tmp_path: Path) ->
         done = await scheduler.bulk.cancel(all=True, include_running=True)
 
         first, retry = await scheduler.chain(running.job_id)
-        assert (first.state, retry.state, done.cancelled.count) == ("FAILED", "CANCELLED", 13)
+        assert (first.status, retry.status, done.cancelled.count) == ("FAILED", "CANCELLED", 13)
         assert await states(scheduler, *later) == ["RUNNING"]
 
     with_counts(tmp_path, main)
@@ -343,7 +343,7 @@ def test_a_retry_in_bulk_goes_by_the_filter(tmp_path: Path) -> None:
         await failures(scheduler, 2, task_id="u")
 
         done = await scheduler.bulk.retry(JobFilter(task_id="t"))
-        nothing = await scheduler.bulk.retry(JobFilter(task_id="u", state="COMPLETED"))
+        nothing = await scheduler.bulk.retry(JobFilter(task_id="u", status="COMPLETED"))
 
         assert (done.retried.count, len(done.retried.ids), nothing.retried.count) == (3, 3, 0)
 
@@ -406,8 +406,8 @@ async def submit_to(scheduler: Scheduler, made: list[Any]) -> None:
     made.append(await scheduler.submit("work", {"seconds": 1000}, office_id="o"))
 
 
-async def states_of(scheduler: Scheduler, state: str) -> list[str]:
-    page = await scheduler.lists.jobs(JobFilter(state=state), limit=500)
+async def states_of(scheduler: Scheduler, status: str) -> list[str]:
+    page = await scheduler.lists.jobs(JobFilter(status=status), limit=500)
     return [one.job.job_id for one in page.items]
 
 

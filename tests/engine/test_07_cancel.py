@@ -28,7 +28,7 @@ def test_a_queued_job_is_cancelled_at_once_with_a_reason_and_no_run(tmp_path: Pa
 
         done = await scheduler.cancel(job.job_id, reason="changed my mind")
 
-        assert (done.cancellation, done.job.state, done.job.cancel_reason) == (
+        assert (done.cancellation, done.job.status, done.job.cancel_reason) == (
             "cancelled", "CANCELLED", "changed my mind"
         )  # fmt: skip
         assert done.job.cancelled_at == done.job.finished_at == done.job.cancel_requested_at
@@ -63,7 +63,7 @@ def test_a_waiting_retry_can_be_cancelled_and_ends_its_chain(tmp_path: Path) -> 
         ended = await scheduler.wait(job.job_id)
         await asyncio.sleep(100)
 
-        assert (ended.state, len(await scheduler.chain(job.job_id))) == ("CANCELLED", 2)
+        assert (ended.status, len(await scheduler.chain(job.job_id))) == ("CANCELLED", 2)
 
     with_counts(tmp_path, main)
 
@@ -78,9 +78,9 @@ def test_finish_lets_the_work_end_in_peace_and_keeps_its_outcome(tmp_path: Path)
         done = await scheduler.cancel(job.job_id, reason="enough")
         ended = await scheduler.wait(job.job_id)
 
-        assert (done.cancellation, done.job.state, done.job.cancel_mode) == ("finishing", "RUNNING", "finish")
+        assert (done.cancellation, done.job.status, done.job.cancel_mode) == ("finishing", "RUNNING", "finish")
         assert (done.job.cancel_reason, done.job.cancel_requested_at) == ("enough", job.created_at)
-        assert (ended.state, ended.result, seconds(ended.run)) == ("COMPLETED", {"answer": 42}, 50)
+        assert (ended.status, ended.result, seconds(ended.run)) == ("COMPLETED", {"answer": 42}, 50)
 
     with_counts(tmp_path, main)
 
@@ -94,7 +94,7 @@ def test_finish_means_that_nothing_is_retried(tmp_path: Path) -> None:
         await asyncio.sleep(1000)
 
         assert ended.run is not None
-        assert (ended.state, ended.run.failure_kind, ended.job.decision) == ("FAILED", "timeout", "cancelled")
+        assert (ended.status, ended.run.failure_kind, ended.job.decision) == ("FAILED", "timeout", "cancelled")
         assert len(await scheduler.chain(job.job_id)) == 1
 
     with_counts(tmp_path, main)
@@ -112,10 +112,10 @@ def test_interrupt_tells_the_work_to_stop_and_cancels_the_job(tmp_path: Path) ->
         ended = await scheduler.wait(job.job_id)
         await asyncio.sleep(1000)
 
-        assert (done.cancellation, done.job.state, done.job.cancel_mode) == ("stopping", "RUNNING", "interrupt")
+        assert (done.cancellation, done.job.status, done.job.cancel_mode) == ("stopping", "RUNNING", "interrupt")
         assert ended.run is not None
         assert (ended.run.status, ended.run.failure_kind, seconds(ended.run)) == ("FAILED", "cancelled", 7)
-        assert (ended.state, ended.job.cancel_reason) == ("CANCELLED", "stop it")
+        assert (ended.status, ended.job.cancel_reason) == ("CANCELLED", "stop it")
         assert ended.job.cancelled_at == ended.job.finished_at == ended.run.finished_at
         assert len(await scheduler.chain(job.job_id)) == 1
 
@@ -144,7 +144,7 @@ def test_the_request_decides_how_else_the_office(
         ended = await scheduler.wait(job.job_id)
 
         assert (done.cancellation, done.job.cancel_mode) == (cancellation, mode)
-        assert ended.state == ("COMPLETED" if mode == "finish" else "CANCELLED")
+        assert ended.status == ("COMPLETED" if mode == "finish" else "CANCELLED")
 
     with_counts(tmp_path, main)
 
@@ -159,9 +159,9 @@ def test_an_office_may_choose_its_cancel_mode(tmp_path: Path) -> None:
     with_counts(tmp_path, main)
 
 
-@pytest.mark.parametrize(("error", "state"), [(None, "COMPLETED"), (ValueError, "FAILED")])
+@pytest.mark.parametrize(("error", "status"), [(None, "COMPLETED"), (ValueError, "FAILED")])
 def test_work_that_ends_by_itself_first_keeps_its_real_outcome(
-    tmp_path: Path, error: type[Exception] | None, state: str
+    tmp_path: Path, error: type[Exception] | None, status: str
 ) -> None:
     """The request is stored just before the end, and the work is over when it would have to be told."""
 
@@ -179,7 +179,7 @@ def test_work_that_ends_by_itself_first_keeps_its_real_outcome(
         ended = await scheduler.wait(job.job_id)
 
         assert (await requests[0]).cancellation == "stopping"
-        assert (ended.state, ended.job.cancel_mode) == (state, "interrupt")
+        assert (ended.status, ended.job.cancel_mode) == (status, "interrupt")
         assert len(await scheduler.chain(job.job_id)) == 1
 
     with_counts(tmp_path, main)
@@ -194,7 +194,7 @@ def test_a_second_request_may_turn_finish_into_interrupt(tmp_path: Path) -> None
         ended = await scheduler.wait(job.job_id)
 
         assert (again.cancellation, again.job.cancel_mode) == ("stopping", "interrupt")
-        assert (ended.state, ended.job.cancel_requested_at) == ("CANCELLED", job.created_at)
+        assert (ended.status, ended.job.cancel_requested_at) == ("CANCELLED", job.created_at)
         assert await cancel_requests(scheduler) == ["finish", "interrupt"]
 
     with_counts(tmp_path, main)
@@ -209,7 +209,7 @@ def test_an_interrupt_is_not_taken_back_and_asking_twice_changes_nothing(tmp_pat
         ended = await scheduler.wait(job.job_id)
 
         assert {(done.cancellation, done.job.cancel_mode) for done in again} == {("stopping", "interrupt")}
-        assert ended.state == "CANCELLED"
+        assert ended.status == "CANCELLED"
         assert await cancel_requests(scheduler) == ["interrupt"]
 
     with_counts(tmp_path, main)
@@ -234,8 +234,10 @@ def test_a_job_that_ignores_the_request_stays_running_and_keeps_its_slot(tmp_pat
 # The scheduler dies in between.
 
 
-@pytest.mark.parametrize(("interrupt", "state", "kind"), [(True, "CANCELLED", "cancelled"), (False, "FAILED", "crash")])
-def test_a_crash_after_the_request_carries_it_out(tmp_path: Path, interrupt: bool, state: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("interrupt", "status", "kind"), [(True, "CANCELLED", "cancelled"), (False, "FAILED", "crash")]
+)
+def test_a_crash_after_the_request_carries_it_out(tmp_path: Path, interrupt: bool, status: str, kind: str) -> None:
     async def body() -> None:
         first = new_scheduler(tmp_path)
         await first.start()
@@ -248,7 +250,7 @@ def test_a_crash_after_the_request_carries_it_out(tmp_path: Path, interrupt: boo
             await asyncio.sleep(1000)
 
             assert ended.run is not None
-            assert (ended.state, ended.run.status, ended.run.failure_kind) == (state, "FAILED", kind)
+            assert (ended.status, ended.run.status, ended.run.failure_kind) == (status, "FAILED", kind)
             assert (ended.job.cancel_reason, ended.job.permanently_failed) == ("no more", False)
             assert len(await second.chain(job.job_id)) == 1
 
@@ -260,10 +262,10 @@ def test_a_crash_after_the_request_carries_it_out(tmp_path: Path, interrupt: boo
 
 
 @pytest.mark.parametrize(
-    ("job_type", "state"), [("work", "COMPLETED"), ("fail", "FAILED"), ("skip", "SKIPPED"), ("cancelled", "CANCELLED")]
+    ("job_type", "status"), [("work", "COMPLETED"), ("fail", "FAILED"), ("skip", "SKIPPED"), ("cancelled", "CANCELLED")]
 )
 def test_an_ended_job_is_not_cancelled_and_the_answer_says_what_it_is(
-    tmp_path: Path, job_type: str, state: str
+    tmp_path: Path, job_type: str, status: str
 ) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.pause()
@@ -274,7 +276,7 @@ def test_an_ended_job_is_not_cancelled_and_the_answer_says_what_it_is(
         await scheduler.resume()
         ended = (await scheduler.wait(job.job_id)).job
 
-        with pytest.raises(AlreadyFinished, match=f"{job.job_id} is {state} since 2026-"):
+        with pytest.raises(AlreadyFinished, match=f"{job.job_id} is {status} since 2026-"):
             await scheduler.cancel(job.job_id, reason="too late")
         assert await scheduler.job(job.job_id) == ended
 

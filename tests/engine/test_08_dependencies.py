@@ -22,7 +22,7 @@ def test_a_job_without_prerequisites_is_ready_at_once(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         await scheduler.pause()
 
-        assert (await scheduler.submit("work")).state == "QUEUED"
+        assert (await scheduler.submit("work")).status == "QUEUED"
 
     with_counts(tmp_path, main)
 
@@ -39,7 +39,7 @@ def test_US_JS01_a_job_waits_until_every_prerequisite_has_succeeded(tmp_path: Pa
         before = await states(scheduler, job)
         ended = await scheduler.wait(job.job_id)
 
-        assert (job.state, before, ended.state) == ("WAITING", ["WAITING"], "COMPLETED")
+        assert (job.status, before, ended.status) == ("WAITING", ["WAITING"], "COMPLETED")
         assert ended.job.started_at == slow.created_at.after(50)
         assert ended.job.depends_on == (slow.job_id, quick.job_id, skipped.job_id)
         assert [event.job_id for event in await history(scheduler) if event.type == "job_ready"] == [job.job_id]
@@ -69,7 +69,7 @@ def test_a_job_may_depend_on_a_retry_and_waits_for_its_chain(tmp_path: Path) -> 
         retry = (await scheduler.chain(first.job_id))[1]
         then = await scheduler.submit("work", depends_on=[retry.job_id])
 
-        assert (await scheduler.wait(then.job_id)).state == "COMPLETED"
+        assert (await scheduler.wait(then.job_id)).status == "COMPLETED"
         assert len(await scheduler.chain(first.job_id)) == 3
 
     with_counts(tmp_path, main)
@@ -80,7 +80,7 @@ def test_a_dependency_named_twice_counts_once(tmp_path: Path) -> None:
         first = await scheduler.submit("work")
         then = await scheduler.submit("work", depends_on=[first.job_id, first.job_id])
 
-        assert (await scheduler.wait(then.job_id)).state == "COMPLETED"
+        assert (await scheduler.wait(then.job_id)).status == "COMPLETED"
         assert then.depends_on == (first.job_id,)
 
     with_counts(tmp_path, main)
@@ -177,7 +177,7 @@ def test_the_order_of_a_sequential_group_counts_as_edges(tmp_path: Path) -> None
         _, members = await scheduler.submit_group(wanted, mode="parallel")
 
         assert is_rotation(refused.value.cycle, ["a", "c", "b"])
-        assert (await scheduler.wait(members[0].job_id)).state == "COMPLETED"
+        assert (await scheduler.wait(members[0].job_id)).status == "COMPLETED"
 
     with_counts(tmp_path, main)
 
@@ -272,7 +272,7 @@ def test_the_cancel_reaches_the_end_of_a_very_long_line(tmp_path: Path) -> None:
         first, *rest = await a_line(scheduler, 5000, on_dependency_failure="cancel")
         await lose(scheduler, first, "failed")
 
-        assert {job.state for job in await all_of(scheduler, rest)} == {"CANCELLED"}
+        assert {job.status for job in await all_of(scheduler, rest)} == {"CANCELLED"}
 
     with_counts(tmp_path, main)
 
@@ -281,7 +281,7 @@ def test_the_cancel_reaches_the_end_of_a_very_long_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "policy", "state"),
+    ("params", "policy", "status"),
     [
         ({"times": 0}, "wait", "COMPLETED"),
         ({"times": 1}, "cancel", "COMPLETED"),
@@ -290,7 +290,7 @@ def test_the_cancel_reaches_the_end_of_a_very_long_line(tmp_path: Path) -> None:
     ],
     ids=["succeeded", "succeeded by a retry", "failed, waits", "failed, cancelled"],
 )
-def test_a_new_job_meets_what_has_ended_already(tmp_path: Path, params: Any, policy: str, state: str) -> None:
+def test_a_new_job_meets_what_has_ended_already(tmp_path: Path, params: Any, policy: str, status: str) -> None:
     async def main(scheduler: Scheduler) -> None:
         first = await scheduler.submit("fail", params)
         await scheduler.wait(first.job_id)
@@ -299,8 +299,8 @@ def test_a_new_job_meets_what_has_ended_already(tmp_path: Path, params: Any, pol
         beyond = await scheduler.submit("work", depends_on=[job.job_id], on_dependency_failure=policy)
         await asyncio.sleep(10)
 
-        assert await states(scheduler, job, beyond) == [state, state]
-        assert job.state == ("QUEUED" if state == "COMPLETED" else state)
+        assert await states(scheduler, job, beyond) == [status, status]
+        assert job.status == ("QUEUED" if status == "COMPLETED" else status)
 
     with_counts(tmp_path, main)
 
@@ -316,7 +316,7 @@ def test_a_request_whose_root_is_doomed_is_cancelled_through_its_own_graph(tmp_p
 
         jobs = await scheduler.submit_many(wanted)
 
-        assert [job.state for job in jobs] == ["CANCELLED"] * 3
+        assert [job.status for job in jobs] == ["CANCELLED"] * 3
 
     with_counts(tmp_path, main)
 
@@ -328,8 +328,8 @@ def test_while_a_retry_is_still_to_come_nothing_is_doomed(tmp_path: Path) -> Non
 
         job = await scheduler.submit("work", depends_on=[first.job_id], on_dependency_failure="cancel")
 
-        assert job.state == "WAITING"
-        assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+        assert job.status == "WAITING"
+        assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
 
     with_counts(tmp_path, main)
 
@@ -344,7 +344,7 @@ def test_20_000_jobs_and_40_000_edges_work_in_one_request(tmp_path: Path) -> Non
 
         jobs = await scheduler.submit_many(wanted)
 
-        assert [job.state for job in jobs] == ["QUEUED", *["WAITING"] * 19_999]
+        assert [job.status for job in jobs] == ["QUEUED", *["WAITING"] * 19_999]
         assert sum(len(job.depends_on) for job in jobs) == 39_992
 
     with_counts(tmp_path, main)
@@ -404,7 +404,7 @@ async def lose(scheduler: Scheduler, job: Job, how: str) -> None:
     if how == "cancelled":
         await scheduler.cancel(job.job_id)
     await asyncio.sleep(100)
-    assert (await scheduler.job(job.job_id)).state == how.upper()
+    assert (await scheduler.job(job.job_id)).status == how.upper()
 
 
 async def all_of(scheduler: Scheduler, jobs: list[Job]) -> list[Job]:

@@ -30,7 +30,7 @@ def test_in_a_sequential_group_each_waits_until_the_chain_before_it_has_ended(tm
         await scheduler.offices.change("default", max_concurrent_jobs=0)
         _, members = await scheduler.submit_group([work(10), flaky(times=1), work(10)])
 
-        at_first = [job.state for job in members]
+        at_first = [job.status for job in members]
         await asyncio.sleep(15)
         during_the_retry_s_wait = await states(scheduler, *members)
         await scheduler.wait(members[2].job_id)
@@ -86,7 +86,7 @@ def test_in_a_parallel_group_members_wait_only_for_limits(tmp_path: Path) -> Non
         await scheduler.offices.change("default", max_concurrent_jobs=2)
         _, members = await scheduler.submit_group([work(10)] * 3, mode="parallel")
 
-        assert [job.state for job in members] == ["QUEUED"] * 3
+        assert [job.status for job in members] == ["QUEUED"] * 3
         assert await states(scheduler, *members) == ["RUNNING", "RUNNING", "QUEUED"]
 
     with_counts(tmp_path, main)
@@ -184,7 +184,7 @@ def test_members_that_have_started_go_on_and_so_do_their_retries(tmp_path: Path,
         await asyncio.sleep(100)
 
         assert await states(scheduler, *members) == ["FAILED", "COMPLETED", "FAILED", REST[on_failure]]
-        assert (await scheduler.wait(members[2].job_id)).state == "COMPLETED"
+        assert (await scheduler.wait(members[2].job_id)).status == "COMPLETED"
 
     with_gate(tmp_path, main)
 
@@ -210,7 +210,7 @@ def test_skipped_members_have_a_run_on_no_worker_and_under_no_limit(tmp_path: Pa
         for member in members[1:]:
             job, run = await scheduler.job(member.job_id), await scheduler.run_of(member.job_id)
             assert run is not None
-            assert (job.state, job.worker_id, run.status, run.reason) == (
+            assert (job.status, job.worker_id, run.status, run.reason) == (
                 "SKIPPED",
                 None,
                 "SKIPPED",
@@ -358,7 +358,7 @@ def test_members_may_depend_on_others_and_a_lost_dependency_stops_the_group(tmp_
 
         group, members = await scheduler.submit_group([doomed, work(1)])
 
-        assert [job.state for job in members] == ["CANCELLED", "CANCELLED"]
+        assert [job.status for job in members] == ["CANCELLED", "CANCELLED"]
         assert counts(group) == ("PARTIAL", 2, 2, 0, 0)
 
     with_counts(tmp_path, main)

@@ -190,7 +190,7 @@ def test_a_paused_queue_still_gets_its_jobs_and_they_wait(tmp_path: Path) -> Non
         await passes(3 * MINUTE)
 
         assert await told(scheduler, schedule) == ["07:01 fired", "07:02 fired", "07:03 fired"]
-        assert [job.state for job in await scheduler.queue()] == ["QUEUED"] * 3
+        assert [job.status for job in await scheduler.queue()] == ["QUEUED"] * 3
 
     with_scheduler(tmp_path, main)
 
@@ -867,7 +867,7 @@ def test_a_trigger_by_hand_is_no_occurrence(tmp_path: Path) -> None:
         job = await scheduler.schedules.trigger(schedule.schedule_id, params={"b": 2}, priority=9)
 
         assert (job.params, job.priority, job.schedule_id) == ({"a": 1, "b": 2}, 9, schedule.schedule_id)
-        assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+        assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
         assert await ledger(scheduler, schedule) == []
         found = await fresh(scheduler, schedule)
         assert (found.last_triggered_at, found.next_trigger_at) == (at("07:00"), at("08:00"))
@@ -881,7 +881,7 @@ def test_a_disabled_schedule_can_be_triggered_by_hand(tmp_path: Path) -> None:
 
         job = await scheduler.schedules.trigger(schedule.schedule_id)
 
-        assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+        assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
         with pytest.raises(Invalid) as refused:
             await scheduler.schedules.trigger(schedule.schedule_id, params={"seconds": "x"})
         assert [problem.field for problem in refused.value.problems] == ["params.seconds"]
@@ -936,7 +936,7 @@ def test_the_ledger_is_listed_by_pages_the_newest_first(tmp_path: Path) -> None:
         first = await scheduler.schedules.occurrences(schedule.schedule_id, limit=3)
         rest = await scheduler.schedules.occurrences(schedule.schedule_id, first.next_cursor, limit=3)
 
-        shown = [json_form.occurrence(one)["instant"][11:16] for one in (*first.items, *rest.items)]
+        shown = [one.to_dict()["instant"][11:16] for one in (*first.items, *rest.items)]
         assert shown == ["07:05", "07:04", "07:03", "07:02", "07:01"]
         assert rest.next_cursor is None
         with pytest.raises(Invalid, match="cursor"):

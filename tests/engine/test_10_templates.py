@@ -300,7 +300,7 @@ def test_INV_005_a_retry_is_like_its_job_whatever_became_of_the_template(tmp_pat
         await scheduler.templates.archive(template.template_id)
         ended = await scheduler.wait(job.job_id)
 
-        assert (ended.state, ended.result, ended.job.template_id) == ("COMPLETED", 1, template.template_id)
+        assert (ended.status, ended.result, ended.job.template_id) == ("COMPLETED", 1, template.template_id)
 
     with_scheduler(tmp_path, main)
 

@@ -37,7 +37,7 @@ def test_DEC_004_the_order_is_running_then_direct_then_the_queue(tmp_path: Path)
         assert [direct.status for direct in ended] == [DirectStatus.COMPLETED] * 10
         assert [direct.result["n"] for direct in by_start(ended)] == list(range(10)), "first come, first served"
         assert order == [running.job_id, *(d.direct_id for d in by_start(ended)), *(job.job_id for job in queued)]
-        assert (await scheduler.wait(running.job_id)).state == "COMPLETED", "nothing is preempted"
+        assert (await scheduler.wait(running.job_id)).status == "COMPLETED", "nothing is preempted"
 
     with_scheduler(tmp_path, main)
 
@@ -401,7 +401,7 @@ def test_after_a_crash_reservations_expire_executions_fail_and_the_queue_resumes
                 assert (ended.status, ended.failure_kind) == (DirectStatus.FAILED, FailureKind.CRASH)
             assert {r.status for r in (await second.lists.reservations()).items} == {"EXPIRED"}
             assert second.recovered.direct == 2
-            assert (await second.wait(job.job_id)).state == "COMPLETED"
+            assert (await second.wait(job.job_id)).status == "COMPLETED"
         third = new_scheduler(tmp_path, seed=2)
         async with third:
             assert third.recovered.direct == 0, "doing it twice changes nothing"
@@ -613,7 +613,7 @@ def watch_starts(scheduler: Scheduler) -> list[str]:
 def rows(directory: Path) -> list[Any]:
     """The queued jobs as they are stored, every column, in the order of the queue."""
     order = "priority desc, position, created_at, job_id"
-    sql = f"select * from jobs where status = 'QUEUED' and retry_of is null order by {order}"
+    sql = f"select * from jobs where stage = 'QUEUED' and retry_of is null order by {order}"
     found: list[Any] = database(directory).execute(sql).fetchall()
     return found
 

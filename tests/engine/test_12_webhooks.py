@@ -78,7 +78,7 @@ def test_DEC_009_the_end_of_a_run_is_told_in_the_words_of_the_api(
         assert content["timestamp"] == str(ended.job.finished_at)
         as_it_was = json_form.job(ended.job, 1) | {"webhook_status": "pending"}
         assert content["job"] == as_it_was
-        assert content["run"] == json_form.run(ended.run)
+        assert content["run"] == ended.run.to_dict()
 
     with_scheduler(tmp_path, main, sender=box)
 
@@ -141,7 +141,7 @@ def test_members_that_a_group_skips_are_told_too_and_the_group_itself(tmp_path: 
         assert (skipped["event"], skipped["job"]["job_id"]) == ("job.run.skipped", jobs[1].job_id)
         assert skipped["run"]["reason"] == "predecessor failed"
         assert finished["event"] == "group.finished"
-        assert finished["group"] == json_form.group(await scheduler.group(group.group_id))
+        assert finished["group"] == (await scheduler.group(group.group_id)).to_dict()
 
     with_scheduler(tmp_path, main, sender=box)
 
@@ -197,7 +197,7 @@ def test_a_direct_request_is_told_only_if_it_names_a_webhook(
         (message,) = box.messages
         content = verified(message, scheduler.webhooks.secret())
         assert content["event"] == event
-        assert content["direct"] == json_form.direct(ended)
+        assert content["direct"] == ended.to_dict()
 
     with_scheduler(tmp_path, main, sender=box)
 
@@ -469,8 +469,8 @@ def test_a_secret_is_shown_once_and_is_in_no_representation_audit_or_log(
         await ann.webhooks.test(webhook.webhook_id)
         await testing.settled()
 
-        shown = [json_form.webhook(one) for one in (await scheduler.webhooks.list()).items]
-        shown += [json_form.delivery(one) for one in (await scheduler.webhooks.deliveries()).items]
+        shown = [one.to_dict() for one in (await scheduler.webhooks.list()).items]
+        shown += [one.to_dict() for one in (await scheduler.webhooks.deliveries()).items]
         audit = (await scheduler.lists.audit()).items
         assert webhook.created_by == "ann"
         assert len(audit) == 3

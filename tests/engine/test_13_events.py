@@ -197,7 +197,7 @@ def test_every_change_of_state_has_exactly_one_event_in_its_transaction(tmp_path
 
     testing.run(body())
     became = Counter(change[2] for change in changes(tmp_path))
-    assert became.keys() == set(EVENT_OF)  # The test has seen every state there is.
+    assert became.keys() == set(EVENT_OF)  # The test has seen every status there is.
 
 
 async def much_happens(scheduler: Scheduler) -> None:
@@ -219,24 +219,24 @@ async def much_happens(scheduler: Scheduler) -> None:
     await scheduler.cancel((await scheduler.submit("work")).job_id)
 
 
-STATE = """case when {0}.status = 'CANCELLED' then 'CANCELLED'
-    when {0}.status = 'QUEUED' and {0}.unmet = 0 and {0}.is_due = 1 and {0}.is_turn = 1 then 'QUEUED'
-    when {0}.status = 'QUEUED' then 'WAITING' when {0}.outcome is null then 'RUNNING' else {0}.outcome end"""
+STATUS = """case when {0}.stage = 'CANCELLED' then 'CANCELLED'
+    when {0}.stage = 'QUEUED' and {0}.unmet = 0 and {0}.is_due = 1 and {0}.is_turn = 1 then 'QUEUED'
+    when {0}.stage = 'QUEUED' then 'WAITING' when {0}.outcome is null then 'RUNNING' else {0}.outcome end"""
 # Events are numbered last in their transaction: changes of one transaction have the same number before them.
-NOTED = "insert into changes_seen (after_seq, job_id, state, is_skipped) select coalesce(max(seq), 0), new.job_id"
+NOTED = "insert into changes_seen (after_seq, job_id, status, is_skipped) select coalesce(max(seq), 0), new.job_id"
 BIRTH = f"{NOTED}, 'BORN', 0 from events;"
-HAS_CHANGED = f"{STATE.format('old')} <> {STATE.format('new')}"
-IS_SKIPPED = "new.status = 'RUNNING' and new.worker_id is null and new.outcome is null"
-CHANGE = f"{NOTED}, {STATE.format('new')}, case when {IS_SKIPPED} then 1 else 0 end from events;"
+HAS_CHANGED = f"{STATUS.format('old')} <> {STATUS.format('new')}"
+IS_SKIPPED = "new.stage = 'RUNNING' and new.worker_id is null and new.outcome is null"
+CHANGE = f"{NOTED}, {STATUS.format('new')}, case when {IS_SKIPPED} then 1 else 0 end from events;"
 WATCH = {
     "sqlite": f"""
-        create table changes_seen (number integer primary key, after_seq, job_id, state, is_skipped);
+        create table changes_seen (number integer primary key, after_seq, job_id, status, is_skipped);
         create trigger see_birth after insert on jobs begin {BIRTH} end;
         create trigger see_change after update on jobs when {HAS_CHANGED} begin {CHANGE} end;
     """,
     "postgres": f"""
         create table changes_seen (
-            number bigint generated always as identity, after_seq bigint, job_id text, state text,
+            number bigint generated always as identity, after_seq bigint, job_id text, status text,
             is_skipped bigint);
         create function see_birth() returns trigger language plpgsql as $$ begin {BIRTH} return new; end $$;
         create trigger see_birth after insert on jobs for each row execute function see_birth();
@@ -251,10 +251,10 @@ EVENT_OF = {
 
 
 def changes(directory: Path) -> list[tuple[int, str, str]]:
-    """(number of the last event before, job, state); the start of a run that a group skips is no change of its own."""
+    """(number of the last event before, job, status); the start of a run that a group skips is no change of its own."""
     connection = database(directory)
     rows: list[tuple[int, str, str]] = connection.execute(
-        "select after_seq, job_id, state from changes_seen where is_skipped = 0 order by number"
+        "select after_seq, job_id, status from changes_seen where is_skipped = 0 order by number"
     ).fetchall()
     connection.close()
     return rows
@@ -265,7 +265,7 @@ def told_by_transaction(events: list[Event], changes: list[tuple[int, str, str]]
     begins = sorted({seq for seq, _, _ in changes})
     wrong = []
     for begin, end in zip(begins, [*begins[1:], 1 << 60], strict=True):
-        expected = Counter[Any]((job_id, EVENT_OF[state]) for seq, job_id, state in changes if seq == begin)
+        expected = Counter[Any]((job_id, EVENT_OF[status]) for seq, job_id, status in changes if seq == begin)
         told = Counter[Any](
             (event.job_id, event.type.replace("timeout", "failed"))
             for event in events

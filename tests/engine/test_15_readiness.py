@@ -212,8 +212,8 @@ def test_below_the_lower_limit_outcomes_and_cancels_are_stored_and_reads_go_on(t
             ended = await scheduler.wait(running.job_id)
             cancelled = await scheduler.job(waiting.job_id)
 
-        assert ended.state == "COMPLETED"
-        assert cancelled.state == "CANCELLED"
+        assert ended.status == "COMPLETED"
+        assert cancelled.status == "CANCELLED"
 
     testing.run(main())
 
@@ -308,12 +308,12 @@ def test_damage_that_is_found_while_it_runs_stops_dispatch_and_new_work_and_says
             with pytest.raises(Unavailable, match="Nothing new is taken"):
                 await scheduler.submit("work")
             await scheduler.resume()
-            state = (await scheduler.job(job_id)).state
+            status = (await scheduler.job(job_id)).status
 
         assert "damaged" in (said or "")
         assert "nextslot restore FILE" in (said or "")
         assert str(tmp_path) not in (said or "")
-        assert state == "QUEUED"
+        assert status == "QUEUED"
         assert started == []
 
     job_id = asyncio.run(before())

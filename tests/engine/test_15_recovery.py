@@ -43,11 +43,11 @@ def test_spec_15_2_queued_jobs_are_not_touched(tmp_path: Path) -> None:
         await scheduler.submit_group([NewJob(job_type="work")] * 2)
         await scheduler.pause()
 
-    before = after_crash(tmp_path, arrange, lambda: rows(tmp_path, "select * from jobs where status = 'QUEUED'"))
+    before = after_crash(tmp_path, arrange, lambda: rows(tmp_path, "select * from jobs where stage = 'QUEUED'"))
 
     async def check(scheduler: Scheduler) -> None:
         ids = {row[0] for row in before}
-        assert [row for row in rows(tmp_path, "select * from jobs where status = 'QUEUED'") if row[0] in ids] == before
+        assert [row for row in rows(tmp_path, "select * from jobs where stage = 'QUEUED'") if row[0] in ids] == before
         assert {event.type for event in await history(scheduler) if event.job_id in ids} == {"job_queued"}
 
     recovered(tmp_path, check)
@@ -62,8 +62,8 @@ def test_spec_15_2_running_with_an_unfinished_run_is_failed_and_retried_at_once(
         run = await scheduler.run_of(job.job_id)
         assert run is not None
         assert (run.status, run.failure_kind, run.error) == ("FAILED", "crash", "Scheduler crash recovery")
-        assert (lost.state, lost.decision, lost.finished_at) == ("FAILED", "retry", run.finished_at)
-        assert (retry.state, retry.scheduled_for) == ("RUNNING", lost.finished_at)
+        assert (lost.status, lost.decision, lost.finished_at) == ("FAILED", "retry", run.finished_at)
+        assert (retry.status, retry.scheduled_for) == ("RUNNING", lost.finished_at)
         assert scheduler.recovered == Recovered(lost=1)
 
     recovered(tmp_path, check)
@@ -79,7 +79,7 @@ def test_spec_15_2_running_without_a_run_gets_a_failed_run_and_is_retried(tmp_pa
         assert run is not None
         assert (run.status, run.failure_kind, run.error) == ("FAILED", "crash", "Scheduler crash recovery")
         assert (run.started_at, run.params_snapshot) == (lost.started_at, lost.params)
-        assert (lost.state, retry.state) == ("FAILED", "RUNNING")
+        assert (lost.status, retry.status) == ("FAILED", "RUNNING")
         assert scheduler.recovered == Recovered(lost=1)
 
     recovered(tmp_path, check)
@@ -96,11 +96,11 @@ def test_spec_15_2_a_finished_run_closes_its_job_and_nothing_is_repeated(tmp_pat
 
     async def check(scheduler: Scheduler) -> None:
         closed = await scheduler.job(job.job_id)
-        assert (closed.state, closed.finished_at, closed.decision) == (status, (closed.started_at or 0) + 7, None)
+        assert (closed.status, closed.finished_at, closed.decision) == (status, (closed.started_at or 0) + 7, None)
         assert len(await scheduler.chain(job.job_id)) == 1
         assert scheduler.recovered == Recovered(closed=1)
         for follower in (after, dependent):
-            assert (await scheduler.wait(follower.job_id)).state == "COMPLETED"
+            assert (await scheduler.wait(follower.job_id)).status == "COMPLETED"
         assert (await scheduler.group(str(job.group_id))).status == "COMPLETED"
 
     recovered(tmp_path, check)
@@ -114,7 +114,7 @@ def test_spec_15_2_a_failed_run_closes_its_job_and_is_then_decided(tmp_path: Pat
 
     async def check(scheduler: Scheduler) -> None:
         closed, retry = await scheduler.chain(job.job_id)
-        assert (closed.state, closed.decision, closed.finished_at) == ("FAILED", "retry", (closed.started_at or 0) + 7)
+        assert (closed.status, closed.decision, closed.finished_at) == ("FAILED", "retry", (closed.started_at or 0) + 7)
         assert retry.scheduled_for == scheduler._clock.now().after(10)
         assert scheduler.recovered == Recovered(closed=1, decided=1)
         assert await types(scheduler, job) == ["job_queued", "job_started", event, "job_retrying"]
@@ -321,7 +321,7 @@ def test_a_start_that_failed_lets_the_database_go(tmp_path: Path) -> None:
             await scheduler.start()
 
         async with scheduler:
-            assert (await scheduler.wait((await scheduler.submit("work")).job_id)).state == "COMPLETED"
+            assert (await scheduler.wait((await scheduler.submit("work")).job_id)).status == "COMPLETED"
 
     testing.run(body())
 
@@ -339,7 +339,7 @@ def test_a_job_that_always_takes_the_scheduler_with_it_is_given_up(tmp_path: Pat
 
         async with new_scheduler(tmp_path, seed=9) as scheduler:
             chain = await scheduler.chain(job.job_id)
-            assert [link.state for link in chain] == ["FAILED"] * 2
+            assert [link.status for link in chain] == ["FAILED"] * 2
             assert chain[-1].permanently_failed
 
     testing.run(body())
@@ -359,7 +359,7 @@ def test_the_same_scheduler_can_be_started_again_with_all_its_slots(tmp_path: Pa
         async with scheduler:
             ended = await scheduler.wait((await scheduler.submit("work")).job_id)
 
-            assert (ended.state, ended.job.worker_id) == ("COMPLETED", "local/slot-1")
+            assert (ended.status, ended.job.worker_id) == ("COMPLETED", "local/slot-1")
 
     testing.run(body())
 
@@ -427,7 +427,7 @@ def test_CON_001_a_second_scheduler_on_the_same_database_is_refused_and_told_who
     async def check(scheduler: Scheduler) -> None:
         with pytest.raises(AlreadyOpen, match=f"process {os.getpid()} "):
             await new_scheduler(tmp_path, seed=3).start()
-        assert (await scheduler.wait((await scheduler.submit("work")).job_id)).state == "COMPLETED"
+        assert (await scheduler.wait((await scheduler.submit("work")).job_id)).status == "COMPLETED"
 
     recovered(tmp_path, check)
 
@@ -671,7 +671,7 @@ def test_a_handler_that_calls_its_failure_a_crash_is_retried_as_its_policy_says(
     async def check(scheduler: Scheduler) -> None:
         policy = {"max_attempts": 4, "base_delay_seconds": 0}
         job = await scheduler.submit("fail", {"kind": "crash", "times": 4}, retry_policy=policy)
-        assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+        assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
 
     life(tmp_path, check)
 

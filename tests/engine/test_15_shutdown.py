@@ -44,7 +44,7 @@ def test_CON_003_stop_waits_for_what_runs_however_long_and_starts_nothing_more(t
         assert asyncio.get_running_loop().time() == pytest.approx(10 * HOUR, abs=1)
         assert stored_states(tmp_path) == {running.job_id: "COMPLETED", queued.job_id: "QUEUED"}
         async with new_scheduler(tmp_path, seed=1) as second:
-            assert (await second.wait(queued.job_id)).state == "COMPLETED"
+            assert (await second.wait(queued.job_id)).status == "COMPLETED"
 
     testing.run(body())
     assert_counters(tmp_path)
@@ -104,7 +104,7 @@ def test_a_retry_made_while_it_drains_waits_for_the_next_life(tmp_path: Path) ->
         assert sorted(stored_states(tmp_path).values()) == ["FAILED", "QUEUED"]
 
         async with first:
-            assert (await first.wait(job.job_id)).state == "COMPLETED"
+            assert (await first.wait(job.job_id)).status == "COMPLETED"
 
     testing.run(body())
 
@@ -177,7 +177,7 @@ def test_stopping_is_idempotent_and_a_stopped_scheduler_can_start_again(tmp_path
             await scheduler.start()
             with pytest.raises(NextslotError, match="started already"):
                 await scheduler.start()
-            assert (await scheduler.wait((await scheduler.submit("work")).job_id)).state == "COMPLETED"
+            assert (await scheduler.wait((await scheduler.submit("work")).job_id)).status == "COMPLETED"
             assert await scheduler.stop()
             assert await scheduler.stop()
 
@@ -190,7 +190,7 @@ def test_a_scheduler_can_live_again_in_another_event_loop(tmp_path: Path) -> Non
     async def life() -> None:
         async with scheduler:
             job = await scheduler.submit("fail", {"times": 1})
-            assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+            assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
 
     async def nothing() -> None:
         async with scheduler:
@@ -221,7 +221,7 @@ def test_after_the_grace_time_what_runs_is_interrupted_and_retried_in_the_next_l
             assert run is not None
             assert (run.status, run.failure_kind, lost.decision) == ("FAILED", "interrupted", "retry")
             assert run.finished_at == lost.finished_at == run.started_at.after(30)
-            assert (retry.state, retry.scheduled_for) == ("RUNNING", lost.finished_at)
+            assert (retry.status, retry.scheduled_for) == ("RUNNING", lost.finished_at)
             assert (await second.wait(job.job_id)).result == {"answer": 42}
 
     testing.run(body())
@@ -478,8 +478,8 @@ def rows(directory: Path, sql: str, *values: str) -> list[Any]:
 
 def stored_states(directory: Path) -> dict[str, str]:
     """What is in the file, by job."""
-    return dict(rows(directory, "select job_id, coalesce(outcome, status) from jobs"))
+    return dict(rows(directory, "select job_id, coalesce(outcome, stage) from jobs"))
 
 
 def retries_of(directory: Path, job_id: str) -> list[str]:
-    return [row[0] for row in rows(directory, "select coalesce(outcome, status) from jobs where retry_of = ?", job_id)]
+    return [row[0] for row in rows(directory, "select coalesce(outcome, stage) from jobs where retry_of = ?", job_id)]

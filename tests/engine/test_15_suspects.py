@@ -27,7 +27,7 @@ def test_suspects_run_one_at_a_time_and_nothing_else_inside_the_process(tmp_path
             assert await states(scheduler, other) == ["QUEUED"]
             await asyncio.sleep(10.1)
 
-        assert (await scheduler.wait(other.job_id)).state == "COMPLETED"
+        assert (await scheduler.wait(other.job_id)).status == "COMPLETED"
         assert await ends(scheduler, *jobs) == ["COMPLETED"] * 3
 
     life(tmp_path, check, is_killed=False)
@@ -52,7 +52,7 @@ def test_the_culprit_is_found_and_its_neighbours_have_all_their_attempts(tmp_pat
         chain = await scheduler.chain(culprit.job_id)
         assert [one.decision for one in chain] == ["retry", "retry", "permanent"]
         for neighbour in (first, last):
-            assert [one.state for one in await scheduler.chain(neighbour.job_id)] == ["FAILED", "COMPLETED"]
+            assert [one.status for one in await scheduler.chain(neighbour.job_id)] == ["FAILED", "COMPLETED"]
 
     life(tmp_path, check, is_killed=False)
     assert deaths == 3
@@ -70,7 +70,7 @@ def test_a_neighbour_that_fails_by_itself_after_a_crash_still_has_its_retry(tmp_
     async def check(scheduler: Scheduler) -> None:
         await asyncio.sleep(100)
         chain = await scheduler.chain(job.job_id)
-        assert [one.state for one in chain] == ["FAILED", "FAILED", "COMPLETED"]
+        assert [one.status for one in chain] == ["FAILED", "FAILED", "COMPLETED"]
 
     life(tmp_path, check, is_killed=False)
 
@@ -91,7 +91,7 @@ def test_a_run_that_survives_clears_its_chain_also_when_it_fails(tmp_path: Path)
 
         last = (await scheduler.chain(job.job_id))[-1]
         assert await states(scheduler, other) == ["RUNNING"]
-        assert (last.state, is_alone(tmp_path, last)) == ("RUNNING", False)
+        assert (last.status, is_alone(tmp_path, last)) == ("RUNNING", False)
 
     life(tmp_path, check)
 
@@ -137,7 +137,7 @@ def test_a_caller_and_a_suspect_that_need_the_same_unit_do_not_wait_for_each_oth
         await scheduler.resume()
 
         assert ended.status == "COMPLETED"
-        assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+        assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
 
     life(tmp_path, check, is_killed=False)
 
@@ -235,7 +235,7 @@ def test_a_type_that_is_isolated_since_is_no_suspect_any_more(tmp_path: Path) ->
     life(tmp_path, lambda scheduler: start(scheduler, 2))
 
     async def check(scheduler: Scheduler) -> None:
-        assert [one.state for one in await scheduler.running()] == ["RUNNING"] * 2
+        assert [one.status for one in await scheduler.running()] == ["RUNNING"] * 2
 
     life(tmp_path, check, isolated=("work",))
 
@@ -370,7 +370,7 @@ async def rest_a_second(scheduler: Scheduler) -> None:
 
 
 async def ends(scheduler: Scheduler, *jobs: Job) -> list[str]:
-    return [(await scheduler.chain(job.job_id))[-1].state.value for job in jobs]
+    return [(await scheduler.chain(job.job_id))[-1].status.value for job in jobs]
 
 
 def is_alone(directory: Path, job: Job) -> bool:

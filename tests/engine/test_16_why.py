@@ -92,7 +92,7 @@ def test_a_dependent_says_what_became_of_each_prerequisite_US_JS01(tmp_path: Pat
         shown = {one["became"]: one for one in reason.data["jobs"]}
         assert shown["waiting"]["scheduled_for"] == str(NOW.after(1000))
         assert {one["scheduled_for"] for name, one in shown.items() if name not in ("waiting", "retrying")} == {None}
-        assert {name: one["state"] for name, one in shown.items()} == {
+        assert {name: one["status"] for name, one in shown.items()} == {
             "retrying": "WAITING", "failed": "FAILED", "running": "RUNNING", "queued": "QUEUED", "waiting": "WAITING",
             "cancelled": "CANCELLED",
         }  # fmt: skip
@@ -110,7 +110,7 @@ def test_a_prerequisite_about_whose_failure_nothing_is_decided_yet_is_not_lost(t
             connection.execute("update runs set status = 'FAILED', failure_kind = 'error', finished_at = started_at")
             connection.execute(
                 "update jobs set outcome = 'FAILED', decision = 'undecided', finished_at = started_at "
-                "where status = 'RUNNING'"
+                "where stage = 'RUNNING'"
             )
             connection.execute("delete from maintenance")
         connection.close()
@@ -132,7 +132,7 @@ def test_a_dependent_of_a_lost_job_has_no_expected_start_and_says_what_to_do(tmp
 
         why = await scheduler.forecast.why(job.job_id)
 
-        assert why.state == "WAITING"
+        assert why.status == "WAITING"
         assert codes(why) == ["dependencies"]
         assert "retry it" in why.reasons[0].text
         assert why.expected.expected_start is None
@@ -163,7 +163,7 @@ def test_a_member_of_a_sequential_group_says_whose_turn_it_is(tmp_path: Path) ->
         why = await scheduler.forecast.why(members[2].job_id)
 
         reason = first(why, "group_turn")
-        turn_of = {"job_id": members[0].job_id, "sequence": 0, "state": "RUNNING"}
+        turn_of = {"job_id": members[0].job_id, "sequence": 0, "status": "RUNNING"}
         assert reason.data == {"group_id": group.group_id, "sequence": 2, "turn_of": turn_of}
         assert "number 3 of the group 'chapters'" in reason.text
         assert why.expected.expected_start is not None
@@ -456,7 +456,7 @@ def test_a_running_job_says_since_when_it_runs(tmp_path: Path) -> None:
 
         why = await scheduler.forecast.why(job.job_id)
 
-        assert (why.state, codes(why), why.ahead) == ("RUNNING", ["running"], 0)
+        assert (why.status, codes(why), why.ahead) == ("RUNNING", ["running"], 0)
         assert why.reasons[0].text == f"It runs since {began}."
         assert (why.expected.expected_start, why.expected.expected_end) == (began, began.after(100))
 
@@ -464,21 +464,21 @@ def test_a_running_job_says_since_when_it_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job_type", "params", "state", "words"),
+    ("job_type", "params", "status", "words"),
     [
         ("work", {}, "COMPLETED", "It ended COMPLETED at"),
         ("skip", {}, "SKIPPED", "nothing to do"),
         ("fail", {"kind": "invalid"}, "FAILED", "failed as asked"),
     ],
 )
-def test_an_ended_job_says_how_it_ended(tmp_path: Path, job_type: str, params: Any, state: str, words: str) -> None:
+def test_an_ended_job_says_how_it_ended(tmp_path: Path, job_type: str, params: Any, status: str, words: str) -> None:
     async def main(scheduler: Scheduler) -> None:
         job = await scheduler.submit(job_type, params)
         await scheduler.wait(job.job_id)
 
         why = await scheduler.forecast.why(job.job_id)
 
-        assert (why.state, codes(why)) == (state, ["ended"])
+        assert (why.status, codes(why)) == (status, ["ended"])
         assert words in why.reasons[0].text
         assert why.expected.expected_start == NOW
 
@@ -534,7 +534,7 @@ def test_why_is_plain_json_to_the_outside(tmp_path: Path) -> None:
 
         assert shown == {
             "job_id": job.job_id,
-            "state": "WAITING",
+            "status": "WAITING",
             "reasons": [
                 {
                     "code": "not_before",

@@ -20,10 +20,10 @@ from nextslot import (
     testing,
 )
 from nextslot.domain import (
+    JobStatus,
     Listed,
     NewJob,
     Page,
-    State,
 )
 from nextslot.domain.filters import (
     DirectFilter,
@@ -169,7 +169,7 @@ TITLES = ["Alpha", "alpha 50%", "BETA_x", "a!b", "Ünïcode", "it's", None]
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> tuple[SqliteTx, list[Job]]:
-    """A database with jobs of every kind and in every state, and those jobs."""
+    """A database with jobs of every kind and in every status, and those jobs."""
     directory = tmp_path_factory.mktemp("zoo")
 
     async def main(scheduler: Scheduler) -> None:
@@ -181,7 +181,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> tuple[SqliteTx, list[Job]]:
 
 
 async def populate(scheduler: Scheduler) -> None:
-    """Jobs of every kind and in every state."""
+    """Jobs of every kind and in every status."""
     await scheduler.offices.create("o")
     await scheduler.offices.change("default", max_concurrent_jobs=2)
     template = await scheduler.templates.create(name="t", job_type="work")
@@ -223,7 +223,7 @@ def stored(directory: Path) -> tuple[SqliteTx, list[Job]]:
 def test_the_zoo_has_jobs_in_every_state(zoo: tuple[SqliteTx, list[Job]]) -> None:
     _, every = zoo
 
-    assert {job.state for job in every} == set(State)
+    assert {job.status for job in every} == set(JobStatus)
     assert {job.retry_of is None for job in every} == {True, False}
 
 
@@ -237,8 +237,7 @@ def wanted(every: Sequence[Job]) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries(
         {},
         optional={
-            "state": several(*State),
-            "status": several("QUEUED", "RUNNING", "CANCELLED"),
+            "status": several(*JobStatus),
             "job_type": several("work", "fail", "skip", "nothing"),
             "office_id": several("default", "o", "nowhere"),
             "role": several("FE", "BE", "QA"),
@@ -256,7 +255,7 @@ def wanted(every: Sequence[Job]) -> st.SearchStrategy[dict[str, Any]]:
 
 def is_wanted(job: Job, said: dict[str, Any]) -> bool:
     """The rule, said once more and plainly."""
-    for name in ("state", "status", "job_type", "office_id", "role", "task_id", "template_id", "schedule_id",
+    for name in ("status", "job_type", "office_id", "role", "task_id", "template_id", "schedule_id",
                  "group_id", "retry_of"):  # fmt: skip
         if said.get(name) and getattr(job, name) not in said[name]:
             return False
@@ -310,7 +309,7 @@ def test_both_databases_find_the_same(tmp_path: Path) -> None:
 def some_filter(chance: random.Random, every: Sequence[Job]) -> dict[str, Any]:
     """A few of a job's own values, so that something is found; and some that others have."""
     job, other = chance.choice(every), chance.choice(every)
-    names = chance.sample([*JobFilter.LABELS, "state", "status"], chance.randint(0, 3))
+    names = chance.sample([*JobFilter.LABELS, "status"], chance.randint(0, 3))
     said: dict[str, Any] = {
         name: [str(value) for value in {getattr(job, name), getattr(other, name)} - {None}] for name in names
     }
@@ -337,7 +336,7 @@ def parts(tx: SqliteTx, filter: JobFilter, limit: int) -> Iterator[list[Job]]:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("state", "DONE"), ("status", "COMPLETED"), ("state", 7), ("office_id", 7), ("office_id", [7]), ("role", ""),
+        ("status", "DONE"), ("status", "completed"), ("status", 7), ("office_id", 7), ("office_id", [7]), ("role", ""),
         ("task_id", "a\0b"), ("task_id", ["x"] * 2 + [f"t{n}" for n in range(100)]), ("created_after", "yesterday"),
         ("created_before", Instant(-1)), ("q", ""), ("q", "x" * 201), ("q", 7), ("q", "\ud800"),
     ],
@@ -351,9 +350,9 @@ def test_a_filter_that_makes_no_sense_is_refused_and_says_where(field: str, valu
 
 def test_every_problem_of_a_filter_is_named() -> None:
     with pytest.raises(Invalid) as refused:
-        JobFilter(state="DONE", status="GONE", role="", created_after="now")  # type: ignore[arg-type]
+        JobFilter(status="DONE", role="", created_after="now")  # type: ignore[arg-type]
 
-    assert {problem.field for problem in refused.value.problems} == {"state", "status", "role", "created_after"}
+    assert {problem.field for problem in refused.value.problems} == {"status", "role", "created_after"}
 
 
 # What a page costs.
@@ -374,10 +373,10 @@ def test_a_deep_page_costs_what_the_first_one_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        {"office_id": "o"}, {"state": "FAILED"}, {"state": "CANCELLED"}, {"state": "SKIPPED"}, {"state": "WAITING"},
-        {"state": "QUEUED"}, {"state": "RUNNING"}, {"job_type": "fail"}, {"role": "rare"}, {"task_id": "rare"},
+        {"office_id": "o"}, {"status": "FAILED"}, {"status": "CANCELLED"}, {"status": "SKIPPED"}, {"status": "WAITING"},
+        {"status": "QUEUED"}, {"status": "RUNNING"}, {"job_type": "fail"}, {"role": "rare"}, {"task_id": "rare"},
         {"template_id": "rare"}, {"schedule_id": "rare"}, {"group_id": "none"}, {"retry_of": "none"},
-        {"office_id": ["o", "p"], "state": ["FAILED", "WAITING"]}, {"office_id": "default", "role": "rare"},
+        {"office_id": ["o", "p"], "status": ["FAILED", "WAITING"]}, {"office_id": "default", "role": "rare"},
         {"q": "00000000-0000-0000-0000-000000000000"},
     ],
     ids=str,
@@ -429,10 +428,10 @@ async def one_job(scheduler: Scheduler) -> None:
 _COPIES = """
     with recursive numbers(n) as (select :first union all select n + 1 from numbers where n < :last),
     original as (select * from jobs order by created_at limit 1)
-    insert into jobs (job_id, office_id, lane_id, job_type, params, status, outcome, priority, position, chain_id,
+    insert into jobs (job_id, office_id, lane_id, job_type, params, stage, outcome, priority, position, chain_id,
         unmet, is_due, is_turn, on_dependency_failure, task_id, resources, retry_policy, webhook_status, created_at,
         queued_at, started_at, finished_at)
-    select printf('10000000-0000-7000-0000-%012x', n), office_id, lane_id, job_type, params, status, outcome, priority,
+    select printf('10000000-0000-7000-0000-%012x', n), office_id, lane_id, job_type, params, stage, outcome, priority,
         position, printf('10000000-0000-7000-0000-%012x', n), unmet, is_due, is_turn, on_dependency_failure, task_id,
         resources, retry_policy, webhook_status, created_at + n, queued_at + n, started_at + n, finished_at + n
     from numbers, original
@@ -545,7 +544,7 @@ def test_the_queue_shows_what_runs_who_waits_before_it_and_whether_it_is_paused(
         paused = await scheduler.lists.queue()
 
         assert [one.job.job_id for one in page.running] == [running.job_id]
-        assert [(one.job.job_id, one.job.state, one.place) for one in page.queue] == [(queued.job_id, "WAITING", 1)]
+        assert [(one.job.job_id, one.job.status, one.place) for one in page.queue] == [(queued.job_id, "WAITING", 1)]
         assert page.reservation is not None
         assert (page.reservation.status, page.direct_waiting) == ("ACTIVE", 2)
         assert (page.office_id, page.is_paused, paused.is_paused) == ("default", False, True)

@@ -82,7 +82,7 @@ def test_default_is_an_office_like_any_other_and_can_be_changed(tmp_path: Path) 
         await scheduler.cancel(jobs[0].job_id)
         ended = [await scheduler.wait(job.job_id) for job in jobs]
 
-        assert [one.state for one in ended] == ["CANCELLED", "FAILED", "FAILED"]
+        assert [one.status for one in ended] == ["CANCELLED", "FAILED", "FAILED"]
         assert [one.run.failure_kind for one in ended if one.run] == ["cancelled", "timeout", "timeout"]
 
     with_counts(tmp_path, main)
@@ -127,7 +127,7 @@ def test_an_archived_office_takes_no_new_jobs_and_finishes_those_it_has(tmp_path
         with pytest.raises(Invalid, match="archived"):
             await scheduler.submit("work", office_id="o")
 
-        assert [(await scheduler.wait(job.job_id)).state for job in jobs] == ["COMPLETED"] * 3
+        assert [(await scheduler.wait(job.job_id)).status for job in jobs] == ["COMPLETED"] * 3
 
     with_counts(tmp_path, main)
 

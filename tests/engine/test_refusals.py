@@ -152,7 +152,7 @@ async def meet(scheduler: Scheduler, refusals: Sequence[str]) -> None:
     await scheduler.cancel(facts.running, interrupt=True)
     for job_id in [*made, facts.queued]:
         ended = await scheduler.wait(job_id)
-        assert (ended.state, ended.job.retry_of) == ("COMPLETED", None)
+        assert (ended.status, ended.job.retry_of) == ("COMPLETED", None)
     assert (await scheduler.job(facts.queued)).title is None
 
 
@@ -168,7 +168,7 @@ def polite(scheduler: Scheduler) -> list[Awaitable[Any]]:
 
 
 async def prepared(scheduler: Scheduler) -> Facts:
-    """Two offices, one of them with room for many, and jobs in every state."""
+    """Two offices, one of them with room for many, and jobs in every status."""
     await scheduler.offices.create("web", max_concurrent_jobs=0)
     await scheduler.templates.create(name="nightly", job_type="work")
     await scheduler.submit_many([work()], "taken")

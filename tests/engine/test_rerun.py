@@ -54,7 +54,7 @@ def test_the_new_job_has_no_part_in_the_group_the_graph_the_times_or_the_keys_of
         await scheduler.wait(keyed.job_id)
 
         for job in (await scheduler.bulk.rerun(old.job_id), await scheduler.bulk.rerun(keyed.job_id)):
-            given = job._asdict()
+            given = dict(vars(job))
             nothing = ("group_id", "sequence", "schedule_id", "unique_key", "scheduled_for", "expires_at", "retry_of")
             assert [given[name] for name in (*nothing, "created_by")] == [None] * 8
             assert (job.depends_on, job.chain_id) == ((), job.job_id)
@@ -99,12 +99,12 @@ def test_a_job_can_be_run_again_however_it_ended(tmp_path: Path, how: str) -> No
         first = await scheduler.submit(kind, scheduled_for=later, retry_policy={"max_attempts": 0})
         if later is not None:
             await scheduler.cancel(first.job_id)
-        assert (await scheduler.wait(first.job_id)).state == how
+        assert (await scheduler.wait(first.job_id)).status == how
 
         again = await scheduler.bulk.rerun(first.job_id)
 
-        assert (again.job_type, again.state) == (kind, "RUNNING" if again.started_at else "QUEUED")
-        assert (await scheduler.job(first.job_id)).state == how
+        assert (again.job_type, again.status) == (kind, "RUNNING" if again.started_at else "QUEUED")
+        assert (await scheduler.job(first.job_id)).status == how
 
     with_counts(tmp_path, main)
 

@@ -59,7 +59,7 @@ def test_a_client_who_waits_for_a_job_that_ends_while_it_looks(tmp_path: Path) -
         between.after("read", "Waiters.wait", end)
         ended = await scheduler.wait(job.job_id)
 
-        assert (ended.state, between.happened, asyncio.get_running_loop().time() < 1) == ("CANCELLED", 1, True)
+        assert (ended.status, between.happened, asyncio.get_running_loop().time() < 1) == ("CANCELLED", 1, True)
 
     with_scheduler(tmp_path, main)
 

@@ -30,7 +30,7 @@ async def running(directory: Path, models: LanguageModels) -> AsyncIterator[tupl
         policy = {"max_attempts": retries, "base_delay_seconds": 0.01}
         job = await scheduler.submit(job_type, params, retry_policy=policy)
         ended = await scheduler.wait(job.job_id)
-        if ended.state == "COMPLETED" and job_type == "story":
+        if ended.status == "COMPLETED" and job_type == "story":
             told = ended.result["stories"]
             completed.extend(KnownText(one["fingerprint"], one["sketch"], one["story_id"]) for one in told)
         return ended

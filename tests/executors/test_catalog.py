@@ -40,7 +40,7 @@ def test_a_duplicate_of_a_completed_story_is_skipped_also_of_a_direct_callers(tm
 
             assert direct.result["stories"][0]["title"] == "The Lamp"
             assert [artifact.name for artifact in direct.artifacts] == ["001-the-lamp.json", "001-the-lamp.md"]
-            assert ended.state == "SKIPPED"
+            assert ended.status == "SKIPPED"
             assert ended.run is not None
             assert direct.result["stories"][0]["story_id"] in (ended.run.reason or "")
 

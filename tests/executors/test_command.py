@@ -303,7 +303,7 @@ def test_a_run_whose_guardian_its_command_killed_is_retried(tmp_path: Path) -> N
         ended = await scheduler.wait(job.job_id)
 
         assert (first.failure_kind, first.error, first.exit_code) == ("error", WAS_KILLED, None)
-        assert ended.state == "COMPLETED"
+        assert ended.status == "COMPLETED"
 
     with_command(tmp_path, main, ["sh", "-c", "[ $NEXTSLOT_ATTEMPT = 2 ] || kill -KILL $PPID; sleep 0.1"])
 

@@ -52,7 +52,7 @@ def test_spec_5_20_without_ollama_the_embedded_model_writes_a_story_and_a_card(t
         [told] = story.result["stories"]
         text = artifact(tmp_path, story, told["file"])
         about = json.loads(artifact(tmp_path, story, told["metadata"]))
-        assert (story.state, card.state) == ("COMPLETED", "COMPLETED")
+        assert (story.status, card.status) == ("COMPLETED", "COMPLETED")
         assert front_matter(text)["model"] == about["model"] == "ollama:smollm2:135m"
         assert about["words"] > 20
         assert len(text.split("\n\n# ", 1)[1]) > about["characters"]
@@ -133,7 +133,7 @@ def test_spec_7_2_a_job_can_be_cancelled_in_the_middle(tmp_path: Path) -> None:
             await scheduler.cancel(job.job_id, interrupt=True)
 
             ended = await scheduler.wait(job.job_id)
-            assert (ended.state, names(ended)) == ("CANCELLED", [])
+            assert (ended.status, names(ended)) == ("CANCELLED", [])
             await eventually(lambda: connections(process.pid) == 0)
 
     run(main())

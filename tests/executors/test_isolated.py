@@ -33,7 +33,7 @@ def test_it_runs_in_another_process_and_its_outcome_is_as_ever(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("handler", "state", "kind", "error"),
+    ("handler", "status", "kind", "error"),
     [
         (examples.double_later, "COMPLETED", None, None),
         (examples.refuse, "FAILED", FailureKind.PERMISSION, "not mine"),
@@ -43,12 +43,12 @@ def test_it_runs_in_another_process_and_its_outcome_is_as_ever(tmp_path: Path) -
     ],
 )
 def test_every_end_of_an_isolated_handler_is_a_sensible_run(
-    tmp_path: Path, handler: Callable[..., Any], state: str, kind: FailureKind | None, error: str | None
+    tmp_path: Path, handler: Callable[..., Any], status: str, kind: FailureKind | None, error: str | None
 ) -> None:
     ended = isolated(tmp_path, handler, {"n": 1} if handler is examples.double_later else {})
 
     assert ended.run is not None
-    assert (ended.state, ended.run.failure_kind, ended.error) == (state, kind, error)
+    assert (ended.status, ended.run.failure_kind, ended.error) == (status, kind, error)
 
 
 @pytest.mark.parametrize("handler", [examples.stubborn, examples.polite, examples.patient])

@@ -66,7 +66,7 @@ def test_spec_5_22_a_model_that_takes_too_long_is_a_timeout(tmp_path: Path) -> N
             async with asyncio.timeout(5):
                 await server.hung_up.wait()
 
-        assert (ended.state, failure_kind(ended), names(ended)) == ("FAILED", "timeout", [])
+        assert (ended.status, failure_kind(ended), names(ended)) == ("FAILED", "timeout", [])
         assert "did not finish its answer within 0.2 seconds" in (ended.error or "")
 
     asyncio.run(main())
@@ -77,7 +77,7 @@ def test_spec_5_24_research_that_fails_leaves_nothing(tmp_path: Path) -> None:
         async with scripted(tmp_path, ollama.refuses(404, '{"error": "model not found"}')) as (submit, _):
             ended = await submit("research", topic=TOPIC, model="absent")
 
-        assert (ended.state, failure_kind(ended), names(ended)) == ("FAILED", "invalid", [])
+        assert (ended.status, failure_kind(ended), names(ended)) == ("FAILED", "invalid", [])
         assert "has no model 'absent'" in (ended.error or "")
 
     asyncio.run(main())

@@ -104,7 +104,7 @@ def test_spec_5_24_a_failure_leaves_whole_stories_and_nothing_else(tmp_path: Pat
         async with scripted(tmp_path, *script) as (submit, _):
             ended = await submit("story", max_stories=2)
 
-        assert (ended.state, failure_kind(ended)) == ("FAILED", "unavailable")
+        assert (ended.status, failure_kind(ended)) == ("FAILED", "unavailable")
         assert "cut the connection in the middle" in (ended.error or "")
         assert names(ended) == ["001-light.json", "001-light.md"]
         assert sorted(path.name for path in (tmp_path / "artifacts").rglob("*.*")) == names(ended)
@@ -118,7 +118,7 @@ def test_spec_5_24_an_answer_without_a_story_is_empty(tmp_path: Path, answer: st
         async with scripted(tmp_path, ollama.tells(answer)) as (submit, _):
             ended = await submit("story")
 
-        assert (ended.state, failure_kind(ended), names(ended)) == ("FAILED", "error", [])
+        assert (ended.status, failure_kind(ended), names(ended)) == ("FAILED", "error", [])
         assert "empty answer" in (ended.error or "")
 
     asyncio.run(main())
@@ -138,7 +138,7 @@ def test_spec_7_2_an_interrupting_cancel_hangs_up_and_leaves_nothing(tmp_path: P
             async with asyncio.timeout(5):
                 await server.hung_up.wait()
             ended = await scheduler.wait(job.job_id)
-            assert (ended.state, names(ended)) == ("CANCELLED", [])
+            assert (ended.status, names(ended)) == ("CANCELLED", [])
 
     asyncio.run(main())
 
@@ -172,7 +172,7 @@ def test_spec_5_23_dedup_skips_a_job_whose_stories_are_all_there_already(tmp_pat
             third = await submit("story", enable_dedup=False)
 
         story_id = first.result["stories"][0]["story_id"]
-        assert (first.state, second.state, third.state) == ("COMPLETED", "SKIPPED", "COMPLETED")
+        assert (first.status, second.status, third.status) == ("COMPLETED", "SKIPPED", "COMPLETED")
         assert second.run is not None
         assert second.run.reason == f"the story is a duplicate (“Two”: it is the same as the story {story_id})"
         assert names(second) == []
@@ -204,7 +204,7 @@ def test_spec_5_23_stories_of_a_failed_run_do_not_count_for_its_retry(tmp_path: 
         async with scripted(tmp_path, *script) as (submit, _):
             ended = await submit("story", enable_dedup=True, max_stories=2, retries=1)
 
-        assert ended.state == "COMPLETED"
+        assert ended.status == "COMPLETED"
         assert ended.job.retry_of is not None
         assert [told["title"] for told in ended.result["stories"]] == ["Light", "Clock"]
 
@@ -219,7 +219,7 @@ def test_spec_5_21_a_hundred_stories_fit_into_a_result(tmp_path: Path) -> None:
         ):
             ended = await submit("story", max_stories=100)
 
-        assert (ended.state, len(ended.result["stories"])) == ("COMPLETED", 100)
+        assert (ended.status, len(ended.result["stories"])) == ("COMPLETED", 100)
 
     asyncio.run(main())
 

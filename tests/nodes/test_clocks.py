@@ -109,7 +109,7 @@ def test_what_a_node_runs_keeps_its_time_when_the_servers_clock_steps_and_the_re
             for step in (7200 * SECOND, -3600 * SECOND):
                 clock.step = step
                 await eventually(lambda step=step: followed(a, database, before, step))  # type: ignore[misc]
-                assert (await a.job(bounded.job_id)).state == "RUNNING"
+                assert (await a.job(bounded.job_id)).status == "RUNNING"
 
     asyncio.run(main())
 

@@ -112,7 +112,7 @@ def test_what_one_node_cannot_run_another_is_told_of(database: str, tmp_path: Pa
             ended = await asyncio.wait_for(a.wait(second.job_id), 10)
 
             assert ended.result == "b"
-            assert (await a.job(first.job_id)).state == "RUNNING"
+            assert (await a.job(first.job_id)).status == "RUNNING"
 
     asyncio.run(main())
 
@@ -131,7 +131,7 @@ def test_a_resource_that_a_node_counts_is_used_there_and_nowhere_else(database: 
         async with running(a, b):
             jobs = [await a.submit("train") for _ in range(4)]
             for job in jobs:
-                assert (await asyncio.wait_for(a.wait(job.job_id), 20)).state == "COMPLETED"
+                assert (await asyncio.wait_for(a.wait(job.job_id), 20)).status == "COMPLETED"
 
         assert places == ["b"] * 4
 
@@ -200,7 +200,7 @@ def test_a_cancelled_job_is_stopped_on_whatever_node_it_runs(database: str, tmp_
 
             await b.cancel(job.job_id, interrupt=True)
 
-            assert (await asyncio.wait_for(b.wait(job.job_id), 10)).state == "CANCELLED"
+            assert (await asyncio.wait_for(b.wait(job.job_id), 10)).status == "CANCELLED"
 
     asyncio.run(main())
 
@@ -307,7 +307,7 @@ def test_what_was_inside_a_lost_node_runs_alone_on_the_others(database: str, tmp
             busy = await b.submit("work", {"seconds": 4})
             lease = stand_still(a)
             for job in jobs:
-                assert (await asyncio.wait_for(b.wait(job.job_id), 60)).state == "COMPLETED"
+                assert (await asyncio.wait_for(b.wait(job.job_id), 60)).status == "COMPLETED"
             lease.set()
             retries = [(await b.chain(job.job_id))[-1] for job in jobs]
             retries.append(await b.job(busy.job_id))
@@ -333,8 +333,8 @@ def test_clearing_up_after_a_node_that_is_back_takes_nothing_of_its_new_life(dat
 
             await b._runtime.recovery.clear_up(b._access.store, "a")
 
-            assert (await a.job(job.job_id)).state == "RUNNING"
-            assert (await asyncio.wait_for(a.wait(job.job_id), 20)).state == "COMPLETED"
+            assert (await a.job(job.job_id)).status == "RUNNING"
+            assert (await asyncio.wait_for(a.wait(job.job_id), 20)).status == "COMPLETED"
 
     asyncio.run(main())
 
@@ -392,7 +392,7 @@ def test_when_the_leader_goes_another_fires_what_is_due(database: str, tmp_path:
             # `a` came second and never led, or went: whoever is left sees to it.
             job = (await b.queue())[0]
 
-            assert (await asyncio.wait_for(b.wait(job.job_id), 20)).state == "COMPLETED"
+            assert (await asyncio.wait_for(b.wait(job.job_id), 20)).status == "COMPLETED"
 
     asyncio.run(main())
 

@@ -102,7 +102,7 @@ def test_a_node_that_is_gone_for_good_is_forgotten_with_all_that_it_had(database
         assert refused.json()["detail"] == "node a is live: stop it first, and what runs there finishes"
         assert set(waits) == {"no_node"}
         assert (forgotten.status_code, again.status_code, listed) == (204, 404, ["b"])
-        assert ended.state == "COMPLETED"
+        assert ended.status == "COMPLETED"
         assert lives == {"a": 2, "b": 1}, "an earlier life of it is still known to be over"
 
     asyncio.run(main())

@@ -34,7 +34,7 @@ enabled = false
 def test_sigterm_lets_running_work_finish_while_reads_go_on_and_everybody_is_told(tmp_path: Path) -> None:
     with started(tmp_path) as server:
         job = server.post("/api/jobs", {"job_type": "hold"}).json()
-        server.until(lambda: server.state(job) == "RUNNING")
+        server.until(lambda: server.status(job) == "RUNNING")
         stream = server.follow("/api/events")
         caller = server.in_background(lambda: server.post("/api/direct/quick", {}))
         server.until(lambda: server.get("/api/queue").json()["direct_waiting"] == 1)
@@ -43,7 +43,7 @@ def test_sigterm_lets_running_work_finish_while_reads_go_on_and_everybody_is_tol
         sent_away = caller()
         server.until(lambda: server.get("/ready").status_code == 503)
         refused = server.post("/api/jobs", {"job_type": "quick"})
-        still = server.state(job)
+        still = server.status(job)
         (tmp_path / "go").touch()
         code = server.process.wait(30)
 
@@ -52,13 +52,13 @@ def test_sigterm_lets_running_work_finish_while_reads_go_on_and_everybody_is_tol
         assert code == 0
         assert stream()[-1].startswith("event: end")
     with started(tmp_path) as again:
-        assert again.state(job) == "COMPLETED"
+        assert again.status(job) == "COMPLETED"
 
 
 def test_a_second_signal_interrupts_what_runs_and_it_is_retried_after_the_restart(tmp_path: Path) -> None:
     with started(tmp_path) as server:
         job = server.post("/api/jobs", {"job_type": "hold"}).json()
-        server.until(lambda: server.state(job) == "RUNNING")
+        server.until(lambda: server.status(job) == "RUNNING")
 
         server.process.send_signal(signal.SIGTERM)
         server.until(lambda: server.get("/ready").status_code == 503)
@@ -68,9 +68,9 @@ def test_a_second_signal_interrupts_what_runs_and_it_is_retried_after_the_restar
         assert code == 0
     (tmp_path / "go").touch()
     with started(tmp_path) as again:
-        again.until(lambda: again.chain(job)[-1]["state"] == "COMPLETED")
+        again.until(lambda: again.chain(job)[-1]["status"] == "COMPLETED")
         first, second = again.chain(job)
-        assert (first["state"], second["attempt"]) == ("FAILED", 2)
+        assert (first["status"], second["attempt"]) == ("FAILED", 2)
         run = again.get(f"/api/jobs/{first['job_id']}").json()["run"]
         assert run["failure_kind"] == "interrupted"
 
@@ -159,8 +159,8 @@ class Running:
     def post(self, path: str, body: Any) -> httpx2.Response:
         return httpx2.post(self.url + path, json=body, timeout=60)
 
-    def state(self, job: dict[str, Any]) -> str:
-        return str(self.get(f"/api/jobs/{job['job_id']}").json()["state"])
+    def status(self, job: dict[str, Any]) -> str:
+        return str(self.get(f"/api/jobs/{job['job_id']}").json()["status"])
 
     def chain(self, job: dict[str, Any]) -> list[dict[str, Any]]:
         chain: list[dict[str, Any]] = self.get(f"/api/jobs/{job['job_id']}").json()["chain"]

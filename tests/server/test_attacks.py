@@ -107,7 +107,7 @@ def test_head_of_what_can_only_be_changed_is_405(client: httpx2.Client) -> None:
 
 
 @pytest.mark.parametrize("nothing", [[], ""])
-@pytest.mark.parametrize("field", ["task_id", "group_id", "state"])
+@pytest.mark.parametrize("field", ["task_id", "group_id", "status"])
 def test_a_bulk_cancel_whose_list_happens_to_be_empty_cancels_nothing(
     client: httpx2.Client, field: str, nothing: Any
 ) -> None:
@@ -117,7 +117,7 @@ def test_a_bulk_cancel_whose_list_happens_to_be_empty_cancels_nothing(
 
     assert answer.status_code == 422
     assert [one["field"] for one in answer.json()["errors"]] == [field]
-    assert client.get(f"/api/jobs/{job['job_id']}").json()["state"] == "WAITING"
+    assert client.get(f"/api/jobs/{job['job_id']}").json()["status"] == "WAITING"
 
 
 def later() -> dict[str, str]:
@@ -168,7 +168,7 @@ def test_a_log_from_far_beyond_its_end_is_empty_or_refused(
     assert (answer.status_code == 200 and answer.text == "") or answer.status_code == 422
 
 
-@pytest.mark.parametrize("path", ["/api/jobs?state=QUEUED&state=RUNNING", "/api/reservations?limit=1&limit=2"])
+@pytest.mark.parametrize("path", ["/api/jobs?status=QUEUED&status=RUNNING", "/api/reservations?limit=1&limit=2"])
 def test_a_query_that_names_something_twice_is_refused_with_the_way_to_write_it(
     client: httpx2.Client, path: str
 ) -> None:

@@ -71,7 +71,7 @@ def test_every_problem_of_a_body_is_named(client: httpx2.Client) -> None:
 
 
 def test_a_name_that_a_query_gives_twice_is_422(client: httpx2.Client) -> None:
-    answer = client.get("/api/jobs?state=QUEUED&state=FAILED")
+    answer = client.get("/api/jobs?status=QUEUED&status=FAILED")
 
     assert problem(answer) == (422, "invalid")
     assert "comma" in answer.json()["detail"]
@@ -225,7 +225,7 @@ def test_while_draining_new_work_is_503_and_reads_go_on(tmp_path: Path) -> None:
 
         assert problem(submitted) == problem(direct) == problem(ready) == (503, "draining")
         assert submitted.headers["retry-after"]
-        assert (read.status_code, read.json()["state"]) == (200, "RUNNING")
+        assert (read.status_code, read.json()["status"]) == (200, "RUNNING")
 
     with_server(tmp_path, main)
 

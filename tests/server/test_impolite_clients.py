@@ -113,7 +113,7 @@ class Clients:
         return act
 
     async def ended(self) -> dict[str, int]:
-        """How many jobs are in which state, once nothing is open any more."""
+        """How many jobs are in which status, once nothing is open any more."""
         end = time.monotonic() + PATIENCE
         async with httpx2.AsyncClient(base_url=self._url, timeout=60) as http:
             while True:
@@ -125,17 +125,17 @@ class Clients:
 
 async def counted(http: httpx2.AsyncClient) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for state in ("WAITING", "QUEUED", "RUNNING", "COMPLETED", "FAILED", "SKIPPED", "CANCELLED"):
+    for status in ("WAITING", "QUEUED", "RUNNING", "COMPLETED", "FAILED", "SKIPPED", "CANCELLED"):
         cursor, found = None, 0
         while True:
-            asked = {"state": state, "limit": 500, **({"cursor": cursor} if cursor else {})}
+            asked = {"status": status, "limit": 500, **({"cursor": cursor} if cursor else {})}
             page = (await http.get("/api/jobs", params=asked)).json()
             found += len(page["items"])
             cursor = page["next_cursor"]
             if cursor is None:
                 break
         if found:
-            counts[state] = found
+            counts[status] = found
     return counts
 
 

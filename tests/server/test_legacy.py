@@ -293,7 +293,7 @@ def test_CON_004_a_retry_does_not_show_as_a_new_id(tmp_path: Path) -> None:
         listed = await get(server, "/jobs")
         by_retry = await get(server, f"/jobs/{chain[1].job_id}")
 
-        assert [one.state for one in chain] == ["FAILED", "COMPLETED"]
+        assert [one.status for one in chain] == ["FAILED", "COMPLETED"]
         assert job["status"] == "succeeded"
         assert job["started_at"] == str(chain[0].started_at)
         assert job["finished_at"] == str(chain[1].finished_at)

@@ -38,10 +38,10 @@ def test_what_waits_and_runs_is_told_by_office_and_state(tmp_path: Path) -> None
 
         found = await scrape(server)
 
-        jobs = {state: value(found, "nextslot_jobs", office="default", state=state) for state in STATES}
+        jobs = {status: value(found, "nextslot_jobs", office="default", status=status) for status in STATES}
         assert jobs == {"QUEUED": 1, "WAITING": 1, "RUNNING": 1}
-        assert value(found, "nextslot_jobs", office="studio", state="RUNNING") == 1
-        assert value(found, "nextslot_direct_callers", office="default", state="WAITING") == 1
+        assert value(found, "nextslot_jobs", office="studio", status="RUNNING") == 1
+        assert value(found, "nextslot_direct_callers", office="default", status="WAITING") == 1
         assert 0 < value(found, "nextslot_oldest_queued_seconds", office="default") < 60
         assert value(found, "nextslot_oldest_queued_seconds", office="studio") == 0
         server.gate.opened.set()
@@ -255,7 +255,7 @@ def test_offices_beyond_the_bound_are_added_up_as_other(tmp_path: Path) -> None:
         assert len(offices) == 3
         assert "other" in offices
         queued = [count for (name, labels), count in found.items()
-                  if name == "nextslot_jobs" and ("state", "QUEUED") in labels]  # fmt: skip
+                  if name == "nextslot_jobs" and ("status", "QUEUED") in labels]  # fmt: skip
         assert sum(queued) == 3
         created = [count for (name, _), count in found.items() if name == "nextslot_jobs_created_total"]
         assert sum(created) == 3
@@ -287,7 +287,7 @@ def test_a_scheduler_that_is_not_measured_tells_what_is_stored_and_its_requests(
 
         found = await scrape(server)
 
-        assert value(found, "nextslot_jobs", office="default", state="RUNNING") == 1
+        assert value(found, "nextslot_jobs", office="default", status="RUNNING") == 1
         assert value(found, "nextslot_http_requests_total", method="POST", route="/api/jobs", status="201") == 1
         assert not any(name.startswith("nextslot_handover") for name, _ in found)
 

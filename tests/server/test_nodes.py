@@ -47,7 +47,7 @@ def test_a_file_has_one_node_whatever_the_last_was_called(tmp_path: Path) -> Non
             ("new", "live", True),
             ("old", "lost", False),
         ]
-        assert ended.state == "COMPLETED"
+        assert ended.status == "COMPLETED"
 
     testing.run(main())
 
@@ -79,7 +79,7 @@ def test_a_drained_node_starts_nothing_says_why_and_works_again_when_told(tmp_pa
         )
         assert (refused.status_code, refused.json()["code"]) == (503, "draining")
         assert back.json()["status"] == "live"
-        assert ended["state"] == "COMPLETED"
+        assert ended["status"] == "COMPLETED"
 
     with_server(tmp_path, main, node="one")
 

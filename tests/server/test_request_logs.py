@@ -89,7 +89,7 @@ def test_the_name_of_the_key_is_told_and_neither_the_key_nor_the_query_is(tmp_pa
     async def main(server: Server) -> str:
         _, key = await server.scheduler.keys.create("nightly build", ["admin"])
         headers = {"X-API-Key": key, "Cookie": "session=oatmeal"}
-        await server.client.get("/api/jobs?state=QUEUED&secret=hunter2", headers=headers)
+        await server.client.get("/api/jobs?status=QUEUED&secret=hunter2", headers=headers)
         await server.client.get("/api/jobs?secret=hunter2")
         return key
 
@@ -98,7 +98,7 @@ def test_the_name_of_the_key_is_told_and_neither_the_key_nor_the_query_is(tmp_pa
     admitted, refused = [line for line in lines.all if line.get("route") == "/api/jobs"]
     assert admitted["caller"] == "nightly build"
     assert (refused["status"], "caller" in refused) == (401, False)
-    for secret in (key, "hunter2", "oatmeal", "state=QUEUED"):
+    for secret in (key, "hunter2", "oatmeal", "status=QUEUED"):
         assert secret not in lines.text
 
 

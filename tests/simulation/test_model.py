@@ -583,7 +583,7 @@ async def all_of(steps: list[Coroutine[Any, Any, Any]]) -> list[Any]:
 
 def as_stored(job: stored.Job) -> tuple[object, ...]:
     worker = job.worker_id if job.is_running else None
-    return job.state.value, job.priority, worker, None if job.is_due else job.scheduled_for
+    return job.status.value, job.priority, worker, None if job.is_due else job.scheduled_for
 
 
 def as_expected(job: Job) -> tuple[object, ...]:

@@ -144,22 +144,22 @@ class Attacked:
 
 
 @pytest.mark.parametrize("status", ["COMPLETED", "FAILED", "WAITING", "queued", ""])
-def test_DEC_006_a_job_has_no_other_status(db: Attacked, status: str) -> None:
+def test_DEC_006_a_job_has_no_other_stage(db: Attacked, status: str) -> None:
     db.connection.execute("drop trigger job_moves")  # The rule speaks first; the CHECK stands behind it.
 
-    db.refuses(CHECK + "status in", "update jobs set status = :status where job_id = :queued", status=status)
+    db.refuses(CHECK + "stage in", "update jobs set stage = :status where job_id = :queued", status=status)
 
 
 @pytest.mark.parametrize("name", ["running", "completed", "failed", "skipped", "cancelled", "interrupted"])
 def test_spec_2_9_nothing_goes_back_to_QUEUED(db: Attacked, name: str) -> None:
     back = (
-        "set status = 'QUEUED', started_at = null, finished_at = null, outcome = null, decision = null, "
+        "set stage = 'QUEUED', started_at = null, finished_at = null, outcome = null, decision = null, "
         "worker_id = null, cancelled_at = null, cancel_requested_at = null, cancel_mode = null, cancel_reason = null"
     )
 
-    db.refuses(MOVES, f"update jobs set status = 'QUEUED' where job_id = :{name}")
-    db.refuses(MOVES, f"update or ignore jobs set status = 'QUEUED' where job_id = :{name}")
-    db.refuses(MOVES, f"update or replace jobs set status = 'QUEUED' where job_id = :{name}")
+    db.refuses(MOVES, f"update jobs set stage = 'QUEUED' where job_id = :{name}")
+    db.refuses(MOVES, f"update or ignore jobs set stage = 'QUEUED' where job_id = :{name}")
+    db.refuses(MOVES, f"update or replace jobs set stage = 'QUEUED' where job_id = :{name}")
     with pytest.raises(databases.REFUSALS):
         db.run(f"update jobs {back} where job_id = :{name}")
 
@@ -167,13 +167,13 @@ def test_spec_2_9_nothing_goes_back_to_QUEUED(db: Attacked, name: str) -> None:
 @pytest.mark.parametrize("name", ["cancelled", "interrupted"])
 @pytest.mark.parametrize("status", ["QUEUED", "RUNNING"])
 def test_spec_2_9_CANCELLED_is_the_end(db: Attacked, name: str, status: str) -> None:
-    db.refuses(MOVES, f"update jobs set status = :status where job_id = :{name}", status=status)
+    db.refuses(MOVES, f"update jobs set stage = :status where job_id = :{name}", status=status)
 
 
 @pytest.mark.parametrize("name", ["completed", "failed", "skipped"])
 def test_spec_2_9_a_finished_job_cannot_be_cancelled(db: Attacked, name: str) -> None:
-    db.refuses(MOVES, f"update jobs set status = 'CANCELLED' where job_id = :{name}")
-    db.refuses(ENDS_ONCE, f"update jobs set status = 'CANCELLED', cancelled_at = 1 where job_id = :{name}")
+    db.refuses(MOVES, f"update jobs set stage = 'CANCELLED' where job_id = :{name}")
+    db.refuses(ENDS_ONCE, f"update jobs set stage = 'CANCELLED', cancelled_at = 1 where job_id = :{name}")
 
 
 @pytest.mark.parametrize("name", ["running", "completed", "failed", "cancelled"])
@@ -203,27 +203,27 @@ def test_a_queued_job_has_neither_start_nor_end(db: Attacked, column: str, value
 
 def test_spec_2_10_no_RUNNING_without_a_run(db: Attacked) -> None:
     for verb in ("update", "update or ignore", "update or replace"):
-        db.refuses(WITH_RUN, f"{verb} jobs set status = 'RUNNING', started_at = 1 where job_id = :queued")
+        db.refuses(WITH_RUN, f"{verb} jobs set stage = 'RUNNING', started_at = 1 where job_id = :queued")
 
 
 def test_a_RUNNING_job_has_started(db: Attacked) -> None:
     db.run(BEGIN_RUN)
 
-    db.refuses(CHECK + "status <> 'RUNNING'", "update jobs set status = 'RUNNING' where job_id = :queued")
+    db.refuses(CHECK + "stage <> 'RUNNING'", "update jobs set stage = 'RUNNING' where job_id = :queued")
 
 
 def test_spec_2_10_a_run_that_has_ended_does_not_make_a_job_RUNNING(db: Attacked) -> None:
     db.run(BEGIN_RUN)
     db.run("update runs set status = 'COMPLETED', finished_at = 1 where run_id = 'new'")
 
-    db.refuses(WITH_RUN, "update jobs set status = 'RUNNING', started_at = 1 where job_id = :queued")
+    db.refuses(WITH_RUN, "update jobs set stage = 'RUNNING', started_at = 1 where job_id = :queued")
 
 
 def test_spec_2_10_a_job_does_not_end_while_its_run_goes_on(db: Attacked) -> None:
     db.refuses(AS_ITS_RUN, "update jobs set finished_at = 2, outcome = 'COMPLETED' where job_id = :running")
     db.refuses(
         AS_ITS_RUN,
-        "update jobs set status = 'CANCELLED', cancelled_at = 2, finished_at = 2, outcome = 'FAILED', "
+        "update jobs set stage = 'CANCELLED', cancelled_at = 2, finished_at = 2, outcome = 'FAILED', "
         "decision = 'cancelled' where job_id = :running",
     )
 
@@ -233,7 +233,7 @@ def test_spec_2_10_a_job_does_not_start_and_end_in_one_move_past_its_run(db: Att
 
     db.refuses(
         AS_ITS_RUN,
-        "update jobs set status = 'RUNNING', started_at = 1, finished_at = 2, outcome = 'COMPLETED' "
+        "update jobs set stage = 'RUNNING', started_at = 1, finished_at = 2, outcome = 'COMPLETED' "
         "where job_id = :queued",
     )
 
@@ -242,7 +242,7 @@ def test_spec_2_10_a_job_with_a_run_is_not_cancelled_as_if_it_had_none(db: Attac
     db.run(BEGIN_RUN)
 
     db.refuses(
-        AS_ITS_RUN, "update jobs set status = 'CANCELLED', finished_at = 2, cancelled_at = 2 where job_id = :queued"
+        AS_ITS_RUN, "update jobs set stage = 'CANCELLED', finished_at = 2, cancelled_at = 2 where job_id = :queued"
     )
 
 
@@ -263,7 +263,7 @@ def test_a_running_job_is_CANCELLED_only_by_an_interrupted_run(db: Attacked) -> 
 
     db.refuses(
         AS_ITS_RUN,
-        "update jobs set status = 'CANCELLED', cancelled_at = 2, finished_at = 2, outcome = 'FAILED', "
+        "update jobs set stage = 'CANCELLED', cancelled_at = 2, finished_at = 2, outcome = 'FAILED', "
         "decision = 'cancelled' where job_id = :running",
     )
 
@@ -274,7 +274,7 @@ def test_a_cancelled_job_is_never_a_success(db: Attacked) -> None:
 
     db.refuses(
         CHECK + "outcome is null or outcome = 'FAILED'",
-        "update jobs set status = 'CANCELLED', cancelled_at = 2, finished_at = 2, outcome = 'COMPLETED' "
+        "update jobs set stage = 'CANCELLED', cancelled_at = 2, finished_at = 2, outcome = 'COMPLETED' "
         "where job_id = :running",
     )
 
@@ -286,8 +286,8 @@ def test_a_job_cancelled_in_the_queue_gets_no_start_and_no_outcome(db: Attacked)
 
 
 def test_a_cancel_ends_the_job(db: Attacked) -> None:
-    db.refuses(CHECK, "update jobs set status = 'CANCELLED' where job_id = :queued")
-    db.refuses(CHECK, "update jobs set status = 'CANCELLED', finished_at = 1 where job_id = :queued")
+    db.refuses(CHECK, "update jobs set stage = 'CANCELLED' where job_id = :queued")
+    db.refuses(CHECK, "update jobs set stage = 'CANCELLED', finished_at = 1 where job_id = :queued")
 
 
 @pytest.mark.parametrize("status", ["COMPLETED", "FAILED", "SKIPPED"])
@@ -535,7 +535,7 @@ def test_INV_003_a_worker_runs_one_job(db: Attacked, verb: str) -> None:
 
     db.refuses(
         ONE_WORKER,
-        f"{verb} jobs set status = 'RUNNING', started_at = 1, worker_id = :w where job_id = :queued",
+        f"{verb} jobs set stage = 'RUNNING', started_at = 1, worker_id = :w where job_id = :queued",
         w=worker_id,
     )
 
@@ -1091,7 +1091,7 @@ def test_maintenance_cannot_be_made_to_last(db: Attacked) -> None:
 def test_maintenance_allows_no_change_of_what_is_there(db: Attacked) -> None:
     begun = ["insert into maintenance values ('test', 1)"]
 
-    db.refuses_in_a_transaction(begun, MOVES, "update jobs set status = 'QUEUED' where job_id = :running")
+    db.refuses_in_a_transaction(begun, MOVES, "update jobs set stage = 'QUEUED' where job_id = :running")
     db.refuses_in_a_transaction(begun, FROZEN, "update jobs set params = '[]' where job_id = :running")
     db.refuses_in_a_transaction(begun, RUN_ONCE, "update runs set error = 'other' where job_id = :failed")
     db.refuses_in_a_transaction(begun, EVENTS, "update events set type = 'other'")
@@ -1161,11 +1161,11 @@ def test_the_rules_hold_beside_a_running_scheduler(tmp_path: Path) -> None:
         await testing.settled()
         db = Attacked(database(tmp_path), {"job": job.job_id})
 
-        db.refuses(MOVES, "update jobs set status = 'QUEUED' where job_id = :job")
+        db.refuses(MOVES, "update jobs set stage = 'QUEUED' where job_id = :job")
         db.refuses(FROZEN, "update jobs set params = '{}' where job_id = :job")
         db.refuses("a run is never deleted", "delete from runs")
 
-        assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+        assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
 
     with_scheduler(tmp_path, main)
 
@@ -1178,7 +1178,7 @@ def test_the_rules_hold_for_the_scheduler_itself(tmp_path: Path) -> None:
         with pytest.raises(Refused, match=re.escape(AS_ITS_RUN)):
             await scheduler._access.write(lambda tx: jobs.succeed(tx, job.job_id, RunStatus.COMPLETED, Instant(1)))
 
-        assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+        assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
 
     with_scheduler(tmp_path, main)
 

@@ -241,7 +241,7 @@ def test_running_work_goes_on_while_the_server_is_away_and_is_recorded_when_it_i
 
             ended = await asyncio.wait_for(scheduler.wait(job.job_id), 30)
 
-            assert (ended.state, ended.result) == ("COMPLETED", "done")
+            assert (ended.status, ended.result) == ("COMPLETED", "done")
             assert len(await scheduler.chain(job.job_id)) == 1
 
     asyncio.run(main())

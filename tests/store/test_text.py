@@ -9,6 +9,7 @@ import pytest
 
 import nextslot
 from nextslot.store import dialects
+from nextslot.store.tables.rows import JOBS
 
 SOURCE = Path(nextslot.__file__).parent
 STATEMENTS = dialects.statements()
@@ -37,7 +38,7 @@ def test_no_block_is_lost_on_the_way() -> None:
 
 
 def test_includes_are_resolved() -> None:
-    assert STATEMENTS["jobs.get"] == f"select {STATEMENTS['jobs.columns']} from jobs where job_id = :job_id"
+    assert STATEMENTS["jobs.get"] == f"select {', '.join(JOBS.columns)} from jobs where job_id = :job_id"
     assert not [name for name, sql in STATEMENTS.items() if "{" in sql or "}" in sql]
 
 

@@ -147,6 +147,18 @@ def test_a_kept_export_can_be_imported_and_is_the_kept_database(kept: str, empty
     assert (tmp_path / "imported").read_bytes() == (tmp_path / "upgraded").read_bytes()
 
 
+def test_an_export_from_before_the_column_stage_had_its_name_can_be_imported(empty: str, tmp_path: Path) -> None:
+    before = DATA / "before-stage.ndjson.gz"
+
+    load_export(before, empty, lambda *_: None)
+    write_export(empty, tmp_path / "now.gz", lambda *_: None)
+
+    columns, rows = contents(before)["jobs"]
+    now, found = contents(tmp_path / "now.gz")["jobs"]
+    assert ("status" in columns, "status" in now, "stage" in now) == (True, False, True)
+    assert found == rows
+
+
 def test_a_scheduler_goes_on_with_a_kept_database(kept: str, tmp_path: Path) -> None:
     path = unpacked(kept, tmp_path)
 
@@ -155,7 +167,7 @@ def test_a_scheduler_goes_on_with_a_kept_database(kept: str, tmp_path: Path) -> 
         register_handlers(scheduler)
         async with scheduler:
             job = await scheduler.submit("work", priority=1000)
-            return (await scheduler.wait(job.job_id)).state
+            return (await scheduler.wait(job.job_id)).status
 
     assert testing.run(body()) == "COMPLETED"
     assert [one.problem for one in sqlite_files.examine(path)] == []

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from nextslot.client.options import JobFilter
 
 NAMES = (
-    "state", "status", "job_type", "office_id", "role", "task_id", "template_id", "schedule_id", "group_id",
+    "status", "job_type", "office_id", "role", "task_id", "template_id", "schedule_id", "group_id",
     "retry_of", "created_after", "created_before", "q",
 )  # fmt: skip
 ALIASES = {"type": "job_type", "office": "office_id", "task": "task_id", "group": "group_id", "text": "q"}
@@ -24,5 +24,5 @@ def parsed(arguments: Sequence[str]) -> "JobFilter":
             raise typer.BadParameter(
                 f"{argument!r} is no filter: write name=value, several values by comma; names: {', '.join(NAMES)}"
             )
-        found[name] = value.upper() if name in ("state", "status") else value
+        found[name] = value.upper() if name == "status" else value
     return cast("JobFilter", found)

@@ -43,7 +43,7 @@ def run_id(client: "Client", text: str) -> str:
             pass
     job = client.job(job_id(client, wanted))
     if job.run is None:
-        raise Invalid(f"job {text} is {job.state} and has no run; `nextslot why {text}` says more")
+        raise Invalid(f"job {text} is {job.status} and has no run; `nextslot why {text}` says more")
     return job.run.run_id
 
 

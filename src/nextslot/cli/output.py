@@ -1,4 +1,4 @@
-"""How things look in a terminal: tables, colours by state, times as people say them; and JSON for programs.
+"""How things look in a terminal: tables, colours by status, times as people say them; and JSON for programs.
 
 rich is imported where something is drawn: it takes as long as the rest of a short command.
 """

@@ -93,8 +93,8 @@ def _followed(session: Session, job_id: str) -> "JobDetail | None":
 
 
 def _progress(client: "Client", job: "JobDetail") -> tuple[str, float | None]:
-    if job.state != "RUNNING" or job.run is None:
-        return f"{job.job_type} {job.state.lower()}", None
+    if job.status != "RUNNING" or job.run is None:
+        return f"{job.job_type} {job.status.lower()}", None
     progress = client.run_by_id(job.run.run_id).progress
     if progress is None:
         return f"{job.job_type} running", None
@@ -103,7 +103,7 @@ def _progress(client: "Client", job: "JobDetail") -> tuple[str, float | None]:
 
 def _say_end(ended: "Ended") -> None:
     job = ended.job
-    output.console(stderr=True).print(output.coloured(ended.state), end="")
+    output.console(stderr=True).print(output.coloured(ended.status), end="")
     took = f" after {output.took(job.started_at, job.finished_at)}" if job.started_at else ""
     output.remark(f" {job.job_id}{took}")
     if ended.run is not None and ended.run.reason:

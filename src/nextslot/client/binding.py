@@ -17,11 +17,11 @@ from .operations import (
     StreamOperation,
     asked,
 )
-from .values import Page, Value
+from .values import ClientValue, Page
 
 P = ParamSpec("P")
 T = TypeVar("T")
-A = TypeVar("A", bound=Value)
+A = TypeVar("A", bound=ClientValue)
 
 
 class Blocking:

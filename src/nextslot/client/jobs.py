@@ -10,6 +10,7 @@ from .binding import (
     stream_verb,
     verb,
 )
+from .job_options import JobOptions, NewJob
 from .operations import (
     Give,
     Operation,
@@ -25,12 +26,7 @@ from .operations import (
     part,
     post,
 )
-from .options import (
-    JobChanges,
-    JobFilter,
-    JobOptions,
-    NewJob,
-)
+from .options import JobChanges, JobFilter
 from .values import (
     Cancelled,
     Ended,
@@ -237,7 +233,7 @@ def has_ended(last: Job) -> bool:
     """Whether nothing follows the last job of a chain. A failure waits for its decision: a retry, or no more."""
     if last.finished_at is None:
         return False
-    return last.state != "FAILED" or last.permanently_failed or last.cancel_requested_at is not None
+    return last.status != "FAILED" or last.permanently_failed or last.cancel_requested_at is not None
 
 
 def _looks(retries_policy: RequestRetries) -> Iterator[tuple[RequestRetries, float]]:

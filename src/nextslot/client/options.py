@@ -1,43 +1,13 @@
 """What verbs may be told by keyword, with the names of the API; type checkers see them through `Unpack`."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any, TypedDict
 
+from .job_options import Time
 from .values import Json
 
-# A time with a zone, or its RFC 3339 text; an `Instant` prints as one.
-Time = datetime | str
 # One value, or several.
 Values = str | Sequence[str]
-
-
-class JobOptions(TypedDict, total=False):
-    priority: int
-    urgent: bool
-    scheduled_for: Time
-    expires_at: Time
-    depends_on: Sequence[str]
-    on_dependency_failure: str
-    role: str
-    task_id: str
-    title: str
-    resources: Mapping[str, int] | Sequence[str]
-    timeout_seconds: float
-    stall_timeout_seconds: float
-    retry_policy: Json
-    webhook: Json
-    unique_key: str
-    office_id: str
-
-
-class NewJob(JobOptions, total=False):
-    """One of many: its type or template, its parameters, and the `key` by which others of the request depend on it."""
-
-    job_type: str
-    template_id: str
-    params: Json
-    key: str
 
 
 class JobChanges(TypedDict, total=False):
@@ -48,7 +18,6 @@ class JobChanges(TypedDict, total=False):
 
 
 class JobFilter(TypedDict, total=False):
-    state: Values
     status: Values
     job_type: Values
     office_id: Values

@@ -10,6 +10,7 @@ from .binding import (
     stream_verb,
     verb,
 )
+from .job_options import Time
 from .operations import (
     Operation,
     Request,
@@ -29,7 +30,6 @@ from .options import (
     ScheduleOptions,
     TemplateChanges,
     TemplateOptions,
-    Time,
     Values,
     WebhookChanges,
 )

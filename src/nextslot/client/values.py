@@ -1,49 +1,83 @@
-"""What comes back: frozen values with the names of the API, read from its JSON by their own declarations.
+"""What comes back: frozen values with the names of the API, read from its JSON by their declarations.
 
-A field that an older server does not send is None; what a newer one sends besides is in `json`, the answer as it came.
-States and kinds are plain texts, so that a word this library does not know yet breaks nothing.
+A value that the scheduler has too is declared there (`model`), and is completed here by what the server works out. A
+field that an older server does not send is None; what a newer one sends besides is in `json`, the answer as it came.
+A status or kind that this library does not know yet stays a plain text, and breaks nothing.
 """
 
 import functools
-import types
-import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
+
+from nextslot.domain import (
+    AttemptFields,
+    AuditEntryFields,
+    DeliveryFields,
+    DirectFields,
+    EventFields,
+    GroupFields,
+    JobFields,
+    OccurrenceFields,
+    ReservationFields,
+    RetryPolicy,
+    RunFields,
+    ScheduleFields,
+    TemplateFields,
+    WebhookFields,
+)
+from nextslot.domain.declared_values import (
+    Value,
+    declared,
+    is_time,
+    is_words,
+    item_of,
+)
 
 T = TypeVar("T")
 Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Value:
+class ClientValue:
     json: Json = field(repr=False, compare=False)
 
     @classmethod
     def read(cls, json: Json) -> Self:
         return cls(json=json, **{name: read(json.get(name)) for name, read in _readers(cls).items()})  # type: ignore[arg-type]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the JSON form, as the server sent it."""
+        return dict(self.json)
+
 
 @functools.cache
 def _readers(kind: Any) -> dict[str, Callable[[Any], Any]]:
-    hints = typing.get_type_hints(kind)
-    return {one.name: _reader(hints[one.name]) for one in fields(kind) if one.name != "json"}
+    return {one.name: _reader(one.type, one.is_optional) for one in declared(kind) if one.name != "json"}
 
 
-def _reader(hint: Any) -> Callable[[Any], Any]:
+def _reader(kind: Any, is_optional: bool = True) -> Callable[[Any], Any]:
     """How a value of this declared type is read; None stays None."""
-    inner = [one for one in typing.get_args(hint) if one is not types.NoneType]
-    if typing.get_origin(hint) is types.UnionType and len(inner) == 1:
-        return _reader(inner[0])
-    if typing.get_origin(hint) is tuple:
-        item = _reader(inner[0])
-        return lambda value: () if value is None else tuple(item(one) for one in value)
-    if hint is datetime:
+    if (item := item_of(kind)) is not None:
+        read = _reader(item)
+        none = None if is_optional else ()
+        return lambda value: none if value is None else tuple(read(one) for one in value)
+    if kind is datetime or is_time(kind):
         return lambda value: None if value is None else datetime.fromisoformat(value)
-    if isinstance(hint, type) and issubclass(hint, Value):
-        return lambda value: None if value is None else hint.read(value)
+    if is_words(kind):
+        words = {word.value: word for word in kind}
+        return lambda value: words.get(value, value)
+    if isinstance(kind, type) and issubclass(kind, ClientValue):
+        return lambda value: None if value is None else kind.read(value)
+    if isinstance(kind, type) and issubclass(kind, Value):
+        return lambda value: None if value is None else _part(kind, value)
     return lambda value: value
+
+
+def _part(kind: Any, json: Json) -> Any:
+    """A value inside of another, of what the server sends of it."""
+    return kind(**{name: read(json[name]) for name, read in _readers(kind).items() if name in json})
 
 
 @dataclass(frozen=True)
@@ -56,91 +90,24 @@ class Page(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetryPolicy(Value):
-    max_attempts: int
-    backoff: str
-    base_delay_seconds: float
-    max_delay_seconds: float | None
-    jitter: float
-    retry_on: tuple[str, ...] | None
+class Job(ClientValue, JobFields[datetime]):
+    """A job, and its place in its chain, from 1."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Artifact(Value):
-    name: str
-    size: int
-    path: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job(Value):
-    job_id: str
-    office_id: str
-    template_id: str | None
-    schedule_id: str | None
-    group_id: str | None
-    sequence: int | None
-    job_type: str
-    params: Json
     status: str
-    state: str
-    priority: int
-    position: int
     attempt: int
-    retry_of: str | None
     permanently_failed: bool
-    scheduled_for: datetime | None
-    expires_at: datetime | None
-    depends_on: tuple[str, ...]
-    on_dependency_failure: str
-    role: str | None
-    task_id: str | None
-    title: str | None
-    resources: Mapping[str, int]
-    timeout_seconds: float | None
-    stall_timeout_seconds: float | None
-    retry_policy: RetryPolicy
-    webhook: Json | None
-    webhook_status: str
-    unique_key: str | None
-    created_by: str | None
-    created_at: datetime
-    queued_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    cancel_requested_at: datetime | None
-    cancel_mode: str | None
-    cancelled_at: datetime | None
-    cancel_reason: str | None
-    worker_id: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress(Value):
+class Progress(ClientValue):
     fraction: float | None
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Value):
+class Run(ClientValue, RunFields[datetime]):
     """`progress` is there only while it runs, and only if it was asked for by its id."""
 
-    run_id: str
-    job_id: str
-    template_id: str | None
-    params_snapshot: Json
-    status: str | None
-    started_at: datetime
-    timeout_at: datetime | None
-    finished_at: datetime | None
-    exit_code: int | None
-    error: str | None
-    failure_kind: str | None
-    reason: str | None
-    artifacts: tuple[Artifact, ...]
-    log_path: str | None
-    session_id: str | None
-    result: Any
     progress: Progress | None
 
 
@@ -160,18 +127,12 @@ class QueuedJob(Job):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reservation(Value):
-    reservation_id: str
-    direct_id: str | None
-    office_id: str
-    reserved_at: datetime
-    reserved_by: str
-    expires_at: datetime
-    status: str
+class Reservation(ClientValue, ReservationFields[datetime]):
+    """The slot that is kept for a caller on the line."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Queue(Value):
+class Queue(ClientValue):
     office_id: str
     paused: bool
     running: tuple[Job, ...]
@@ -182,7 +143,7 @@ class Queue(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paused(Value):
+class Paused(ClientValue):
     """What is paused now."""
 
     scheduler: bool
@@ -192,15 +153,15 @@ class Paused(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reason(Value):
+class Reason(ClientValue):
     code: str
     text: str
     data: Json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Why(Value):
-    state: str
+class Why(ClientValue):
+    status: str
     reasons: tuple[Reason, ...]
     ahead: int | None
     expected_start: datetime | None
@@ -209,7 +170,7 @@ class Why(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cancelled(Value):
+class Cancelled(ClientValue):
     """How many were cancelled, told to stop, or left to finish."""
 
     cancelled: int
@@ -218,7 +179,7 @@ class Cancelled(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retried(Value):
+class Retried(ClientValue):
     retried: int
 
 
@@ -233,12 +194,12 @@ class Ended:
         return self.job.run
 
     @property
-    def state(self) -> str:
-        return self.job.state
+    def status(self) -> str:
+        return self.job.status
 
     @property
     def is_success(self) -> bool:
-        return self.state in ("COMPLETED", "SKIPPED")
+        return self.status in ("COMPLETED", "SKIPPED")
 
     @property
     def result(self) -> Any:
@@ -250,7 +211,7 @@ class Ended:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobType(Value):
+class JobType(ClientValue):
     job_type: str
     params_schema: Json
     resources: Mapping[str, int]
@@ -260,33 +221,11 @@ class JobType(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Direct(Value):
-    direct_id: str
-    office_id: str
-    job_type: str
-    params: Json
-    status: str
-    result: Any
-    error: str | None
-    failure_kind: str | None
-    reason: str | None
-    exit_code: int | None
-    artifacts: tuple[Artifact, ...]
-    log: str | None
-    log_path: str | None
-    session_id: str | None
+class Direct(ClientValue, DirectFields[datetime]):
     detach: bool
-    timeout_seconds: float
-    stall_timeout_seconds: float | None
-    created_by: str | None
-    created_at: datetime
-    wait_until: datetime
-    started_at: datetime | None
-    timeout_at: datetime | None
-    finished_at: datetime | None
-    worker_id: str | None
     waited_seconds: float | None
     ran_seconds: float | None
+    log: str | None
 
 
 @dataclass(frozen=True)
@@ -299,20 +238,8 @@ class Update:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group(Value):
-    group_id: str
-    office_id: str
-    name: str | None
-    mode: str
-    on_failure: str
-    status: str
-    members: int
-    ended: int
-    succeeded: int
-    cancelled: int
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
+class Group(ClientValue, GroupFields[datetime]):
+    """A group, and how far it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,50 +256,23 @@ class GroupCancelled(Group):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Template(Value):
-    template_id: str
-    name: str
-    job_type: str
-    params: Json
-    retry_policy: Json | None
-    timeout_seconds: float | None
-    priority: int
-    resources: Mapping[str, int] | None
-    webhook: Json | None
-    description: str | None
-    created_at: datetime
-    archived_at: datetime | None
+class Template(ClientValue, TemplateFields[datetime]):
+    """A reusable job definition."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule(Value):
-    schedule_id: str
-    template_id: str
-    name: str
-    cron_expression: str
+class Schedule(ClientValue, ScheduleFields[datetime]):
     cron_words: str | None
-    timezone: str
-    enabled: bool
-    param_overrides: Json | None
-    office_id: str
-    catch_up: str
-    catch_up_window_seconds: float
-    overlap: str
-    priority: int | None
-    next_trigger_at: datetime | None
-    last_triggered_at: datetime | None
-    created_at: datetime
-    deleted_at: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Upcoming(Value):
+class Upcoming(ClientValue):
     utc: datetime
     local: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preview(Value):
+class Preview(ClientValue):
     """What an expression means, and when it would fire."""
 
     cron_words: str
@@ -380,74 +280,35 @@ class Preview(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Occurrence(Value):
-    schedule_id: str
-    instant: datetime
-    until: datetime | None
-    count: int
-    outcome: str
-    reason: str | None
-    detail: str | None
-    job_id: str | None
+class Occurrence(ClientValue, OccurrenceFields[datetime]):
+    """What became of a planned instant, or of several."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Webhook(Value):
+class Webhook(ClientValue, WebhookFields[datetime]):
     """`secret` is there only when it is new."""
 
-    webhook_id: str
-    url: str
-    events: tuple[str, ...]
-    office_id: str | None
-    enabled: bool
-    disabled_reason: str | None
-    old_secret_until: datetime | None
-    created_by: str | None
-    created_at: datetime
     secret: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt(Value):
-    number: int
-    attempted_at: datetime
-    duration_seconds: float
-    status_code: int | None
-    error: str | None
-    answer: str | None
-    retry_after_seconds: float | None
+class Attempt(ClientValue, AttemptFields[datetime]):
+    """One try to deliver."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delivery(Value):
-    delivery_id: str
+class Delivery(ClientValue, DeliveryFields[datetime]):
     webhook_id: str | None
-    url: str
-    event: str
-    seq: int
-    office_id: str | None
-    job_id: str | None
-    status: str
-    reason: str | None
-    next_attempt_at: datetime | None
-    created_at: datetime
-    finished_at: datetime | None
     attempts: tuple[Attempt, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event(Value):
-    seq: int
-    type: str
-    office_id: str | None
-    job_id: str | None
-    run_id: str | None
-    details: Json
-    timestamp: datetime
+class Event(ClientValue, EventFields[datetime]):
+    """What happened, numbered."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Key(Value):
+class Key(ClientValue):
     """`key`, what its holder sends, is there only when it is new."""
 
     key_id: str
@@ -460,7 +321,7 @@ class Key(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node(Value):
+class Node(ClientValue):
     """A machine that shares the database: `live`, `draining`, `left` in good order, or `lost`."""
 
     node_id: str
@@ -481,7 +342,7 @@ class Node(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Me(Value):
+class Me(ClientValue):
     """Who asks, as the server sees it. `last_event` is where to begin for who wants only what comes."""
 
     name: str
@@ -492,19 +353,12 @@ class Me(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditEntry(Value):
-    audit_id: str
-    timestamp: datetime
-    actor: str
-    key_id: str | None
-    action: str
-    target: str
-    office_id: str | None
-    details: Json | None
+class AuditEntry(ClientValue, AuditEntryFields[datetime]):
+    """Who changed what, and when."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Office(Value):
+class Office(ClientValue):
     office_id: str
     name: str
     status: str
@@ -519,7 +373,7 @@ class Office(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Execution(Value):
+class Execution(ClientValue):
     id: str | None
     job_id: str
     attempt: int
@@ -533,7 +387,7 @@ class Execution(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfficeJob(Value):
+class OfficeJob(ClientValue):
     job_id: str
     office_id: str
     job_type: str | None
@@ -555,7 +409,7 @@ class OfficeJob(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfficeStats(Value):
+class OfficeStats(ClientValue):
     office_id: str | None
     pending: int
     ready: int
@@ -567,7 +421,7 @@ class OfficeStats(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfficeConfig(Value):
+class OfficeConfig(ClientValue):
     """In camelCase, as the API has it."""
 
     maxConcurrentJobs: int  # noqa: N815
@@ -579,7 +433,7 @@ class OfficeConfig(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfficeEvent(Value):
+class OfficeEvent(ClientValue):
     type: str
     job_id: str | None
     office_id: str | None
@@ -588,7 +442,7 @@ class OfficeEvent(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfficeEvents(Value):
+class OfficeEvents(ClientValue):
     """`next_cursor` leads to the next page; who comes back later asks from `next_after` on."""
 
     items: tuple[OfficeEvent, ...]
@@ -597,7 +451,7 @@ class OfficeEvents(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfficeStatus(Value):
+class OfficeStatus(ClientValue):
     office_id: str
     paused: bool
     queued: int
@@ -609,14 +463,14 @@ class OfficeStatus(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit(Value):
+class Limit(ClientValue):
     limit: str
     capacity: int
     used: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held(Value):
+class Held(ClientValue):
     """A resource that does not answer."""
 
     resource: str
@@ -626,7 +480,7 @@ class Held(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status(Value):
+class Status(ClientValue):
     """The service in one look."""
 
     version: str

@@ -11,6 +11,7 @@ from .binding import (
     stream_verb,
     verb,
 )
+from .job_options import NewJob
 from .jobs import JobVerbs
 from .operations import (
     Operation,
@@ -28,7 +29,6 @@ from .operations import (
 from .options import (
     DirectOptions,
     EventFilter,
-    NewJob,
     RunFilter,
     Values,
 )

@@ -5,7 +5,7 @@ import { go } from "./router.js";
 import { named } from "./words.js";
 
 export async function cancelJob(job) {
-  const isRunning = job.state === "RUNNING";
+  const isRunning = job.status === "RUNNING";
   const answer = await ask({
     title: `Cancel ${named(job)}?`,
     text: isRunning ? "It runs. It can be stopped now, or finish first; it is not retried." : "It will not run.",

@@ -38,17 +38,17 @@ const LIKE = {
   lost: "FAILED",
 };
 
-export function shapeOf(state) {
-  return SHAPES[LIKE[state] || state] || SHAPES.QUEUED;
+export function shapeOf(status) {
+  return SHAPES[LIKE[status] || status] || SHAPES.QUEUED;
 }
-export const classOf = (state) =>
-  `is-${String(LIKE[state] || state)
+export const classOf = (status) =>
+  `is-${String(LIKE[status] || status)
     .toLowerCase()
     .replace(/[^a-z]/g, "")}`;
 
-// A state by word, shape and colour.
-export const State = ({ state }) => html`<span class="state ${classOf(state)}">
-  <svg viewBox="0 0 12 12" aria-hidden="true"><path d=${shapeOf(state)} /></svg>${state}</span>`;
+// A status by word, shape and colour.
+export const Status = ({ status }) => html`<span class="status ${classOf(status)}">
+  <svg viewBox="0 0 12 12" aria-hidden="true"><path d=${shapeOf(status)} /></svg>${status}</span>`;
 
 let ticking = null;
 const tickers = new Set();

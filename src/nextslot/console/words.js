@@ -1,6 +1,6 @@
 // Times, durations, sizes and names, in words.
 export const ENDED = ["COMPLETED", "FAILED", "SKIPPED", "CANCELLED"];
-export const STATES = ["WAITING", "QUEUED", "RUNNING", ...ENDED];
+export const STATUSES = ["WAITING", "QUEUED", "RUNNING", ...ENDED];
 
 // The end of an id: its beginning is a time, and the same for all that came at once.
 export const short = (id) => (id && id.length === 36 ? id.slice(-8) : String(id ?? ""));

@@ -4,8 +4,15 @@ Every layer speaks in these. They decide nothing; `lifecycle` and `policy` do. O
 imported from here.
 """
 
-from .direct import Direct, DirectStatus, Reservation
-from .events import Event
+from .bounds import MAX_PRIORITY, URGENT
+from .direct import (
+    Direct,
+    DirectFields,
+    DirectStatus,
+    Reservation,
+    ReservationFields,
+)
+from .events import Event, EventFields
 from .failures import (
     RETRYABLE,
     Backoff,
@@ -22,28 +29,29 @@ from .forecast import (
 )
 from .groups import (
     Group,
+    GroupFields,
     GroupMode,
     GroupStatus,
     OnFailure,
 )
 from .jobs import (
     DEFAULT_OFFICE,
-    MAX_PRIORITY,
     SESSION,
     TRANSITIONS,
-    URGENT,
     CancelMode,
     ChainEnd,
     Job,
+    JobFields,
     JobStatus,
     NewJob,
     OnDependencyFailure,
-    State,
+    Stage,
 )
 from .json_types import Json
 from .keys import (
     Actor,
     AuditEntry,
+    AuditEntryFields,
     Key,
     Scope,
 )
@@ -59,15 +67,19 @@ from .runs import (
     Artifact,
     Outcome,
     Run,
+    RunFields,
     RunStatus,
 )
 from .schedules import (
     CatchUp,
     Occurrence,
+    OccurrenceFields,
     Overlap,
     Schedule,
+    ScheduleFields,
     SkipReason,
     Template,
+    TemplateFields,
     Upcoming,
 )
 from .views import (
@@ -82,9 +94,12 @@ from .views import (
 )
 from .webhooks import (
     Attempt,
+    AttemptFields,
     Delivery,
+    DeliveryFields,
     DeliveryStatus,
     Webhook,
+    WebhookFields,
 )
 
 __all__ = [
@@ -98,7 +113,9 @@ __all__ = [
     "Actor",
     "Artifact",
     "Attempt",
+    "AttemptFields",
     "AuditEntry",
+    "AuditEntryFields",
     "Backoff",
     "CancelMode",
     "CatchUp",
@@ -106,19 +123,24 @@ __all__ = [
     "Confidence",
     "Decision",
     "Delivery",
+    "DeliveryFields",
     "DeliveryStatus",
     "Direct",
+    "DirectFields",
     "DirectStatus",
     "Event",
+    "EventFields",
     "Expected",
     "FailureKind",
     "Forecast",
     "Group",
+    "GroupFields",
     "GroupMode",
     "GroupStatus",
     "Held",
     "Job",
     "JobDetail",
+    "JobFields",
     "JobStatus",
     "Json",
     "Key",
@@ -128,6 +150,7 @@ __all__ = [
     "NewJob",
     "Node",
     "Occurrence",
+    "OccurrenceFields",
     "Office",
     "OfficeStatus",
     "OnDependencyFailure",
@@ -140,17 +163,22 @@ __all__ = [
     "Reason",
     "RequestContext",
     "Reservation",
+    "ReservationFields",
     "RetryPolicy",
     "Run",
+    "RunFields",
     "RunStatus",
     "Schedule",
+    "ScheduleFields",
     "SchedulerStatus",
     "Scope",
     "SkipReason",
-    "State",
+    "Stage",
     "Template",
+    "TemplateFields",
     "Upcoming",
     "Webhook",
+    "WebhookFields",
     "Why",
     "default_office",
 ]

@@ -3,9 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Generic, Literal
 
 from nextslot.system.clock import Instant
 
+from .declared_values import (
+    At,
+    Id,
+    Internal,
+    Later,
+    Value,
+)
 from .failures import FailureKind
 from .json_types import Json
 from .runs import Artifact
@@ -21,35 +29,48 @@ class DirectStatus(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Direct:
+@dataclass(frozen=True, kw_only=True)
+class DirectFields(Value, Generic[At]):
     """A caller who waited on the line: what was asked for, and how it ended. Never a job."""
 
     direct_id: str
-    node_id: str
     office_id: str
-    lane_id: int
     job_type: str
     params: Mapping[str, Json]
-    status: DirectStatus
-    is_detached: bool
+    status: Later[DirectStatus]
     timeout_seconds: float
-    created_at: Instant
-    wait_until: Instant
+    created_at: At
+    wait_until: At
     stall_timeout_seconds: float | None = None
     created_by: str | None = None
-    started_at: Instant | None = None
-    timeout_at: Instant | None = None
-    finished_at: Instant | None = None
-    worker_id: str | None = None
-    exit_code: int | None = None
-    error: str | None = None
-    failure_kind: FailureKind | None = None
-    reason: str | None = None
-    log_path: str | None = None
-    session_id: str | None = None
-    result: Json = None
-    artifacts: tuple[Artifact, ...] = ()
+    started_at: Later[At | None] = None
+    timeout_at: Later[At | None] = None
+    finished_at: Later[At | None] = None
+    worker_id: Later[str | None] = None
+    exit_code: Later[int | None] = None
+    error: Later[str | None] = None
+    failure_kind: Later[FailureKind | None] = None
+    reason: Later[str | None] = None
+    log_path: Later[str | None] = None
+    session_id: Later[str | None] = None
+    result: Later[Json] = None
+    artifacts: Later[tuple[Artifact, ...]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direct(DirectFields[Instant]):
+    """A caller who waited on the line, and where the scheduler had it."""
+
+    WORKED_OUT = ("detach", "waited_seconds", "ran_seconds")
+
+    node_id: Internal[str]
+    lane_id: Internal[int]
+    is_detached: Internal[bool]
+
+    @property
+    def detach(self) -> bool:
+        """As the API calls it."""
+        return self.is_detached
 
     @property
     def waited_seconds(self) -> float | None:
@@ -63,14 +84,19 @@ class Direct:
         return (self.finished_at - self.started_at) / 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
+@dataclass(frozen=True, kw_only=True)
+class ReservationFields(Value, Generic[At]):
     """The stored fact that a direct request holds an office's next slot."""
 
-    reservation_id: str
+    reservation_id: Id
     direct_id: str | None
     office_id: str
-    reserved_at: Instant
+    reserved_at: At
     reserved_by: str
-    expires_at: Instant
-    status: str
+    expires_at: At
+    status: Literal["ACTIVE", "RELEASED", "EXPIRED"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation(ReservationFields[Instant]):
+    """A reservation, with times as the scheduler has them."""

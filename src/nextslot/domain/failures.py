@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from .declared_values import Value
+
 
 class FailureKind(StrEnum):
     ERROR = "error"
@@ -44,8 +46,8 @@ class Backoff(StrEnum):
     LINEAR = "linear"
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+@dataclass(frozen=True)
+class RetryPolicy(Value):
     """DEC-007. `max_attempts` counts automatic retries: 3 means at most four jobs in a chain."""
 
     max_attempts: int = 3

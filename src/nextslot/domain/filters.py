@@ -22,7 +22,6 @@ from . import (
     Job,
     JobStatus,
     RunStatus,
-    State,
     request_checks,
 )
 
@@ -30,12 +29,7 @@ from . import (
 MOST_VALUES = 100
 LONGEST_SEARCH = 200
 
-STATES_OF: Mapping[JobStatus, frozenset[State]] = {
-    JobStatus.QUEUED: frozenset({State.WAITING, State.QUEUED}),
-    JobStatus.RUNNING: frozenset({State.RUNNING, State.COMPLETED, State.FAILED, State.SKIPPED}),
-    JobStatus.CANCELLED: frozenset({State.CANCELLED}),
-}
-LIVE = frozenset({State.WAITING, State.QUEUED, State.RUNNING})
+LIVE = frozenset({JobStatus.WAITING, JobStatus.QUEUED, JobStatus.RUNNING})
 
 _WHOLE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -51,7 +45,6 @@ class JobFilter:
     capitals or not; a whole id finds that job only.
     """
 
-    state: Texts = ()
     status: Texts = ()
     job_type: Texts = ()
     office_id: Texts = ()
@@ -68,7 +61,7 @@ class JobFilter:
     LABELS = ("retry_of", "group_id", "task_id", "schedule_id", "template_id", "role", "job_type", "office_id")
 
     def __post_init__(self) -> None:
-        _complete(self, {"state": State, "status": JobStatus}, self.LABELS, ("created_after", "created_before"))
+        _complete(self, {"status": JobStatus}, self.LABELS, ("created_after", "created_before"))
         problems = [] if self.q is None else list(request_checks.text_problems("q", self.q))
         if self.q is not None and not problems and len(self.q) > LONGEST_SEARCH:
             problems = [Problem("q", f"must have 1 to {LONGEST_SEARCH} characters")]
@@ -80,14 +73,8 @@ class JobFilter:
         return all(getattr(self, field.name) in ((), None) for field in fields(self))
 
     @property
-    def states(self) -> frozenset[State]:
-        """What `state` and `status` allow together."""
-        states = frozenset(State(state) for state in self.state or State)
-        return (
-            states & frozenset().union(*(STATES_OF[JobStatus(status)] for status in self.status))
-            if self.status
-            else states
-        )
+    def statuses(self) -> frozenset[JobStatus]:
+        return frozenset(JobStatus(status) for status in self.status or JobStatus)
 
     @property
     def whole_id(self) -> str | None:
@@ -97,7 +84,7 @@ class JobFilter:
 
     def matches(self, job: Job) -> bool:
         return (
-            job.state in self.states
+            job.status in self.statuses
             and all(getattr(job, name) in (getattr(self, name) or (getattr(job, name),)) for name in self.LABELS)
             and (self.created_after is None or job.created_at > self.created_after)
             and (self.created_before is None or job.created_at < self.created_before)

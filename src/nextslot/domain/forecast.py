@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from nextslot.system.clock import Instant
 
-from .jobs import State
+from .jobs import JobStatus
 from .json_types import Json
 
 
@@ -55,7 +55,7 @@ class Why:
     """Why a job is not running, and when it will; `ahead` are the jobs before it in its office's queue."""
 
     job_id: str
-    state: State
+    status: JobStatus
     reasons: tuple[Reason, ...]
     ahead: int
     expected: Expected

@@ -2,8 +2,16 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated, Generic
 
 from nextslot.system.clock import Instant
+
+from .declared_values import (
+    At,
+    Id,
+    Says,
+    Value,
+)
 
 
 class GroupMode(StrEnum):
@@ -25,19 +33,24 @@ class GroupStatus(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    group_id: str
+@dataclass(frozen=True, kw_only=True)
+class GroupFields(Value, Generic[At]):
+    group_id: Id
     office_id: str
     mode: GroupMode
     on_failure: OnFailure
     status: GroupStatus
-    created_at: Instant
+    created_at: At
     name: str | None = None
-    started_at: Instant | None = None
-    finished_at: Instant | None = None
+    started_at: At | None = None
+    finished_at: At | None = None
     # A member counts by the last job of its chain.
     members: int = 0
-    ended: int = 0
+    ended: Annotated[int, Says("How many members have ended; a member counts by the last job of its chain")] = 0
     succeeded: int = 0
     cancelled: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group(GroupFields[Instant]):
+    """A group, with times as the scheduler has them."""

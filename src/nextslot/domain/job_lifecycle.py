@@ -13,11 +13,11 @@ from . import (
     Decision,
     FailureKind,
     Job,
-    JobStatus,
     OnDependencyFailure,
     Outcome,
     RetryPolicy,
     RunStatus,
+    Stage,
 )
 from . import retry as retry_policy
 from .retry import Failure, Retry
@@ -34,7 +34,7 @@ class Settlement:
     """What an outcome means: everything that one transaction then stores."""
 
     outcome: Outcome
-    job_status: JobStatus
+    stage: Stage
     decision: Decision | None
     retry: Retry | None
     chain_end: ChainEnd | None
@@ -46,7 +46,7 @@ class Settlement:
 
     @property
     def event_type(self) -> str:
-        if self.job_status is JobStatus.CANCELLED:
+        if self.stage is Stage.CANCELLED:
             return "job_cancelled"
         return event_of(self.outcome.status, self.outcome.failure_kind)
 
@@ -70,27 +70,25 @@ def settle(
     scheduler's process that died with this run, None if none did.
     """
     if outcome.status is not RunStatus.FAILED:
-        return _ends(outcome, JobStatus.RUNNING, None, ChainEnd.SUCCEEDED)
+        return _ends(outcome, Stage.RUNNING, None, ChainEnd.SUCCEEDED)
     kind = outcome.failure_kind or FailureKind.ERROR
     outcome = replace(outcome, failure_kind=kind)
     if kind is FailureKind.CANCELLED and cancel_mode is CancelMode.INTERRUPT:
-        return _ends(outcome, JobStatus.CANCELLED, Decision.CANCELLED, ChainEnd.CANCELLED)
+        return _ends(outcome, Stage.CANCELLED, Decision.CANCELLED, ChainEnd.CANCELLED)
     if cancel_mode is not None:
-        return _ends(outcome, JobStatus.RUNNING, Decision.CANCELLED, ChainEnd.FAILED)
+        return _ends(outcome, Stage.RUNNING, Decision.CANCELLED, ChainEnd.FAILED)
     failures = [*earlier, Failure(kind, beside)]
     if retry_policy.lone_crashes(failures) >= retry_policy.MOST_LONE_CRASHES:
         outcome = replace(outcome, error=CRASHES_ERROR)
-        return _ends(outcome, JobStatus.RUNNING, Decision.PERMANENT, ChainEnd.FAILED)
+        return _ends(outcome, Stage.RUNNING, Decision.PERMANENT, ChainEnd.FAILED)
     retry = retry_policy.decide(policy, failures, chance)
     if retry is None:
-        return _ends(outcome, JobStatus.RUNNING, Decision.PERMANENT, ChainEnd.FAILED)
-    return Settlement(
-        outcome=outcome, job_status=JobStatus.RUNNING, decision=Decision.RETRY, retry=retry, chain_end=None
-    )
+        return _ends(outcome, Stage.RUNNING, Decision.PERMANENT, ChainEnd.FAILED)
+    return Settlement(outcome=outcome, stage=Stage.RUNNING, decision=Decision.RETRY, retry=retry, chain_end=None)
 
 
-def _ends(outcome: Outcome, status: JobStatus, decision: Decision | None, end: ChainEnd) -> Settlement:
-    return Settlement(outcome=outcome, job_status=status, decision=decision, retry=None, chain_end=end)
+def _ends(outcome: Outcome, stage: Stage, decision: Decision | None, end: ChainEnd) -> Settlement:
+    return Settlement(outcome=outcome, stage=stage, decision=decision, retry=None, chain_end=end)
 
 
 def lose(cancel_mode: CancelMode | None, log_path: str | None = None) -> Outcome:
@@ -112,7 +110,7 @@ def cancel(job: Job, interrupt: bool | None, office_mode: CancelMode) -> Cancell
     """Spec 7.3: a second request may turn finish into interrupt; an interrupt is never taken back."""
     if job.has_ended:
         return Cancellation.REFUSED
-    if job.status is JobStatus.QUEUED:
+    if job.stage is Stage.QUEUED:
         return Cancellation.CANCELLED
     wanted = office_mode if interrupt is None else CancelMode.INTERRUPT if interrupt else CancelMode.FINISH
     if CancelMode.INTERRUPT in (wanted, job.cancel_mode):

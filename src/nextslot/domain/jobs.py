@@ -1,31 +1,46 @@
 """Jobs: what is asked for and what becomes of it; their statuses, and which moves between them are legal."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Annotated, Generic, Literal
 
 from nextslot.system.clock import Instant
 
+from .bounds import (
+    Name,
+    Priority,
+    Seconds,
+    Text,
+)
+from .declared_values import (
+    At,
+    Id,
+    Internal,
+    InternalLater,
+    Later,
+    Says,
+    Value,
+)
 from .failures import Decision, RetryPolicy
 from .json_types import Json
 from .runs import RunStatus
 
-MAX_PRIORITY = 999_999
-URGENT = 1_000_000
 DEFAULT_OFFICE = "default"
 # The type of a job that names none: its role's command, run as a session.
 SESSION = "session"
 
 
-class JobStatus(StrEnum):
+class Stage(StrEnum):
+    """What is stored of how far a job is; whoever asks gets its `JobStatus`."""
+
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
     CANCELLED = "CANCELLED"
 
 
-class State(StrEnum):
-    """What people ask for: a job's status and its run's in one word."""
+class JobStatus(StrEnum):
+    """How far a job is, in one word: its stored stage, what holds it back, and how its run ended."""
 
     WAITING = "WAITING"
     QUEUED = "QUEUED"
@@ -37,10 +52,10 @@ class State(StrEnum):
 
 
 # Spec 2.9: the only moves there are; nothing goes back to QUEUED. The database has the same table as a rule.
-TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
-    JobStatus.QUEUED: frozenset({JobStatus.RUNNING, JobStatus.CANCELLED}),
-    JobStatus.RUNNING: frozenset({JobStatus.CANCELLED}),
-    JobStatus.CANCELLED: frozenset(),
+TRANSITIONS: Mapping[Stage, frozenset[Stage]] = {
+    Stage.QUEUED: frozenset({Stage.RUNNING, Stage.CANCELLED}),
+    Stage.RUNNING: frozenset({Stage.CANCELLED}),
+    Stage.CANCELLED: frozenset(),
 }
 
 
@@ -62,93 +77,100 @@ class ChainEnd(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewJob:
+@dataclass(frozen=True, kw_only=True)
+class JobRequest(Value, Generic[At]):
+    """What a request may say of a job, and the job keeps as it was said."""
+
+    template_id: Annotated[Name | None, Says(asked="Or `job_type`: one of the two is needed")] = None
+    schedule_id: Text | None = None
+    scheduled_for: Annotated[At | None, Says(asked="Not before then")] = None
+    expires_at: Annotated[At | None, Says(asked="Cancelled if it has not started by then")] = None
+    role: Text | None = None
+    task_id: Text | None = None
+    title: Text | None = None
+    timeout_seconds: Seconds | None = None
+    stall_timeout_seconds: Seconds | None = None
+    webhook: Mapping[str, Json] | None = None
+    unique_key: Annotated[Text | None, Says(asked="While a job with this key has not ended, it is the answer")] = None
+    created_by: Text | None = None
+
+    def kept(self) -> dict[str, Json]:
+        """Returns these fields, for another job or request that is to have them too."""
+        return {one.name: getattr(self, one.name) for one in fields(JobRequest)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewJob(JobRequest[Instant]):
     """What a caller asks for. None means: not said, take the default of the template, the type or the office."""
 
-    job_type: str | None = None
-    params: Mapping[str, Json] = field(default_factory=dict)
-    office_id: str = DEFAULT_OFFICE
-    key: str | None = None
-    priority: int | None = None
-    urgent: bool = False
-    scheduled_for: Instant | None = None
-    expires_at: Instant | None = None
-    depends_on: Sequence[str] = ()
+    job_type: Annotated[Text | None, Says(examples=("thumbnail",))] = None
+    params: Annotated[Mapping[str, Json], Says(examples=({"path": "a.png", "size": 256},))] = field(
+        default_factory=dict
+    )
+    office_id: Name = DEFAULT_OFFICE
+    key: Annotated[Text | None, Says("What `depends_on` of the same request may name")] = None
+    priority: Priority | None = None
+    urgent: Annotated[bool, Says("Before everything else in its office")] = False
+    depends_on: Annotated[Sequence[str], Says("Jobs of the same office, or keys of the same request")] = ()
     on_dependency_failure: OnDependencyFailure | None = None
-    role: str | None = None
-    task_id: str | None = None
-    title: str | None = None
-    resources: Mapping[str, int] | Sequence[str] | None = None
-    timeout_seconds: float | None = None
-    stall_timeout_seconds: float | None = None
+    resources: Annotated[Mapping[str, int] | Sequence[str] | None, Says("Added to those of its type")] = None
     retry_policy: Mapping[str, Json] | RetryPolicy | None = None
-    webhook: Mapping[str, Json] | None = None
-    unique_key: str | None = None
-    template_id: str | None = None
-    schedule_id: str | None = None
-    created_by: str | None = None
 
 
-class Job(NamedTuple):
-    """One intent to run something, once.
+@dataclass(frozen=True, kw_only=True)
+class JobFields(JobRequest[At]):
+    """What everybody sees of a job; the client adds what is worked out, the scheduler what only it needs."""
 
-    A tuple, because many are made at a time: a frozen data class of so many fields takes twenty times as long to make.
-    """
-
-    job_id: str
+    job_id: Id
     office_id: str
-    lane_id: int
     job_type: str
     params: Mapping[str, Json]
-    status: JobStatus
-    priority: int
-    position: int
-    created_at: Instant
-    queued_at: Instant
-    chain_id: str
+    priority: Annotated[int, Says("Higher goes first; 1,000,000 is urgent")]
+    position: Annotated[int, Says("Among jobs of the same priority, lower goes first")]
+    created_at: At
+    queued_at: At
     retry_policy: RetryPolicy
     on_dependency_failure: OnDependencyFailure
     resources: Mapping[str, int]
     depends_on: tuple[str, ...] = ()
-    template_id: str | None = None
-    schedule_id: str | None = None
     group_id: str | None = None
-    sequence: int | None = None
+    sequence: Annotated[int | None, Says("Its place in its group, from 0")] = None
     retry_of: str | None = None
-    scheduled_for: Instant | None = None
-    expires_at: Instant | None = None
-    role: str | None = None
-    task_id: str | None = None
-    title: str | None = None
-    timeout_seconds: float | None = None
-    stall_timeout_seconds: float | None = None
-    webhook: Mapping[str, Json] | None = None
-    webhook_status: str = "none"
-    unique_key: str | None = None
-    created_by: str | None = None
-    started_at: Instant | None = None
-    finished_at: Instant | None = None
-    outcome: RunStatus | None = None
-    decision: Decision | None = None
-    cancel_requested_at: Instant | None = None
-    cancel_mode: CancelMode | None = None
-    cancelled_at: Instant | None = None
-    cancel_reason: str | None = None
-    worker_id: str | None = None
+    webhook_status: Literal["none", "pending", "delivered", "failed"] = "none"
+    started_at: Later[At | None] = None
+    finished_at: Later[At | None] = None
+    cancel_requested_at: Later[At | None] = None
+    cancel_mode: Later[CancelMode | None] = None
+    cancelled_at: Later[At | None] = None
+    cancel_reason: Later[str | None] = None
+    worker_id: Later[str | None] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(JobFields[Instant]):
+    """One intent to run something, once."""
+
+    WORKED_OUT = ("status", "permanently_failed")
+
+    chain_id: Internal[str]
+    lane_id: Internal[int]
+    # A new job is always QUEUED, and the statement that inserts it says so.
+    stage: InternalLater[Stage]
+    outcome: InternalLater[RunStatus | None] = None
+    decision: InternalLater[Decision | None] = None
     # What still holds it back: prerequisites not met, its time not come, not its turn in its group.
-    unmet: int = 0
-    is_due: bool = True
-    is_turn: bool = True
-    passed_over_since: Instant | None = None
+    unmet: Internal[int] = 0
+    is_due: Internal[bool] = True
+    is_turn: Internal[bool] = True
+    passed_over_since: InternalLater[Instant | None] = None
 
     @property
     def is_ready(self) -> bool:
-        return self.status is JobStatus.QUEUED and self.unmet == 0 and self.is_due and self.is_turn
+        return self.stage is Stage.QUEUED and self.unmet == 0 and self.is_due and self.is_turn
 
     @property
     def is_running(self) -> bool:
-        return self.status is JobStatus.RUNNING and self.finished_at is None
+        return self.stage is Stage.RUNNING and self.finished_at is None
 
     @property
     def has_ended(self) -> bool:
@@ -159,12 +181,12 @@ class Job(NamedTuple):
         return self.decision is Decision.PERMANENT
 
     @property
-    def state(self) -> State:
+    def status(self) -> JobStatus:
         """A pure function of stored columns, never of the clock."""
-        if self.status is JobStatus.CANCELLED:
-            return State.CANCELLED
-        if self.status is JobStatus.QUEUED:
-            return State.QUEUED if self.is_ready else State.WAITING
+        if self.stage is Stage.CANCELLED:
+            return JobStatus.CANCELLED
+        if self.stage is Stage.QUEUED:
+            return JobStatus.QUEUED if self.is_ready else JobStatus.WAITING
         if self.outcome is None:
-            return State.RUNNING
-        return State(self.outcome.value)
+            return JobStatus.RUNNING
+        return JobStatus(self.outcome.value)

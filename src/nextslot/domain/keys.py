@@ -3,9 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated, Generic
 
 from nextslot.system.clock import Instant
 
+from .declared_values import (
+    At,
+    Id,
+    Says,
+    Value,
+)
 from .json_types import Json
 
 
@@ -47,15 +54,20 @@ class Actor:
     office_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditEntry:
+@dataclass(frozen=True, kw_only=True)
+class AuditEntryFields(Value, Generic[At]):
     """Who changed what, and when; of a setting also what it was and what it became."""
 
-    audit_id: str
-    timestamp: Instant
-    actor: str
+    audit_id: Id
+    timestamp: At
+    actor: Annotated[str, Says("The name of the key; `local` on a server without keys")]
     key_id: str | None
-    action: str
+    action: Annotated[str, Says(examples=("POST /api/jobs/{job_id}/cancel",))]
     target: str
     office_id: str | None
-    details: Mapping[str, Json] | None
+    details: Annotated[Mapping[str, Json] | None, Says("Of a setting: `before` and `after`")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditEntry(AuditEntryFields[Instant]):
+    """An entry, with the time as the scheduler has it."""

@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 from nextslot.errors import Invalid, Problem
 from nextslot.system.clock import Instant
 
 from . import (
-    MAX_PRIORITY,
     RETRYABLE,
     URGENT,
     Backoff,
@@ -19,23 +19,41 @@ from . import (
     NewJob,
     OnDependencyFailure,
     RetryPolicy,
+    bounds,
     webhook_delivery,
+)
+from .declared_values import (
+    Declared,
+    declared,
+    is_time,
+    is_words,
 )
 
 MAX_PARAMS_BYTES = 256 * 1024
 MAX_DEPTH = 64
-MAX_TEXT = 1000
 MAX_DEPENDENCIES = 10_000
-# A century: longer is a mistake, and times stay far from where integers end.
-MAX_SECONDS = 100 * 366 * 86400
+MAX_TEXT = bounds.MAX_TEXT
+MAX_SECONDS = bounds.MAX_SECONDS
 MAX_ATTEMPTS = 1000
 MAX_NAME = 200
 MAX_UNITS = 1_000_000
+is_storable = bounds.is_storable
+is_number = bounds.is_number
 # The last instant that a calendar can show.
 MAX_INSTANT = Instant.of(datetime.max.replace(tzinfo=UTC))
 AN_INSTANT = "an instant between 1970 and 9999"
 
-_OPTIONAL_TEXTS = ("key", "role", "task_id", "title", "unique_key", "created_by", "template_id", "schedule_id")
+
+def _is_plain_kind(field: Declared) -> bool:
+    """Whether its values are compared, and not looked at by their identity."""
+    return field.type in (str, int, float, bool) or is_time(field.type) or is_words(field.type)
+
+
+_DECLARED = declared(NewJob)
+_BOUNDS = [(one.name, one.bound, one.is_optional) for one in _DECLARED if one.bound is not None]
+_NUMBERS = itemgetter(*(one.name for one in _DECLARED if one.type in (int, float, bool)))
+_PLAIN = itemgetter(*(one.name for one in _DECLARED if _is_plain_kind(one)))
+_COMPOUND = itemgetter(*(one.name for one in _DECLARED if not _is_plain_kind(one) and one.name != "params"))
 
 
 def problems(new: NewJob, now: Instant, allow_private: bool = True) -> list[Problem]:
@@ -44,8 +62,8 @@ def problems(new: NewJob, now: Instant, allow_private: bool = True) -> list[Prob
     Most requests say little and are right: what they do not say costs nothing, what is wrong is looked at again.
     """
     return [
-        *_text_problems(new),
-        *(_number_problems(new) if _has_numbers(new) else ()),
+        *_bound_problems(new),
+        *_other_problems(new),
         *(_time_problems(new, now) if new.scheduled_for is not None or new.expires_at is not None else ()),
         *(resource_problems(new.resources) if new.resources is not None else ()),
         *(_policy_problems(new.retry_policy) if new.retry_policy is not None else ()),
@@ -63,13 +81,8 @@ def form(new: NewJob) -> tuple[object, ...]:
 
     What could be equal and yet not be the same (1 and True) goes by its type too, or by its identity.
     """
-    return (
-        new.job_type, new.office_id, new.key, new.priority, type(new.priority), new.urgent, type(new.urgent),
-        new.scheduled_for, new.expires_at, id(new.depends_on), new.on_dependency_failure, new.role, new.task_id,
-        new.title, id(new.resources), new.timeout_seconds, type(new.timeout_seconds), new.stall_timeout_seconds,
-        type(new.stall_timeout_seconds), id(new.retry_policy), id(new.webhook), new.unique_key, new.template_id,
-        new.schedule_id, new.created_by,
-    )  # fmt: skip
+    said = new.__dict__
+    return (*_PLAIN(said), *map(type, _NUMBERS(said)), *map(id, _COMPOUND(said)))
 
 
 def params_problems(params: Mapping[str, Json]) -> list[Problem]:
@@ -77,26 +90,22 @@ def params_problems(params: Mapping[str, Json]) -> list[Problem]:
     return [] if _is_plain_object(params) else list(json_problems("params", params))
 
 
-def _has_numbers(new: NewJob) -> bool:
-    return (
-        new.priority is not None
-        or bool(new.urgent)
-        or new.timeout_seconds is not None
-        or new.stall_timeout_seconds is not None
-    )
+def _bound_problems(new: NewJob) -> Iterator[Problem]:
+    """What the declaration of a request says of its fields."""
+    for name, bound, is_optional in _BOUNDS:
+        value = getattr(new, name)
+        if value is None and is_optional:
+            continue
+        if (problem := bound.problem(value)) is not None:
+            yield Problem(name, problem)
 
 
-def _text_problems(new: NewJob) -> Iterator[Problem]:
-    if not _is_text(new.office_id):
-        yield from text_problems("office_id", new.office_id)
+def _other_problems(new: NewJob) -> Iterator[Problem]:
+    """What no field says by itself."""
     if new.job_type is None:
         yield Problem("job_type", "say the job_type, or the template_id of a template that has one")
-    elif not _is_text(new.job_type):
-        yield from text_problems("job_type", new.job_type)
-    for name in _OPTIONAL_TEXTS:
-        value = getattr(new, name)
-        if value is not None:
-            yield from text_problems(name, value)
+    if new.urgent and new.priority not in (None, 0, URGENT):
+        yield Problem("urgent", "an urgent job has no other priority")
     if new.depends_on != ():
         yield from _dependency_problems(new.depends_on)
     if new.on_dependency_failure is not None and new.on_dependency_failure not in list(OnDependencyFailure):
@@ -113,37 +122,13 @@ def _dependency_problems(given: object) -> Iterator[Problem]:
 
 
 def text_problems(field: str, value: object) -> Iterator[Problem]:
-    if not isinstance(value, str):
-        yield Problem(field, "must be text")
-    elif not 0 < len(value) <= MAX_TEXT:
-        yield Problem(field, f"must have 1 to {MAX_TEXT} characters")
-    elif not is_storable(value):
-        yield Problem(field, "must be valid Unicode without NUL")
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= MAX_TEXT and is_storable(value)
-
-
-def is_storable(text: str) -> bool:
-    """Whether both databases take it: no NUL, no half of a surrogate pair."""
-    return "\0" not in text and _is_unicode(text)
-
-
-def _number_problems(new: NewJob) -> Iterator[Problem]:
-    if new.priority is not None:
-        yield from priority_problems(new.priority)
-    if new.urgent and new.priority not in (None, 0, URGENT):
-        yield Problem("urgent", "an urgent job has no other priority")
-    for name in ("timeout_seconds", "stall_timeout_seconds"):
-        value = getattr(new, name)
-        if value is not None and not is_number(value, above=0):
-            yield Problem(name, "a number of seconds above 0")
+    if (problem := bounds.text_problem(value)) is not None:
+        yield Problem(field, problem)
 
 
 def priority_problems(value: object) -> Iterator[Problem]:
-    if type(value) is not int or not (-MAX_PRIORITY <= value <= MAX_PRIORITY or value == URGENT):
-        yield Problem("priority", f"a whole number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}")
+    if (problem := bounds.priority_problem(value)) is not None:
+        yield Problem("priority", problem)
 
 
 def _time_problems(new: NewJob, now: Instant) -> Iterator[Problem]:
@@ -177,15 +162,6 @@ def resource_problems(given: object) -> Iterator[Problem]:
             yield Problem("resources", f"{name!r} needs a whole number of units from 1 to {MAX_UNITS:,}")
 
 
-def is_number(value: object, above: float = -1e-9, most: float = MAX_SECONDS) -> bool:
-    return (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and above < value <= most
-    )
-
-
 def json_problems(field: str, value: Mapping[str, Json]) -> Iterator[Problem]:
     """An object of JSON values: bounded depth, valid Unicode, finite numbers that fit 64 bits or a double."""
     if not isinstance(value, dict):
@@ -199,7 +175,7 @@ def json_problems(field: str, value: Mapping[str, Json]) -> Iterator[Problem]:
         elif isinstance(item, dict):
             for key, inner in item.items():
                 # Exactly these types, here and below: what the encoder does not take must be found here.
-                if type(key) is not str or not _is_unicode(key):
+                if type(key) is not str or not bounds.is_unicode(key):
                     yield Problem(where, f"has a key that is not text: {key!r}")
                 else:
                     stack.append((f"{where}.{key}", inner, depth + 1))
@@ -219,7 +195,7 @@ def _is_plain(item: Any, depth: int) -> bool:
     if depth > MAX_DEPTH:
         return False
     if kind is str:
-        return _is_unicode(item)
+        return bounds.is_unicode(item)
     if kind is int:
         return bool(-(2**63) <= item < 2**63)
     if kind is float:
@@ -228,7 +204,7 @@ def _is_plain(item: Any, depth: int) -> bool:
         return all(_is_plain(inner, depth + 1) for inner in item)
     if kind is dict:
         for key, inner in item.items():
-            if type(key) is not str or not _is_unicode(key) or not _is_plain(inner, depth + 1):
+            if type(key) is not str or not bounds.is_unicode(key) or not _is_plain(inner, depth + 1):
                 return False
         return True
     return kind is bool or item is None
@@ -236,7 +212,7 @@ def _is_plain(item: Any, depth: int) -> bool:
 
 def _scalar_problems(where: str, item: object) -> Iterator[Problem]:
     if isinstance(item, str):
-        if not _is_unicode(item):
+        if not bounds.is_unicode(item):
             yield Problem(where, "is not valid Unicode")
     elif type(item) is float:
         if not math.isfinite(item):
@@ -246,16 +222,6 @@ def _scalar_problems(where: str, item: object) -> Iterator[Problem]:
             yield Problem(where, "does not fit 64 bits")
     elif item is not None:
         yield Problem(where, f"is not JSON: {type(item).__name__}")
-
-
-def _is_unicode(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def retry_policy(given: Mapping[str, Json] | RetryPolicy | None, default: RetryPolicy) -> RetryPolicy:

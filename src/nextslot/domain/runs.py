@@ -3,9 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated, Generic
 
 from nextslot.system.clock import Instant
 
+from .declared_values import (
+    Apart,
+    At,
+    Id,
+    Says,
+    Value,
+)
 from .failures import FailureKind
 from .json_types import Json
 
@@ -16,8 +24,8 @@ class RunStatus(StrEnum):
     SKIPPED = "SKIPPED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Artifact:
+@dataclass(frozen=True, kw_only=True)
+class Artifact(Value):
     """A file that a run produced; `path` is relative to the artifacts directory."""
 
     name: str
@@ -25,26 +33,31 @@ class Artifact:
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+@dataclass(frozen=True, kw_only=True)
+class RunFields(Value, Generic[At]):
     """What happened when a job ran: exactly one per job that was dispatched (DEC-001)."""
 
-    run_id: str
-    job_id: str
+    run_id: Id
+    job_id: Id
     params_snapshot: Mapping[str, Json]
-    started_at: Instant
+    started_at: At
     template_id: str | None = None
-    status: RunStatus | None = None
-    timeout_at: Instant | None = None
-    finished_at: Instant | None = None
+    status: Annotated[RunStatus | None, Says("null while it runs")] = None
+    timeout_at: At | None = None
+    finished_at: At | None = None
     exit_code: int | None = None
     error: str | None = None
     failure_kind: FailureKind | None = None
-    reason: str | None = None
+    reason: Annotated[str | None, Says("Why it was SKIPPED")] = None
     log_path: str | None = None
     session_id: str | None = None
-    result: Json = None
-    artifacts: tuple["Artifact", ...] = ()
+    result: Annotated[Json, Says("What the work returned")] = None
+    artifacts: Apart[tuple[Artifact, ...]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(RunFields[Instant]):
+    """A run, with times as the scheduler has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

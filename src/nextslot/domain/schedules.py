@@ -4,9 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated, Generic, Literal
 
 from nextslot.system.clock import Instant
 
+from .declared_values import (
+    At,
+    Id,
+    Internal,
+    Says,
+    Value,
+)
 from .jobs import DEFAULT_OFFICE
 from .json_types import Json
 
@@ -36,11 +44,11 @@ class SkipReason(StrEnum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+@dataclass(frozen=True, kw_only=True)
+class TemplateFields(Value, Generic[At]):
     """A reusable job definition. None means: not said, take the default of the type or the office."""
 
-    template_id: str
+    template_id: Id
     name: str
     job_type: str
     params: Mapping[str, Json] = field(default_factory=dict)
@@ -50,18 +58,23 @@ class Template:
     resources: Mapping[str, int] | None = None
     webhook: Mapping[str, Json] | None = None
     description: str | None = None
-    created_at: Instant
-    archived_at: Instant | None = None
+    created_at: At
+    archived_at: At | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+@dataclass(frozen=True, kw_only=True)
+class Template(TemplateFields[Instant]):
+    """A template, with times as the scheduler has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleFields(Value, Generic[At]):
     """A cron expression in a time zone that makes jobs from a template.
 
     Every occurrence up to `accounted_until` is in the ledger; `next_trigger_at` is the first one after it.
     """
 
-    schedule_id: str
+    schedule_id: Id
     template_id: str
     name: str
     cron_expression: str
@@ -73,25 +86,36 @@ class Schedule:
     catch_up_window_seconds: float = 86400
     overlap: Overlap = Overlap.ALLOW
     priority: int | None = None
-    last_triggered_at: Instant | None = None
-    next_trigger_at: Instant | None = None
-    accounted_until: Instant
-    created_at: Instant
-    deleted_at: Instant | None = None
+    last_triggered_at: At | None = None
+    next_trigger_at: Annotated[At | None, Says("null while it is disabled")] = None
+    created_at: At
+    deleted_at: At | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occurrence:
+@dataclass(frozen=True, kw_only=True)
+class Schedule(ScheduleFields[Instant]):
+    """A schedule, and how far it is accounted for."""
+
+    accounted_until: Internal[Instant]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OccurrenceFields(Value, Generic[At]):
     """What became of a planned instant, or of `count` of them from `instant` to `until`."""
 
-    schedule_id: str
-    instant: Instant
-    until: Instant | None = None
+    schedule_id: Id
+    instant: At
+    until: Annotated[At | None, Says("The last instant of a span")] = None
     count: int = 1
-    outcome: str
+    outcome: Literal["fired", "skipped"]
     reason: SkipReason | None = None
     detail: str | None = None
     job_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Occurrence(OccurrenceFields[Instant]):
+    """An occurrence, with times as the scheduler has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

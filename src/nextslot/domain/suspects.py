@@ -25,8 +25,8 @@ class Insider(NamedTuple):
 class Company:
     """What runs inside the processes of all nodes, and for how long that is waited for.
 
-    Work that has run for longer than `longest_wait_seconds` is not company any more: it has not taken its process down so
-    far, it may never end, and it may wait for something that is held back because of it.
+    Work that has run for longer than `longest_wait_seconds` is not company any more: it has not taken its process down
+    so far, it may never end, and it may wait for something that is held back because of it.
     """
 
     insiders: Sequence[Insider]

@@ -3,8 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated, Generic
 
 from nextslot.system.clock import Instant
+
+from .declared_values import (
+    At,
+    Id,
+    Internal,
+    Says,
+    Value,
+)
 
 
 class DeliveryStatus(StrEnum):
@@ -13,57 +22,75 @@ class DeliveryStatus(StrEnum):
     FAILED = "FAILED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook:
+@dataclass(frozen=True, kw_only=True)
+class WebhookFields(Value, Generic[At]):
     """A subscription: which events of which office (none: of all) go to a URL. Its secrets are kept elsewhere."""
 
-    webhook_id: str
+    webhook_id: Id
     url: str
     events: tuple[str, ...]
     office_id: str | None = None
     enabled: bool = True
     disabled_reason: str | None = None
     # Until then the secret before the last rotation signs too.
-    old_secret_until: Instant | None = None
+    old_secret_until: Annotated[At | None, Says("Until then the secret before signs too")] = None
     created_by: str | None = None
-    created_at: Instant
+    created_at: At
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+@dataclass(frozen=True, kw_only=True)
+class Webhook(WebhookFields[Instant]):
+    """A subscription, with times as the scheduler has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptFields(Value, Generic[At]):
     """One try to deliver: what was answered, or why nothing was."""
 
     number: int
-    attempted_at: Instant
+    attempted_at: At
     duration_seconds: float
     status_code: int | None = None
     error: str | None = None
-    answer: str | None = None
+    answer: Annotated[str | None, Says("The first bytes of what was answered")] = None
     retry_after_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+@dataclass(frozen=True, kw_only=True)
+class Attempt(AttemptFields[Instant]):
+    """An attempt, with the time as the scheduler has it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeliveryFields(Value, Generic[At]):
     """One webhook message to one URL, with its attempts. `delivery_id` is its `webhook-id`."""
 
-    delivery_id: str
+    delivery_id: Id
     url: str
     event: str
     seq: int
     status: DeliveryStatus
-    # Whose secrets sign it: `server`, and subscriptions by id.
-    signers: tuple[str, ...]
-    is_own: bool
-    body: str
-    headers: Mapping[str, str]
-    created_at: Instant
+    created_at: At
     office_id: str | None = None
     job_id: str | None = None
-    # Attempts of this round: sending it again by hand begins a new one.
-    tries: int = 0
-    next_attempt_at: Instant | None = None
-    finished_at: Instant | None = None
+    next_attempt_at: At | None = None
+    finished_at: At | None = None
     reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery(DeliveryFields[Instant]):
+    """A message, with what is sent and what signs it."""
+
+    WORKED_OUT = ("webhook_id",)
+
+    # Whose secrets sign it: `server`, and subscriptions by id.
+    signers: Internal[tuple[str, ...]]
+    is_own: Internal[bool]
+    body: Internal[str]
+    headers: Internal[Mapping[str, str]]
+    # Attempts of this round: sending it again by hand begins a new one.
+    tries: Internal[int] = 0
     attempts: tuple[Attempt, ...] = ()
 
     @property

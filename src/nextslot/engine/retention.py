@@ -283,7 +283,7 @@ def _parts(job: OldJob, is_retried: bool, began: dict[str, int]) -> dict[str, in
         parts |= {"completed": 1, "completion_us": max((job.finished_at or 0) - began[job.chain_id], 0)}
     elif job.outcome == "SKIPPED":
         parts["skipped"] = 1
-    elif job.status == "CANCELLED" and not is_retried:
+    elif job.stage == "CANCELLED" and not is_retried:
         parts["cancelled"] = 1
     elif job.decision in ("permanent", "cancelled") and not is_retried:
         parts["failed"] = 1

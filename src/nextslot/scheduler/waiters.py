@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from nextslot.domain import (
     Decision,
     Job,
+    JobStatus,
     Json,
     Run,
     RunStatus,
-    State,
 )
 from nextslot.engine.events.event_log import EventLog
 from nextslot.errors import Unavailable
@@ -26,8 +26,8 @@ class Ended:
     run: Run | None
 
     @property
-    def state(self) -> State:
-        return self.job.state
+    def status(self) -> JobStatus:
+        return self.job.status
 
     @property
     def result(self) -> Json:

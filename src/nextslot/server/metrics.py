@@ -132,10 +132,10 @@ def _queues(status: SchedulerStatus, names: Names) -> Iterator[Metric]:
         _add(jobs, {(office, "QUEUED"): one.queued, (office, "WAITING"): one.waiting, (office, "RUNNING"): one.running})
         _add(callers, {(office, "WAITING"): one.direct_waiting, (office, "RUNNING"): one.direct_running})
         oldest[office,] = max(oldest.get((office,), 0.0), _age(one, status))
-    by_state = ("office", "state")
-    yield _gauge("nextslot_jobs", "Jobs that have not ended, by office and state.", by_state, jobs)
+    by_status = ("office", "status")
+    yield _gauge("nextslot_jobs", "Jobs that have not ended, by office and status.", by_status, jobs)
     yield _gauge("nextslot_oldest_queued_seconds", "Age of the oldest job that is free to go.", ("office",), oldest)
-    yield _gauge("nextslot_direct_callers", "Direct callers on the line.", by_state, callers)
+    yield _gauge("nextslot_direct_callers", "Direct callers on the line.", by_status, callers)
 
 
 def _nodes(nodes: Iterable[Node], own: str) -> Iterator[Metric]:

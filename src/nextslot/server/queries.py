@@ -28,8 +28,7 @@ class PageQuery(Query):
 
 
 class JobQuery(Query):
-    state: Values | None = Field(None, examples=["QUEUED,RUNNING"])
-    status: Values | None = None
+    status: Values | None = Field(None, examples=["QUEUED,RUNNING"])
     job_type: Values | None = None
     office_id: Values | None = None
     role: Values | None = None
@@ -50,7 +49,6 @@ class JobPageQuery(JobQuery, PageQuery):
 class JobFilterBody(Body):
     """A filter as in the list of jobs; several values as a list, or by comma."""
 
-    state: str | list[str] | None = None
     status: str | list[str] | None = None
     job_type: str | list[str] | None = None
     office_id: str | list[str] | None = None
@@ -65,7 +63,7 @@ class JobFilterBody(Body):
     q: str | None = None
 
     @field_validator(
-        *("state", "status", "job_type", "office_id", "role", "task_id"),
+        *("status", "job_type", "office_id", "role", "task_id"),
         *("template_id", "schedule_id", "group_id", "retry_of"),
         mode="before",
     )

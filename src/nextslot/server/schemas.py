@@ -4,6 +4,7 @@ Answers are made by `representation.py`; a test holds the two together. Bodies r
 """
 
 import re
+from collections.abc import Mapping
 from copy import copy
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -19,22 +20,11 @@ from pydantic import (
     create_model,
 )
 
-from nextslot.domain import (
-    MAX_PRIORITY,
-    Backoff,
-    CancelMode,
-    DirectStatus,
-    FailureKind,
-    GroupMode,
-    GroupStatus,
-    JobStatus,
-    OnDependencyFailure,
-    OnFailure,
-    RunStatus,
-    State,
-    request_checks,
-)
+from nextslot import domain
+from nextslot.domain import request_checks
 from nextslot.engine.submit.intake import MAX_BATCH
+
+from .derived_schemas import asks, shows
 
 T = TypeVar("T")
 
@@ -63,10 +53,8 @@ When = Annotated[
     WithJsonSchema({"type": "string", "format": "date-time", "examples": ["2026-11-15T06:30:00Z"]}),
 ]
 Id = Annotated[str, Field(examples=["0193f6a2-7b1c-7c3e-8d52-6f0a9e1b2c3d"])]
-Text = Annotated[str, Field(min_length=1, max_length=request_checks.MAX_TEXT)]
 # Items of a long list that are worked on without a break: a few milliseconds.
 SOME = 500
-Seconds = Annotated[float, Field(gt=0, le=request_checks.MAX_SECONDS)]
 
 
 class ResponseModel(BaseModel):
@@ -121,80 +109,28 @@ class Page(ResponseModel, Generic[T]):
     next_cursor: str | None = Field(description="The `cursor` of the next page; null: this is the last")
 
 
+@shows(domain.RetryPolicy, {})
 class RetryPolicy(ResponseModel):
-    max_attempts: int
-    backoff: Backoff
-    base_delay_seconds: float
-    max_delay_seconds: float | None
-    jitter: float
-    retry_on: list[FailureKind] | None
+    pass
 
 
+@shows(domain.Artifact, {})
 class Artifact(ResponseModel):
-    name: str
-    size: int
-    path: str
+    pass
 
 
+# What stands in an answer for a type of the model.
+IN_ANSWERS: Mapping[Any, Any] = {"time": Time, domain.RetryPolicy: RetryPolicy, domain.Artifact: Artifact}
+
+
+@shows(domain.Job, IN_ANSWERS)
 class Job(ResponseModel):
-    job_id: Id
-    office_id: str
-    template_id: str | None
-    schedule_id: str | None
-    group_id: str | None
-    sequence: int | None = Field(description="Its place in its group, from 0")
-    job_type: str
-    params: dict[str, Any]
-    status: JobStatus
-    state: State = Field(description="Its status and its run's in one word")
-    priority: int = Field(description="Higher goes first; 1,000,000 is urgent")
-    position: int = Field(description="Among jobs of the same priority, lower goes first")
     attempt: int = Field(description="Its place in its chain, from 1")
-    retry_of: str | None
-    permanently_failed: bool
-    scheduled_for: Time | None
-    expires_at: Time | None
-    depends_on: list[str]
-    on_dependency_failure: OnDependencyFailure
-    role: str | None
-    task_id: str | None
-    title: str | None
-    resources: dict[str, int]
-    timeout_seconds: float | None
-    stall_timeout_seconds: float | None
-    retry_policy: RetryPolicy
-    webhook: dict[str, Any] | None
-    webhook_status: Literal["none", "pending", "delivered", "failed"]
-    unique_key: str | None
-    created_by: str | None
-    created_at: Time
-    queued_at: Time
-    started_at: Time | None
-    finished_at: Time | None
-    cancel_requested_at: Time | None
-    cancel_mode: CancelMode | None
-    cancelled_at: Time | None
-    cancel_reason: str | None
-    worker_id: str | None
 
 
+@shows(domain.Run, IN_ANSWERS)
 class Run(ResponseModel):
-    run_id: Id
-    job_id: Id
-    template_id: str | None
-    params_snapshot: dict[str, Any]
-    status: RunStatus | None = Field(description="null while it runs")
-    started_at: Time
-    timeout_at: Time | None
-    finished_at: Time | None
-    exit_code: int | None
-    error: str | None
-    failure_kind: FailureKind | None
-    reason: str | None = Field(description="Why it was SKIPPED")
-    artifacts: list[Artifact]
-    log_path: str | None
-    session_id: str | None
-    result: Any = Field(description="What the work returned")
+    pass
 
 
 class Progress(ResponseModel):
@@ -211,68 +147,24 @@ class JobDetail(Job):
     chain: list[Job] = Field(description="The whole chain from its root, this job included")
 
 
+@shows(domain.Group, IN_ANSWERS)
 class Group(ResponseModel):
-    group_id: Id
-    office_id: str
-    name: str | None
-    mode: GroupMode
-    on_failure: OnFailure
-    status: GroupStatus
-    members: int
-    ended: int = Field(description="How many members have ended; a member counts by the last job of its chain")
-    succeeded: int
-    cancelled: int
-    created_at: Time
-    started_at: Time | None
-    finished_at: Time | None
+    pass
 
 
+@shows(domain.Direct, IN_ANSWERS)
 class Direct(ResponseModel):
-    direct_id: str
-    office_id: str
-    job_type: str
-    params: dict[str, Any]
-    status: DirectStatus
-    result: Any
-    error: str | None
-    failure_kind: FailureKind | None
-    reason: str | None
-    exit_code: int | None
-    artifacts: list[Artifact]
-    log_path: str | None
-    session_id: str | None
-    detach: bool
-    timeout_seconds: float
-    stall_timeout_seconds: float | None
-    created_by: str | None
-    created_at: Time
-    wait_until: Time
-    started_at: Time | None
-    timeout_at: Time | None
-    finished_at: Time | None
-    worker_id: str | None
-    waited_seconds: float | None
-    ran_seconds: float | None
+    pass
 
 
+@shows(domain.Reservation, IN_ANSWERS)
 class Reservation(ResponseModel):
-    reservation_id: Id
-    direct_id: str | None
-    office_id: str
-    reserved_at: Time
-    reserved_by: str
-    expires_at: Time
-    status: Literal["ACTIVE", "RELEASED", "EXPIRED"]
+    pass
 
 
+@shows(domain.Event, IN_ANSWERS)
 class Event(ResponseModel):
-    seq: int
-    type: str
-    office_id: str | None
-    job_id: str | None
-    run_id: str | None
-    details: dict[str, Any]
-    timestamp: Time
+    pass
 
 
 class WebhookBody(Body):
@@ -291,37 +183,29 @@ class RetryPolicyBody(Body):
     retry_on: list[str] | None = None
 
 
+IN_BODIES: Mapping[Any, Any] = {
+    "time": When,
+    "params": dict[str, Any],
+    "depends_on": list[str],
+    "resources": dict[str, int] | list[str],
+    "retry_policy": RetryPolicyBody,
+    "webhook": WebhookBody,
+}
+
+
+@asks(
+    domain.NewJob,
+    IN_BODIES,
+    {"priority": 0, "params": {}, "depends_on": []},
+    without=("key", "schedule_id", "created_by"),
+)
 class JobBody(Body):
-    template_id: str | None = Field(None, description="Or `job_type`: one of the two is needed")
-    job_type: Text | None = Field(None, examples=["thumbnail"])
-    # From a factory: a default that can be changed would be copied, deeply, for every job of a batch.
-    params: dict[str, Any] = Field(
-        default_factory=dict, examples=[{"path": "a.png", "size": 256}], json_schema_extra={"default": {}}
-    )
-    priority: int = Field(0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
-    urgent: bool = Field(False, description="Before everything else in its office")
-    scheduled_for: When | None = Field(None, description="Not before then")
-    expires_at: When | None = Field(None, description="Cancelled if it has not started by then")
-    depends_on: list[str] = Field(
-        default_factory=list,
-        description="Jobs of the same office, or keys of the same request",
-        json_schema_extra={"default": []},
-    )
-    on_dependency_failure: Literal["wait", "cancel"] | None = None
-    role: Text | None = None
-    task_id: Text | None = None
-    title: Text | None = None
-    resources: dict[str, int] | list[str] | None = Field(None, description="Added to those of its type")
-    timeout_seconds: Seconds | None = None
-    stall_timeout_seconds: Seconds | None = None
-    retry_policy: RetryPolicyBody | None = None
-    webhook: WebhookBody | None = None
-    unique_key: Text | None = Field(None, description="While a job with this key has not ended, it is the answer")
     office_id: str = "default"
 
 
+@asks(domain.NewJob, IN_BODIES, {}, without=set(domain.NewJob.__dataclass_fields__) - {"key"})
 class KeyedJobBody(JobBody):
-    key: Text | None = Field(None, description="What `depends_on` of the same request may name")
+    pass
 
 
 def _later(value: object, validate: ValidatorFunctionWrapHandler) -> object:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from nextslot.domain import Job, Json, State
+from nextslot.domain import Job, JobStatus, Json
 from nextslot.domain.filters import LIVE, JobFilter
 from nextslot.domain.request_checks import text_problems
 from nextslot.engine.finish.bulk_actions import BulkActions, Step
@@ -112,7 +112,7 @@ class BulkService:
         # Chains that may come again. None, unless the clock was set back: new jobs are newer than all that is left.
         made: set[str] = set()
         end = await self._access.read(_end_of_jobs)
-        async for page in self._pages(wanted, wanted.states & {State.FAILED}, end):
+        async for page in self._pages(wanted, wanted.statuses & {JobStatus.FAILED}, end):
             if self._access.is_draining:
                 raise Draining("the scheduler is stopping and takes no new jobs")
             self._access.refuse_new_work()
@@ -147,22 +147,24 @@ class BulkService:
         What failed meanwhile may have a retry by then: it is of what was there, and comes last.
         """
         end = await self._access.read(_end_of_jobs)
-        queued = wanted.states & (LIVE - {State.RUNNING})
+        queued = wanted.statuses & (LIVE - {JobStatus.RUNNING})
         async for page in self._pages(wanted, queued, end):
             yield page
         if include_running:
-            async for page in self._pages(wanted, wanted.states & {State.RUNNING}, end):
+            async for page in self._pages(wanted, wanted.statuses & {JobStatus.RUNNING}, end):
                 yield page
         if end is not None:
             since = Instant(max(int(end[0]) - 1, wanted.created_after or 0))
             async for page in self._pages(replace(wanted, created_after=since), queued, AFTER_ALL):
                 yield await self._access.read(partial(_of_older_chains, page=page, end=end))
 
-    async def _pages(self, wanted: JobFilter, states: frozenset[State], after: Key | None) -> AsyncIterator[list[Job]]:
+    async def _pages(
+        self, wanted: JobFilter, statuses: frozenset[JobStatus], after: Key | None
+    ) -> AsyncIterator[list[Job]]:
         """What matches, the newest first, from a key on; each page is read when it is asked for."""
-        if not states:
+        if not statuses:
             return
-        found = replace(wanted, state=tuple(sorted(states)), status=())
+        found = replace(wanted, status=tuple(sorted(statuses)))
         while after is not None:
             part = await self._access.read(partial(_page_of, filter=found, after=after))
             if part.items:

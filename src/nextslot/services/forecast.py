@@ -68,7 +68,7 @@ class ForecastService:
         )
         return Why(
             job_id=job_id,
-            state=explained.job.state,
+            status=explained.job.status,
             reasons=explained.reasons,
             ahead=min(explained.ahead, MOST_AHEAD),
             expected=await self._expected(explained),

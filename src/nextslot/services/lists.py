@@ -2,7 +2,7 @@
 
 Every page is one read transaction, so what it says is of one moment. The keys of the lists never change for an item, so
 what exists during a whole walk is seen exactly once, whatever comes and goes meanwhile. Of a filter on something that
-changes (a job's state) no list can promise more than that each page is true when it is read.
+changes (a job's status) no list can promise more than that each page is true when it is read.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -8,7 +8,6 @@ from nextslot.domain import (
     DeliveryStatus,
     Page,
     Webhook,
-    json_form,
 )
 from nextslot.engine.submit.idempotency import Once
 from nextslot.engine.webhooks.webhook_outbox import WebhookService
@@ -132,6 +131,6 @@ class WebhookSubscriptions:
     def _changed(self, tx: Tx, before: Webhook | None, after: Webhook | None) -> None:
         self._access.audit.changed(
             tx,
-            None if before is None else json_form.webhook(before),
-            None if after is None else json_form.webhook(after),
+            None if before is None else before.to_dict(),
+            None if after is None else after.to_dict(),
         )

@@ -1,6 +1,7 @@
 """SQL as text: named statements, and schema files with a few words that each database spells its own way.
 
-A statement file is a list of blocks, each opened by `-- name: purpose`; `{file.name}` includes another. All of them are
+A statement file is a list of blocks, each opened by `-- name: purpose`; `{file.name}` includes another, or the columns
+that follow from the declaration of a value (`rows.py`). All of them are
 written for both databases; where one cannot be, `file.postgres.sql` has PostgreSQL's own under the same name, and says
 why. Parameters are `:name`; PostgreSQL is given them by their place.
 A schema file is plain SQL in which `{int}`, `{real}`, `{serial}`, `{table}`, `{log}` stand for the dialect's words, and
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
 from typing import NamedTuple
+
+from .tables import rows
 
 _NAME = re.compile(r"^-- ([a-z_]+): .+$", re.MULTILINE)
 _INCLUDE = re.compile(r"\{([a-z_.]+)\}")
@@ -178,8 +181,9 @@ def _read(ending: str) -> Iterator[tuple[str, str]]:
                 yield f"{file.name.removesuffix(ending)}.{name}", sql
 
 
-def _included(found: Mapping[str, str]) -> dict[str, str]:
-    return {name: _INCLUDE.sub(lambda part: found[part[1]], sql) for name, sql in found.items()}
+def _included(found: dict[str, str]) -> dict[str, str]:
+    parts = rows.fragments() | found
+    return {name: _INCLUDE.sub(lambda part: parts[part[1]], sql) for name, sql in found.items()}
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str]]:

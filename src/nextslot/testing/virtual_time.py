@@ -7,7 +7,7 @@
             async with scheduler:
                 job = await scheduler.submit("thumbnail", {"path": "a.png"})
                 await asyncio.sleep(3600)                 # an hour passes, at once
-                assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+                assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
 
         testing.run(main())
 

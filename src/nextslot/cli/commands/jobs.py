@@ -15,7 +15,8 @@ from nextslot.cli.session import Session, command
 
 if TYPE_CHECKING:
     from nextslot.client import Job, JobDetail
-    from nextslot.client.options import JobChanges, JobFilter, JobOptions
+    from nextslot.client.job_options import JobOptions
+    from nextslot.client.options import JobChanges, JobFilter
 
 # Counting stops here before a question is asked.
 MOST_COUNTED = 10_000
@@ -123,7 +124,7 @@ def run(
 
 def ls(
     session: Session,
-    state: Annotated[str | None, typer.Option(help="WAITING, QUEUED, RUNNING, …; several by comma.")] = None,
+    status: Annotated[str | None, typer.Option(help="WAITING, QUEUED, RUNNING, …; several by comma.")] = None,
     job_type: Annotated[str | None, typer.Option("--type", help="The job type.")] = None,
     office: Office = None,
     group: Annotated[str | None, typer.Option(help="The group's id.")] = None,
@@ -133,7 +134,7 @@ def ls(
     cursor: Annotated[str | None, typer.Option(help="The next page: what the last one said.")] = None,
 ) -> None:
     """List jobs, the newest first."""
-    said = {"state": state, "job_type": job_type, "office_id": office, "group_id": group, "q": text}
+    said = {"status": status, "job_type": job_type, "office_id": office, "group_id": group, "q": text}
     wanted = filters.parsed([*(f"{name}={value}" for name, value in said.items() if value), *(filter or ())])
     page = session.client.jobs_page(limit, cursor, **wanted)
 
@@ -153,7 +154,7 @@ def row(job: "Job") -> list[Any]:
     return [
         output.short(job.job_id),
         job.job_type,
-        output.coloured(job.state),
+        output.coloured(job.status),
         job.priority,
         job.created_at,
         output.took(job.started_at, job.finished_at),
@@ -174,7 +175,7 @@ def _show(job: "JobDetail") -> None:
             "job": job.job_id,
             "type": job.job_type,
             "title": job.title,
-            "state": output.coloured(job.state),
+            "status": output.coloured(job.status),
             "permanently failed": "yes" if job.permanently_failed else None,
             "office": job.office_id,
             "params": job.params or None,
@@ -210,7 +211,7 @@ def why(session: Session, job: JobId) -> None:
     def sentences() -> None:
         for reason in found.reasons:
             output.say(output.clean(reason.text))
-        if found.state in ("WAITING", "QUEUED") and found.expected_start is not None:
+        if found.status in ("WAITING", "QUEUED") and found.expected_start is not None:
             end = f", to end {output.moment(found.expected_end)}" if found.expected_end else ""
             output.say(
                 f"Expected to start {output.moment(found.expected_start)}{end} (confidence: {found.confidence})."
@@ -252,8 +253,8 @@ def cancel(
     client = session.client
     if not jobs:
         wanted = filters.parsed(filter or ())
-        states = "WAITING,QUEUED,RUNNING" if running else "WAITING,QUEUED"
-        _ask_about(session, _narrowed(wanted, states), "cancel", yes)
+        statuses = "WAITING,QUEUED,RUNNING" if running else "WAITING,QUEUED"
+        _ask_about(session, _narrowed(wanted, statuses), "cancel", yes)
         done = client.cancel_many(reason=reason, interrupt=interrupt, include_running=running, all=everything, **wanted)
         told = f"{done.cancelled} cancelled, {done.stopping} told to stop, {done.finishing} left to finish"
         session.show(done.json, lambda: output.say(told))
@@ -265,7 +266,7 @@ def cancel(
 def _told(found: "list[Job]") -> None:
     for job in found:
         running = "told to stop" if job.cancel_mode == "interrupt" else "finishes first; nothing is retried"
-        what = "cancelled" if job.state == "CANCELLED" else f"runs: {running}"
+        what = "cancelled" if job.status == "CANCELLED" else f"runs: {running}"
         output.say(f"{job.job_id} {what}")
 
 
@@ -363,9 +364,9 @@ def _by_id_or_filter(some: list[str] | None, filter: list[str] | None, everythin
         raise typer.BadParameter("say which: ids, or --filter NAME=VALUE, or --all")
 
 
-def _narrowed(wanted: "JobFilter", states: str) -> "JobFilter":
+def _narrowed(wanted: "JobFilter", statuses: str) -> "JobFilter":
     """What will be touched of what the filter finds, for the count."""
-    return wanted if "state" in wanted else {**wanted, "state": states}
+    return wanted if "status" in wanted else {**wanted, "status": statuses}
 
 
 def _ask_about(session: Session, wanted: "JobFilter", verb: str, yes: bool) -> None:

@@ -70,17 +70,17 @@ def drawn(view: View, rows: int = 100) -> "Group":
     from rich.text import Text
 
     queue = view.queue
-    state = "  PAUSED" if queue.paused else ""
+    paused = "  PAUSED" if queue.paused else ""
     waiting = f"{len(queue.queue)}{'+' if queue.next_cursor else ''} in the queue"
     head = Text(
-        f"office {queue.office_id}: {len(queue.running)} running, {waiting}, {len(view.direct)} direct{state}", "bold"
+        f"office {queue.office_id}: {len(queue.running)} running, {waiting}, {len(view.direct)} direct{paused}", "bold"
     )
     parts: list[RenderableType] = [head, Text(), _running(view)]
     if view.direct:
         table = [[output.short(one.direct_id), one.job_type, output.coloured(one.status)] for one in view.direct]
         parts += [Text(), output.drawn(("DIRECT", "TYPE", "STATUS"), table)]
     shown = [
-        [job.place, output.short(job.job_id), job.job_type, output.coloured(job.state), job.priority,
+        [job.place, output.short(job.job_id), job.job_type, output.coloured(job.status), job.priority,
          job.expected_start, job.title or ""]
         for job in queue.queue[: max(0, rows)]
     ]  # fmt: skip

@@ -2,7 +2,7 @@
 import { pages, post } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../live.js";
-import { attempt, can, Empty, Id, Scroll, Section, State, Trouble, When } from "../parts.js";
+import { attempt, can, Empty, Id, Scroll, Section, Status, Trouble, When } from "../parts.js";
 import { count, plural } from "../words.js";
 
 export function Deliveries({ query, title, actions = null }) {
@@ -31,7 +31,7 @@ export function Deliveries({ query, title, actions = null }) {
         </thead>
       <tbody>${items.map((one) => [
         html`<tr key=${one.delivery_id} data-delivery=${one.delivery_id}><td class="tight">
-          <${State} state=${one.status} /></td><td>${one.event}</td>
+          <${Status} status=${one.status} /></td><td>${one.event}</td>
           <td class="wide"><span class="clip" title=${one.url}>${one.url}</span></td><td class="wide">
             <${Id} id=${one.job_id} to="jobs" /></td>
           <td class="tight"><${When} at=${one.created_at} /></td>

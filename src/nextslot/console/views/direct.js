@@ -2,7 +2,7 @@
 import { get, pages, post } from "../api.js";
 import { html } from "../lib.js";
 import { useLoad } from "../live.js";
-import { attempt, can, Empty, Fields, Json, Scroll, Section, State, Trouble, When } from "../parts.js";
+import { attempt, can, Empty, Fields, Json, Scroll, Section, Status, Trouble, When } from "../parts.js";
 import { link } from "../router.js";
 import { duration } from "../words.js";
 
@@ -23,7 +23,7 @@ function List() {
         ? html`<${Scroll} label="Direct requests"><table><thead><tr><th>Status</th><th>Type</th>
       <th>Office</th><th>Came</th><th class="number">Waited</th><th class="number">Ran</th></tr></thead>
     <tbody>${items.map(
-      (one) => html`<tr key=${one.direct_id}><td class="tight"><${State} state=${one.status} /></td>
+      (one) => html`<tr key=${one.direct_id}><td class="tight"><${Status} status=${one.status} /></td>
       <td><a href=${link(["direct", one.direct_id])}>${one.job_type}</a></td><td>${one.office_id}</td>
       <td class="tight"><${When} at=${one.created_at} /></td>
         <td class="number">${one.waited_seconds === null ? "–" : duration(one.waited_seconds)}</td>
@@ -44,7 +44,7 @@ function One({ id }) {
   if (!shown) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Empty}>Loading…<//>`;
   const cancel = () =>
     attempt(() => post(`api/direct/${encodeURIComponent(id)}/cancel`), "Told to stop.").then(one.again);
-  return html`<div class="head"><h1 class="grow">direct: ${shown.job_type}</h1><${State} state=${shown.status} />
+  return html`<div class="head"><h1 class="grow">direct: ${shown.job_type}</h1><${Status} status=${shown.status} />
       ${can("operate") && ["WAITING", "RUNNING"].includes(shown.status) && html`<button class="danger"
         onClick=${cancel}>Cancel</button>`}
       <a class="button" href=${link("direct")}>All</a></div>

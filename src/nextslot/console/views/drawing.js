@@ -1,4 +1,4 @@
-// Draws nodes and edges: laid out in a worker, moved with the mouse, fingers or keys, and drawn again only where a state
+// Draws nodes and edges: laid out in a worker, moved with the mouse, fingers or keys, and drawn again only where a status
 // has changed.
 import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { classOf, shapeOf } from "../parts.js";
@@ -49,7 +49,7 @@ export function Drawing({ nodes, edges, wanted }) {
         ${nodes.map(
           (node) =>
             layout.at[node.id] &&
-            html`<${Node} key=${node.id} node=${node} at=${layout.at[node.id]} state=${node.job.state}
+            html`<${Node} key=${node.id} node=${node} at=${layout.at[node.id]} status=${node.job.status}
               isCurrent=${node.id === here}
           isDimmed=${Boolean(needle) && !node.name.toLowerCase().includes(needle)} choose=${setCurrent} />`,
         )}
@@ -74,18 +74,18 @@ function Edges({ layout }) {
   );
 }
 
-function Node({ node, at, state, isCurrent, isDimmed, choose }) {
+function Node({ node, at, status, isCurrent, isDimmed, choose }) {
   return useMemo(
-    () => html`<g id=${`node-${node.id}`} class="node ${classOf(state)} ${isDimmed ? "dimmed" : ""}"
+    () => html`<g id=${`node-${node.id}`} class="node ${classOf(status)} ${isDimmed ? "dimmed" : ""}"
       transform=${`translate(${at.x - WIDTH / 2} ${at.y - HEIGHT / 2})`}
-      role="link" tabindex=${isCurrent ? 0 : -1} aria-label=${`${node.name}: ${state}`} data-state=${state}
+      role="link" tabindex=${isCurrent ? 0 : -1} aria-label=${`${node.name}: ${status}`} data-status=${status}
         onFocus=${() => choose(node.id)} onClick=${() => go(["jobs", node.job.job_id])}>
-      <title>${node.name}: ${state}</title>
+      <title>${node.name}: ${status}</title>
       <rect width=${WIDTH} height=${HEIGHT} rx="5" /><rect class="fill" width=${WIDTH} height=${HEIGHT} rx="5" />
-      <path class="icon" transform="translate(10 11)" d=${shapeOf(state)} />
+      <path class="icon" transform="translate(10 11)" d=${shapeOf(status)} />
       <text x="29" y="21">${node.name.length > 20 ? `${node.name.slice(0, 19)}…` : node.name}</text>
     </g>`,
-    [node.id, node.name, node.job.job_id, state, at.x, at.y, isCurrent, isDimmed],
+    [node.id, node.name, node.job.job_id, status, at.x, at.y, isCurrent, isDimmed],
   );
 }
 

@@ -1,10 +1,10 @@
-// A graph of jobs, of a group, a task, or around one job: drawn once, its states live.
+// A graph of jobs, of a group, a task, or around one job: drawn once, its statuses live.
 import { get, pages } from "../api.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { useLoad } from "../live.js";
-import { can, Empty, me, Section, State, Trouble } from "../parts.js";
+import { can, Empty, me, Section, Status, Trouble } from "../parts.js";
 import { link } from "../router.js";
-import { count, named, plural, STATES } from "../words.js";
+import { count, named, plural, STATUSES } from "../words.js";
 import { Drawing } from "./drawing.js";
 import { cancelGroup } from "./groups.js";
 
@@ -21,7 +21,7 @@ export default function Graph({ place }) {
   const { group, jobs, isCut } = found.data;
   ids.current = new Set(jobs.map((job) => job.job_id));
   const { nodes, edges } = drawn(jobs, group);
-  const numbers = STATES.map((state) => [state, nodes.filter((node) => node.job.state === state).length]).filter(
+  const numbers = STATUSES.map((status) => [status, nodes.filter((node) => node.job.status === status).length]).filter(
     ([, number]) => number,
   );
   const title = group ? group.name || "Group" : query.task_id ? `Task ${query.task_id}` : "Graph";
@@ -29,13 +29,13 @@ export default function Graph({ place }) {
     <h1 class="grow">${title} <span
       class="dim">${plural(nodes.length, "job")}, ${plural(edges.length, "edge")}${group ? `, ${group.mode}` : ""}${isCut ? ", cut" : ""}
     </span></h1>
-      ${group && html`<${State} state=${group.status} />`}
+      ${group && html`<${Status} status=${group.status} />`}
       <div class="actions">${group && can("operate") && !group.finished_at && html`<button class="danger"
         onClick=${() => cancelGroup(group).then(found.again)}>Cancel…</button>`}
         ${group && html`<a class="button" href=${link("jobs", { group_id: group.group_id })}>As a list</a>`}</div></div>
     <${Trouble} error=${found.error} />
     <${Section} title="Graph" actions=${html`${numbers.map(
-      ([state, number]) => html`<span key=${state}>${count(number)} <${State} state=${state} />
+      ([status, number]) => html`<span key=${status}>${count(number)} <${Status} status=${status} />
       </span>`,
     )}
         <label class="unseen" for="find">Find in the graph</label>

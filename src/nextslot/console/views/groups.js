@@ -2,7 +2,7 @@
 import { pages, post } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../live.js";
-import { ask, attempt, Bar, can, Empty, Scroll, Section, State, Trouble, When } from "../parts.js";
+import { ask, attempt, Bar, can, Empty, Scroll, Section, Status, Trouble, When } from "../parts.js";
 import { link } from "../router.js";
 import { count, plural, short } from "../words.js";
 
@@ -23,7 +23,7 @@ export default function Groups() {
         <thead><tr><th>Status</th><th>Group</th><th class="wide">Mode</th><th>Ended</th><th class="wide">Office</th>
           <th class="wide">Created</th><th><span class="unseen">Actions</span></th></tr></thead>
         <tbody>${items.map(
-          (one) => html`<tr key=${one.group_id}><td class="tight"><${State} state=${one.status} /></td>
+          (one) => html`<tr key=${one.group_id}><td class="tight"><${Status} status=${one.status} /></td>
           <td><a href=${link(["groups", one.group_id])}>${one.name || short(one.group_id)}</a></td>
             <td class="wide">${one.mode}, ${one.on_failure}</td>
           <td class="tight" style=${{ minWidth: "130px" }}>${count(one.ended)} of ${count(one.members)}<br />

@@ -15,7 +15,7 @@ import {
   Json,
   Scroll,
   Section,
-  State,
+  Status,
   Trouble,
   useNow,
   When,
@@ -36,11 +36,11 @@ export default function JobPage({ place }) {
   });
   const shown = job.data?.job_id === id ? job.data : null;
   if (!shown) return job.error ? html`<${Trouble} error=${job.error} />` : html`<${Empty}>Loading…<//>`;
-  const hasEnded = ENDED.includes(shown.state);
+  const hasEnded = ENDED.includes(shown.status);
   return html`
     <div class="head">
       <h1 class="grow">${named(shown)} <span class="dim">${shown.title ? shown.job_type : ""}</span></h1>
-      <${State} state=${shown.state} />
+      <${Status} status=${shown.status} />
       <${Actions} job=${shown} again=${job.again} />
     </div>
     <${Trouble} error=${job.error} />
@@ -65,8 +65,8 @@ export default function JobPage({ place }) {
 }
 
 function Actions({ job, again }) {
-  const hasEnded = ENDED.includes(job.state);
-  const isQueued = job.state === "QUEUED" || job.state === "WAITING";
+  const hasEnded = ENDED.includes(job.status);
+  const isQueued = job.status === "QUEUED" || job.status === "WAITING";
   const move = (to) =>
     attempt(
       () => post(`api/jobs/${job.job_id}/move`, { to }),
@@ -80,7 +80,7 @@ function Actions({ job, again }) {
       <button onClick=${() => move("back")}>To the back</button>
       <button onClick=${() => edit(job).then((done) => done && again())}>Change…</button>`
     }
-    ${can("operate") && job.state === "FAILED" && html`<button class="primary"
+    ${can("operate") && job.status === "FAILED" && html`<button class="primary"
       onClick=${() => retryRun(job.run)}>Retry</button>`}
     ${can("submit") && hasEnded && html`<button onClick=${() => runAgain(job)}>Run again…</button>`}
     ${
@@ -136,12 +136,12 @@ function Steps({ job }) {
     ["Started", job.started_at, job.started_at || !end ? `waited ${duration(waited)}` : "never"],
     job.cancel_requested_at && ["Cancel asked", job.cancel_requested_at, job.cancel_reason || ""],
     [
-      end ? job.state.toLowerCase().replace(/^./, (letter) => letter.toUpperCase()) : "Ended",
+      end ? job.status.toLowerCase().replace(/^./, (letter) => letter.toUpperCase()) : "Ended",
       end,
       ran === null ? "" : `ran ${duration(ran)}`,
     ],
   ].filter(Boolean);
-  return html`<section class="section" aria-label="Timeline of states">
+  return html`<section class="section" aria-label="Timeline of statuses">
     <ol class="steps">${steps.map(
       ([name, at, note]) => html`<li key=${name} class=${at && new Date(at) <= now ? "done" : ""}>
     ${name}<br /><${When} at=${at} /><small>${note}</small></li>`,
@@ -150,18 +150,18 @@ function Steps({ job }) {
 
 function Why({ job }) {
   const concerns = (event) => event.office_id === job.office_id || event.office_id === null;
-  const why = useLoad((signal) => get(`api/jobs/${job.job_id}/why`, {}, signal), [job.job_id, job.state], {
+  const why = useLoad((signal) => get(`api/jobs/${job.job_id}/why`, {}, signal), [job.job_id, job.status], {
     concerns,
     every: 10_000,
   });
   const progress = useLoad(
-    (signal) => (job.run && job.state === "RUNNING" ? get(`api/job-runs/${job.run.run_id}`, {}, signal) : null),
-    [job.state, job.run?.run_id],
-    { every: job.state === "RUNNING" ? 1000 : 0 },
+    (signal) => (job.run && job.status === "RUNNING" ? get(`api/job-runs/${job.run.run_id}`, {}, signal) : null),
+    [job.status, job.run?.run_id],
+    { every: job.status === "RUNNING" ? 1000 : 0 },
   );
   const said = why.data;
   const now = progress.data?.progress;
-  return html`<${Section} title=${job.state === "RUNNING" ? "It runs" : "Why is it not running, and when will it?"}>
+  return html`<${Section} title=${job.status === "RUNNING" ? "It runs" : "Why is it not running, and when will it?"}>
     <${Trouble} error=${why.error} />
     ${
       now &&
@@ -176,8 +176,8 @@ function Why({ job }) {
       <${Said} reason=${reason} /></li>`,
       )}</ul>
       <${Fields} of=${[
-        ["Ahead of it", job.state === "RUNNING" ? null : plural(said.ahead, "job")],
-        ["Expected start", job.state !== "RUNNING" && html`<${When} at=${said.expected_start} none="not foreseen" />`],
+        ["Ahead of it", job.status === "RUNNING" ? null : plural(said.ahead, "job")],
+        ["Expected start", job.status !== "RUNNING" && html`<${When} at=${said.expected_start} none="not foreseen" />`],
         ["Expected end", html`<${When} at=${said.expected_end} none="not foreseen" />`],
         ["Confidence", said.confidence],
       ]} />`
@@ -205,7 +205,7 @@ function Said({ reason }) {
 function Ending({ job }) {
   const run = job.run;
   if (!run || run.status === null) {
-    return job.state === "CANCELLED"
+    return job.status === "CANCELLED"
       ? html`<${Section} title="Cancelled">
       <${Fields} of=${[["Reason", job.cancel_reason || "none was given"]]} /><//>`
       : null;

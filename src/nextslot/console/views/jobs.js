@@ -15,18 +15,18 @@ import {
   Scroll,
   Section,
   sentence,
-  State,
+  Status,
   toast,
   Trouble,
   When,
 } from "../parts.js";
 import { change, here } from "../router.js";
-import { between, count, duration, ENDED, plural, STATES } from "../words.js";
+import { between, count, duration, ENDED, plural, STATUSES } from "../words.js";
 
 const PAGE = 50;
 const COUNTED = 10_000;
 const FILTERS = [
-  "state",
+  "status",
   "job_type",
   "office_id",
   "role",
@@ -39,7 +39,7 @@ const FILTERS = [
   "created_before",
   "q",
 ];
-const TYPED = ["q", "state", "job_type", "office_id", "created_after", "created_before"];
+const TYPED = ["q", "status", "job_type", "office_id", "created_after", "created_before"];
 
 export default function Jobs({ place }) {
   const filter = filterOf(place.query);
@@ -83,8 +83,8 @@ const filterOf = (query) =>
 function useJobs(filter) {
   const [list, set] = useState({ items: [], cursor: null, isLoading: true, error: null });
   const [fresh, setFresh] = useState(0);
-  const state = useRef(null);
-  state.current = list;
+  const latest = useRef(null);
+  latest.current = list;
   const key = JSON.stringify(filter);
   const abort = useRef(null);
   const load = async (cursor, before) => {
@@ -111,20 +111,20 @@ function useJobs(filter) {
   };
   const again = () => (setFresh(0), load(null, []));
   useEffect(() => {
-    const timer = setTimeout(again, state.current.items.length ? 200 : 0);
+    const timer = setTimeout(again, latest.current.items.length ? 200 : 0);
     return () => (clearTimeout(timer), abort.current?.abort());
   }, [key]);
-  useEffect(() => follow(state, set, setFresh), [key]);
+  useEffect(() => follow(latest, set, setFresh), [key]);
   const more = () =>
-    !state.current.isLoading && state.current.cursor && load(state.current.cursor, state.current.items);
+    !latest.current.isLoading && latest.current.cursor && load(latest.current.cursor, latest.current.items);
   return { ...list, fresh, more, again };
 }
 
-function follow(state, set, setFresh) {
+function follow(latest, set, setFresh) {
   const touched = new Set();
   let timer = null;
   const look = async () => {
-    const { items, isLoading, isSearching } = state.current;
+    const { items, isLoading, isSearching } = latest.current;
     // A list that is on its way may be older than what was heard meanwhile.
     if (isLoading && !isSearching) return void (timer = setTimeout(look, 250));
     timer = null;
@@ -140,7 +140,7 @@ function follow(state, set, setFresh) {
   const forget = live.listen((event) => {
     if (!event.job_id) return;
     if (event.type === "job_queued") setFresh((number) => number + 1);
-    else if (state.current.isLoading || state.current.items.some((job) => job.job_id === event.job_id)) {
+    else if (latest.current.isLoading || latest.current.items.some((job) => job.job_id === event.job_id)) {
       touched.add(event.job_id);
       timer ??= setTimeout(look, 250);
     }
@@ -156,9 +156,9 @@ const query = (filter) => ({
 const zoned = (local) => (local && !Number.isNaN(Date.parse(local)) ? new Date(local).toISOString() : undefined);
 
 function Filters({ filter, set, types, offices }) {
-  const chosen = (filter.state || "").split(",").filter(Boolean);
-  const flip = (state) =>
-    set({ state: (chosen.includes(state) ? chosen.filter((one) => one !== state) : [...chosen, state]).join(",") });
+  const chosen = (filter.status || "").split(",").filter(Boolean);
+  const flip = (status) =>
+    set({ status: (chosen.includes(status) ? chosen.filter((one) => one !== status) : [...chosen, status]).join(",") });
   const rest = Object.entries(filter).filter(([name]) => !TYPED.includes(name));
   const typing = useRef(null);
   const typed = (event) => {
@@ -181,12 +181,12 @@ function Filters({ filter, set, types, offices }) {
       <${Field} name="created_before" label="Created before" kind="datetime-local" value=${filter.created_before || ""}
         onChange=${(event) => set({ created_before: event.target.value })} />
     </form>
-    <div class="chips" role="group" aria-label="States">
-      ${STATES.map(
+    <div class="chips" role="group" aria-label="Statuses">
+      ${STATUSES.map(
         (
-          state,
-        ) => html`<button key=${state} aria-pressed=${String(chosen.includes(state))} onClick=${() => flip(state)}>
-        <${State} state=${state} /></button>`,
+          status,
+        ) => html`<button key=${status} aria-pressed=${String(chosen.includes(status))} onClick=${() => flip(status)}>
+        <${Status} status=${status} /></button>`,
       )}
       ${rest.map(([name, value]) => html`<button key=${name} onClick=${() => set({ [name]: "" })}
         title="Remove this filter">${name}: ${value} ✕</button>`)}
@@ -213,7 +213,7 @@ export function Table({ jobs, chosen, choose }) {
         onChange=${() => choose(all ? new Set() : new Set(jobs.map((job) => job.job_id)))} />
       </th>`
     }
-      <th>State</th><th>Job</th><th class="wide">Type</th><th class="wide">Office</th>
+      <th>Status</th><th>Job</th><th class="wide">Type</th><th class="wide">Office</th>
         <th class="wide number">Attempt</th><th>Created</th><th class="wide">Started</th>
         <th class="wide number">Took</th><th class="wide">Id</th></tr></thead>
     <tbody>${jobs.map(
@@ -225,7 +225,7 @@ export function Table({ jobs, chosen, choose }) {
           onChange=${() => flip(job.job_id)} />
         </td>`
       }
-      <td class="tight"><${State} state=${job.state} /></td>
+      <td class="tight"><${Status} status=${job.status} /></td>
       <td><${JobLink} job=${job} /></td>
       <td class="wide"><span class="clip">${job.job_type}</span></td>
       <td class="wide">${job.office_id}</td>
@@ -254,8 +254,8 @@ function Bulk({ filter, chosen, jobs, done }) {
   };
   const picked = jobs.filter((job) => chosen.includes(job.job_id));
   if (chosen.length) {
-    const open = picked.filter((job) => !ENDED.includes(job.state));
-    const failed = picked.filter((job) => job.state === "FAILED");
+    const open = picked.filter((job) => !ENDED.includes(job.status));
+    const failed = picked.filter((job) => job.status === "FAILED");
     return html`<span class="dim">${plural(chosen.length, "job")} chosen</span>
       <button disabled=${isBusy || !open.length}
         onClick=${() => act(() => cancelChosen(open))}>Cancel ${count(open.length)}…</button>
@@ -311,12 +311,12 @@ async function eachOf(jobs, work, word) {
   return true;
 }
 
-// How many there are, counted page by page up to a bound; only of states that the change is about.
-async function counted(filter, states) {
-  const asked = (filter.state || "").split(",").filter(Boolean);
-  const left = asked.length ? states.filter((state) => asked.includes(state)) : states;
+// How many there are, counted page by page up to a bound; only of statuses that the change is about.
+async function counted(filter, statuses) {
+  const asked = (filter.status || "").split(",").filter(Boolean);
+  const left = asked.length ? statuses.filter((status) => asked.includes(status)) : statuses;
   if (!left.length) return { number: 0, words: "no job", filter: null };
-  const narrowed = { ...query(filter), state: left.join(",") };
+  const narrowed = { ...query(filter), status: left.join(",") };
   const found = await pages("api/jobs", { ...narrowed, limit: 500 }, { enough: COUNTED, most: 400 });
   const number = found.items.length;
   return {
@@ -345,12 +345,12 @@ async function cancelAll(filter) {
     danger: true,
   });
   if (!answer) return false;
-  const states = [...(queued.filter ? ["WAITING", "QUEUED"] : []), ...(answer.include_running ? ["RUNNING"] : [])];
-  if (!states.length) return nothing("Nothing that matches is queued.");
-  const asked = (filter.state || "").split(",").filter(Boolean);
+  const statuses = [...(queued.filter ? ["WAITING", "QUEUED"] : []), ...(answer.include_running ? ["RUNNING"] : [])];
+  if (!statuses.length) return nothing("Nothing that matches is queued.");
+  const asked = (filter.status || "").split(",").filter(Boolean);
   const body = {
     ...(queued.filter || running.filter),
-    state: asked.length ? states.filter((one) => asked.includes(one)) : states,
+    status: asked.length ? statuses.filter((one) => asked.includes(one)) : statuses,
     reason: answer.reason || null,
     include_running: Boolean(answer.include_running),
   };

@@ -3,7 +3,7 @@ import { cancelJob } from "../actions.js";
 import { get, post } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { live, useLoad } from "../live.js";
-import { attempt, Bar, can, Empty, JobLink, Section, State, Trouble, useNow, When } from "../parts.js";
+import { attempt, Bar, can, Empty, JobLink, Section, Status, Trouble, useNow, When } from "../parts.js";
 import { change, link } from "../router.js";
 import { between, clock, count, duration, named, plural } from "../words.js";
 import { Queue } from "./queue.js";
@@ -116,7 +116,7 @@ function Pause({ isPaused, officeId, again }) {
     again();
   };
   return html`<div class="actions">
-    ${isPaused && html`<${State} state="paused" />`}
+    ${isPaused && html`<${Status} status="paused" />`}
     ${
       can("operate") &&
       html`<button class=${isPaused ? "primary" : ""} onClick=${act}>${isPaused ? "Resume" : "Pause"}

@@ -14,7 +14,7 @@ import {
   Scroll,
   Section,
   sentence,
-  State,
+  Status,
   toast,
   Trouble,
   valuesOf,
@@ -69,7 +69,7 @@ export default function Office({ place }) {
   };
   return html`<div class="head">
     <h1 class="grow">${office.name || id} <span class="dim">${office.name && office.name !== id ? id : ""}</span></h1>
-    <${State} state=${office.status} />
+    <${Status} status=${office.status} />
       <div class="actions">${
         can("operate") &&
         html`<button onClick=${pause}>${isPaused ? "Resume" : "Pause"}</button>

@@ -2,7 +2,7 @@
 import { get, pages, post } from "../api.js";
 import { html } from "../lib.js";
 import { useLoad } from "../live.js";
-import { ask, attempt, canWhole, Empty, me, Scroll, Section, State, Trouble, When } from "../parts.js";
+import { ask, attempt, canWhole, Empty, me, Scroll, Section, Status, Trouble, When } from "../parts.js";
 import { go, link } from "../router.js";
 import { count, plural } from "../words.js";
 
@@ -48,7 +48,7 @@ export default function Offices() {
         <tbody>${items.map(
           (one) => html`<tr key=${one.office_id}><td>
           <a href=${link(["offices", one.office_id])}>${one.name || one.office_id}</a></td><td class="tight">
-          <${State} state=${one.status} /></td>
+          <${Status} status=${one.status} /></td>
           <td class="number">${number(one.now?.running)}</td><td class="number">${number(one.now?.queued)}</td>
             <td class="number wide">${number(one.now?.waiting)}</td>
           <td class="number wide">${number(one.now && one.now.direct_waiting + one.now.direct_running)}</td>

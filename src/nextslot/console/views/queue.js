@@ -2,7 +2,7 @@
 import { cancelJob } from "../actions.js";
 import { post } from "../api.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
-import { attempt, can, Empty, JobLink, Section, State, When } from "../parts.js";
+import { attempt, can, Empty, JobLink, Section, Status, When } from "../parts.js";
 import { plural } from "../words.js";
 
 export function Queue({ officeId, items, asOf, hasMore, more, again }) {
@@ -109,9 +109,9 @@ export function Queue({ officeId, items, asOf, hasMore, more, again }) {
         html`<span class="type wide">${job.job_type}
         </span>`
       }${job.attempt > 1 && html`<span class="type wide">attempt ${job.attempt}</span>`}
-        <span class="type narrow"><${When} at=${job.expected_start} none=${job.state.toLowerCase()} /></span></span>
+        <span class="type narrow"><${When} at=${job.expected_start} none=${job.status.toLowerCase()} /></span></span>
       <span class="wide" title="Expected start"><${When} at=${job.expected_start} none="not foreseen" /></span>
-      <span class="wide"><${State} state=${job.state} /></span>
+      <span class="wide"><${Status} status=${job.status} /></span>
       <span class="wide dim number">${job.priority ? priority(job.priority) : ""}</span>
       <span class="buttons">${
         mayMove &&

@@ -2,7 +2,7 @@
 import { get, pages, patch, post, remove } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../live.js";
-import { ask, attempt, can, Empty, Fields, Id, Json, Scroll, Section, State, Trouble, When } from "../parts.js";
+import { ask, attempt, can, Empty, Fields, Id, Json, Scroll, Section, Status, Trouble, When } from "../parts.js";
 import { change, go, link } from "../router.js";
 import { count, day, duration, plural } from "../words.js";
 import { Editor, Instants } from "./schedules.js";
@@ -131,11 +131,11 @@ function Calendar({ month, items, coming, move }) {
           ([
             word,
             number,
-          ]) => html`<span key=${word} class="state ${word === "fired" ? "is-completed" : "is-skipped"}"
+          ]) => html`<span key=${word} class="status ${word === "fired" ? "is-completed" : "is-skipped"}"
             title=${`${count(number)} ${word}`}>${count(number)} ${word}
           </span>`,
         )}
-        ${next.has(date) && html`<span class="state dim" title="to come">${count(next.get(date))} to come</span>`}
+        ${next.has(date) && html`<span class="status dim" title="to come">${count(next.get(date))} to come</span>`}
       </div>`,
       )}</div><//>`;
 }
@@ -167,7 +167,7 @@ function Ledger({ items, isCut, error, month }) {
       <tbody>${items.slice(0, 500).map(
         (one) => html`<tr key=${one.instant}><td class="tight">
         <${When} at=${one.instant} absolute />${one.until && html` to <${When} at=${one.until} absolute />`}</td>
-        <td class="tight"><${State} state=${one.outcome} /></td>
+        <td class="tight"><${Status} status=${one.outcome} /></td>
           <td>${one.reason || ""} <span class="dim">${one.detail || ""}</span></td>
           <td class="number">${count(one.count || 1)}</td><td><${Id} id=${one.job_id} to="jobs" /></td></tr>`,
       )}</tbody>

@@ -2,7 +2,7 @@
 import { get, pages, post, remove, send } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { live, useLoad } from "../live.js";
-import { ask, attempt, canWhole, Empty, Fields, me, Scroll, Section, State, Trouble, When } from "../parts.js";
+import { ask, attempt, canWhole, Empty, Fields, me, Scroll, Section, Status, Trouble, When } from "../parts.js";
 import { count, duration, plural, size } from "../words.js";
 import { EventTable } from "./job.js";
 import { Limits } from "./office.js";
@@ -15,7 +15,7 @@ export default function System() {
   });
   const shown = status.data;
   return html`<div class="head">
-    <h1 class="grow">System</h1>${shown && html`<${State} state=${shown.ready ? "ready" : "FAILED"} />`}
+    <h1 class="grow">System</h1>${shown && html`<${Status} status=${shown.ready ? "ready" : "FAILED"} />`}
       ${shown && canWhole("operate") && html`<${PauseAll} isPaused=${shown.paused.scheduler} again=${status.again} />`}
       ${canWhole("admin") && html`<button onClick=${reload}>Read the configuration again</button>`}</div>
     <${Trouble} error=${status.error} />
@@ -38,7 +38,7 @@ function Numbers({ status }) {
     ...status.paused.job_types.map((one) => `type ${one}`),
     ...status.paused.resources.map((one) => `resource ${one}`),
   ].filter(Boolean);
-  return html`<${Section} title="State"><div class="stats">
+  return html`<${Section} title="Status"><div class="stats">
       ${[
         ["running", "running"],
         ["queued", "queued"],
@@ -227,7 +227,7 @@ function Nodes() {
     <th><span class="unseen">Actions</span></th></tr></thead>
     <tbody>${items.map(
       (one) => html`<tr key=${one.node_id}><td class="tight">${one.node_id}${one.is_leader && html` <b>leads</b>`}</td>
-      <td><${State} state=${one.status} /></td>
+      <td><${Status} status=${one.status} /></td>
       <td class="number">${count(one.running)}${one.max_running > 0 && ` of ${count(one.max_running)}`}</td>
       <td class="wide">${unitsOf(one.resources) || "–"}</td>
       <td class="tight wide"><${When} at=${one.ended_at || one.last_seen_at} /></td>

@@ -2,7 +2,7 @@
 import { get } from "../api.js";
 import { html, useLayoutEffect, useRef, useState } from "../lib.js";
 import { useLoad } from "../live.js";
-import { classOf, Section, State, Trouble, useNow } from "../parts.js";
+import { classOf, Section, Status, Trouble, useNow } from "../parts.js";
 import { go } from "../router.js";
 import { clock, duration, named } from "../words.js";
 
@@ -53,9 +53,9 @@ export function Timeline({ officeId, hours, queue, setHours }) {
         <line class="now" x1=${x(now)} x2=${x(now)} y1="0" y2=${height} />
       </svg>
     </div>
-    <div class="legend">${["COMPLETED", "FAILED", "SKIPPED", "CANCELLED", "RUNNING"].map((state) => html`<${State}
-      key=${state} state=${state} />`)}
-      <span class="state dim">┄ expected</span>${(past.data || []).length >= RUNS && html`<span
+    <div class="legend">${["COMPLETED", "FAILED", "SKIPPED", "CANCELLED", "RUNNING"].map((status) => html`<${Status}
+      key=${status} status=${status} />`)}
+      <span class="status dim">┄ expected</span>${(past.data || []).length >= RUNS && html`<span
         class="dim">the newest ${RUNS} runs</span>`}
         </div>
   <//>`;
@@ -67,8 +67,8 @@ function Mark({ bar, x, width }) {
   const y = TOP + bar.lane * LANE;
   const room = Math.floor((right - left - 8) / 6.4);
   const said = `${bar.name}: ${bar.words}`;
-  return html`<g class=${classOf(bar.state)} onClick=${() => bar.jobId && go(["jobs", bar.jobId])}>
-    <rect class="mark ${bar.isComing ? "coming" : bar.state === "RUNNING" ? "solid" : ""}" x=${left} y=${y}
+  return html`<g class=${classOf(bar.status)} onClick=${() => bar.jobId && go(["jobs", bar.jobId])}>
+    <rect class="mark ${bar.isComing ? "coming" : bar.status === "RUNNING" ? "solid" : ""}" x=${left} y=${y}
       width=${right - left} height=${LANE - 4}>
       <title>${said}</title></rect>
     ${
@@ -85,7 +85,7 @@ async function recent(officeId, hours, signal) {
   const after = new Date(Date.now() - hours * 3_600_000).toISOString();
   const [runs, jobs] = await Promise.all([
     get("api/job-runs", { office_id: officeId, started_after: after, limit: RUNS }, signal),
-    get("api/jobs", { office_id: officeId, state: "COMPLETED,FAILED,SKIPPED,CANCELLED,RUNNING", limit: RUNS }, signal),
+    get("api/jobs", { office_id: officeId, status: "COMPLETED,FAILED,SKIPPED,CANCELLED,RUNNING", limit: RUNS }, signal),
   ]);
   const known = new Map(jobs.items.map((job) => [job.job_id, job]));
   return runs.items.map((run) => ({ ...run, job: known.get(run.job_id) }));
@@ -96,15 +96,15 @@ function collect(runs, queue, now, hours) {
   for (const run of runs) {
     if (!run.finished_at) continue;
     const [from, to] = [Date.parse(run.started_at), Date.parse(run.finished_at)];
-    const state = run.job?.state === "CANCELLED" ? "CANCELLED" : run.status;
+    const status = run.job?.status === "CANCELLED" ? "CANCELLED" : run.status;
     bars.push({
       key: run.run_id,
       jobId: run.job_id,
       from,
       to,
-      state,
+      status,
       name: run.job ? named(run.job) : "run",
-      words: `${state}, ${clock(from)} to ${clock(to)}, ${duration((to - from) / 1000)}`,
+      words: `${status}, ${clock(from)} to ${clock(to)}, ${duration((to - from) / 1000)}`,
     });
   }
   for (const job of queue.running) {
@@ -114,7 +114,7 @@ function collect(runs, queue, now, hours) {
       jobId: job.job_id,
       from,
       to: now,
-      state: "RUNNING",
+      status: "RUNNING",
       name: named(job),
       words: `runs since ${clock(from)}`,
     });
@@ -125,7 +125,7 @@ function collect(runs, queue, now, hours) {
         jobId: job.job_id,
         from: now,
         to: end,
-        state: "RUNNING",
+        status: "RUNNING",
         isComing: true,
         follows: job.job_id,
         name: named(job),
@@ -143,7 +143,7 @@ function collect(runs, queue, now, hours) {
       jobId: job.job_id,
       from,
       to,
-      state: job.state,
+      status: job.status,
       isComing: true,
       name: named(job),
       words: `expected ${clock(from)} to ${clock(to)}`,

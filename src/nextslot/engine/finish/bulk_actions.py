@@ -14,7 +14,7 @@ from nextslot.domain import (
     JobStatus,
     Json,
     NewJob,
-    State,
+    Stage,
 )
 from nextslot.domain.filters import JobFilter
 from nextslot.domain.job_lifecycle import Cancellation
@@ -73,7 +73,7 @@ class BulkActions:
         made = []
         for job in _still(tx, job_ids, filter):
             run = runs.of_job(tx, job.job_id)
-            if job.state is State.FAILED and run is not None and jobs.successor(tx, job.job_id) is None:
+            if job.status is JobStatus.FAILED and run is not None and jobs.successor(tx, job.job_id) is None:
                 made.append(self._retries.retry_by_hand(tx, run.run_id, None, now).job)
         return made
 
@@ -91,7 +91,7 @@ class BulkActions:
         if job is None:
             raise NotFound("job", job_id)
         if not job.has_ended:
-            raise IllegalTransition(f"job {job_id} is {job.state}: only a job that has ended can be run again")
+            raise IllegalTransition(f"job {job_id} is {job.status}: only a job that has ended can be run again")
         if params is not None and not isinstance(params, dict):
             raise Invalid("must be a JSON object (a dict)", "params")
         wanted = job.priority if priority is None else priority
@@ -111,7 +111,7 @@ def _still(tx: Tx, job_ids: Iterable[str], filter: JobFilter) -> Sequence[Job]:
 
 
 def _is_meant(job: Job, include_running: bool) -> bool:
-    return job.status is JobStatus.QUEUED or (include_running and job.is_running)
+    return job.stage is Stage.QUEUED or (include_running and job.is_running)
 
 
 def _rest_of_groups(tx: Tx, live: Sequence[Job], filter: JobFilter, include_running: bool) -> Iterator[Job]:
@@ -126,7 +126,7 @@ def _rest_of_groups(tx: Tx, live: Sequence[Job], filter: JobFilter, include_runn
 def _doomed(tx: Tx, chosen: Sequence[Job], filter: JobFilter) -> Iterator[Job]:
     """What would be cancelled because it depends on these, and matches: it is asked for, like them."""
     seen = {job.job_id for job in chosen}
-    ending = [job for job in chosen if job.status is JobStatus.QUEUED]
+    ending = [job for job in chosen if job.stage is Stage.QUEUED]
     while ending:
         found = dependencies.doomed_by(tx, {job.chain_id for job in ending})
         ending = [job for job in jobs.get_many(tx, found - seen).values() if filter.matches(job)]
@@ -136,6 +136,7 @@ def _doomed(tx: Tx, chosen: Sequence[Job], filter: JobFilter) -> Iterator[Job]:
 
 def _again(job: Job, params: Mapping[str, Json], priority: int, created_by: str | None) -> NewJob:
     """What a job was asked for, without its place in a group, a schedule or a graph, its times and its keys."""
+    other = {"schedule_id": None, "scheduled_for": None, "expires_at": None, "unique_key": None}
     return NewJob(
         job_type=job.job_type,
         params=params,
@@ -143,14 +144,7 @@ def _again(job: Job, params: Mapping[str, Json], priority: int, created_by: str 
         priority=0 if priority == URGENT else priority,
         urgent=priority == URGENT,
         on_dependency_failure=job.on_dependency_failure,
-        role=job.role,
-        task_id=job.task_id,
-        title=job.title,
         resources=job.resources,
-        timeout_seconds=job.timeout_seconds,
-        stall_timeout_seconds=job.stall_timeout_seconds,
         retry_policy=job.retry_policy,
-        webhook=job.webhook,
-        template_id=job.template_id,
-        created_by=created_by,
+        **job.kept() | other | {"created_by": created_by},
     )

@@ -15,10 +15,10 @@ from nextslot.domain import (
     Decision,
     FailureKind,
     Job,
-    JobStatus,
     Outcome,
     Run,
     RunStatus,
+    Stage,
 )
 from nextslot.domain.group_failure import Action
 from nextslot.domain.job_lifecycle import (
@@ -120,7 +120,7 @@ class JobFinisher:
         *earlier, this = jobs.failures(tx, facts.chain_id, job_id) if has_history else [_FIRST]
         chance = self._chance.fraction() if has_failed else 0.0
         settlement = settle(facts.retry_policy, facts.cancel_mode, outcome, earlier, chance, this.beside)
-        is_cancelled = settlement.job_status is JobStatus.CANCELLED
+        is_cancelled = settlement.stage is Stage.CANCELLED
         # A cancelled job ends with the transaction: its request may be younger than the end of the work.
         finished_at = now if is_cancelled else _before(now, waited_us, facts.started_at)
         runs.finish(tx, run_id, job_id, settlement.outcome, finished_at)
@@ -182,7 +182,7 @@ class JobFinisher:
                 self._tell(tx, job, LAST_FAILED, now)
 
     def _end_job(self, tx: Tx, job_id: str, settlement: Settlement, now: Instant) -> None:
-        if settlement.job_status is JobStatus.CANCELLED:
+        if settlement.stage is Stage.CANCELLED:
             jobs.stop(tx, job_id, now)
         elif settlement.decision is not None:
             jobs.fail(tx, job_id, settlement.decision, now)
@@ -219,7 +219,7 @@ class JobFinisher:
         if job is None:
             raise NotFound("job", job_id)
         if job.has_ended:
-            raise AlreadyFinished(f"job {job_id} is {job.state} since {job.finished_at}: there is nothing to cancel")
+            raise AlreadyFinished(f"job {job_id} is {job.status} since {job.finished_at}: there is nothing to cancel")
         return self.cancel_many(tx, [job], reason, interrupt, now)[0]
 
     def cancel_group(
@@ -263,7 +263,7 @@ class JobFinisher:
         for job in expired:
             # One after the other: the end of one may be the end of another in this list.
             current = jobs.get(tx, job.job_id)
-            if current is not None and current.status is JobStatus.QUEUED:
+            if current is not None and current.stage is Stage.QUEUED:
                 self._conclude(tx, [self._cancel_queued(tx, current, EXPIRED, now)], now)
         return len(expired)
 
@@ -327,7 +327,7 @@ class JobFinisher:
         ended = []
         for job_id in job_ids:
             job = jobs.get(tx, job_id)
-            if job is not None and job.status is JobStatus.QUEUED:
+            if job is not None and job.stage is Stage.QUEUED:
                 end = self._cancel_queued if action is Action.CANCEL_REST else self._skip_queued
                 ended.append(end(tx, job, reason, now))
         return ended

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from nextslot.domain import (
     ChainEnd,
     Job,
-    JobStatus,
     RunStatus,
+    Stage,
 )
 from nextslot.domain.retry import Retry, runs_alone
 from nextslot.engine.engine_context import EngineContext
@@ -70,7 +70,7 @@ class RetryController:
         job = jobs.get(tx, run.job_id)
         assert job is not None
         last = jobs.chain(tx, job.chain_id)[-1]
-        if last.status is JobStatus.QUEUED:
+        if last.stage is Stage.QUEUED:
             return Retried(self._bring_forward(tx, last, priority, now), is_new=False)
         if last.is_running:
             raise Conflict(f"its chain is running now, as job {last.job_id}")
@@ -82,12 +82,12 @@ class RetryController:
         is_alone = runs_alone(jobs.failures(tx, last.chain_id, last.job_id))
         follower = self._follow(tx, last, priority, now, is_alone, now)
         tally = self._lanes.counters(tx).tally(last.lane_id)
-        if last.status is JobStatus.CANCELLED:
+        if last.stage is Stage.CANCELLED:
             tally.cancelled -= 1
         else:
             tally.failed -= 1
         if last.group_id is not None:
-            end = ChainEnd.CANCELLED if last.status is JobStatus.CANCELLED else ChainEnd.FAILED
+            end = ChainEnd.CANCELLED if last.stage is Stage.CANCELLED else ChainEnd.FAILED
             self._groups.member_reopened(tx, last.group_id, end, was_requested(last), now)
         details = {"retry": follower.job_id, "manual": True}
         self._events.note(tx, "job_retrying", now, last.office_id, last.job_id, details=details)
@@ -108,7 +108,7 @@ class RetryController:
             job_id=self._chance.new_id(),
             retry_of=job.job_id,
             lane_id=self._lanes.for_solitude(tx, job.lane_id, is_alone),
-            status=JobStatus.QUEUED,
+            stage=Stage.QUEUED,
             priority=priority,
             position=self._queue.back(tx, job.office_id, priority),
             created_at=now,
@@ -138,4 +138,4 @@ class RetryController:
 
 def was_requested(job: Job) -> bool:
     """Whether somebody asked for this job's cancel, as opposed to a rule of ours."""
-    return job.status is JobStatus.CANCELLED and job.cancel_requested_at is not None
+    return job.stage is Stage.CANCELLED and job.cancel_requested_at is not None

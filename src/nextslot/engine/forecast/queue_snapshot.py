@@ -160,7 +160,7 @@ def _together(parts: Iterable[Rows]) -> Rows:
 
 def _ready(jobs: Rows) -> dict[int, int]:
     ready: dict[int, int] = {}
-    wanted = ("lane_id", "status", "unmet", "is_due", "is_turn")
+    wanted = ("lane_id", "stage", "unmet", "is_due", "is_turn")
     for lane_id, *holds in zip(*(jobs.column(name) for name in wanted), strict=True):
         if holds == ["QUEUED", 0, 1, 1]:
             ready[lane_id] = ready.get(lane_id, 0) + 1

@@ -12,13 +12,13 @@ from nextslot.domain import (
     Decision,
     Group,
     Job,
-    JobStatus,
     Json,
     Lane,
     Limit,
     Node,
     Reason,
     RunStatus,
+    Stage,
 )
 from nextslot.domain.limits import SCHEDULER
 from nextslot.domain.suspects import Company
@@ -76,7 +76,7 @@ class Explainer:
         job = jobs.get(tx, job_id)
         if job is None:
             raise NotFound("job", job_id)
-        if job.status is not JobStatus.QUEUED:
+        if job.stage is not Stage.QUEUED:
             return Explained(job, (_past(tx, job),), 0, False)
         ahead = forecast_reads.ahead(tx, job.office_id, jobs.place_of(job), MOST_AHEAD + 1)
         reasons = [*([_stopping()] if is_stopping else []), *self._reasons(tx, job)]
@@ -182,8 +182,8 @@ def _past(tx: Tx, job: Job) -> Reason:
         return Reason(code="running", text=f"It runs since {job.started_at}.", data=data)
     run = runs.of_job(tx, job.job_id)
     because = job.cancel_reason or (run and (run.error or run.reason)) or None
-    text = f"It ended {job.state} at {job.finished_at}" + (f": {_short(because)}" if because else ".")
-    data = {"state": job.state, "finished_at": str(job.finished_at), "because": because}
+    text = f"It ended {job.status} at {job.finished_at}" + (f": {_short(because)}" if because else ".")
+    data = {"status": job.status, "finished_at": str(job.finished_at), "because": because}
     follower = jobs.successor(tx, job.job_id)
     if follower is not None:
         text = f"{text.rstrip('.')}. It is retried as job {follower}."
@@ -242,7 +242,7 @@ def _prerequisite(tx: Tx, depends_on: str, chain_id: str) -> dict[str, Json]:
         "last_job_id": last.job_id,
         "title": last.title,
         "job_type": last.job_type,
-        "state": last.state,
+        "status": last.status,
         "became": became,
         "text": text,
         "scheduled_for": None if last.is_due or last.scheduled_for is None else str(last.scheduled_for),
@@ -253,7 +253,7 @@ def _became(last: Job) -> tuple[str, str]:
     """What became of a chain, by its last job: a word, and the rest of a sentence."""
     if last.is_running:
         return "running", f"runs since {last.started_at}"
-    if last.status is JobStatus.CANCELLED:
+    if last.stage is Stage.CANCELLED:
         return "cancelled", f"was cancelled at {last.finished_at}"
     if last.outcome is RunStatus.FAILED:
         retried = last.decision in (Decision.RETRY, Decision.UNDECIDED)
@@ -273,7 +273,7 @@ def _turn(tx: Tx, job: Job) -> Reason:
     data: dict[str, Json] = {"group_id": group.group_id, "sequence": job.sequence}
     text = f"It is number {job.sequence + 1} of {_group(group)}, which runs one after the other"
     if before and before[0].sequence is not None:
-        data["turn_of"] = {"job_id": before[0].job_id, "sequence": before[0].sequence, "state": before[0].state}
+        data["turn_of"] = {"job_id": before[0].job_id, "sequence": before[0].sequence, "status": before[0].status}
         text += f"; it is the turn of number {before[0].sequence + 1}, which {_became(before[0])[1]}"
     return Reason(code="group_turn", text=f"{text}.", data=data)
 

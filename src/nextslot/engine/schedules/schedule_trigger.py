@@ -230,7 +230,7 @@ class ScheduleTrigger:
                 "detail": told.detail,
             }
             self._events.note(tx, "schedule_skipped", now, schedule.office_id, details=details)
-            shown = json_form.schedule(schedule), json_form.occurrence(told)
+            shown = json_form.schedule(schedule), told.to_dict()
             self._webhooks.schedule_skipped(tx, schedule.office_id, *shown, now)
 
 

@@ -9,7 +9,6 @@ from nextslot.domain import (
     NewJob,
     RetryPolicy,
     Template,
-    json_form,
     request_checks,
 )
 from nextslot.engine.engine_context import EngineContext
@@ -56,7 +55,7 @@ class TemplateSettings:
         blank = Template(template_id=self._chance.new_id(), name="", job_type="", created_at=now)
         template = self._changed(tx, blank, fields, now)
         templates.insert(tx, template)
-        self._audit.changed(tx, None, json_form.template(template))
+        self._audit.changed(tx, None, template.to_dict())
         return template
 
     def change(self, tx: Tx, template_id: str, fields: Mapping[str, Any], now: Instant) -> Template:
@@ -64,7 +63,7 @@ class TemplateSettings:
         before = self._live(tx, template_id)
         template = self._changed(tx, before, fields, now)
         templates.update(tx, template)
-        self._audit.changed(tx, json_form.template(before), json_form.template(template))
+        self._audit.changed(tx, before.to_dict(), template.to_dict())
         return template
 
     def archive(self, tx: Tx, template_id: str, now: Instant) -> Template:
@@ -73,7 +72,7 @@ class TemplateSettings:
         self._schedules.disable_all_of(tx, template_id, now)
         template = replace(before, archived_at=now)
         templates.update(tx, template)
-        self._audit.changed(tx, json_form.template(before), json_form.template(template))
+        self._audit.changed(tx, before.to_dict(), template.to_dict())
         return template
 
     def _live(self, tx: Tx, template_id: str) -> Template:
@@ -133,5 +132,5 @@ def _with_defaults(fields: Mapping[str, Any]) -> dict[str, Json]:
         if name in values and values[name] is None:
             values[name] = default
     if isinstance(values.get("retry_policy"), RetryPolicy):
-        values["retry_policy"] = json_form.retry_policy(values["retry_policy"])
+        values["retry_policy"] = values["retry_policy"].to_dict()
     return values

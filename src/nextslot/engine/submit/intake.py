@@ -11,13 +11,13 @@ from nextslot.domain import (
     GroupMode,
     GroupStatus,
     Job,
-    JobStatus,
     Json,
     NewJob,
     Office,
     OnDependencyFailure,
     OnFailure,
     RetryPolicy,
+    Stage,
     Template,
     request_checks,
 )
@@ -390,13 +390,17 @@ class Intake:
     ) -> Job:
         terms = self._terms(tx, new, needs, known)
         failure = new.on_dependency_failure
+        kept = new.kept()
+        kept["timeout_seconds"] = new.timeout_seconds or terms.timeout_seconds
+        kept["stall_timeout_seconds"] = new.stall_timeout_seconds or terms.stall_timeout_seconds
         return Job(
+            **kept,
             job_id="",
             office_id=new.office_id,
             lane_id=terms.lane_id,
             job_type=new.job_type or "",
             params={},
-            status=JobStatus.QUEUED,
+            stage=Stage.QUEUED,
             priority=URGENT if new.urgent else new.priority or 0,
             position=0,
             created_at=now,
@@ -405,19 +409,7 @@ class Intake:
             retry_policy=request_checks.retry_policy(new.retry_policy, terms.retry_policy),
             on_dependency_failure=OnDependencyFailure(failure) if failure else terms.on_dependency_failure,
             resources=terms.resources,
-            template_id=new.template_id,
-            schedule_id=new.schedule_id,
             group_id=None if group is None else group.group_id,
-            scheduled_for=new.scheduled_for,
-            expires_at=new.expires_at,
-            role=new.role,
-            task_id=new.task_id,
-            title=new.title,
-            timeout_seconds=new.timeout_seconds or terms.timeout_seconds,
-            stall_timeout_seconds=new.stall_timeout_seconds or terms.stall_timeout_seconds,
-            webhook=new.webhook,
-            unique_key=new.unique_key,
-            created_by=new.created_by,
             is_due=new.scheduled_for is None or new.scheduled_for <= now,
         )
 

@@ -10,7 +10,7 @@ from nextslot.domain import (
     MAX_PRIORITY,
     URGENT,
     Job,
-    JobStatus,
+    Stage,
     request_checks,
 )
 from nextslot.engine.effects import RequestsLinked
@@ -159,8 +159,8 @@ class QueueManager:
         if job is None:
             raise NotFound("job", job_id)
         if job.has_ended:
-            raise AlreadyFinished(f"job {job_id} is {job.state}: it cannot be changed any more")
-        if job.status is not JobStatus.QUEUED:
+            raise AlreadyFinished(f"job {job_id} is {job.status}: it cannot be changed any more")
+        if job.stage is not Stage.QUEUED:
             raise AlreadyDispatched(f"job {job_id} was dispatched at {job.started_at}: it cannot be changed any more")
         return job
 
@@ -259,7 +259,7 @@ class QueueManager:
             raise NotFound("job", missing[0])
         if len({job.office_id for job in found.values()}) > 1:
             raise Invalid("the jobs are of several offices; each office has its own order", field="job_ids")
-        gone = [job_id for job_id in job_ids if found[job_id].status is not JobStatus.QUEUED]
+        gone = [job_id for job_id in job_ids if found[job_id].stage is not Stage.QUEUED]
         if gone:
             raise AlreadyDispatched(f"no longer queued, so nothing was moved: {', '.join(gone)}")
 

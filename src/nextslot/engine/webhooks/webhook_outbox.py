@@ -159,7 +159,7 @@ class WebhookService:
 
     def group_finished(self, tx: Tx, group: Group, now: Instant) -> None:
         self._batch_finished(tx, group, now)
-        self._tell(tx, "group.finished", group.office_id, {"group": json_form.group(group)}, now)
+        self._tell(tx, "group.finished", group.office_id, {"group": group.to_dict()}, now)
         first = jobs.member_at(tx, group.group_id, 0)
         job = None if first is None else jobs.get(tx, first)
         event = policy.batch_event(group)
@@ -193,7 +193,7 @@ class WebhookService:
         own = direct.webhook(tx, ended.direct_id)
         event = f"direct.{ended.status.lower()}"
         for target in policy.targets(event, own, None, (), policy.DIRECT_EVENTS):
-            self._put(tx, event, target, {"direct": json_form.direct(ended)}, now, ended.office_id)
+            self._put(tx, event, target, {"direct": ended.to_dict()}, now, ended.office_id)
 
     def store(self, tx: Tx) -> None:
         """The end of a transaction: its messages get their events' numbers and are put into the outbox."""
@@ -302,7 +302,7 @@ class WebhookService:
         """Sends it a message that tells of nothing, disabled or not; the delivery's id."""
         webhook = self.subscription(tx, webhook_id)
         target = Target(webhook.url, (webhook_id,), is_own=False)
-        content = {"webhook": json_form.webhook(webhook)}
+        content = {"webhook": webhook.to_dict()}
         return self._put(tx, policy.TEST_EVENT, target, content, now, webhook.office_id)
 
     def subscription(self, tx: Tx, webhook_id: str) -> Webhook:
@@ -403,7 +403,7 @@ def _job_content(tx: Tx, job: Job) -> dict[str, Json]:
     """As `GET /api/jobs/{job_id}` shows the two, at this moment."""
     attempt = 1 if job.retry_of is None else len(jobs.failures(tx, job.chain_id, job.job_id))
     run = runs.of_job(tx, job.job_id)
-    return {"job": json_form.job(job, attempt), "run": None if run is None else json_form.run(run)}
+    return {"job": json_form.job(job, attempt), "run": None if run is None else run.to_dict()}
 
 
 def _legacy_content(tx: Tx, job: Job, event: str, now: Instant) -> dict[str, Json]:

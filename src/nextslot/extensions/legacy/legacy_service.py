@@ -95,11 +95,11 @@ class LegacyService:
         return await self._access.read(lambda tx: _job(tx, job_id))
 
     async def jobs(
-        self, job_type: str | None = None, state: str | None = None, limit: int = 50
+        self, job_type: str | None = None, status: str | None = None, limit: int = 50
     ) -> tuple[list[OldJob], int]:
         """The newest first, and how many there are."""
         return await self._access.read(
-            lambda tx: (legacy_table.page(tx, job_type, state, limit), legacy_table.total(tx, job_type, state))
+            lambda tx: (legacy_table.page(tx, job_type, status, limit), legacy_table.total(tx, job_type, status))
         )
 
     async def running(self) -> list[OldJob]:

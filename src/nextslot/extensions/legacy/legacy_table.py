@@ -10,16 +10,16 @@ from nextslot.system.clock import Instant
 from .old_words import OldJob
 
 
-def page(tx: Tx, job_type: str | None, state: str | None, limit: int) -> list[OldJob]:
-    """The newest first; of one type, and in one state, if said."""
-    return _old_jobs(tx, tx.rows("legacy.page", job_type=job_type or "", state=state or "", limit=limit))
+def page(tx: Tx, job_type: str | None, status: str | None, limit: int) -> list[OldJob]:
+    """The newest first; of one type, and of one status, if said."""
+    return _old_jobs(tx, tx.rows("legacy.page", job_type=job_type or "", status=status or "", limit=limit))
 
 
-def total(tx: Tx, job_type: str | None, state: str | None) -> int:
-    if job_type is None and state is None:
+def total(tx: Tx, job_type: str | None, status: str | None) -> int:
+    if job_type is None and status is None:
         row = tx.row("legacy.all")
     else:
-        row = tx.row("legacy.total", job_type=job_type or "", state=state or "")
+        row = tx.row("legacy.total", job_type=job_type or "", status=status or "")
     assert row is not None
     count: int = row[0]
     return count

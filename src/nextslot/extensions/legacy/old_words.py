@@ -13,9 +13,9 @@ from nextslot.domain import (
     Group,
     GroupStatus,
     Job,
+    JobStatus,
     Json,
     Run,
-    State,
 )
 from nextslot.errors import Invalid, Problem
 from nextslot.system.clock import Instant
@@ -23,17 +23,17 @@ from nextslot.system.clock import Instant
 # How the old service called our job types.
 TYPES: Mapping[str, str] = {"story": "story_generation", "research": "research"}
 JOB_TYPES: Mapping[str, str] = {word: job_type for job_type, word in TYPES.items()}
-STATUSES: Mapping[State, str] = {
-    State.WAITING: "queued",
-    State.QUEUED: "queued",
-    State.RUNNING: "running",
-    State.COMPLETED: "succeeded",
-    State.FAILED: "failed",
-    State.CANCELLED: "cancelled",
-    State.SKIPPED: "skipped",
+STATUSES: Mapping[JobStatus, str] = {
+    JobStatus.WAITING: "queued",
+    JobStatus.QUEUED: "queued",
+    JobStatus.RUNNING: "running",
+    JobStatus.COMPLETED: "succeeded",
+    JobStatus.FAILED: "failed",
+    JobStatus.CANCELLED: "cancelled",
+    JobStatus.SKIPPED: "skipped",
 }
 # And what is stored of a chain's last job when it is so.
-STORED: Mapping[str, str] = {word: state.value for state, word in STATUSES.items()}
+STORED: Mapping[str, str] = {word: status.value for status, word in STATUSES.items()}
 # A batch that is `partial` has both successes and failures: who wants to hear of either hears of it.
 PARTIAL = "partial"
 WEBHOOK_EVENTS = ("succeeded", "failed", "skipped")
@@ -50,7 +50,7 @@ MEDIUM = 0.4
 
 @dataclass(frozen=True, slots=True)
 class OldJob:
-    """A chain as the old service saw a job: the first job's id, the last one's state."""
+    """A chain as the old service saw a job: the first job's id, the last one's status."""
 
     root: Job
     last: Job
@@ -60,7 +60,7 @@ class OldJob:
 
     @property
     def status(self) -> str:
-        return STATUSES[self.last.state]
+        return STATUSES[self.last.status]
 
     @property
     def error(self) -> str | None:

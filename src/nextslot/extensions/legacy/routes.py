@@ -103,8 +103,8 @@ async def get_batch(batch_id: str, request: Request) -> Response:
 async def list_old_jobs(query: Annotated[ListQuery, Query()], request: Request) -> Response:
     """The newest first. Use `GET /api/jobs`."""
     job_type = None if query.type is None else policy.JOB_TYPES[query.type]
-    state = None if query.status is None else policy.STORED[query.status]
-    found, total = await _of(request).legacy.jobs(job_type, state, query.limit)
+    status = None if query.status is None else policy.STORED[query.status]
+    found, total = await _of(request).legacy.jobs(job_type, status, query.limit)
     message = f"{len(found)} of {total} jobs"
     return answer({"jobs": [policy.job(one) for one in found], "total": total, "message": message})
 
@@ -112,7 +112,7 @@ async def list_old_jobs(query: Annotated[ListQuery, Query()], request: Request) 
 @legacy.post("/jobs/monitor", response_model=schemas.AllMonitored, deprecated=True)
 @needs(Scope.READ, of_default)
 async def monitor_jobs(request: Request) -> Response:
-    """What runs now. Nothing needs to be monitored to be current; use `GET /api/jobs?state=RUNNING`."""
+    """What runs now. Nothing needs to be monitored to be current; use `GET /api/jobs?status=RUNNING`."""
     running = await _of(request).legacy.running()
     return answer({"monitored_count": len(running), "results": [policy.monitored(one) for one in running]})
 

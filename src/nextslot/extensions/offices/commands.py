@@ -91,7 +91,7 @@ def config(
 
 
 def stats(session: Session, office: Which) -> None:
-    """Show how many of an office's jobs are in which state."""
+    """Show how many of an office's jobs have which status."""
     found = session.client.offices.stats(find(session, office))
     session.show(found.json, lambda: output.facts(dict(found.json)))
 

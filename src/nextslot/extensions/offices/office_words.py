@@ -22,7 +22,7 @@ from nextslot.domain import (
     NewJob,
     Office,
     RunStatus,
-    State,
+    Stage,
     request_checks,
 )
 from nextslot.errors import Invalid, Problem
@@ -149,23 +149,23 @@ class RunFacts:
 
 
 def status_of(chain: Sequence[Job], runs: Mapping[str, RunFacts]) -> OfficeJobStatus:
-    """The state of a chain is the state of its last job."""
+    """The status of a chain follows from the status of its last job."""
     last = chain[-1]
-    match last.state:
-        case State.WAITING:
+    match last.status:
+        case JobStatus.WAITING:
             before = None if last.retry_of is None else runs.get(last.retry_of)
             timed_out = before is not None and before.failure_kind is FailureKind.TIMEOUT
             return OfficeJobStatus.TIMEOUT if timed_out else OfficeJobStatus.PENDING
-        case State.QUEUED:
+        case JobStatus.QUEUED:
             return OfficeJobStatus.READY
-        case State.RUNNING:
+        case JobStatus.RUNNING:
             return OfficeJobStatus.PROCESSING
-        case State.CANCELLED:
+        case JobStatus.CANCELLED:
             return OfficeJobStatus.CANCELLED
-        case State.FAILED:
+        case JobStatus.FAILED:
             # Before recovery has decided what follows, it waits for that.
             return OfficeJobStatus.PENDING if last.decision is Decision.UNDECIDED else OfficeJobStatus.FAILED
-        case State.COMPLETED | State.SKIPPED:
+        case JobStatus.COMPLETED | JobStatus.SKIPPED:
             return OfficeJobStatus.DONE
 
 
@@ -216,7 +216,7 @@ def office_job(chain: Sequence[Job], runs: Mapping[str, RunFacts], blocked_by: S
         params=last.params,
         timeout_ms=None if last.timeout_seconds is None else round(last.timeout_seconds * 1000),
         depends_on=root.depends_on,
-        blocked_by=tuple(blocked_by) if last.status is JobStatus.QUEUED else (),
+        blocked_by=tuple(blocked_by) if last.stage is Stage.QUEUED else (),
         retry_count=len(chain) - 1,
         executions=executions,
         created_at=root.created_at,

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from nextslot.domain import MAX_PRIORITY, Office, Scope, json_form, request_checks
 from nextslot.domain import Page as PageOf
+from nextslot.domain.bounds import Text
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.server.auth import (
     caller_of,
@@ -28,7 +29,6 @@ from nextslot.server.schemas import (
     Page,
     ResponseModel,
     RetryPolicy,
-    Text,
     Time,
     WebhookBody,
 )

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from fastapi import Path, Query, Request, Response
 from pydantic import Field
 
-from nextslot.domain import DEFAULT_OFFICE, Direct, Scope, json_form
+from nextslot.domain import DEFAULT_OFFICE, Direct, Scope
+from nextslot.domain.bounds import Seconds
 from nextslot.domain.filters import DirectFilter
 from nextslot.engine.direct.direct_requests import answered
 from nextslot.errors import NextslotError
@@ -31,12 +32,7 @@ from nextslot.server.responses import (
     wants_stream,
 )
 from nextslot.server.routing import needs, router
-from nextslot.server.schemas import (
-    Body,
-    Page,
-    Seconds,
-    WebhookBody,
-)
+from nextslot.server.schemas import Body, Page, WebhookBody
 
 direct = router("Direct requests")
 
@@ -98,7 +94,7 @@ async def run_direct(name: Named, body: DirectBody, request: Request) -> Respons
     if wants_stream(request):
         return stream(await begun(told(scheduler, name, body.params, options, _shown)))
     ended = await unless_hung_up(request, scheduler.run_direct(name, body.params, **options))
-    return Response(status_code=204) if ended is None else answer(json_form.direct(ended))
+    return Response(status_code=204) if ended is None else answer(ended.to_dict())
 
 
 @direct.get("/api/direct", response_model=Page[schemas.Direct])
@@ -108,7 +104,7 @@ async def list_direct(query: Annotated[DirectQuery, Query()], request: Request) 
     scheduler = scheduler_for(request)
     wanted = DirectFilter(**filter_values(query.model_dump(), DirectFilter, caller_of(request)))
     found = await scheduler.lists.direct(wanted, query.cursor, query.limit)
-    return page([json_form.direct(one) for one in found.items], found.next_cursor)
+    return page([one.to_dict() for one in found.items], found.next_cursor)
 
 
 @direct.get("/api/direct/{name}", response_model=DirectDetail)
@@ -118,7 +114,7 @@ async def get_direct(name: Named, request: Request) -> Response:
     scheduler = scheduler_for(request)
     found = await scheduler.direct(name)
     log = await scheduler.files.log(name, limit=LOG_BYTES) if await _is_here(scheduler, found) else None
-    return answer({**json_form.direct(found), "log": None if log is None else log.text.decode(errors="replace")})
+    return answer({**found.to_dict(), "log": None if log is None else log.text.decode(errors="replace")})
 
 
 @direct.get("/api/direct/{direct_id}/log", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
@@ -139,7 +135,7 @@ async def get_direct_log(
 async def cancel_direct(direct_id: str, request: Request) -> Response:
     """Sent away if it waits; told to stop if it runs."""
     scheduler = scheduler_for(request)
-    return answer(json_form.direct(await scheduler.cancel_direct(direct_id)))
+    return answer((await scheduler.cancel_direct(direct_id)).to_dict())
 
 
 @direct.get("/api/reservations", response_model=Page[schemas.Reservation])
@@ -149,7 +145,7 @@ async def list_reservations(query: Annotated[ReservationQuery, Query()], request
     scheduler = scheduler_for(request)
     offices = caller_of(request).narrowed(split(query.office_id))
     found = await scheduler.lists.reservations(query.cursor, query.limit, office_id=offices)
-    return page([json_form.reservation(one) for one in found.items], found.next_cursor)
+    return page([one.to_dict() for one in found.items], found.next_cursor)
 
 
 async def begun(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -190,7 +186,7 @@ async def _is_here(scheduler: Services, found: Direct) -> bool:
 
 
 async def _shown(ended: Direct) -> bytes:
-    return event(json_form.direct(ended), event="result")
+    return event(ended.to_dict(), event="result")
 
 
 async def _last(ended: Direct, ahead: int, shown: Callable[[Direct], Awaitable[bytes]]) -> bytes:

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 from pydantic import Field
 
-from nextslot.domain import Event, Scope, json_form
+from nextslot.domain import Event, Scope
 from nextslot.domain.filters import EventFilter
 from nextslot.engine.events.event_feed import EventPage
 from nextslot.errors import Invalid, Unavailable
@@ -47,7 +47,7 @@ async def list_events(query: Annotated[EventQuery, Query()], request: Request) -
     if wants_stream(request):
         return stream(_followed(scheduler, wanted, _resumed(request, query.after)))
     found = await scheduler.lists.events(query.after, wanted, query.cursor, query.limit)
-    return page([json_form.event(one) for one in found.items], found.next_cursor)
+    return page([one.to_dict() for one in found.items], found.next_cursor)
 
 
 def _resumed(request: Request, after: int) -> int:
@@ -99,4 +99,4 @@ def _shown(some: EventPage, wanted: EventFilter) -> bytes:
 
 
 def _encoded(some: list[Event]) -> list[bytes]:
-    return [event(json_form.event(one), event=one.type, id=str(one.seq)) for one in some]
+    return [event(one.to_dict(), event=one.type, id=str(one.seq)) for one in some]

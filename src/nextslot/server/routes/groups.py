@@ -12,6 +12,7 @@ from nextslot.domain import (
     Scope,
     json_form,
 )
+from nextslot.domain.bounds import Text
 from nextslot.domain.filters import GroupFilter
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.engine.finish.job_finisher import Cancelled
@@ -21,12 +22,7 @@ from nextslot.server.auth import caller_of, of_group, scheduler_for
 from nextslot.server.queries import PageQuery, Values, filter_values
 from nextslot.server.responses import answer, created, page
 from nextslot.server.routing import needs, router
-from nextslot.server.schemas import (
-    Body,
-    KeyedJobs,
-    Page,
-    Text,
-)
+from nextslot.server.schemas import Body, KeyedJobs, Page
 
 from .jobs import CancelBody, new_jobs
 
@@ -72,7 +68,7 @@ async def list_groups(query: Annotated[GroupQuery, Query()], request: Request) -
     scheduler = scheduler_for(request)
     wanted = GroupFilter(**filter_values(query.model_dump(), GroupFilter, caller_of(request)))
     found = await scheduler.lists.groups(wanted, query.cursor, query.limit)
-    return page([json_form.group(group) for group in found.items], found.next_cursor)
+    return page([group.to_dict() for group in found.items], found.next_cursor)
 
 
 @groups.get("/api/job-groups/{group_id}", response_model=GroupDetail)
@@ -95,7 +91,7 @@ async def cancel_group(group_id: str, request: Request, body: CancelBody | None 
     asked = body or CancelBody()
     done = await scheduler.cancel_group(group_id, asked.reason, asked.interrupt)
     stopping, finishing = _ids(done, Cancellation.STOPPING), _ids(done, Cancellation.FINISHING)
-    content = json_form.group(await scheduler.group(group_id))
+    content = (await scheduler.group(group_id)).to_dict()
     status = 202 if stopping or finishing else 200
     return answer({**content, "stopping": stopping, "finishing": finishing}, status)
 
@@ -104,7 +100,7 @@ async def _shown(scheduler: Services, group: Group) -> dict[str, object]:
     members = await scheduler.members(group.group_id)
     attempts = await scheduler.lists.attempts(members)
     jobs = [json_form.job(job, attempts[job.job_id]) for job in members]
-    return {**json_form.group(group), "jobs": jobs}
+    return {**group.to_dict(), "jobs": jobs}
 
 
 def _ids(done: list[Cancelled], how: Cancellation) -> list[str]:

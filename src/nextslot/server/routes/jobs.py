@@ -12,11 +12,12 @@ from nextslot.domain import (
     MAX_PRIORITY,
     Confidence,
     Job,
+    JobStatus,
     NewJob,
     Scope,
-    State,
     json_form,
 )
+from nextslot.domain.bounds import Text
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.scheduler import Services
 from nextslot.server import schemas
@@ -43,7 +44,6 @@ from nextslot.server.schemas import (
     KeyedJobBody,
     KeyedJobs,
     Page,
-    Text,
     When,
 )
 from nextslot.services import arguments
@@ -119,7 +119,7 @@ class Reason(schemas.ResponseModel):
 
 class Why(schemas.ResponseModel):
     job_id: schemas.Id
-    state: State
+    status: JobStatus
     reasons: list[Reason]
     ahead: int = Field(description="Jobs before it in its office's queue; 10,000 may be more")
     expected_start: schemas.Time | None
@@ -189,7 +189,7 @@ async def get_job(job_id: str, request: Request) -> Response:
     return answer(
         {
             **json_form.job(found.job, found.attempt),
-            "run": None if found.run is None else json_form.run(found.run),
+            "run": None if found.run is None else found.run.to_dict(),
             "chain": [json_form.job(job, attempt) for attempt, job in enumerate(found.chain, 1)],
         }
     )

@@ -1,13 +1,16 @@
 """API keys and the audit log, for admins."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import Query, Request, Response
 from pydantic import Field
 
+from nextslot import domain
 from nextslot.domain import Key, Scope, json_form
+from nextslot.domain.bounds import Text
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, scheduler_for, whole
+from nextslot.server.derived_schemas import shows
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import (
     answer,
@@ -16,7 +19,7 @@ from nextslot.server.responses import (
     page,
 )
 from nextslot.server.routing import needs, router
-from nextslot.server.schemas import Body, Page, Text
+from nextslot.server.schemas import Body, Page
 
 keys = router("Keys and audit")
 
@@ -48,15 +51,9 @@ class NewKey(KeyAnswer):
     key: str | None = Field(None, description="What its holder sends. It is shown this once and not stored.")
 
 
+@shows(domain.AuditEntry, schemas.IN_ANSWERS)
 class Entry(schemas.ResponseModel):
-    audit_id: schemas.Id
-    timestamp: schemas.Time
-    actor: str = Field(description="The name of the key; `local` on a server without keys")
-    key_id: str | None
-    action: str = Field(examples=["POST /api/jobs/{job_id}/cancel"])
-    target: str
-    office_id: str | None
-    details: dict[str, Any] | None = Field(description="Of a setting: `before` and `after`")
+    pass
 
 
 @keys.get("/api/me", response_model=Me)
@@ -117,4 +114,4 @@ async def list_audit(query: Annotated[PageQuery, Query()], request: Request) -> 
     """Every change through the API, the newest first: who, what, when, and of a setting before and after."""
     scheduler = scheduler_for(request)
     found = await scheduler.lists.audit(query.cursor, query.limit)
-    return page([json_form.audit_entry(one) for one in found.items], found.next_cursor)
+    return page([one.to_dict() for one in found.items], found.next_cursor)

@@ -128,6 +128,6 @@ async def _shown(scheduler: Services, office_id: str, cursor: str | None, limit:
             for one in found.queue
         ],
         "next_cursor": found.next_cursor,
-        "reservation": None if found.reservation is None else json_form.reservation(found.reservation),
+        "reservation": None if found.reservation is None else found.reservation.to_dict(),
         "direct_waiting": found.direct_waiting,
     }

@@ -60,7 +60,7 @@ async def list_runs(query: Annotated[RunQuery, Query()], request: Request) -> Re
     scheduler = scheduler_for(request)
     wanted = RunFilter(**filter_values(query.model_dump(), RunFilter, caller_of(request)))
     found = await scheduler.lists.runs(wanted, query.cursor, query.limit)
-    return page([json_form.run(run) for run in found.items], found.next_cursor)
+    return page([run.to_dict() for run in found.items], found.next_cursor)
 
 
 @runs.get("/api/job-runs/{run_id}", response_model=schemas.RunDetail)
@@ -70,7 +70,7 @@ async def get_run(run_id: str, request: Request) -> Response:
     run = await scheduler.run_by_id(run_id)
     progress = scheduler.progress(run_id) if run.status is None else None
     shown = None if progress is None else {"fraction": progress[0], "text": progress[1]}
-    return answer({**json_form.run(run), "progress": shown})
+    return answer({**run.to_dict(), "progress": shown})
 
 
 @runs.post("/api/job-runs/{run_id}/retry", status_code=201, response_model=schemas.Job)

@@ -5,9 +5,12 @@ from typing import Annotated, Any, Literal
 from fastapi import Query, Request, Response
 from pydantic import Field
 
+from nextslot import domain
 from nextslot.domain import DEFAULT_OFFICE, MAX_PRIORITY, Scope, cron, json_form
+from nextslot.domain.bounds import Seconds, Text
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_schedule, scheduler_for
+from nextslot.server.derived_schemas import shows
 from nextslot.server.queries import PageQuery
 from nextslot.server.queries import Query as QueryModel
 from nextslot.server.responses import (
@@ -20,8 +23,6 @@ from nextslot.server.routing import needs, router
 from nextslot.server.schemas import (
     Body,
     Page,
-    Seconds,
-    Text,
     When,
     partial,
 )
@@ -52,24 +53,11 @@ class TriggerBody(Body):
     priority: int | None = Field(None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
 
 
+@shows(domain.Schedule, schemas.IN_ANSWERS)
 class Schedule(schemas.ResponseModel):
-    schedule_id: schemas.Id
-    template_id: str
-    office_id: str
-    name: str
-    cron_expression: str
     cron_words: str = Field(description="The expression in words")
-    timezone: str
-    enabled: bool
-    param_overrides: dict[str, Any] | None
     catch_up: Literal["latest", "all", "none"]
-    catch_up_window_seconds: float
     overlap: Literal["allow", "skip"]
-    priority: int | None
-    next_trigger_at: schemas.Time | None = Field(description="null while it is disabled")
-    last_triggered_at: schemas.Time | None
-    created_at: schemas.Time
-    deleted_at: schemas.Time | None
 
 
 class Upcoming(schemas.ResponseModel):
@@ -81,15 +69,9 @@ class UpcomingList(schemas.ResponseModel):
     items: list[Upcoming]
 
 
+@shows(domain.Occurrence, schemas.IN_ANSWERS)
 class Occurrence(schemas.ResponseModel):
-    schedule_id: schemas.Id
-    instant: schemas.Time
-    until: schemas.Time | None = Field(description="The last instant of a span")
-    count: int
-    outcome: Literal["fired", "skipped"]
     reason: str | None = Field(description="missed, coalesced, overlap, disabled, outside_window, …")
-    detail: str | None
-    job_id: str | None
 
 
 class ScheduleQuery(PageQuery):
@@ -195,4 +177,4 @@ async def list_occurrences(schedule_id: str, query: Annotated[PageQuery, Query()
     """The ledger, the newest first: each occurrence made a job, or was skipped for a reason."""
     scheduler = scheduler_for(request)
     found = await scheduler.schedules.occurrences(schedule_id, query.cursor, query.limit)
-    return page([json_form.occurrence(one) for one in found.items], found.next_cursor)
+    return page([one.to_dict() for one in found.items], found.next_cursor)

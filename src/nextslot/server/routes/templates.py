@@ -5,9 +5,12 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 from pydantic import Field
 
-from nextslot.domain import MAX_PRIORITY, Scope, json_form
+from nextslot import domain
+from nextslot.domain import MAX_PRIORITY, Scope
+from nextslot.domain.bounds import Seconds, Text
 from nextslot.server import schemas
 from nextslot.server.auth import scheduler_for, whole
+from nextslot.server.derived_schemas import shows
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import (
     answer,
@@ -20,8 +23,6 @@ from nextslot.server.schemas import (
     Body,
     Page,
     RetryPolicyBody,
-    Seconds,
-    Text,
     WebhookBody,
     partial,
 )
@@ -45,19 +46,9 @@ class TemplatePatch(partial(TemplateBody)):  # type: ignore[misc]
     """What is not given stays."""
 
 
+@shows(domain.Template, schemas.IN_ANSWERS)
 class Template(schemas.ResponseModel):
-    template_id: schemas.Id
-    name: str
-    description: str | None
-    job_type: str
-    params: dict[str, Any]
-    priority: int
-    timeout_seconds: float | None
-    retry_policy: dict[str, Any] | None
-    resources: dict[str, int] | None
-    webhook: dict[str, Any] | None
-    created_at: schemas.Time
-    archived_at: schemas.Time | None
+    pass
 
 
 @templates.post("/api/job-templates", status_code=201, response_model=Template)
@@ -67,7 +58,7 @@ async def create_template(body: TemplateBody, request: Request) -> Response:
     fields = body.given()
     template, is_new = await create_once(scheduler.templates.create(**fields), scheduler.templates.get)
     location = f"/api/job-templates/{template.template_id}"
-    return created(json_form.template(template), location, is_new)
+    return created(template.to_dict(), location, is_new)
 
 
 @templates.get("/api/job-templates", response_model=Page[Template])
@@ -76,7 +67,7 @@ async def list_templates(query: Annotated[PageQuery, Query()], request: Request)
     """Those that are not archived, the newest first."""
     scheduler = scheduler_for(request)
     found = await scheduler.templates.list(query.cursor, query.limit)
-    return page([json_form.template(one) for one in found.items], found.next_cursor)
+    return page([one.to_dict() for one in found.items], found.next_cursor)
 
 
 @templates.get("/api/job-templates/{template_id}", response_model=Template)
@@ -84,7 +75,7 @@ async def list_templates(query: Annotated[PageQuery, Query()], request: Request)
 async def get_template(template_id: str, request: Request) -> Response:
     """Archived ones too."""
     scheduler = scheduler_for(request)
-    return answer(json_form.template(await scheduler.templates.get(template_id)))
+    return answer((await scheduler.templates.get(template_id)).to_dict())
 
 
 @templates.patch("/api/job-templates/{template_id}", response_model=Template)
@@ -92,7 +83,7 @@ async def get_template(template_id: str, request: Request) -> Response:
 async def change_template(template_id: str, body: TemplatePatch, request: Request) -> Response:
     """For the jobs that it will make (INV-005)."""
     scheduler = scheduler_for(request)
-    return answer(json_form.template(await scheduler.templates.change(template_id, **body.given())))
+    return answer((await scheduler.templates.change(template_id, **body.given())).to_dict())
 
 
 @templates.delete("/api/job-templates/{template_id}", response_model=Template)
@@ -100,4 +91,4 @@ async def change_template(template_id: str, body: TemplatePatch, request: Reques
 async def archive_template(template_id: str, request: Request) -> Response:
     """Archives it: its schedules are disabled, its jobs stay, its name is free."""
     scheduler = scheduler_for(request)
-    return answer(json_form.template(await scheduler.templates.archive(template_id)))
+    return answer((await scheduler.templates.archive(template_id)).to_dict())

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from fastapi import Query, Request, Response
 from pydantic import Field
 
-from nextslot.domain import Scope, Webhook, json_form
+from nextslot import domain
+from nextslot.domain import Scope, Webhook
 from nextslot.domain.webhook_delivery import EVENTS
 from nextslot.server import schemas
 from nextslot.server.auth import (
@@ -15,6 +16,7 @@ from nextslot.server.auth import (
     of_webhook,
     scheduler_for,
 )
+from nextslot.server.derived_schemas import shows
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import (
     answer,
@@ -42,45 +44,23 @@ class SubscriptionPatch(partial(SubscriptionWithState)):  # type: ignore[misc]
     """What is not given stays."""
 
 
+@shows(domain.Webhook, schemas.IN_ANSWERS)
 class Subscription(schemas.ResponseModel):
-    webhook_id: schemas.Id
-    url: str
-    events: list[str]
-    office_id: str | None
-    enabled: bool
-    disabled_reason: str | None
-    old_secret_until: schemas.Time | None = Field(description="Until then the secret before signs too")
-    created_by: str | None
-    created_at: schemas.Time
+    pass
 
 
 class SubscriptionWithSecret(Subscription):
     secret: str | None = Field(None, description="What messages are signed with. It is shown this once.")
 
 
+@shows(domain.Attempt, schemas.IN_ANSWERS)
 class Attempt(schemas.ResponseModel):
-    number: int
-    attempted_at: schemas.Time
-    duration_seconds: float
-    status_code: int | None
-    error: str | None
-    answer: str | None = Field(description="The first bytes of what was answered")
-    retry_after_seconds: float | None
+    pass
 
 
+@shows(domain.Delivery, schemas.IN_ANSWERS)
 class Delivery(schemas.ResponseModel):
-    delivery_id: schemas.Id
-    webhook_id: str | None
-    url: str
-    event: str
-    seq: int
-    office_id: str | None
-    job_id: str | None
     status: Literal["PENDING", "DELIVERED", "FAILED"]
-    reason: str | None
-    next_attempt_at: schemas.Time | None
-    created_at: schemas.Time
-    finished_at: schemas.Time | None
     attempts: list[Attempt]
 
 
@@ -115,14 +95,14 @@ async def list_webhooks(query: Annotated[PageQuery, Query()], request: Request) 
     """The newest first."""
     scheduler = scheduler_for(request)
     found = await scheduler.webhooks.list(query.cursor, query.limit, office_id=caller_of(request).office_id)
-    return page([json_form.webhook(one) for one in found.items], found.next_cursor)
+    return page([one.to_dict() for one in found.items], found.next_cursor)
 
 
 @webhooks.get("/api/webhooks/{webhook_id}", response_model=Subscription)
 @needs(Scope.READ, of_webhook)
 async def get_webhook(webhook_id: str, request: Request) -> Response:
     scheduler = scheduler_for(request)
-    return answer(json_form.webhook(await scheduler.webhooks.get(webhook_id)))
+    return answer((await scheduler.webhooks.get(webhook_id)).to_dict())
 
 
 @webhooks.patch("/api/webhooks/{webhook_id}", response_model=Subscription)
@@ -133,7 +113,7 @@ async def change_webhook(webhook_id: str, body: SubscriptionPatch, request: Requ
     fields = body.given()
     if "office_id" in fields:
         caller_of(request).check_office(fields["office_id"])
-    return answer(json_form.webhook(await scheduler.webhooks.change(webhook_id, **fields)))
+    return answer((await scheduler.webhooks.change(webhook_id, **fields)).to_dict())
 
 
 @webhooks.delete("/api/webhooks/{webhook_id}", status_code=204, response_class=Response)
@@ -150,7 +130,7 @@ async def delete_webhook(webhook_id: str, request: Request) -> Response:
 async def test_webhook(webhook_id: str, request: Request) -> Response:
     """Sends it a `webhook.test`; the delivery shows how that goes."""
     scheduler = scheduler_for(request)
-    return answer(json_form.delivery(await scheduler.webhooks.test(webhook_id)), 202)
+    return answer((await scheduler.webhooks.test(webhook_id)).to_dict(), 202)
 
 
 @webhooks.post("/api/webhooks/{webhook_id}/rotate-secret", response_model=SubscriptionWithSecret)
@@ -169,14 +149,14 @@ async def list_deliveries(query: Annotated[DeliveryQuery, Query()], request: Req
     found = await scheduler.webhooks.deliveries(**query.model_dump())
     # A webhook may have been another office's before.
     mine = [one for one in found.items if caller_of(request).office_id in (None, one.office_id)]
-    return page([json_form.delivery(one) for one in mine], found.next_cursor)
+    return page([one.to_dict() for one in mine], found.next_cursor)
 
 
 @webhooks.get("/api/webhook-deliveries/{delivery_id}", response_model=Delivery)
 @needs(Scope.READ, of_delivery)
 async def get_delivery(delivery_id: str, request: Request) -> Response:
     scheduler = scheduler_for(request)
-    return answer(json_form.delivery(await scheduler.webhooks.delivery(delivery_id)))
+    return answer((await scheduler.webhooks.delivery(delivery_id)).to_dict())
 
 
 @webhooks.post("/api/webhook-deliveries/{delivery_id}/redeliver", status_code=202, response_model=Delivery)
@@ -184,9 +164,9 @@ async def get_delivery(delivery_id: str, request: Request) -> Response:
 async def redeliver(delivery_id: str, request: Request) -> Response:
     """The same message once more, under the same `webhook-id`."""
     scheduler = scheduler_for(request)
-    return answer(json_form.delivery(await scheduler.webhooks.redeliver(delivery_id)), 202)
+    return answer((await scheduler.webhooks.redeliver(delivery_id)).to_dict(), 202)
 
 
 def _with_secret(webhook: Webhook, secret: str | None) -> dict[str, object]:
-    shown = json_form.webhook(webhook)
+    shown = webhook.to_dict()
     return shown if secret is None else {**shown, "secret": secret}

@@ -35,6 +35,9 @@ VERSION = 1
 # Fast rather than small: at the usual level half of an export would be spent on it.
 COMPRESSION = 1
 
+# Columns that had another name when older exports were written: (table, old name) to the name of now.
+RENAMED = {("jobs", "status"): "stage"}
+
 _GZIP = b"\x1f\x8b"
 _BEGIN = b'{"format":"nextslot-export"'
 
@@ -225,7 +228,9 @@ class Reader:
 
     def _table(self) -> Table:
         try:
-            return Table(str(self._next["table"]), tuple(map(str, self._next["columns"])), int(self._next["rows"]))
+            name = str(self._next["table"])
+            columns = tuple(RENAMED.get((name, str(column)), str(column)) for column in self._next["columns"])
+            return Table(name, columns, int(self._next["rows"]))
         except (KeyError, TypeError, ValueError):
             raise self._damaged("the head of a table is none") from None
 

@@ -91,7 +91,7 @@ create table jobs (
     group_id text references job_groups,
     sequence {int},
     params text not null,
-    status text not null check (status in ('QUEUED', 'RUNNING', 'CANCELLED')),
+    stage text not null check (stage in ('QUEUED', 'RUNNING', 'CANCELLED')),
     outcome text check (outcome in ('COMPLETED', 'FAILED', 'SKIPPED')),
     decision text check (decision in ('undecided', 'retry', 'permanent', 'cancelled')),
     priority {int} not null check (priority between -999999 and 1000000),
@@ -130,36 +130,36 @@ create table jobs (
     check ((retry_of is null) = (chain_id = job_id)),
     check ((group_id is null) = (sequence is null)),
     check (retry_of is null or retry_of <> job_id),
-    check (status <> 'QUEUED' or (started_at is null and finished_at is null)),
-    check (status <> 'RUNNING' or started_at is not null),
-    check (status <> 'CANCELLED' or (finished_at is not null and cancelled_at is not null)),
-    check (status = 'CANCELLED' or cancelled_at is null),
+    check (stage <> 'QUEUED' or (started_at is null and finished_at is null)),
+    check (stage <> 'RUNNING' or started_at is not null),
+    check (stage <> 'CANCELLED' or (finished_at is not null and cancelled_at is not null)),
+    check (stage = 'CANCELLED' or cancelled_at is null),
     check (worker_id is null or started_at is not null),
     -- What ended after a start has the outcome of its run; nothing else has one.
     check ((outcome is not null) = (started_at is not null and finished_at is not null)),
-    check (outcome is null or outcome = 'FAILED' or status <> 'CANCELLED'),
+    check (outcome is null or outcome = 'FAILED' or stage <> 'CANCELLED'),
     -- A failure always says what follows, if only that it is undecided: else recovery would not find it.
     check ((decision is not null) = (outcome is not null and outcome = 'FAILED'))
 ) {table};
 
 -- The queue of an office in its order (INV-004), waiting jobs too.
-create index jobs_queue on jobs (office_id, priority desc, position, created_at, job_id) where status = 'QUEUED';
+create index jobs_queue on jobs (office_id, priority desc, position, created_at, job_id) where stage = 'QUEUED';
 -- What may start, lane by lane, in the same order.
 create index jobs_ready on jobs (lane_id, priority desc, position, created_at, job_id)
-    where status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1;
+    where stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1;
 -- INV-003: a worker runs one job at a time.
-create unique index jobs_worker on jobs (worker_id) where status = 'RUNNING' and finished_at is null;
+create unique index jobs_worker on jobs (worker_id) where stage = 'RUNNING' and finished_at is null;
 -- A chain is a line.
 create unique index jobs_retry on jobs (retry_of) where retry_of is not null;
 create index jobs_chain on jobs (chain_id) where retry_of is not null;
 create index jobs_group on jobs (group_id, sequence) where group_id is not null;
 -- The members of a group that have not started: looked for once for each member that fails or is cancelled.
 create index jobs_unstarted on jobs (group_id, sequence)
-    where group_id is not null and status = 'QUEUED' and retry_of is null;
+    where group_id is not null and stage = 'QUEUED' and retry_of is null;
 create unique index jobs_unique_key on jobs (office_id, unique_key) where unique_key is not null and finished_at is null;
-create index jobs_due on jobs (scheduled_for) where status = 'QUEUED' and is_due = 0;
-create index jobs_expiry on jobs (expires_at) where status = 'QUEUED' and expires_at is not null;
-create index jobs_starving on jobs (passed_over_since) where status = 'QUEUED' and passed_over_since is not null;
+create index jobs_due on jobs (scheduled_for) where stage = 'QUEUED' and is_due = 0;
+create index jobs_expiry on jobs (expires_at) where stage = 'QUEUED' and expires_at is not null;
+create index jobs_starving on jobs (passed_over_since) where stage = 'QUEUED' and passed_over_since is not null;
 -- Stories are compared with the earlier ones that were completed.
 create index jobs_stories on jobs (job_id) where job_type = 'story' and outcome = 'COMPLETED';
 -- Research cards are compared with earlier ones.
@@ -167,7 +167,7 @@ create index jobs_cards on jobs (job_id) where job_type = 'research' and outcome
 create index jobs_undecided on jobs (job_id) where decision = 'undecided';
 -- The chains of an office that ended badly, as its API lists them.
 create index jobs_office_failed on jobs (office_id, chain_id) where decision in ('permanent', 'cancelled');
-create index jobs_office_cancelled on jobs (office_id, chain_id) where status = 'CANCELLED';
+create index jobs_office_cancelled on jobs (office_id, chain_id) where stage = 'CANCELLED';
 -- Lists of jobs, the newest first: what a job is never changes, so these cost when it is created and never again.
 -- `job_id >= ''` always holds. It is the word that a statement says to be led by such an index: else the planner would
 -- also look for what an office runs in the whole history of the office, and not among what runs.
@@ -184,13 +184,13 @@ create index jobs_by_legacy on jobs (created_at, job_id)
     where job_type in ('story', 'research') and office_id = 'default' and retry_of is null;
 -- Lists of jobs by state; what runs is few. Together they cost a hand-over some 20 µs (docs/performance.md).
 create index jobs_by_queued on jobs (created_at, job_id)
-    where status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 and job_id >= '';
+    where stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 and job_id >= '';
 create index jobs_by_waiting on jobs (created_at, job_id)
-    where status = 'QUEUED' and (unmet > 0 or is_due = 0 or is_turn = 0);
-create index jobs_by_failed on jobs (created_at, job_id) where outcome = 'FAILED' and status = 'RUNNING';
+    where stage = 'QUEUED' and (unmet > 0 or is_due = 0 or is_turn = 0);
+create index jobs_by_failed on jobs (created_at, job_id) where outcome = 'FAILED' and stage = 'RUNNING';
 create index jobs_by_completed on jobs (created_at, job_id) where outcome = 'COMPLETED';
 create index jobs_by_skipped on jobs (created_at, job_id) where outcome = 'SKIPPED';
-create index jobs_by_cancelled on jobs (created_at, job_id) where status = 'CANCELLED';
+create index jobs_by_cancelled on jobs (created_at, job_id) where stage = 'CANCELLED';
 
 create table runs (
     run_id text not null primary key,
@@ -348,7 +348,7 @@ create table maintenance (
 
 rule job_born_queued before insert on jobs
     refuse 'a job is born QUEUED (spec 2.9)'
-    when (new.status <> 'QUEUED' or new.outcome is not null) and not exists (select 1 from maintenance);
+    when (new.stage <> 'QUEUED' or new.outcome is not null) and not exists (select 1 from maintenance);
 
 -- OR REPLACE deletes what is in its way without asking the delete rules (a plain connection has recursive triggers off),
 -- so what would replace a row is refused before it gets there: here, and in every rule below that looks for another row.
@@ -365,7 +365,7 @@ rule job_follows before insert on jobs
     when new.retry_of is not null
         and not exists (
             select 1 from jobs
-            where job_id = new.retry_of and chain_id = new.chain_id and (status = 'CANCELLED' or outcome = 'FAILED'))
+            where job_id = new.retry_of and chain_id = new.chain_id and (stage = 'CANCELLED' or outcome = 'FAILED'))
         and not exists (select 1 from maintenance);
 
 rule job_kept before delete on jobs
@@ -381,15 +381,15 @@ rule job_identity before update of job_id, office_id, job_type, template_id, sch
         or new.unique_key is distinct from old.unique_key
         or new.created_at <> old.created_at or new.queued_at <> old.queued_at;
 
-rule job_moves before update of status on jobs
+rule job_moves before update of stage on jobs
     refuse 'illegal move: QUEUED to RUNNING or CANCELLED, RUNNING to CANCELLED, and no way back (spec 2.9)'
-    when new.status <> old.status
-        and not (old.status = 'QUEUED' and new.status in ('RUNNING', 'CANCELLED'))
-        and not (old.status = 'RUNNING' and new.status = 'CANCELLED' and old.finished_at is null);
+    when new.stage <> old.stage
+        and not (old.stage = 'QUEUED' and new.stage in ('RUNNING', 'CANCELLED'))
+        and not (old.stage = 'RUNNING' and new.stage = 'CANCELLED' and old.finished_at is null);
 
 rule job_frozen before update of params, priority, position, lane_id, resources, timeout_seconds, stall_timeout_seconds, retry_policy, webhook on jobs
     refuse 'what a job was asked to do is frozen once it is dispatched or cancelled (INV-001, INV-005)'
-    when old.status <> 'QUEUED'
+    when old.stage <> 'QUEUED'
         and (new.params <> old.params or new.priority <> old.priority or new.position <> old.position
             or new.lane_id <> old.lane_id or new.resources <> old.resources
             or new.timeout_seconds is distinct from old.timeout_seconds
@@ -397,31 +397,31 @@ rule job_frozen before update of params, priority, position, lane_id, resources,
             or new.retry_policy <> old.retry_policy or new.webhook is distinct from old.webhook);
 
 -- Spec 2.10: the run is inserted first, so a job never runs without one.
-rule job_runs_with_run before update of status on jobs
+rule job_runs_with_run before update of stage on jobs
     refuse 'no RUNNING job without its run (spec 2.10)'
-    when old.status = 'QUEUED' and new.status = 'RUNNING'
+    when old.stage = 'QUEUED' and new.stage = 'RUNNING'
         and not exists (select 1 from runs where job_id = new.job_id and status is null);
 
-rule job_takes_free_worker before update of status, worker_id on jobs
+rule job_takes_free_worker before update of stage, worker_id on jobs
     refuse 'a worker runs one job at a time (INV-003)'
-    when new.status = 'RUNNING' and new.finished_at is null and new.worker_id is not null
+    when new.stage = 'RUNNING' and new.finished_at is null and new.worker_id is not null
         and exists (
             select 1 from jobs
-            where worker_id = new.worker_id and status = 'RUNNING' and finished_at is null and job_id <> new.job_id);
+            where worker_id = new.worker_id and stage = 'RUNNING' and finished_at is null and job_id <> new.job_id);
 
-rule job_ends_with_run before update of finished_at, outcome, status on jobs
+rule job_ends_with_run before update of finished_at, outcome, stage on jobs
     refuse 'a dispatched job ends with its run, as its run (spec 2.10)'
     when new.finished_at is not null and old.finished_at is null
         and ((new.started_at is not null
                 and not exists (
                     select 1 from runs
                     where job_id = new.job_id and status = new.outcome
-                        and (new.status <> 'CANCELLED' or failure_kind = 'cancelled')))
+                        and (new.stage <> 'CANCELLED' or failure_kind = 'cancelled')))
             or (new.started_at is null and exists (select 1 from runs where job_id = new.job_id)));
 
 rule job_ends_once before update of started_at, worker_id, finished_at, outcome, cancelled_at, cancel_requested_at, cancel_mode, cancel_reason on jobs
     refuse 'what is written when a job starts or ends is written once'
-    when (old.status <> 'QUEUED'
+    when (old.stage <> 'QUEUED'
             and (new.started_at is distinct from old.started_at or new.worker_id is distinct from old.worker_id))
         or (old.finished_at is not null
             and (new.finished_at is distinct from old.finished_at or new.outcome is distinct from old.outcome
@@ -437,7 +437,7 @@ rule job_decided_once before update of decision on jobs
 rule run_born_running before insert on runs
     refuse 'a run begins unfinished, for a job that is QUEUED'
     when (new.status is not null
-            or not exists (select 1 from jobs where job_id = new.job_id and status = 'QUEUED'))
+            or not exists (select 1 from jobs where job_id = new.job_id and stage = 'QUEUED'))
         and not exists (select 1 from maintenance);
 
 rule run_inserted_once before insert on runs

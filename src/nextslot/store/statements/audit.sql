@@ -1,9 +1,8 @@
 -- append: an entry, in the transaction of what it tells
-insert into audit (audit_id, timestamp, actor, key_id, action, target, office_id, details)
-values (:audit_id, :timestamp, :actor, :key_id, :action, :target, :office_id, :details);
+insert into audit ({audit.new_columns}) values ({audit.new_values});
 
 -- page: the newest first, below an id
-select audit_id, timestamp, actor, key_id, action, target, office_id, details
+select {audit.columns}
 from audit
 where audit_id < :before
 order by audit_id desc

@@ -12,7 +12,7 @@ values (:delivery_id, :url, :origin, :event, :seq, :office_id, :job_id, :webhook
 select {deliveries.columns} from deliveries where delivery_id = :delivery_id;
 
 -- attempts: what was tried for a delivery, in order
-select number, attempted_at, duration_seconds, status_code, error, answer, retry_after_seconds from delivery_attempts
+select {attempts.columns} from delivery_attempts
 where delivery_id = :delivery_id order by number;
 
 -- origins: who is to be sent something, and when first

@@ -7,14 +7,14 @@ update dependencies set is_met = 1 where chain_id = :chain_id and is_met = 0 ret
 -- waiting_for: the jobs that wait for a chain
 select dependencies.job_id, jobs.on_dependency_failure from dependencies
 join jobs on jobs.job_id = dependencies.job_id
-where dependencies.chain_id = :chain_id and dependencies.is_met = 0 and jobs.status = 'QUEUED'
+where dependencies.chain_id = :chain_id and dependencies.is_met = 0 and jobs.stage = 'QUEUED'
 order by dependencies.job_id;
 
 -- doomed_by: the jobs that wait for one of these chains, and are to be cancelled if it does not succeed
 select distinct dependencies.job_id from dependencies
 join jobs on jobs.job_id = dependencies.job_id
 where dependencies.chain_id in (select key from json_each(:chain_ids)) and dependencies.is_met = 0
-    and jobs.status = 'QUEUED' and jobs.on_dependency_failure = 'cancel';
+    and jobs.stage = 'QUEUED' and jobs.on_dependency_failure = 'cancel';
 
 -- has_succeeded: which of these chains have a job that completed or was skipped
 select distinct chain_id from jobs
@@ -26,5 +26,5 @@ where (job_id in (select key from json_each(:chain_ids))
 select distinct chain_id, job_id from jobs
 where (job_id in (select key from json_each(:chain_ids))
         or (retry_of is not null and chain_id in (select key from json_each(:chain_ids))))
-    and (status = 'CANCELLED' or decision in ('permanent', 'cancelled'))
+    and (stage = 'CANCELLED' or decision in ('permanent', 'cancelled'))
     and not exists (select 1 from jobs later where later.retry_of = jobs.job_id);

@@ -1,13 +1,6 @@
--- columns: a whole direct execution, in the order that direct.py reads it
-direct_id, node_id, office_id, lane_id, job_type, params, status, is_detached, timeout_seconds, stall_timeout_seconds,
-created_by, created_at, wait_until, started_at, timeout_at, finished_at, worker_id, exit_code, error, failure_kind, reason, log_path,
-session_id, result, artifacts
-
 -- insert: a caller arrives, behind all others
-insert into direct_executions (direct_id, arrival, node_id, office_id, lane_id, job_type, params, status, is_detached,
-    timeout_seconds, stall_timeout_seconds, webhook, created_by, created_at, wait_until)
-select :direct_id, coalesce(max(arrival), 0) + 1, :node_id, :office_id, :lane_id, :job_type, :params, 'WAITING', :is_detached,
-    :timeout_seconds, :stall_timeout_seconds, :webhook, :created_by, :now, :wait_until
+insert into direct_executions ({direct.new_columns}, arrival, status, webhook)
+select {direct.new_values}, coalesce(max(arrival), 0) + 1, 'WAITING', :webhook
 from direct_executions;
 
 -- get: one direct execution

@@ -7,10 +7,10 @@ order by lanes.lane_id;
 
 -- ready: jobs that are free to go, counted by lane
 select lane_id, count(*) from jobs
-where status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 group by lane_id;
+where stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 group by lane_id;
 
 -- running: jobs that run, counted by lane
-select lane_id, count(*) from jobs where status = 'RUNNING' and finished_at is null group by lane_id;
+select lane_id, count(*) from jobs where stage = 'RUNNING' and finished_at is null group by lane_id;
 
 -- direct_running: direct executions that run, counted by lane
 select lane_id, count(*) from direct_executions where status = 'RUNNING' group by lane_id;
@@ -23,7 +23,7 @@ update limits set used = :used where limit_key = :limit_key;
 
 -- runless: running jobs whose run is not there, or has ended (spec 2.10)
 select job_id from jobs
-where status = 'RUNNING' and finished_at is null
+where stage = 'RUNNING' and finished_at is null
     and not exists (select 1 from runs where runs.job_id = jobs.job_id and runs.status is null)
 order by job_id limit 100;
 
@@ -39,7 +39,7 @@ where outcome is not null
 order by job_id limit 100;
 
 -- shared_workers: workers that run two jobs (INV-003)
-select worker_id from jobs where status = 'RUNNING' and finished_at is null
+select worker_id from jobs where stage = 'RUNNING' and finished_at is null
 group by worker_id having count(*) > 1 order by worker_id limit 100;
 
 -- forked_chains: jobs that were retried twice
@@ -47,21 +47,21 @@ select retry_of from jobs where retry_of is not null group by retry_of having co
 
 -- miscounted_waits: queued jobs that wait for more, or for fewer, than is stored of what they wait for
 select job_id from jobs
-where status = 'QUEUED' and unmet <> (
+where stage = 'QUEUED' and unmet <> (
     select count(*) from dependencies where dependencies.job_id = jobs.job_id and is_met = 0)
 order by job_id limit 100;
 
 -- forgotten_waits: queued jobs that wait for a chain that has succeeded
 select distinct dependencies.job_id
 from dependencies join jobs on jobs.job_id = dependencies.job_id
-where dependencies.is_met = 0 and jobs.status = 'QUEUED' and exists (
+where dependencies.is_met = 0 and jobs.stage = 'QUEUED' and exists (
     select 1 from jobs done
     where (done.job_id = dependencies.chain_id or (done.chain_id = dependencies.chain_id and done.retry_of is not null))
         and done.outcome in ('COMPLETED', 'SKIPPED'))
 order by dependencies.job_id limit 100;
 
 -- endless_waits: queued jobs that wait for a time that is not stored
-select job_id from jobs where status = 'QUEUED' and is_due = 0 and scheduled_for is null order by job_id limit 100;
+select job_id from jobs where stage = 'QUEUED' and is_due = 0 and scheduled_for is null order by job_id limit 100;
 
 -- miscounted_groups: groups with more or fewer jobs than they should have
 select group_id from job_groups
@@ -83,13 +83,13 @@ from lanes order by lane_id;
 
 -- counted_sums: the same by looking at every job; a chain counts where its last job is, until it is retried
 select jobs.lane_id,
-    sum(case when jobs.status = 'RUNNING' and jobs.finished_at is null then 1 else 0 end),
+    sum(case when jobs.stage = 'RUNNING' and jobs.finished_at is null then 1 else 0 end),
     sum(case when jobs.retry_of is null then 1 else 0 end),
     sum(case when jobs.outcome = 'COMPLETED' then 1 else 0 end),
     sum(case when jobs.outcome = 'SKIPPED' then 1 else 0 end),
-    sum(case when jobs.status = 'RUNNING' and jobs.decision in ('permanent', 'cancelled') and later.job_id is null
+    sum(case when jobs.stage = 'RUNNING' and jobs.decision in ('permanent', 'cancelled') and later.job_id is null
         then 1 else 0 end),
-    sum(case when jobs.status = 'CANCELLED' and later.job_id is null then 1 else 0 end)
+    sum(case when jobs.stage = 'CANCELLED' and later.job_id is null then 1 else 0 end)
 from jobs left join jobs later on later.retry_of = jobs.job_id
 group by jobs.lane_id;
 
@@ -109,7 +109,7 @@ where lane_id = :lane_id;
 
 -- torn_jobs: jobs that do not start and end with their run (spec 2.10)
 select jobs.job_id from jobs left join runs on runs.job_id = jobs.job_id
-where (jobs.status = 'QUEUED') <> (runs.run_id is null) and jobs.status <> 'CANCELLED'
+where (jobs.stage = 'QUEUED') <> (runs.run_id is null) and jobs.stage <> 'CANCELLED'
     or jobs.started_at is distinct from runs.started_at
     or (runs.run_id is not null and jobs.finished_at is distinct from runs.finished_at)
 order by jobs.job_id limit 100;
@@ -120,11 +120,11 @@ where runs.params_snapshot <> jobs.params order by runs.run_id limit 100;
 
 -- shared_slots: slots that run a job and a direct execution at once (INV-003)
 select jobs.worker_id from jobs join direct_executions on direct_executions.worker_id = jobs.worker_id
-where jobs.status = 'RUNNING' and jobs.finished_at is null and direct_executions.status = 'RUNNING'
+where jobs.stage = 'RUNNING' and jobs.finished_at is null and direct_executions.status = 'RUNNING'
 order by jobs.worker_id limit 100;
 
 -- shared_places: queued jobs that have the place of another one (INV-004)
-select max(job_id) from jobs where status = 'QUEUED'
+select max(job_id) from jobs where stage = 'QUEUED'
 group by office_id, priority, position having count(*) > 1 order by 1 limit 100;
 
 -- undecided: failures of which nobody has said what follows (spec 6.6)
@@ -165,7 +165,7 @@ from job_groups join (
         sum(case when last.finished_at is not null and coalesce(last.decision, 'none') not in ('retry', 'undecided')
             then 1 else 0 end) as ended,
         sum(case when last.outcome in ('COMPLETED', 'SKIPPED') then 1 else 0 end) as succeeded,
-        sum(case when last.status = 'CANCELLED' and last.cancel_requested_at is not null then 1 else 0 end) as cancelled
+        sum(case when last.stage = 'CANCELLED' and last.cancel_requested_at is not null then 1 else 0 end) as cancelled
     from jobs last
     where last.group_id is not null and not exists (select 1 from jobs later where later.retry_of = last.job_id)
     group by last.group_id) as counted on counted.group_id = job_groups.group_id

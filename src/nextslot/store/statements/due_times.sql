@@ -7,7 +7,7 @@ update nodes set clock_offset = :clock_offset where node_id = :node_id;
 -- shift_runs: when the time of what a node runs is up; only under maintenance
 update runs set timeout_at = timeout_at + :shift
 where status is null and timeout_at is not null and job_id in (
-    select job_id from jobs where status = 'RUNNING' and finished_at is null
+    select job_id from jobs where stage = 'RUNNING' and finished_at is null
         and worker_id >= :node_id || '/slot-' and worker_id < :node_id || '/slot.');
 
 -- shift_callers: when the patience of a node's callers ends, or the time of their work is up
@@ -21,10 +21,10 @@ update reservations set expires_at = expires_at + :shift where status = 'ACTIVE'
 update reservations set reserved_at = reserved_at + :shift where status = 'ACTIVE';
 
 -- shift_ages: since when jobs have been passed over
-update jobs set passed_over_since = passed_over_since + :shift where status = 'QUEUED' and passed_over_since is not null;
+update jobs set passed_over_since = passed_over_since + :shift where stage = 'QUEUED' and passed_over_since is not null;
 
 -- shift_retries: when retries are due
-update jobs set scheduled_for = scheduled_for + :shift where status = 'QUEUED' and is_due = 0 and retry_of is not null;
+update jobs set scheduled_for = scheduled_for + :shift where stage = 'QUEUED' and is_due = 0 and retry_of is not null;
 
 -- shift_deliveries: when deliveries are tried next
 update deliveries set next_attempt_at = next_attempt_at + :shift where status = 'PENDING';

@@ -1,15 +1,15 @@
 -- columns: what a replay needs of a job
-job_id, office_id, lane_id, job_type, group_id, sequence, status, outcome, decision, priority, position, retry_of,
+job_id, office_id, lane_id, job_type, group_id, sequence, stage, outcome, decision, priority, position, retry_of,
 chain_id, scheduled_for, expires_at, unmet, is_due, is_turn, passed_over_since, on_dependency_failure, timeout_seconds,
 retry_policy, created_at, queued_at, started_at, finished_at, cancel_mode, cancelled_at, worker_id
 
 -- queue: the first queued jobs of an office, in order
 select {forecast.columns} from jobs
-where office_id = :office_id and status = 'QUEUED'
+where office_id = :office_id and stage = 'QUEUED'
 order by priority desc, position, created_at, job_id limit :limit;
 
 -- running: what runs now
-select {forecast.columns} from jobs where status = 'RUNNING' and finished_at is null order by worker_id limit :limit;
+select {forecast.columns} from jobs where stage = 'RUNNING' and finished_at is null order by worker_id limit :limit;
 
 -- chains: every job of some chains, by a JSON object whose keys are their roots
 select {forecast.columns} from jobs
@@ -32,7 +32,7 @@ select {groups.columns} from job_groups where group_id in (select key from json_
 
 -- queued_offices: offices with queued jobs
 select office_id from offices
-where exists (select 1 from jobs where jobs.office_id = offices.office_id and jobs.status = 'QUEUED')
+where exists (select 1 from jobs where jobs.office_id = offices.office_id and jobs.stage = 'QUEUED')
 order by office_id limit :limit;
 
 -- offices: some offices, as far as dispatch goes
@@ -57,7 +57,7 @@ select direct_id, arrival, office_id, lane_id, job_type, status, timeout_seconds
 from direct_executions where status = 'RUNNING';
 
 -- reservations: those that are held now
-select reservation_id, direct_id, office_id, reserved_at, reserved_by, expires_at, status from reservations
+select {reservations.columns} from reservations
 where status = 'ACTIVE';
 
 -- durations: how long the newest runs took that were completed, by type, the newest first
@@ -69,11 +69,11 @@ where newest.status = 'COMPLETED' order by newest.run_id desc;
 -- ahead: how many queued jobs are before a place in an office's queue, but not more than a limit
 select count(*) from (
     select job_id from (
-        select job_id from jobs where office_id = :office_id and status = 'QUEUED' and priority > :priority limit :limit
+        select job_id from jobs where office_id = :office_id and stage = 'QUEUED' and priority > :priority limit :limit
     ) more_urgent
     union all
     select job_id from (
-        select job_id from jobs where office_id = :office_id and status = 'QUEUED' and priority = :priority
+        select job_id from jobs where office_id = :office_id and stage = 'QUEUED' and priority = :priority
             and (position, created_at, job_id) < (:position, :created_at, :job_id) limit :limit
     ) earlier
     limit :limit
@@ -84,7 +84,7 @@ select depends_on, chain_id from dependencies where job_id = :job_id and is_met 
 
 -- holders: running jobs as those who hold limits, the oldest first
 select job_id, title, job_type, started_at, lane_id, worker_id from jobs
-where status = 'RUNNING' and finished_at is null order by started_at, job_id limit :limit;
+where stage = 'RUNNING' and finished_at is null order by started_at, job_id limit :limit;
 
 -- direct_holders: running direct executions as those who hold limits, the oldest first
 select direct_id, job_type, started_at, lane_id, node_id from direct_executions

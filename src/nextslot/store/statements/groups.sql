@@ -1,6 +1,3 @@
--- columns: a whole group, in the order that groups.py reads it
-group_id, office_id, name, mode, on_failure, status, members, ended, succeeded, cancelled, created_at, started_at, finished_at
-
 -- insert: a new group
 insert into job_groups (group_id, office_id, name, mode, on_failure, status, members, ended, succeeded, cancelled, created_at)
 values (:group_id, :office_id, :name, :mode, :on_failure, 'QUEUED', :members, 0, 0, 0, :created_at);

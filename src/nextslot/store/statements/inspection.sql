@@ -1,6 +1,6 @@
 -- ready: jobs that are free to go, with their places
 select job_id, office_id, lane_id, priority, position, created_at, passed_over_since from jobs
-where status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1;
+where stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1;
 
 -- started: jobs whose start was told after an event, in the order in which they were started
 select jobs.job_id, jobs.office_id, jobs.lane_id, jobs.priority, jobs.position, jobs.created_at, jobs.passed_over_since
@@ -8,7 +8,7 @@ from events join jobs on jobs.job_id = events.job_id
 where events.seq > :seq and events.type = 'job_started' order by events.seq;
 
 -- running: lanes of the jobs that run
-select lane_id from jobs where status = 'RUNNING' and finished_at is null;
+select lane_id from jobs where stage = 'RUNNING' and finished_at is null;
 
 -- callers: direct executions that have not ended, and whether they hold their office's reservation
 select direct_executions.direct_id, direct_executions.office_id, direct_executions.lane_id, direct_executions.status,
@@ -22,7 +22,7 @@ select lane_id, office_id, job_type, resources, local, shared, is_alone from lan
 
 -- insiders: (id, since when, whether it has to run alone) of all that runs
 select jobs.job_id, jobs.started_at, lanes.is_alone from jobs join lanes on lanes.lane_id = jobs.lane_id
-where jobs.status = 'RUNNING' and jobs.finished_at is null
+where jobs.stage = 'RUNNING' and jobs.finished_at is null
 union all
 select direct_id, started_at, 0 from direct_executions where status = 'RUNNING';
 
@@ -40,12 +40,12 @@ select seq, type, job_id, run_id, office_id, details, timestamp from events wher
 
 -- unfinished: whether a run, or a direct execution, is under way
 select 1 from runs join jobs on jobs.job_id = runs.job_id
-where runs.run_id = :run_id and runs.status is null and jobs.status = 'RUNNING' and jobs.finished_at is null
+where runs.run_id = :run_id and runs.status is null and jobs.stage = 'RUNNING' and jobs.finished_at is null
 union all
 select 1 from direct_executions where direct_id = :run_id and status = 'RUNNING';
 
 -- jobs: every job with its run, as far as laws of its life ask
-select jobs.job_id, jobs.chain_id, jobs.retry_of, jobs.office_id, jobs.lane_id, jobs.status, jobs.outcome, jobs.decision,
+select jobs.job_id, jobs.chain_id, jobs.retry_of, jobs.office_id, jobs.lane_id, jobs.stage, jobs.outcome, jobs.decision,
     jobs.retry_policy, runs.failure_kind, jobs.created_at, jobs.started_at, jobs.finished_at, jobs.scheduled_for,
     jobs.expires_at, jobs.unmet, jobs.is_due, jobs.is_turn, jobs.group_id, jobs.sequence, jobs.webhook is not null,
     jobs.cancel_mode, runs.timeout_at, runs.run_id, runs.beside

@@ -1,22 +1,5 @@
--- columns: a whole job, in the order that jobs.py reads it
-job_id, office_id, lane_id, job_type, params, status, priority, position, created_at, queued_at, chain_id, retry_policy,
-on_dependency_failure, resources, depends_on, template_id, schedule_id, group_id, sequence, retry_of, scheduled_for,
-expires_at, role, task_id, title, timeout_seconds, stall_timeout_seconds, webhook, webhook_status, unique_key,
-created_by, started_at, finished_at, outcome, decision, cancel_requested_at, cancel_mode, cancelled_at, cancel_reason,
-worker_id, unmet, is_due, is_turn, passed_over_since
-
 -- insert: a new job
-insert into jobs (
-    job_id, office_id, lane_id, job_type, params, status, priority, position, created_at, queued_at, chain_id,
-    retry_policy, on_dependency_failure, resources, depends_on, template_id, schedule_id, group_id, sequence, retry_of,
-    scheduled_for, expires_at, role, task_id, title, timeout_seconds, stall_timeout_seconds, webhook, webhook_status,
-    unique_key, created_by, unmet, is_due, is_turn
-) values (
-    :job_id, :office_id, :lane_id, :job_type, :params, 'QUEUED', :priority, :position, :created_at, :queued_at, :chain_id,
-    :retry_policy, :on_dependency_failure, :resources, :depends_on, :template_id, :schedule_id, :group_id, :sequence,
-    :retry_of, :scheduled_for, :expires_at, :role, :task_id, :title, :timeout_seconds, :stall_timeout_seconds, :webhook,
-    :webhook_status, :unique_key, :created_by, :unmet, :is_due, :is_turn
-);
+insert into jobs ({jobs.new_columns}, stage) values ({jobs.new_values}, 'QUEUED');
 
 -- get: one job
 select {jobs.columns} from jobs where job_id = :job_id;
@@ -31,49 +14,49 @@ select job_id, chain_id, office_id from jobs where job_id in (select key from js
 select {jobs.columns} from jobs where office_id = :office_id and unique_key = :unique_key and finished_at is null;
 
 -- last_position: where the queue of a priority ends
-select max(position) from jobs where office_id = :office_id and priority = :priority and status = 'QUEUED';
+select max(position) from jobs where office_id = :office_id and priority = :priority and stage = 'QUEUED';
 
 -- brief: what running a job needs to know of it
 params, chain_id, group_id, retry_of, timeout_seconds, stall_timeout_seconds, title, role, task_id
 
 -- heads: the first ready jobs of a lane, in order (INV-004)
 select job_id, priority, position, created_at, passed_over_since, {jobs.brief} from jobs
-where lane_id = :lane_id and status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1
+where lane_id = :lane_id and stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1
 order by priority desc, position, created_at, job_id limit :limit;
 
 -- start: a queued job begins to run; its run has been inserted just before
-update jobs set status = 'RUNNING', started_at = :now, worker_id = :worker_id
-where job_id = :job_id and status = 'QUEUED';
+update jobs set stage = 'RUNNING', started_at = :now, worker_id = :worker_id
+where job_id = :job_id and stage = 'QUEUED';
 
 -- ending_facts: what the decision at a run's end depends on; only of a job that still runs, with a run that has not ended
 select office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, webhook is not null, started_at,
     retry_policy, cancel_mode,
     exists (select 1 from dependencies where dependencies.chain_id = jobs.chain_id and dependencies.is_met = 0)
 from jobs
-where job_id = :job_id and status = 'RUNNING' and finished_at is null
+where job_id = :job_id and stage = 'RUNNING' and finished_at is null
     and exists (select 1 from runs where runs.run_id = :run_id and runs.status is null);
 
 -- succeed: a running job ends with its run; it sets nothing that an index of waiting or undecided jobs depends on
 update jobs set finished_at = :now, outcome = :outcome
-where job_id = :job_id and status = 'RUNNING' and finished_at is null;
+where job_id = :job_id and stage = 'RUNNING' and finished_at is null;
 
 -- fail: a running job ends with its run, and what follows is decided
 update jobs set finished_at = :now, outcome = 'FAILED', decision = :decision
-where job_id = :job_id and status = 'RUNNING' and finished_at is null;
+where job_id = :job_id and stage = 'RUNNING' and finished_at is null;
 
 -- stop: a running job was told to stop, and has
-update jobs set status = 'CANCELLED', finished_at = :now, cancelled_at = :now, outcome = 'FAILED', decision = 'cancelled'
-where job_id = :job_id and status = 'RUNNING' and finished_at is null;
+update jobs set stage = 'CANCELLED', finished_at = :now, cancelled_at = :now, outcome = 'FAILED', decision = 'cancelled'
+where job_id = :job_id and stage = 'RUNNING' and finished_at is null;
 
 -- cancel: a queued job ends without a run
-update jobs set status = 'CANCELLED', finished_at = :now, cancelled_at = :now, cancel_reason = :reason,
+update jobs set stage = 'CANCELLED', finished_at = :now, cancelled_at = :now, cancel_reason = :reason,
     cancel_requested_at = :requested_at
-where job_id = :job_id and status = 'QUEUED';
+where job_id = :job_id and stage = 'QUEUED';
 
 -- request_cancel: a running job is told to stop, or to be the last of its chain
 update jobs set cancel_requested_at = coalesce(cancel_requested_at, :now), cancel_mode = :mode,
     cancel_reason = coalesce(cancel_reason, :reason)
-where job_id = :job_id and status = 'RUNNING' and finished_at is null;
+where job_id = :job_id and stage = 'RUNNING' and finished_at is null;
 
 -- decide: what follows a failure that had no decision
 update jobs set decision = :decision where job_id = :job_id and decision = 'undecided';
@@ -83,15 +66,15 @@ select {jobs.columns} from jobs where decision = 'undecided' order by job_id lim
 
 -- close_with_run: a job whose run had ended before the crash (spec 15.2)
 update jobs set finished_at = :finished_at, outcome = :outcome, decision = :decision
-where job_id = :job_id and status = 'RUNNING' and finished_at is null;
+where job_id = :job_id and stage = 'RUNNING' and finished_at is null;
 
 -- running: what is running, by the number of its slot, for recovery
 select {jobs.columns} from jobs
-where status = 'RUNNING' and finished_at is null order by length(worker_id), worker_id limit :limit;
+where stage = 'RUNNING' and finished_at is null order by length(worker_id), worker_id limit :limit;
 
 -- running_on: what one node is running
 select {jobs.columns} from jobs
-where status = 'RUNNING' and finished_at is null and worker_id >= :node_id || '/slot-' and worker_id < :node_id || '/slot.'
+where stage = 'RUNNING' and finished_at is null and worker_id >= :node_id || '/slot-' and worker_id < :node_id || '/slot.'
 order by length(worker_id), worker_id limit :limit;
 
 -- chain: the whole chain of a root, oldest first (ids are ordered by time)
@@ -110,76 +93,76 @@ select job_id from jobs where retry_of = :job_id;
 
 -- due: waiting jobs whose time has come
 update jobs set is_due = 1
-where job_id in (select job_id from jobs where status = 'QUEUED' and is_due = 0 and scheduled_for <= :now
+where job_id in (select job_id from jobs where stage = 'QUEUED' and is_due = 0 and scheduled_for <= :now
     order by scheduled_for limit :limit)
 returning job_id, office_id, lane_id, unmet, is_due, is_turn;
 
 -- reschedule: another time for a waiting or queued job
-update jobs set scheduled_for = :scheduled_for, is_due = :is_due where job_id = :job_id and status = 'QUEUED';
+update jobs set scheduled_for = :scheduled_for, is_due = :is_due where job_id = :job_id and stage = 'QUEUED';
 
 -- give_turn: its turn in its group has come
-update jobs set is_turn = 1 where job_id = :job_id and status = 'QUEUED' and is_turn = 0
+update jobs set is_turn = 1 where job_id = :job_id and stage = 'QUEUED' and is_turn = 0
 returning job_id, office_id, lane_id, unmet, is_due, is_turn;
 
 -- met: one more prerequisite is met
 update jobs set unmet = unmet - 1 where job_id = :job_id and unmet > 0
-returning job_id, office_id, lane_id, unmet, is_due, is_turn, status;
+returning job_id, office_id, lane_id, unmet, is_due, is_turn, stage;
 
 -- expired: queued jobs that were to start by now
 select {jobs.columns} from jobs
-where status = 'QUEUED' and expires_at <= :now order by expires_at limit :limit;
+where stage = 'QUEUED' and expires_at <= :now order by expires_at limit :limit;
 
 -- next_instants: the earliest of each thing that a timer must do
-select (select min(scheduled_for) from jobs where status = 'QUEUED' and is_due = 0),
-    (select min(expires_at) from jobs where status = 'QUEUED' and expires_at is not null);
+select (select min(scheduled_for) from jobs where stage = 'QUEUED' and is_due = 0),
+    (select min(expires_at) from jobs where stage = 'QUEUED' and expires_at is not null);
 
 -- pass_over: a limit holds it back while others go; since when is kept
-update jobs set passed_over_since = :now where job_id = :job_id and status = 'QUEUED' and passed_over_since is null;
+update jobs set passed_over_since = :now where job_id = :job_id and stage = 'QUEUED' and passed_over_since is null;
 
 -- starving: ready jobs that have been passed over for too long, the longest first
 select office_id, lane_id, job_id, priority, position, created_at, passed_over_since, {jobs.brief} from jobs
-where status = 'QUEUED' and passed_over_since <= :since and unmet = 0 and is_due = 1 and is_turn = 1
+where stage = 'QUEUED' and passed_over_since <= :since and unmet = 0 and is_due = 1 and is_turn = 1
 order by passed_over_since, job_id limit :limit;
 
 -- set_place: a queued job's priority and position
-update jobs set priority = :priority, position = :position where job_id = :job_id and status = 'QUEUED';
+update jobs set priority = :priority, position = :position where job_id = :job_id and stage = 'QUEUED';
 
 -- set_params: other parameters for a queued job, and the limits that follow from them
-update jobs set params = :params, resources = :resources, lane_id = :lane_id where job_id = :job_id and status = 'QUEUED';
+update jobs set params = :params, resources = :resources, lane_id = :lane_id where job_id = :job_id and stage = 'QUEUED';
 
 -- set_title: a queued job's title
-update jobs set title = :title where job_id = :job_id and status = 'QUEUED';
+update jobs set title = :title where job_id = :job_id and stage = 'QUEUED';
 
 -- first: the first queued job of an office
-select job_id, priority, position, created_at from jobs where office_id = :office_id and status = 'QUEUED' and job_id <> :but
+select job_id, priority, position, created_at from jobs where office_id = :office_id and stage = 'QUEUED' and job_id <> :but
 order by priority desc, position, created_at, job_id limit 1;
 
 -- last: the last queued job of an office
-select job_id, priority, position, created_at from jobs where office_id = :office_id and status = 'QUEUED' and job_id <> :but
+select job_id, priority, position, created_at from jobs where office_id = :office_id and stage = 'QUEUED' and job_id <> :but
 order by priority, position desc, created_at desc, job_id desc limit 1;
 
 -- nth: the queued job at a place, counted from 0, without the one that moves
-select job_id, priority, position, created_at from jobs where office_id = :office_id and status = 'QUEUED' and job_id <> :but
+select job_id, priority, position, created_at from jobs where office_id = :office_id and stage = 'QUEUED' and job_id <> :but
 order by priority desc, position, created_at, job_id limit 1 offset :place;
 
 -- position_before: the position just before one, within its priority
 select max(position) from jobs
-where office_id = :office_id and priority = :priority and status = 'QUEUED' and position < :position and job_id <> :but;
+where office_id = :office_id and priority = :priority and stage = 'QUEUED' and position < :position and job_id <> :but;
 
 -- from_position: the queued jobs of a priority from a position on
 select job_id, position from jobs
-where office_id = :office_id and priority = :priority and status = 'QUEUED' and position >= :position and job_id <> :but
+where office_id = :office_id and priority = :priority and stage = 'QUEUED' and position >= :position and job_id <> :but
 order by position, created_at, job_id limit :limit;
 
 -- queue: a page of an office's queue in its order, after the given place
 select {jobs.columns} from jobs
-where office_id = :office_id and status = 'QUEUED'
+where office_id = :office_id and stage = 'QUEUED'
     and (priority < :priority or (priority = :priority and (position, created_at, job_id) > (:position, :created_at, :job_id)))
 order by priority desc, position, created_at, job_id limit :limit;
 
 -- running_of: what an office runs now
 select {jobs.columns} from jobs
-where status = 'RUNNING' and finished_at is null and office_id = :office_id order by started_at, job_id;
+where stage = 'RUNNING' and finished_at is null and office_id = :office_id order by started_at, job_id;
 
 -- members_after: the next member of a sequential group that has not begun
 select job_id from jobs
@@ -187,7 +170,7 @@ where group_id = :group_id and sequence = :sequence and retry_of is null;
 
 -- unstarted_members: members of a group that have not started: queued, and not a retry
 select {jobs.columns} from jobs
-where group_id = :group_id and status = 'QUEUED' and retry_of is null order by sequence limit :limit;
+where group_id = :group_id and stage = 'QUEUED' and retry_of is null order by sequence limit :limit;
 
 -- live_members: jobs of a group that have not ended
 select {jobs.columns} from jobs where group_id = :group_id and finished_at is null order by sequence limit :limit;

@@ -67,7 +67,7 @@ order by turn, lane_id limit 1;
 
 -- outlook: what a look at the queue has to care about at all: pauses, jobs passed over since long ago, open lanes, …
 select (select count(*) from pauses),
-    (select min(passed_over_since) from jobs where status = 'QUEUED' and passed_over_since is not null),
+    (select min(passed_over_since) from jobs where stage = 'QUEUED' and passed_over_since is not null),
     (select min(class_key) from lanes where is_open = 1),
     (select count(*) from direct_executions where status = 'WAITING'),
     (select count(*) from outages where held_since is not null),

@@ -5,8 +5,8 @@ from jobs root join jobs ending on ending.job_id = coalesce(
     root.job_id)
 where root.job_type in ('story', 'research') and root.office_id = 'default' and root.retry_of is null
     and (:job_type = '' or root.job_type = :job_type)
-    and (:state = '' or :state = case
-        when ending.status = 'RUNNING' and ending.outcome is not null then ending.outcome else ending.status end)
+    and (:status = '' or :status = case
+        when ending.stage = 'RUNNING' and ending.outcome is not null then ending.outcome else ending.stage end)
 
 -- page: the newest chains of the old types, as (first job, last job)
 select root.job_id, ending.job_id {legacy.chains}
@@ -15,13 +15,13 @@ order by root.created_at desc, root.job_id desc limit :limit;
 -- total: how many there are
 select count(*) {legacy.chains};
 
--- all: how many there are of both types in any state, from the index alone
+-- all: how many there are of both types of any status, from the index alone
 select count(*) from jobs
 where job_type in ('story', 'research') and office_id = 'default' and retry_of is null;
 
 -- running: the chains of the old types that run now
 select chain_id, job_id from jobs
-where status = 'RUNNING' and finished_at is null and office_id = 'default' and job_type in ('story', 'research')
+where stage = 'RUNNING' and finished_at is null and office_id = 'default' and job_type in ('story', 'research')
 order by started_at, job_id;
 
 -- runs: the runs of some jobs

@@ -1,7 +1,7 @@
 -- columns: a whole node, in the order that nodes.py reads it
 node_id, life, status, is_draining, host, pid, version, max_running, resources, job_types, joined_at, renewed_at,
 lease_until, ended_at,
-(select count(*) from jobs where status = 'RUNNING' and finished_at is null and worker_id >= node_id || '/slot-'
+(select count(*) from jobs where stage = 'RUNNING' and finished_at is null and worker_id >= node_id || '/slot-'
     and worker_id < node_id || '/slot.')
 + (select count(*) from direct_executions where status = 'RUNNING' and direct_executions.node_id = nodes.node_id),
 (select count(*) from cluster where leader = node_id)
@@ -67,7 +67,7 @@ update cluster set settings = settings + 1;
 
 -- homeless: nodes that are gone and have something running
 select distinct node_id from nodes where status <> 'live' and (
-    exists (select 1 from jobs where jobs.status = 'RUNNING' and finished_at is null
+    exists (select 1 from jobs where jobs.stage = 'RUNNING' and finished_at is null
         and worker_id >= node_id || '/slot-' and worker_id < node_id || '/slot.')
     or exists (select 1 from direct_executions where direct_executions.node_id = nodes.node_id
         and direct_executions.status in ('WAITING', 'RUNNING')))
@@ -75,7 +75,7 @@ order by node_id;
 
 -- to_stop: what a node runs that is to be stopped, and has perhaps not heard of it
 select runs.run_id from jobs join runs on runs.job_id = jobs.job_id
-where jobs.status = 'RUNNING' and jobs.finished_at is null and jobs.cancel_mode = 'interrupt'
+where jobs.stage = 'RUNNING' and jobs.finished_at is null and jobs.cancel_mode = 'interrupt'
     and worker_id >= :node_id || '/slot-' and worker_id < :node_id || '/slot.'
 union all
 select direct_id from direct_executions

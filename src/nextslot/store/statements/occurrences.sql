@@ -1,9 +1,8 @@
 -- insert: what became of an occurrence, or of a span of them
-insert into occurrences (schedule_id, instant, until, count, outcome, reason, detail, job_id)
-values (:schedule_id, :instant, :until, :count, :outcome, :reason, :detail, :job_id);
+insert into occurrences ({occurrences.new_columns}) values ({occurrences.new_values});
 
 -- page: a schedule's ledger, the newest first, from an instant downwards
-select schedule_id, instant, until, count, outcome, reason, detail, job_id from occurrences
+select {occurrences.columns} from occurrences
 where schedule_id = :schedule_id and instant < :before order by instant desc limit :limit;
 
 -- last: the last instant that a schedule's ledger covers

@@ -40,12 +40,12 @@ order by created_at, job_id limit :limit;
 -- failed: a page of an office's chains that failed for good
 select chain_id from jobs
 where office_id = :office_id and decision in ('permanent', 'cancelled') and chain_id > :after
-    and status <> 'CANCELLED' and not exists (select 1 from jobs later where later.retry_of = jobs.job_id)
+    and stage <> 'CANCELLED' and not exists (select 1 from jobs later where later.retry_of = jobs.job_id)
 order by chain_id limit :limit;
 
 -- cancelled: a page of an office's chains that were cancelled
 select chain_id from jobs
-where office_id = :office_id and status = 'CANCELLED' and chain_id > :after
+where office_id = :office_id and stage = 'CANCELLED' and chain_id > :after
     and not exists (select 1 from jobs later where later.retry_of = jobs.job_id)
 order by chain_id limit :limit;
 

@@ -2,11 +2,11 @@
 select job_id, retry_of from jobs where retry_of is not null and chain_id in (select key from json_each(:chain_ids));
 
 -- queue_counts: how many jobs of each office are queued, waiting ones too; read from the queue's index alone
-select office_id, count(*) from jobs where status = 'QUEUED' group by office_id;
+select office_id, count(*) from jobs where stage = 'QUEUED' group by office_id;
 
 -- ready_counts: how many jobs of each lane are free to go, and the oldest; read from the index of those alone
 select lane_id, count(*), min(created_at) from jobs
-where status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 group by lane_id;
+where stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 group by lane_id;
 
 -- lane_offices: which office a lane belongs to, and what it runs
 select lane_id, office_id, running from lanes;
@@ -20,7 +20,7 @@ from (
 ) found group by office_id;
 
 -- active_reservation: of an office
-select reservation_id, direct_id, office_id, reserved_at, reserved_by, expires_at, status from reservations
+select {reservations.columns} from reservations
 where office_id = :office_id and status = 'ACTIVE';
 
 -- offices: by their ids, after one

@@ -6,11 +6,11 @@ where job_id >= '' and created_at < :before and (created_at, job_id) > (:after_a
 order by created_at, job_id limit :limit;
 
 -- chain: what is to be known of a chain before it goes
-select job_id, lane_id, chain_id, retry_of, status, outcome, decision, started_at, finished_at from jobs
+select job_id, lane_id, chain_id, retry_of, stage, outcome, decision, started_at, finished_at from jobs
 where job_id = :chain_id or (chain_id = :chain_id and retry_of is not null);
 
 -- members: the same of all chains of a group
-select job_id, lane_id, chain_id, retry_of, status, outcome, decision, started_at, finished_at from jobs
+select job_id, lane_id, chain_id, retry_of, stage, outcome, decision, started_at, finished_at from jobs
 where group_id = :group_id;
 
 -- referred: whether something alive refers to one of these jobs: another that has not ended, or an unsent message

@@ -1,11 +1,7 @@
--- columns: a whole run, in the order that runs.py reads it
-run_id, job_id, template_id, params_snapshot, status, started_at, timeout_at, finished_at, exit_code, error,
-failure_kind, reason, log_path, session_id, result
-
 -- begin: the run of a queued job, with its parameters as they are now
 insert into runs (run_id, job_id, template_id, params_snapshot, started_at, timeout_at, session_id, is_inside)
 select :run_id, job_id, template_id, params, :now, :now + cast(timeout_seconds * 1000000 as bigint), :session_id, :is_inside
-from jobs where job_id = :job_id and status = 'QUEUED';
+from jobs where job_id = :job_id and stage = 'QUEUED';
 
 -- finish: a run ends, once: one that has ended is not touched
 update runs set status = :status, finished_at = :now, exit_code = :exit_code, error = :error,
@@ -25,7 +21,7 @@ select :run_id, job_id, template_id, params, started_at from jobs where job_id =
 
 -- inside: how many works ran inside the process of a node, or of all: jobs and direct callers
 select (select count(*) from jobs join runs on runs.job_id = jobs.job_id
-    where jobs.status = 'RUNNING' and jobs.finished_at is null and runs.status is null and runs.is_inside = 1
+    where jobs.stage = 'RUNNING' and jobs.finished_at is null and runs.status is null and runs.is_inside = 1
         and (cast(:node_id as text) is null or (worker_id >= :node_id || '/slot-' and worker_id < :node_id || '/slot.')))
 + (select count(*) from direct_executions where status = 'RUNNING' and is_inside = 1
     and node_id = coalesce(:node_id, node_id));
@@ -33,13 +29,13 @@ select (select count(*) from jobs join runs on runs.job_id = jobs.job_id
 -- insiders: (id, worker, whether it is to run alone, since when) of works that run inside the processes of nodes
 select jobs.job_id, jobs.worker_id, lanes.is_alone, jobs.started_at from jobs
 join runs on runs.job_id = jobs.job_id join lanes on lanes.lane_id = jobs.lane_id
-where jobs.status = 'RUNNING' and jobs.finished_at is null and runs.status is null and runs.is_inside = 1
+where jobs.stage = 'RUNNING' and jobs.finished_at is null and runs.status is null and runs.is_inside = 1
 union all
 select direct_id, worker_id, 0, started_at from direct_executions where status = 'RUNNING' and is_inside = 1;
 
 -- note_company: how many others were inside a process that died, for each run that was; once
 update runs set beside = :beside where status is null and is_inside = 1 and beside is null and job_id in (
-    select job_id from jobs where jobs.status = 'RUNNING' and finished_at is null and (cast(:node_id as text) is null
+    select job_id from jobs where jobs.stage = 'RUNNING' and finished_at is null and (cast(:node_id as text) is null
         or (worker_id >= :node_id || '/slot-' and worker_id < :node_id || '/slot.')));
 
 -- next_timeout: when the time of the next unfinished run is up

@@ -1,22 +1,8 @@
--- columns: a whole schedule, in the order that schedules.py reads it
-schedule_id, template_id, name, cron_expression, timezone, enabled, office_id, param_overrides, catch_up,
-catch_up_window_seconds, overlap, priority, last_triggered_at, next_trigger_at, accounted_until, created_at, deleted_at
-
 -- insert: a new schedule
-insert into schedules (schedule_id, template_id, name, cron_expression, timezone, enabled, office_id, param_overrides,
-    catch_up, catch_up_window_seconds, overlap, priority, last_triggered_at, next_trigger_at, accounted_until, created_at,
-    deleted_at)
-values (:schedule_id, :template_id, :name, :cron_expression, :timezone, :enabled, :office_id, :param_overrides,
-    :catch_up, :catch_up_window_seconds, :overlap, :priority, :last_triggered_at, :next_trigger_at, :accounted_until,
-    :created_at, :deleted_at);
+insert into schedules ({schedules.new_columns}) values ({schedules.new_values});
 
 -- update: what a schedule says, or that it is deleted
-update schedules set template_id = :template_id, name = :name, cron_expression = :cron_expression,
-    timezone = :timezone, enabled = :enabled, office_id = :office_id, param_overrides = :param_overrides,
-    catch_up = :catch_up, catch_up_window_seconds = :catch_up_window_seconds, overlap = :overlap, priority = :priority,
-    last_triggered_at = :last_triggered_at, next_trigger_at = :next_trigger_at, accounted_until = :accounted_until,
-    deleted_at = :deleted_at
-where schedule_id = :schedule_id;
+update schedules set {schedules.changes} where schedule_id = :schedule_id;
 
 -- advance: how far its occurrences are accounted for, and when the next one is
 update schedules set last_triggered_at = :last_triggered_at, next_trigger_at = :next_trigger_at,

@@ -1,18 +1,8 @@
--- columns: a whole template, in the order that templates.py reads it
-template_id, name, job_type, params, priority, timeout_seconds, retry_policy, resources, webhook, description,
-created_at, archived_at
-
 -- insert: a new template
-insert into job_templates (template_id, name, job_type, params, priority, timeout_seconds, retry_policy, resources,
-    webhook, description, created_at, archived_at)
-values (:template_id, :name, :job_type, :params, :priority, :timeout_seconds, :retry_policy, :resources, :webhook,
-    :description, :created_at, :archived_at);
+insert into job_templates ({templates.new_columns}) values ({templates.new_values});
 
 -- update: what a template says, or that it is archived
-update job_templates set name = :name, job_type = :job_type, params = :params, priority = :priority,
-    timeout_seconds = :timeout_seconds, retry_policy = :retry_policy, resources = :resources, webhook = :webhook,
-    description = :description, archived_at = :archived_at
-where template_id = :template_id;
+update job_templates set {templates.changes} where template_id = :template_id;
 
 -- get: one template, archived or not
 select {templates.columns} from job_templates where template_id = :template_id;

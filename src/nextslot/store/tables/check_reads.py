@@ -66,7 +66,7 @@ class JobFacts(NamedTuple):
     retry_of: str | None
     office_id: str
     lane_id: int
-    status: str
+    stage: str
     outcome: str | None
     decision: str | None
     retry_policy: str

@@ -67,27 +67,12 @@ def outcome_values(outcome: Outcome) -> dict[str, object]:
 
 @lru_cache(maxsize=1024)
 def policy_text(policy: RetryPolicy) -> str:
-    return dumps(
-        {
-            "max_attempts": policy.max_attempts,
-            "backoff": policy.backoff,
-            "base_delay_seconds": policy.base_delay_seconds,
-            "max_delay_seconds": policy.max_delay_seconds,
-            "jitter": policy.jitter,
-            "retry_on": None if policy.retry_on is None else list(policy.retry_on),
-        }
-    )
+    return dumps(policy.to_dict())
 
 
 @lru_cache(maxsize=1024)
 def policy(text: str) -> RetryPolicy:
     value = loads(text)
     kinds = value["retry_on"]
-    return RetryPolicy(
-        max_attempts=value["max_attempts"],
-        backoff=Backoff(value["backoff"]),
-        base_delay_seconds=value["base_delay_seconds"],
-        max_delay_seconds=value["max_delay_seconds"],
-        jitter=value["jitter"],
-        retry_on=None if kinds is None else tuple(FailureKind(kind) for kind in kinds),
-    )
+    value["retry_on"] = None if kinds is None else tuple(FailureKind(kind) for kind in kinds)
+    return RetryPolicy(**value | {"backoff": Backoff(value["backoff"])})

@@ -9,6 +9,7 @@ from nextslot.store.contract import Row, Tx
 from nextslot.system.clock import Instant
 
 from . import column_codec
+from .rows import ATTEMPTS
 
 NEWEST = "~"
 
@@ -23,18 +24,7 @@ def get(tx: Tx, delivery_id: str) -> Delivery | None:
 
 
 def attempts(tx: Tx, delivery_id: str) -> tuple[Attempt, ...]:
-    return tuple(
-        Attempt(
-            number=row[0],
-            attempted_at=Instant(row[1]),
-            duration_seconds=row[2],
-            status_code=row[3],
-            error=row[4],
-            answer=row[5],
-            retry_after_seconds=row[6],
-        )
-        for row in tx.rows("deliveries.attempts", delivery_id=delivery_id)
-    )
+    return tuple(map(ATTEMPTS.value, tx.rows("deliveries.attempts", delivery_id=delivery_id)))
 
 
 def origins(tx: Tx) -> dict[str, Instant]:

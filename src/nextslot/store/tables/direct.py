@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from nextslot.domain import (
-    Artifact,
     Direct,
     DirectStatus,
     FailureKind,
@@ -16,6 +15,7 @@ from nextslot.store.contract import Row, Tx
 from nextslot.system.clock import Instant
 
 from . import column_codec
+from .rows import DIRECT, RESERVATIONS
 
 
 class Holder(NamedTuple):
@@ -41,22 +41,7 @@ class EndedDirect(NamedTuple):
 
 
 def insert(tx: Tx, direct: Direct, webhook: Mapping[str, Json] | None) -> None:
-    tx.execute(
-        "direct.insert",
-        direct_id=direct.direct_id,
-        node_id=direct.node_id,
-        office_id=direct.office_id,
-        lane_id=direct.lane_id,
-        job_type=direct.job_type,
-        params=column_codec.dumps(direct.params),
-        is_detached=int(direct.is_detached),
-        timeout_seconds=direct.timeout_seconds,
-        stall_timeout_seconds=direct.stall_timeout_seconds,
-        webhook=column_codec.optional(webhook),
-        created_by=direct.created_by,
-        now=direct.created_at,
-        wait_until=direct.wait_until,
-    )
+    tx.execute("direct.insert", **DIRECT.named(direct), webhook=column_codec.optional(webhook))
 
 
 def get(tx: Tx, direct_id: str) -> Direct | None:
@@ -167,15 +152,7 @@ def counts(tx: Tx) -> dict[str, tuple[int, int]]:
 
 
 def reservation_of_row(row: Row) -> Reservation:
-    return Reservation(
-        reservation_id=row[0],
-        direct_id=row[1],
-        office_id=row[2],
-        reserved_at=Instant(row[3]),
-        reserved_by=row[4],
-        expires_at=Instant(row[5]),
-        status=row[6],
-    )
+    return RESERVATIONS.value(row)
 
 
 def next_instants(tx: Tx, node_id: str | None, now: Instant) -> tuple[Instant | None, Instant | None, Instant | None]:
@@ -186,33 +163,4 @@ def next_instants(tx: Tx, node_id: str | None, now: Instant) -> tuple[Instant | 
 
 
 def of_row(row: Row) -> Direct:
-    (direct_id, node_id, office_id, lane_id, job_type, params, status, is_detached, timeout_seconds,
-     stall_timeout_seconds, created_by, created_at, wait_until, started_at, timeout_at, finished_at, worker_id,
-     exit_code, error, failure_kind, reason, log_path, session_id, result, artifacts) = row  # fmt: skip
-    return Direct(
-        direct_id=direct_id,
-        node_id=node_id,
-        office_id=office_id,
-        lane_id=lane_id,
-        job_type=job_type,
-        params=column_codec.loads(params),
-        status=DirectStatus(status),
-        is_detached=is_detached == 1,
-        timeout_seconds=timeout_seconds,
-        stall_timeout_seconds=stall_timeout_seconds,
-        created_by=created_by,
-        created_at=Instant(created_at),
-        wait_until=Instant(wait_until),
-        started_at=column_codec.instant(started_at),
-        timeout_at=column_codec.instant(timeout_at),
-        finished_at=column_codec.instant(finished_at),
-        worker_id=worker_id,
-        exit_code=exit_code,
-        error=error,
-        failure_kind=None if failure_kind is None else FailureKind(failure_kind),
-        reason=reason,
-        log_path=log_path,
-        session_id=session_id,
-        result=column_codec.parsed(result),
-        artifacts=tuple(Artifact(name=n, path=p, size=s) for n, p, s in column_codec.parsed(artifacts) or ()),
-    )
+    return DIRECT.value(row)

@@ -8,6 +8,7 @@ from nextslot.store.contract import Row, Tx
 from nextslot.system.clock import Instant
 
 from . import column_codec
+from .rows import EVENTS
 
 
 class Noted(NamedTuple):
@@ -41,15 +42,7 @@ def after(tx: Tx, seq: int, limit: int) -> list[Event]:
 
 
 def of_row(row: Row) -> Event:
-    return Event(
-        seq=row[0],
-        type=row[1],
-        office_id=row[2],
-        job_id=row[3],
-        run_id=row[4],
-        details=column_codec.loads(row[5]),
-        timestamp=Instant(row[6]),
-    )
+    return EVENTS.value(row)
 
 
 def last(tx: Tx) -> int:

@@ -9,10 +9,10 @@ from nextslot.domain import (
     Event,
     Group,
     Job,
+    JobStatus,
     Reservation,
     Run,
     RunStatus,
-    State,
 )
 from nextslot.domain.filters import (
     DirectFilter,
@@ -22,7 +22,6 @@ from nextslot.domain.filters import (
     RunFilter,
     folded,
 )
-from nextslot.store import dialects
 from nextslot.store.contract import Tx
 from nextslot.system.clock import Instant
 
@@ -32,6 +31,7 @@ from . import (
     events,
     groups,
     jobs,
+    rows,
     runs,
 )
 from .keyset_pagination import (
@@ -44,31 +44,30 @@ from .keyset_pagination import (
 
 T = TypeVar("T")
 
-_COLUMNS = dialects.statements()
 # By when a job was created and then by its id, both of which never change. Ids alone would do and are ordered by time
 # too, but by the time of the machine that made them; who sets a clock sees `created_at` jump, and the list with it.
 # `job_id >= ''` is said to be led by the indexes of the lists, see there.
-JOBS = Listing("jobs", _COLUMNS["jobs.columns"], ("created_at", "job_id"), everything="job_id >= ''")
-RUNS = Listing("runs", _COLUMNS["runs.columns"], ("started_at", "run_id"))
-GROUPS = Listing("job_groups", _COLUMNS["groups.columns"], ("created_at", "group_id"))
-DIRECT = Listing("direct_executions", _COLUMNS["direct.columns"], ("arrival",))
+JOBS = Listing("jobs", ", ".join(rows.JOBS.columns), ("created_at", "job_id"), everything="job_id >= ''")
+RUNS = Listing("runs", ", ".join(rows.RUNS.columns), ("started_at", "run_id"))
+GROUPS = Listing("job_groups", ", ".join(rows.GROUPS.columns), ("created_at", "group_id"))
+DIRECT = Listing("direct_executions", ", ".join(rows.DIRECT.columns), ("arrival",))
 RESERVATIONS = Listing(
     "reservations",
-    "reservation_id, direct_id, office_id, reserved_at, reserved_by, expires_at, status",
+    ", ".join(rows.RESERVATIONS.columns),
     ("reserved_at", "reservation_id"),
     everything="reserved_by >= ''",
 )
-EVENTS = Listing("events", "seq, type, office_id, job_id, run_id, details, timestamp", ("seq",), is_newest_first=False)
+EVENTS = Listing("events", ", ".join(rows.EVENTS.columns), ("seq",), is_newest_first=False)
 
-# As `Job.state` says it. COMPLETED has no index: at every hand-over it would cost, and most of a history is completed.
-STATES = {
-    State.WAITING: "status = 'QUEUED' and (unmet > 0 or is_due = 0 or is_turn = 0)",
-    State.QUEUED: "status = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 and job_id >= ''",
-    State.RUNNING: "status = 'RUNNING' and finished_at is null",
-    State.COMPLETED: "outcome = 'COMPLETED'",
-    State.FAILED: "outcome = 'FAILED' and status = 'RUNNING'",
-    State.SKIPPED: "outcome = 'SKIPPED'",
-    State.CANCELLED: "status = 'CANCELLED'",
+# As `Job.status` says it. COMPLETED has no index: at every hand-over it would cost, and most of a history is completed.
+STATUSES = {
+    JobStatus.WAITING: "stage = 'QUEUED' and (unmet > 0 or is_due = 0 or is_turn = 0)",
+    JobStatus.QUEUED: "stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 and job_id >= ''",
+    JobStatus.RUNNING: "stage = 'RUNNING' and finished_at is null",
+    JobStatus.COMPLETED: "outcome = 'COMPLETED'",
+    JobStatus.FAILED: "outcome = 'FAILED' and stage = 'RUNNING'",
+    JobStatus.SKIPPED: "outcome = 'SKIPPED'",
+    JobStatus.CANCELLED: "stage = 'CANCELLED'",
 }
 _NOTHING = Term(("1 = 0",))
 _LED = ("job_type", "office_id")
@@ -84,7 +83,7 @@ class Part(NamedTuple, Generic[T]):
 
 
 def job_terms(filter: JobFilter) -> list[Term]:
-    return [*_label_terms(filter), *_state_terms(filter.states), *_search_terms(filter)]
+    return [*_label_terms(filter), *_status_terms(filter.statuses), *_search_terms(filter)]
 
 
 def _label_terms(filter: JobFilter) -> Iterator[Term]:
@@ -94,11 +93,11 @@ def _label_terms(filter: JobFilter) -> Iterator[Term]:
             yield one_of(name, values, lead=" and job_id >= ''" if name in _LED else "")
 
 
-def _state_terms(states: frozenset[State]) -> Iterator[Term]:
-    if not states:
+def _status_terms(statuses: frozenset[JobStatus]) -> Iterator[Term]:
+    if not statuses:
         yield _NOTHING
-    elif len(states) < len(State):
-        yield Term(tuple(STATES[state] for state in sorted(states)))
+    elif len(statuses) < len(JobStatus):
+        yield Term(tuple(STATUSES[status] for status in sorted(statuses)))
 
 
 def _search_terms(filter: JobFilter) -> Iterator[Term]:

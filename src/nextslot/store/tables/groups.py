@@ -2,17 +2,12 @@
 
 from collections.abc import Mapping
 
-from nextslot.domain import (
-    Group,
-    GroupMode,
-    GroupStatus,
-    Json,
-    OnFailure,
-)
+from nextslot.domain import Group, Json
 from nextslot.store.contract import Row, Tx
 from nextslot.system.clock import Instant
 
 from . import column_codec
+from .rows import GROUPS
 
 
 def insert(tx: Tx, group: Group) -> None:
@@ -64,18 +59,4 @@ def told(tx: Tx, group_id: str, delivery_id: str) -> None:
 
 
 def of_row(row: Row) -> Group:
-    return Group(
-        group_id=row[0],
-        office_id=row[1],
-        name=row[2],
-        mode=GroupMode(row[3]),
-        on_failure=OnFailure(row[4]),
-        status=GroupStatus(row[5]),
-        members=row[6],
-        ended=row[7],
-        succeeded=row[8],
-        cancelled=row[9],
-        created_at=Instant(row[10]),
-        started_at=column_codec.instant(row[11]),
-        finished_at=column_codec.instant(row[12]),
-    )
+    return GROUPS.value(row)

@@ -1,6 +1,6 @@
 """Jobs: rows to values and back, one function a statement."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from nextslot.domain import (
@@ -8,16 +8,16 @@ from nextslot.domain import (
     Decision,
     FailureKind,
     Job,
-    JobStatus,
-    OnDependencyFailure,
     RetryPolicy,
     RunStatus,
+    Stage,
 )
 from nextslot.domain.retry import Failure
 from nextslot.store.contract import Read, Row, Tx
 from nextslot.system.clock import Instant
 
 from . import column_codec
+from .rows import JOBS
 
 
 class Place(NamedTuple):
@@ -87,16 +87,16 @@ class EndingFacts(NamedTuple):
 
 
 def insert(tx: Tx, jobs: Sequence[Job]) -> None:
-    tx.execute_batch("jobs.insert", _NAMES, _rows(jobs))
+    tx.execute_batch("jobs.insert", JOBS.new_columns, map(JOBS.new, jobs))
 
 
 def get(tx: Tx, job_id: str) -> Job | None:
     row = tx.row("jobs.get", job_id=job_id)
-    return None if row is None else _job(row)
+    return None if row is None else JOBS.value(row)
 
 
 def get_many(tx: Tx, job_ids: Iterable[str]) -> dict[str, Job]:
-    return {row[0]: _job(row) for row in tx.rows("jobs.get_many", job_ids=column_codec.key_set(job_ids))}
+    return {job.job_id: job for job in _jobs(tx.rows("jobs.get_many", job_ids=column_codec.key_set(job_ids)))}
 
 
 def chains(tx: Tx, job_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -106,7 +106,7 @@ def chains(tx: Tx, job_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 def by_unique_key(tx: Tx, office_id: str, unique_key: str) -> Job | None:
     row = tx.row("jobs.by_unique_key", office_id=office_id, unique_key=unique_key)
-    return None if row is None else _job(row)
+    return None if row is None else JOBS.value(row)
 
 
 def last_position(tx: Tx, office_id: str, priority: int) -> int | None:
@@ -236,7 +236,7 @@ def give_turn(tx: Tx, job_id: str) -> Freed | None:
 
 def met(tx: Tx, job_id: str) -> Freed | None:
     row = tx.row("jobs.met", job_id=job_id)
-    return None if row is None or row[6] != JobStatus.QUEUED else _freed(row)
+    return None if row is None or row[6] != Stage.QUEUED else _freed(row)
 
 
 def expired(tx: Tx, now: Instant, limit: int) -> list[Job]:
@@ -353,7 +353,7 @@ def links(tx: Tx, chain_ids: Iterable[str]) -> dict[str, str]:
 
 
 def queue_counts(tx: Tx) -> dict[str, int]:
-    """How many jobs of each office have the status QUEUED, waiting ones too."""
+    """How many jobs of each office are queued, waiting ones too."""
     return dict(tx.rows("pages.queue_counts"))
 
 
@@ -379,117 +379,5 @@ def _freed(row: Row) -> Freed:
     return Freed(job_id, office_id, lane_id, unmet == 0 and is_due == 1 and is_turn == 1)
 
 
-_NAMES = (
-    "job_id", "office_id", "lane_id", "job_type", "params", "priority", "position", "created_at", "queued_at",
-    "chain_id", "retry_policy", "on_dependency_failure", "resources", "depends_on", "template_id", "schedule_id",
-    "group_id", "sequence", "retry_of", "scheduled_for", "expires_at", "role", "task_id", "title", "timeout_seconds",
-    "stall_timeout_seconds", "webhook", "webhook_status", "unique_key", "created_by", "unmet", "is_due", "is_turn",
-)  # fmt: skip
-
-
-def _rows(jobs: Iterable[Job]) -> Iterator[Row]:
-    """What is stored of new jobs, as `_NAMES` has it. What jobs that came together share is written down once."""
-    policy, policy_text = None, ""
-    resources, resources_text = None, ""
-    for job in jobs:
-        if job.retry_policy is not policy:
-            policy, policy_text = job.retry_policy, column_codec.policy_text(job.retry_policy)
-        if job.resources is not resources:
-            resources, resources_text = job.resources, column_codec.dumps(job.resources)
-        yield _row(job, policy_text, resources_text)
-
-
-def _row(job: Job, policy: str, resources: str) -> Row:
-    return (
-        job.job_id,
-        job.office_id,
-        job.lane_id,
-        job.job_type,
-        column_codec.dumps(job.params),
-        job.priority,
-        job.position,
-        job.created_at,
-        job.queued_at,
-        job.chain_id,
-        policy,
-        job.on_dependency_failure,
-        resources,
-        column_codec.dumps(job.depends_on) if job.depends_on else None,
-        job.template_id,
-        job.schedule_id,
-        job.group_id,
-        job.sequence,
-        job.retry_of,
-        job.scheduled_for,
-        job.expires_at,
-        job.role,
-        job.task_id,
-        job.title,
-        job.timeout_seconds,
-        job.stall_timeout_seconds,
-        column_codec.optional(job.webhook),
-        job.webhook_status,
-        job.unique_key,
-        job.created_by,
-        job.unmet,
-        int(job.is_due),
-        int(job.is_turn),
-    )
-
-
 def _jobs(rows: Iterable[Row]) -> list[Job]:
-    return [_job(row) for row in rows]
-
-
-def _job(row: Row) -> Job:
-    (job_id, office_id, lane_id, job_type, params, status, priority, position, created_at, queued_at, chain_id,
-     retry_policy, on_dependency_failure, resources, depends_on, template_id, schedule_id, group_id, sequence, retry_of,
-     scheduled_for, expires_at, role, task_id, title, timeout_seconds, stall_timeout_seconds, webhook, webhook_status,
-     unique_key, created_by, started_at, finished_at, outcome, decision, cancel_requested_at, cancel_mode, cancelled_at,
-     cancel_reason, worker_id, unmet, is_due, is_turn, passed_over_since) = row  # fmt: skip
-    return Job(
-        job_id=job_id,
-        office_id=office_id,
-        lane_id=lane_id,
-        job_type=job_type,
-        params=column_codec.loads(params),
-        status=JobStatus(status),
-        priority=priority,
-        position=position,
-        created_at=Instant(created_at),
-        queued_at=Instant(queued_at),
-        chain_id=chain_id,
-        retry_policy=column_codec.policy(retry_policy),
-        on_dependency_failure=OnDependencyFailure(on_dependency_failure),
-        resources=column_codec.loads(resources),
-        depends_on=() if depends_on is None else tuple(column_codec.loads(depends_on)),
-        template_id=template_id,
-        schedule_id=schedule_id,
-        group_id=group_id,
-        sequence=sequence,
-        retry_of=retry_of,
-        scheduled_for=column_codec.instant(scheduled_for),
-        expires_at=column_codec.instant(expires_at),
-        role=role,
-        task_id=task_id,
-        title=title,
-        timeout_seconds=timeout_seconds,
-        stall_timeout_seconds=stall_timeout_seconds,
-        webhook=column_codec.parsed(webhook),
-        webhook_status=webhook_status,
-        unique_key=unique_key,
-        created_by=created_by,
-        started_at=column_codec.instant(started_at),
-        finished_at=column_codec.instant(finished_at),
-        outcome=None if outcome is None else RunStatus(outcome),
-        decision=None if decision is None else Decision(decision),
-        cancel_requested_at=column_codec.instant(cancel_requested_at),
-        cancel_mode=None if cancel_mode is None else CancelMode(cancel_mode),
-        cancelled_at=column_codec.instant(cancelled_at),
-        cancel_reason=cancel_reason,
-        worker_id=worker_id,
-        unmet=unmet,
-        is_due=is_due == 1,
-        is_turn=is_turn == 1,
-        passed_over_since=column_codec.instant(passed_over_since),
-    )
+    return [JOBS.value(row) for row in rows]

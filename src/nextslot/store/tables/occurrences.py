@@ -1,37 +1,23 @@
 """The ledger of schedules: what became of each occurrence; rows to values and back, one function a statement."""
 
 from collections.abc import Iterable
-from operator import attrgetter
 
-from nextslot.domain import Occurrence, SkipReason
+from nextslot.domain import Occurrence
 from nextslot.store.contract import Tx
 from nextslot.system.clock import Instant
 
 from . import column_codec
+from .rows import OCCURRENCES
 
 
 def insert(tx: Tx, occurrences: Iterable[Occurrence]) -> None:
-    names = ("schedule_id", "instant", "until", "count", "outcome", "reason", "detail", "job_id")
-    tx.execute_batch("occurrences.insert", names, map(attrgetter(*names), occurrences))
+    tx.execute_batch("occurrences.insert", OCCURRENCES.new_columns, map(OCCURRENCES.new, occurrences))
 
 
 def page(tx: Tx, schedule_id: str, before: Instant, limit: int) -> list[Occurrence]:
     """The newest first, from an instant downwards."""
-    return [
-        Occurrence(
-            schedule_id=schedule_id,
-            instant=Instant(instant),
-            until=column_codec.instant(until),
-            count=count,
-            outcome=outcome,
-            reason=None if reason is None else SkipReason(reason),
-            detail=detail,
-            job_id=job_id,
-        )
-        for schedule_id, instant, until, count, outcome, reason, detail, job_id in tx.rows(
-            "occurrences.page", schedule_id=schedule_id, before=before, limit=limit
-        )
-    ]
+    rows = tx.rows("occurrences.page", schedule_id=schedule_id, before=before, limit=limit)
+    return [OCCURRENCES.value(row) for row in rows]
 
 
 def last(tx: Tx, schedule_id: str) -> Instant | None:

@@ -37,7 +37,7 @@ class OldJob(NamedTuple):
     lane_id: int
     chain_id: str
     retry_of: str | None
-    status: str
+    stage: str
     outcome: str | None
     decision: str | None
     started_at: int | None

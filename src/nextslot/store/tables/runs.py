@@ -4,17 +4,16 @@ from collections.abc import Sequence
 
 from nextslot.domain import (
     Artifact,
-    FailureKind,
     Json,
     Outcome,
     Run,
-    RunStatus,
 )
 from nextslot.domain.suspects import Insider
 from nextslot.store.contract import Row, Tx
 from nextslot.system.clock import Instant
 
 from . import column_codec
+from .rows import RUNS
 
 
 def begin(
@@ -91,21 +90,5 @@ def _found(tx: Tx, row: Row | None) -> Run | None:
 
 
 def _run(row: Row, artifacts: Sequence[Row]) -> Run:
-    return Run(
-        run_id=row[0],
-        job_id=row[1],
-        template_id=row[2],
-        params_snapshot=column_codec.loads(row[3]),
-        status=None if row[4] is None else RunStatus(row[4]),
-        started_at=Instant(row[5]),
-        timeout_at=column_codec.instant(row[6]),
-        finished_at=column_codec.instant(row[7]),
-        exit_code=row[8],
-        error=row[9],
-        failure_kind=None if row[10] is None else FailureKind(row[10]),
-        reason=row[11],
-        log_path=row[12],
-        session_id=row[13],
-        result=column_codec.parsed(row[14]),
-        artifacts=tuple(Artifact(name=name, path=path, size=size) for name, path, size in artifacts),
-    )
+    found = tuple(Artifact(name=name, path=path, size=size) for name, path, size in artifacts)
+    return RUNS.value(row, artifacts=found)

@@ -297,9 +297,9 @@ def timed_out_early(events: list[Told], took: Mapping[str, float]) -> Iterator[B
 def unfinished(tx: Tx, now: int) -> Iterator[Broken]:
     """Liveness: nothing runs, waits, is reserved or is to be sent any more, but for what can never go on."""
     facts = check_reads.jobs(tx)
-    stuck = {job.job_id: job for job in facts.values() if job.status == "QUEUED"}
+    stuck = {job.job_id: job for job in facts.values() if job.stage == "QUEUED"}
     for job in facts.values():
-        if job.status == "RUNNING" and job.finished_at is None:
+        if job.stage == "RUNNING" and job.finished_at is None:
             yield Broken("nothing runs for ever", f"job {job.job_id} since {job.started_at}")
     for caller in check_reads.callers(tx):
         yield Broken("every direct request gets its answer", f"{caller.direct_id} is {caller.status}")
@@ -344,7 +344,7 @@ def misretried(tx: Tx, events: list[Told]) -> Iterator[Broken]:
     facts = check_reads.jobs(tx)
     told = {event.job_id: json.loads(event.details) for event in events if event.type == "job_retrying"}
     for job in facts.values():
-        if job.outcome != "FAILED" or job.status == "CANCELLED":
+        if job.outcome != "FAILED" or job.stage == "CANCELLED":
             continue
         kinds = _failures(facts, job)
         policy = json.loads(job.retry_policy)
@@ -459,5 +459,5 @@ def undelivered(tx: Tx, received: set[str], seen: set[str], has_purged: bool) ->
         yield Broken("no delivery is lost", delivery_id)
     own = Counter(message.job_id for message in messages.values() if message.is_own)
     for job in check_reads.jobs(tx).values():
-        if job.has_webhook and job.outcome is not None and job.status != "CANCELLED" and not own[job.job_id]:
+        if job.has_webhook and job.outcome is not None and job.stage != "CANCELLED" and not own[job.job_id]:
             yield Broken("the end of a run is told to its webhook", job.job_id)

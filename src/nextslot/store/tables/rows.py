@@ -1,0 +1,182 @@
+"""Rows to values and back, as the declaration of the value says; the modules of each table call this.
+
+    tx.rows("jobs.get_many", …)        -> JOBS.value(row)         columns in the order of {jobs.columns}
+    tx.run_many("jobs.insert", …)      <- JOBS.new(job)           columns in the order of {jobs.new_columns}
+
+A value is made by filling its `__dict__`: to call a constructor of so many fields takes four times as long.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
+from functools import partial
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
+
+from nextslot.domain import (
+    Attempt,
+    AuditEntry,
+    Direct,
+    Event,
+    Group,
+    Job,
+    Occurrence,
+    Reservation,
+    RetryPolicy,
+    Run,
+    Schedule,
+    Template,
+)
+from nextslot.domain.declared_values import (
+    Declared,
+    Value,
+    declared,
+    is_mapping,
+    is_time,
+    is_words,
+    item_of,
+)
+from nextslot.domain.json_types import Json
+from nextslot.store.contract import Row
+from nextslot.system.clock import Instant
+
+from . import column_codec
+
+V = TypeVar("V")
+Convert = Callable[[Any], Any]
+
+
+class Rows(Generic[V]):
+    """The columns of a kind of value, and how they are read and written."""
+
+    def __init__(self, kind: type[V]) -> None:
+        self._kind = kind
+        stored = [one for one in declared(kind) if not one.marked.is_apart]
+        new = [one for one in stored if not one.marked.is_later]
+        self.columns = tuple(one.name for one in stored)
+        self.new_columns = tuple(one.name for one in new)
+        # The first column says which row it is, and when a row was made does not change.
+        self.changed_columns = tuple(name for name in self.new_columns[1:] if name != "created_at")
+        self._apart = _defaults(kind, [one for one in declared(kind) if one.marked.is_apart])
+        self._readers = [(at, read) for at, one in enumerate(stored) if (read := _reader(one)) is not None]
+        self._writers = [(at, write) for at, one in enumerate(new) if (write := _writer(one)) is not None]
+        self._fields = itemgetter(*self.new_columns)
+        # A tuple that is empty by default is stored as NULL when it is empty.
+        lists = {one.name for one in fields(kind) if one.default == ()}  # type: ignore[arg-type]
+        self._lists = [at for at, name in enumerate(self.columns) if name in lists]
+        self._new_lists = [at for at, name in enumerate(self.new_columns) if name in lists]
+
+    def value(self, row: Sequence[Any], **apart: object) -> V:
+        """Makes the value of a row; `apart` are fields that have no column."""
+        values = list(row)
+        for at, read in self._readers:
+            if (found := values[at]) is not None:
+                values[at] = read(found)
+        for at in self._lists:
+            values[at] = values[at] or ()
+        made = object.__new__(self._kind)
+        made.__dict__.update(zip(self.columns, values, strict=True), **(self._apart | apart))
+        return made
+
+    def new(self, value: V) -> Row:
+        """Returns what is stored of a new value."""
+        values = list(self._fields(value.__dict__))
+        for at in self._new_lists:
+            values[at] = values[at] or None
+        for at, write in self._writers:
+            if (found := values[at]) is not None:
+                values[at] = write(found)
+        return tuple(values)
+
+    def named(self, value: V) -> dict[str, object]:
+        """Returns what is stored of a new value, by column."""
+        return dict(zip(self.new_columns, self.new(value), strict=True))
+
+    def changed(self, value: V) -> dict[str, object]:
+        """Returns the parameters of an update of the whole row."""
+        return {name: stored for name, stored in self.named(value).items() if name != "created_at"}
+
+
+def fragments() -> dict[str, str]:
+    """What statements include: all columns of a table, those of a new row, the parameters for these, and what an update
+    of a whole row sets."""
+    found = {}
+    for table, rows in _TABLES.items():
+        found[f"{table}.columns"] = ", ".join(rows.columns)
+        found[f"{table}.new_columns"] = ", ".join(rows.new_columns)
+        found[f"{table}.new_values"] = ", ".join(f":{name}" for name in rows.new_columns)
+        found[f"{table}.changes"] = ", ".join(f"{name} = :{name}" for name in rows.changed_columns)
+    return found
+
+
+def _defaults(kind: Any, apart: Sequence[Declared]) -> dict[str, object]:
+    names = {one.name for one in apart}
+    return {one.name: one.default for one in fields(kind) if one.name in names and one.default is not MISSING}
+
+
+def _reader(field: Declared) -> Convert | None:
+    kind = field.type
+    if is_time(kind):
+        return Instant
+    if is_words(kind):
+        return {word.value: word for word in kind}.__getitem__
+    if kind is RetryPolicy:
+        return column_codec.policy
+    if kind is bool:
+        return bool
+    if (item := item_of(kind)) is not None:
+        return partial(_values, item) if issubclass(item, Value) else _tuple
+    return column_codec.loads if is_mapping(kind) or kind is Json else None
+
+
+def _writer(field: Declared) -> Convert | None:
+    kind = field.type
+    if kind is RetryPolicy:
+        return _Policies()
+    if kind is bool:
+        return int
+    if kind is float:
+        return float
+    return column_codec.dumps if is_mapping(kind) or item_of(kind) is not None or kind is Json else None
+
+
+def _values(kind: type[Value], text: str) -> tuple[Value, ...]:
+    """Values inside of a row: each is a list, in the order of its fields."""
+    names = [one.name for one in declared(kind)]
+    return tuple(kind(**dict(zip(names, one, strict=True))) for one in column_codec.loads(text))
+
+
+def _tuple(text: str) -> tuple[Any, ...]:
+    return tuple(column_codec.loads(text))
+
+
+class _Policies:
+    """Writes retry policies down. Jobs that came together share theirs, and need it written once."""
+
+    def __init__(self) -> None:
+        self._last: tuple[RetryPolicy | None, str] = (None, "")
+
+    def __call__(self, policy: RetryPolicy) -> str:
+        last, text = self._last
+        if policy is not last:
+            text = column_codec.policy_text(policy)
+            self._last = (policy, text)
+        return text
+
+
+JOBS = Rows(Job)
+RUNS = Rows(Run)
+GROUPS = Rows(Group)
+TEMPLATES = Rows(Template)
+SCHEDULES = Rows(Schedule)
+OCCURRENCES = Rows(Occurrence)
+DIRECT = Rows(Direct)
+RESERVATIONS = Rows(Reservation)
+EVENTS = Rows(Event)
+AUDIT = Rows(AuditEntry)
+ATTEMPTS = Rows(Attempt)
+# By the name that statements include them by.
+_TABLES: dict[str, Rows[Any]] = {
+    "jobs": JOBS, "runs": RUNS, "groups": GROUPS, "templates": TEMPLATES, "schedules": SCHEDULES,
+    "occurrences": OCCURRENCES, "direct": DIRECT, "reservations": RESERVATIONS, "events": EVENTS, "audit": AUDIT,
+    "attempts": ATTEMPTS,
+}  # fmt: skip

@@ -1,0 +1,170 @@
+"""A value is declared once: no other file of ours has its list of fields, and HTTP, Python and the client follow it."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from nextslot import domain
+from nextslot.client import values
+from nextslot.domain import NewJob, request_checks
+from nextslot.domain.bounds import (
+    MAX_SECONDS,
+    Priority,
+    Seconds,
+    Text,
+)
+from nextslot.domain.declared_values import declared
+from nextslot.server import schemas
+from nextslot.store import dialects
+from nextslot.store.tables.rows import JOBS, RUNS
+from nextslot.system.clock import Instant
+from scripts import make_job_options
+
+SRC = Path(__file__).parents[2] / "src/nextslot"
+# Every value whose fields follow from one declaration, and the file that has it.
+DECLARED = {
+    domain.Job: "domain/jobs.py", domain.NewJob: "domain/jobs.py", domain.Run: "domain/runs.py",
+    domain.Group: "domain/groups.py", domain.Direct: "domain/direct.py", domain.Reservation: "domain/direct.py",
+    domain.Event: "domain/events.py", domain.Template: "domain/schedules.py", domain.Schedule: "domain/schedules.py",
+    domain.Occurrence: "domain/schedules.py", domain.Webhook: "domain/webhooks.py",
+    domain.Attempt: "domain/webhooks.py",
+    domain.Delivery: "domain/webhooks.py", domain.AuditEntry: "domain/keys.py",
+}  # fmt: skip
+# Lists that are still written out, by value and file; each one that goes is a line less here.
+STILL_WRITTEN = {
+    # The parts of an outcome, which a run, a caller's work and the executor's `Outcome` have alike.
+    ("Run", "domain/direct.py"), ("Direct", "domain/runs.py"),
+    ("Run", "store/tables/column_codec.py"), ("Direct", "store/tables/column_codec.py"),
+    ("Run", "store/statements/runs.sql"), ("Direct", "store/statements/runs.sql"),
+    ("Run", "store/statements/runs.postgres.sql"), ("Direct", "store/statements/runs.postgres.sql"),
+    ("Run", "store/statements/direct.sql"), ("Direct", "store/statements/direct.sql"),
+    # Values that are made here, of what is known here.
+    ("NewJob", "extensions/offices/office_words.py"), ("Template", "domain/template_defaults.py"),
+    ("Occurrence", "engine/schedules/schedule_trigger.py"),
+    ("Attempt", "engine/webhooks/delivery_worker.py"), ("AuditEntry", "engine/settings/audit_log.py"),
+    ("Event", "store/tables/events.py"),
+    # Statements and bodies that are not derived yet.
+    ("Template", "engine/schedules/template_settings.py"), ("Template", "server/routes/templates.py"),
+    ("Schedule", "engine/schedules/schedule_settings.py"),
+    ("Webhook", "store/tables/webhooks.py"), ("Attempt", "store/tables/deliveries.py"),
+    ("Attempt", "store/statements/deliveries.sql"), ("Reservation", "store/statements/direct.sql"),
+}  # fmt: skip
+# Made by a script; the test below compares it.
+MADE = {"client/job_options.py"}
+# So many fields that are declared one after the other, in their order and with little between them, are a list of them.
+IN_A_ROW = 6
+
+
+def lists_of(names: tuple[str, ...], source: str) -> bool:
+    """Whether a text names so many fields of a value, each followed by one that is declared after it."""
+    place = {name: at for at, name in enumerate(names)}
+    count, last = 0, -1
+    for word in re.findall(r"[a-z_]+(?=\s*(?::|=|,|\"|\n))", source):
+        at = place.get(word)
+        if at is not None and at == last + 1:
+            count += 1
+            if count + 1 >= IN_A_ROW:
+                return True
+        elif at is not None and at != last:
+            count = 0
+        last = last if at is None else at
+    return False
+
+
+def test_no_list_of_fields_is_written_twice() -> None:
+    found = set()
+    for kind, home in DECLARED.items():
+        names = tuple(one.name for one in declared(kind))
+        for path in [*SRC.rglob("*.py"), *SRC.rglob("statements/*.sql")]:
+            name = str(path.relative_to(SRC))
+            if name not in {home, *MADE} and lists_of(names, path.read_text()):
+                found.add((kind.__name__, name))
+
+    assert found == STILL_WRITTEN
+
+
+def test_the_check_sees_a_list_of_fields() -> None:
+    names = tuple(one.name for one in declared(domain.Run))
+
+    assert lists_of(names, ",\n".join(f"{name}=row[{at}]" for at, name in enumerate(names)) + ",")
+    assert not lists_of(names, "run_id, job_id, status")
+
+
+def test_a_field_of_a_job_is_written_in_its_declaration_and_where_it_is_used() -> None:
+    """75 places of 24 files before. Left are its declaration and its use, and other values that have such a field:
+    types of jobs, commands, roles, direct executions."""
+    of_a_job = {
+        path.relative_to(SRC): len(re.findall(r"stall_timeout_seconds", path.read_text()))
+        for path in SRC.rglob("*")
+        if path.suffix in (".py", ".sql", ".js") and "stall_timeout_seconds" in path.read_text()
+    }
+
+    assert sum(of_a_job.values()) <= 43
+    assert len(of_a_job) <= 20
+    gone = (
+        "representation.py",
+        "server/schemas.py",
+        "client/options.py",
+        "domain/request_checks.py",
+        "engine/finish/bulk_actions.py",
+    )
+    assert not {str(path) for path in of_a_job} & set(gone)
+
+
+def test_the_keywords_of_the_client_are_those_of_a_request() -> None:
+    assert make_job_options.TARGET.read_text() == make_job_options.text(), "run scripts/make_job_options.py"
+
+
+@pytest.mark.parametrize(("table", "rows"), [("jobs", JOBS), ("runs", RUNS)])
+def test_the_columns_of_a_statement_are_those_of_the_declaration(table: str, rows: Any) -> None:
+    assert f"select {', '.join(rows.columns)} from {table} where" in dialects.statements()[f"{table}.get"]
+
+
+def test_a_job_is_the_same_after_its_row() -> None:
+    job = a_job(depends_on=("a", "b"), title="t", timeout_seconds=5.0, scheduled_for=Instant(7), is_turn=False)
+
+    row = dict(zip(JOBS.new_columns, JOBS.new(job), strict=True)) | {"stage": "QUEUED"}
+
+    assert JOBS.value([row.get(name) for name in JOBS.columns]) == job
+
+
+def test_what_a_job_shows_is_what_the_document_says_and_the_client_has() -> None:
+    shown = a_job().to_dict()
+
+    assert {*shown, "attempt"} == set(schemas.Job.model_fields)
+    assert {*shown, "attempt", "json"} == {field.name for field in fields(values.Job)}
+    schemas.Job.model_validate({**shown, "attempt": 1})
+    assert values.Job.read({**shown, "attempt": 1}).to_dict() == {**shown, "attempt": 1}
+
+
+@pytest.mark.parametrize(
+    ("field", "kind", "wrong"),
+    [("title", Text, ""), ("title", Text, "x" * 1001), ("title", Text, "\0"), ("role", Text, 7),
+     ("timeout_seconds", Seconds, 0), ("stall_timeout_seconds", Seconds, MAX_SECONDS + 1),
+     ("timeout_seconds", Seconds, "5"), ("timeout_seconds", Seconds, True), ("priority", Priority, 0.5),
+     ("priority", Priority, 2_000_000)],
+)  # fmt: skip
+def test_python_and_HTTP_refuse_with_the_same_sentence(field: str, kind: Any, wrong: Any) -> None:
+    (in_python,) = request_checks.problems(NewJob(job_type="work", **{field: wrong}), Instant(0))
+
+    with pytest.raises(ValidationError) as by_http:
+        schemas.JobBody.model_validate({"job_type": "work", field: wrong})
+    with pytest.raises(ValidationError) as by_type:
+        TypeAdapter(kind).validate_python(wrong)
+
+    assert {error["msg"].removeprefix("Value error, ") for error in by_http.value.errors()} == {in_python.problem}
+    assert {error["msg"].removeprefix("Value error, ") for error in by_type.value.errors()} == {in_python.problem}
+
+
+def a_job(**given: Any) -> domain.Job:
+    known: dict[str, Any] = {
+        "job_id": "j", "chain_id": "j", "office_id": "default", "lane_id": 1, "job_type": "work", "params": {"x": [1]},
+        "stage": domain.Stage.QUEUED, "priority": 0, "position": 1, "created_at": Instant(1), "queued_at": Instant(1),
+        "retry_policy": domain.RetryPolicy(retry_on=(domain.FailureKind.ERROR,)), "resources": {"gpu": 1},
+        "on_dependency_failure": domain.OnDependencyFailure.WAIT,
+    }  # fmt: skip
+    return domain.Job(**known | given)
