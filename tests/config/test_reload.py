@@ -260,7 +260,7 @@ def test_a_job_whose_type_was_removed_can_be_interrupted(tmp_path: Path) -> None
 
 def test_a_type_that_Python_registered_is_not_taken_over_by_the_file(tmp_path: Path) -> None:
     async def main(server: Server) -> None:
-        with pytest.raises(Invalid, match=r"job_types\.work: there is a job type of this name already"):
+        with pytest.raises(Invalid, match=r"job_types\.work: another job type has this name already"):
             await server.reload("[job_types.work]\ncommand = ['true']\n[limits]\nrunning = 7")
 
         assert server.scheduler._runtime.lanes.policy == Limits()

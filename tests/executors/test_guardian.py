@@ -183,7 +183,7 @@ def test_a_guardian_whose_answers_nobody_reads_still_keeps_its_lease(tmp_path: P
             return witness.is_alone
 
         await eventually(is_ended)
-        process._loop.add_reader(process._control, process._hear)
+        process._loop.add_reader(process._control, process._receive)
         assert (await process.ended()).signal == "SIGKILL"
 
     run(main)
