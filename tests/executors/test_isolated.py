@@ -113,7 +113,7 @@ def test_a_handler_is_found_by_module_and_name(tmp_path: Path) -> None:
     [
         ("json", "names no function; write module:function"),
         ("no_such_module_at_all:x", "cannot be imported"),
-        ("json:no_such_function", "has no 'no_such_function'"),
+        ("json:no_such_function", "has no function 'no_such_function'"),
         ("json:__name__", "is not callable"),
     ],
 )

@@ -149,7 +149,7 @@ def test_a_blocked_loop_keeps_its_lease_no_longer_than_allowed(database: str, tm
         until(lambda: asked(database, "select status from nodes where node_id = 'a'") == [("lost",)])
         until(lambda: asked(database, "select life, status from nodes where node_id = 'a'") == [(2, "live")])
 
-        assert "the lease of node a is let go" in (tmp_path / "a.log").read_text()
+        assert "node a stops renewing its lease" in (tmp_path / "a.log").read_text()
         assert asked(database, f"select failure_kind from runs where job_id = '{doze}'") == [("crash",)]
 
 

@@ -274,7 +274,7 @@ def test_a_changed_byte_is_refused_on_each_database(exported: Path, empty: str, 
     data[place : place + 4] = "🎭".encode()
     (tmp_path / "changed").write_bytes(data)
 
-    with pytest.raises(StoreError, match="is damaged: its digest is another"):
+    with pytest.raises(StoreError, match="is damaged: its digest does not match its content"):
         load_export(tmp_path / "changed", empty, quietly)
 
     assert has_nothing(empty)
@@ -313,7 +313,7 @@ def test_a_file_from_a_newer_schema_is_refused(exported: Path, empty: str, tmp_p
     header, *rest = lines_of(exported)
     newer = written(tmp_path / "newer", [{**header, "schema": 1000, "release": "9.1"}, *rest])
 
-    with pytest.raises(SchemaTooNew, match=r"has schema 1000, this release .* knows up to"):
+    with pytest.raises(SchemaTooNew, match=r"has schema 1000, but this release .* knows only"):
         load_export(newer, empty, quietly)
 
     assert has_nothing(empty)
@@ -323,7 +323,7 @@ def test_a_file_from_a_newer_schema_is_refused(exported: Path, empty: str, tmp_p
 def test_what_is_no_export_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "other").write_bytes(content)
 
-    with pytest.raises(StoreError, match=r"no export of nextslot|was cut|damaged"):
+    with pytest.raises(StoreError, match=r"not an export of nextslot|is incomplete|damaged"):
         load_export(tmp_path / "other", file(tmp_path / "target.db"), quietly)
 
 
@@ -354,12 +354,12 @@ def with_other_digests(lines: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("edit", "why"),
     [
-        (without_a_schema, "its header names no schema"),
-        (without_columns, "the head of a table is none"),
-        (with_other_columns, r"a table offices that schema \d+ has otherwise"),
+        (without_a_schema, "its header contains no schema"),
+        (without_columns, "the header of a table is incomplete"),
+        (with_other_columns, r"the columns of offices in the export are not those of schema \d+"),
         (with_a_row_that_is_none, "row 1 of offices is none"),
-        (with_a_row_too_many, "a table or the end was expected"),
-        (with_other_digests, "its tables have other digests"),
+        (with_a_row_too_many, "a line is neither a table nor the end"),
+        (with_other_digests, "the digest of a table does not match"),
     ],
 )
 def test_a_file_that_says_what_cannot_be_is_refused(
@@ -401,7 +401,7 @@ def test_a_table_that_belongs_to_the_database_itself_is_refused(
     header, *rest = lines_of(exported)
     edited = written(tmp_path / "edited", [header, {"table": name, "columns": ["a"], "rows": 1}, ["a"], *rest])
 
-    with pytest.raises(StoreError, match=f"a table {name}, which is never moved"):
+    with pytest.raises(StoreError, match=f"the table {name}, which is never exported"):
         load_export(edited, empty, quietly)
 
     assert has_nothing(empty)
@@ -411,7 +411,7 @@ def test_a_table_that_comes_twice_is_refused(exported: Path, empty: str, tmp_pat
     header, *rest = lines_of(exported)
     stop = 1 + rest[0]["rows"]
 
-    with pytest.raises(StoreError, match="offices has 3 rows where 0 were stored"):
+    with pytest.raises(StoreError, match="offices has 3 rows instead of the 0 that were stored"):
         load_export(written(tmp_path / "twice", [header, *rest[:stop], *rest]), empty, quietly)
 
     assert has_nothing(empty)
@@ -435,7 +435,7 @@ def test_what_the_rules_forbid_is_refused_even_if_its_digests_are_right(
     """A file that was edited by somebody who knows how: the doctor looks at what came in."""
     edited = altered(exported, tmp_path / "edited", "lanes", "ready", 99)
 
-    with pytest.raises(StoreError, match=r"what was imported is not in order, and was so before: .*nothing was"):
+    with pytest.raises(StoreError, match=r"the imported data is inconsistent, so nothing was imported: .*export again"):
         load_export(edited, empty, quietly)
 
     assert has_nothing(empty)
@@ -447,7 +447,7 @@ def test_what_a_database_stores_otherwise_than_the_file_has_it_is_noticed(
     """A whole number with a fraction: SQLite makes it one without, PostgreSQL refuses it."""
     edited = altered(exported, tmp_path / "edited", "pauses", "paused_at", 5.0)
 
-    with pytest.raises(StoreError, match=r"of pauses is not what the export has|cannot store a row of pauses"):
+    with pytest.raises(StoreError, match=r"of pauses differ from the export|cannot store a row of pauses"):
         load_export(edited, empty, quietly)
 
     assert has_nothing(empty)
@@ -532,7 +532,9 @@ def test_a_connection_that_is_lost_on_the_way_leaves_nothing(exported: Path, fre
         if table == "jobs":
             answers(fresh, END_THE_OTHERS)
 
-    with pytest.raises(StoreError, match=r"the database nextslot_move_\d+ on .*: the database did not take it"):
+    with pytest.raises(
+        StoreError, match=r"the database nextslot_move_\d+ on .*: the database did not store the change"
+    ):
         load_export(exported, fresh, lost)
 
     assert unseen(fresh)

@@ -150,10 +150,10 @@ class FaultyStore(SqliteStore):
         """How many rows this life has changed: as long as it stays the same, so does all that is stored."""
         return self._writer.total_changes()
 
-    def _let_go(self) -> None:
+    def _close_connections(self) -> None:
         # A checkpoint would meet the faults too, and SQLite does not tell of them when it closes.
         self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        super()._let_go()
+        super()._close_connections()
 
     def _close_or_die(self, tx: Tx) -> None:
         self._close_rightly(tx)
