@@ -80,7 +80,7 @@ def test_a_probe_is_answered_while_a_job_blocks_everything_else(tmp_path: Path, 
 
         assert (alive[0], alive[1]["status"], blocked["status"]) == (200, "ok", "blocked")
         node.until(lambda: probe(probes, "/ready")[0] == 200)
-        assert len(node.lines("blocks it at") + node.lines("nothing of this process ran")) == 1
+        assert len(node.lines("blocks it at") + node.lines("no code of this process ran")) == 1
         assert probe(probes, "/elsewhere")[0] == 404
 
 

@@ -357,7 +357,7 @@ def with_other_digests(lines: list[Any]) -> None:
         (without_a_schema, "its header contains no schema"),
         (without_columns, "the header of a table is incomplete"),
         (with_other_columns, r"the columns of offices in the export are not those of schema \d+"),
-        (with_a_row_that_is_none, "row 1 of offices is none"),
+        (with_a_row_that_is_none, "row 1 of offices is not a list"),
         (with_a_row_too_many, "a line is neither a table nor the end"),
         (with_other_digests, "the digest of a table does not match"),
     ],

@@ -100,7 +100,7 @@ class Lifespan:
         """Where others could take this node for lost: its lease needs to know whether its event loop answers."""
         if store.is_shared:
             self._watching.enter_context(self._runtime.watchdog.watching())
-            self._runtime.job_types.use_heartbeat_file(self._runtime.watchdog.pulse.fd)
+            self._runtime.job_types.use_heartbeat_file(self._runtime.watchdog.heartbeat.fd)
             self._watching.callback(self._runtime.job_types.use_heartbeat_file, None)
 
     def _close_transaction(self, tx: Tx) -> None:

@@ -82,9 +82,9 @@ class Process:
                 if not await self._start():
                     return True
                 ready(self.listening.result())
-                self._scheduler.watchdog.pulse.is_ready = True
+                self._scheduler.watchdog.heartbeat.is_ready = True
                 await self.told.wait()
-                self._scheduler.watchdog.pulse.is_ready = False
+                self._scheduler.watchdog.heartbeat.is_ready = False
                 log.info("stopping: no new jobs, running work finishes")
                 return await self._scheduler.stop()
             finally:

@@ -58,7 +58,7 @@ class Lease:
         self._membership = membership
         self._sidecar = None if vitals is None else vitals.sidecar
         # Stored here, since this thread may outlive the watchdog by a moment.
-        self._heartbeat = None if vitals is None else vitals.pulse
+        self._heartbeat = None if vitals is None else vitals.heartbeat
         self._loop = asyncio.get_running_loop()
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._life: asyncio.Task[None] | None = None
