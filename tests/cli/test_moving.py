@@ -176,6 +176,6 @@ def test_it_is_said_that_an_import_went_on_or_began_anew(alone: Terminal, tmp_pa
     )
 
     assert broken_off.returncode == 130
-    assert "broken off: the same command goes on" in broken_off.stderr
+    assert "interrupted: run the same command again to continue" in broken_off.stderr
     assert ("starts again from the beginning: it was made from another file" in said.stderr) is is_anew
-    assert bool(re.search(r"^imported: .* events, went on after [\d,]+ rows$", said.stdout)) is not is_anew
+    assert bool(re.search(r"^imported: .* events, continued after [\d,]+ rows$", said.stdout)) is not is_anew

@@ -184,7 +184,7 @@ def test_below_the_lower_limit_new_work_is_refused_and_stores_nothing(tmp_path: 
                 await NEW_WORK[what](scheduler)
 
             assert (await scheduler.lists.status()).last_event == before
-            assert "no new work is taken" in (await scheduler.readiness() or "")
+            assert "new work is refused" in (await scheduler.readiness() or "")
 
     testing.run(main())
 
