@@ -140,7 +140,7 @@ class Runtime:
         self.recovery = Recovery(engine, self.finisher, self.direct, self.outages, self.trigger)
         self.deliveries = DeliveryWorker(engine, lambda: given.sender or _http_sender(given, self.webhooks))
         self.timeouts = TimeoutManager(
-            engine, self.finisher, self.direct, self.outages, self.executor.stop, self.deliveries.look, self.trigger
+            engine, self.finisher, self.direct, self.outages, self.executor.stop, self.deliveries.send_due, self.trigger
         )
         self.clock_steps = ClockSteps(engine, workers.node, self.trigger, self.deliveries)
         self.retention = Retention(given.clock, self.files, given.threads)
@@ -187,7 +187,7 @@ class Runtime:
                 SlotsChanged: self.workers.apply,
                 LanesLearned: self.lanes.learn,
                 TurnTaken: self.dispatcher.note_turn,
-                SubscribersChanged: self.webhooks.listen,
+                SubscribersChanged: self.webhooks.use_listeners,
                 WebhooksConfigured: self.webhooks.use,
                 SettingsChanged: self.reloadable().use,
                 ClockCounted: self.clock_steps.note,
