@@ -188,11 +188,13 @@ def test_exit_codes_mean_what_the_table_says(
     ("argv", "cwd", "kind", "words"),
     [
         (["no-such-program"], "", "invalid",
-         "'no-such-program' was not found: the program or its interpreter is missing"),
+         "'no-such-program' was not found: the program or its interpreter is missing; check its name and PATH"),
         (["./not-executable"], "", "permission",
          "'./not-executable' cannot be used: Permission denied; check its permissions"),
-        (["true"], "nowhere", "invalid", "directory '{}/nowhere' cannot be used: No such file or directory"),
-        (["true"], "not-executable", "invalid", "directory '{}/not-executable' cannot be used: Not a directory"),
+        (["true"], "nowhere", "invalid",
+         "directory '{}/nowhere' cannot be used: No such file or directory; correct its path"),
+        (["true"], "not-executable", "invalid",
+         "directory '{}/not-executable' cannot be used: Not a directory; correct its path"),
     ],
 )  # fmt: skip
 def test_a_command_that_cannot_be_started_fails_and_says_why(

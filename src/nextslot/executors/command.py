@@ -160,14 +160,15 @@ class CommandHandler:
             return Outcome.failed(FailureKind.PERMISSION, f"{thing} cannot be used: {why}; check its permissions")
         if number == errno.E2BIG:
             return Outcome.failed(
-                FailureKind.INVALID, f"{thing} was not started: its arguments and environment are too long together"
+                FailureKind.INVALID, f"{thing} was not started: arguments and environment are too long; shorten them"
             )
         if number == errno.ENOENT and stage == "program":
             return Outcome.failed(
-                FailureKind.INVALID, f"{thing} was not found: the program or its interpreter is missing"
+                FailureKind.INVALID,
+                f"{thing} was not found: the program or its interpreter is missing; check its name and PATH",
             )
         if number in (errno.ENOENT, errno.ENOTDIR, errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG):
-            return Outcome.failed(FailureKind.INVALID, f"{thing} cannot be used: {why}")
+            return Outcome.failed(FailureKind.INVALID, f"{thing} cannot be used: {why}; correct its path")
         return Outcome.failed(FailureKind.ERROR, f"{thing} could not be started: {why}")
 
 

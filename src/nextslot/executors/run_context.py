@@ -148,7 +148,7 @@ class RunContext:
     def fail(self, message: str, kind: FailureKind | str = FailureKind.ERROR) -> NoReturn:
         raise Fail(message, kind)
 
-    # For the executor.
+    # Methods that only the executor calls.
 
     def request_stop(self) -> None:
         self._is_stopped = True

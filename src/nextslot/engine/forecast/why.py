@@ -125,7 +125,7 @@ class Explainer:
                 is_full = True
                 yield _full(limit, units, [one for one in holders if key in self._lanes.lane(tx, one.lane_id).needs])
         nowhere = self._nowhere(tx, lane, holders)
-        # If a limit is full too, the end of running work makes room in both.
+        # If a limit is full as well, do not report the nodes: running work that ends makes room in both.
         if nowhere is not None and not (is_full and nowhere.data["is_possible"]):
             yield nowhere
         waiting = direct.waiting_ids(tx, job.office_id)

@@ -102,7 +102,7 @@ class ScheduleTrigger:
         assert template is not None
         if template.archived_at is not None:
             raise Conflict(
-                f"its template {template.name!r} was archived on {template.archived_at}: choose another for it"
+                f"its template {template.name!r} was archived on {template.archived_at}: give the schedule another"
             )
         problems = list(request_checks.json_problems("params", params)) if params is not None else []
         if problems:
@@ -217,7 +217,7 @@ class ScheduleTrigger:
         ]
         schedules.advance(tx, batch.advanced)
         for schedule in batch.unreadable:
-            # The time zone was removed from the database: the schedule cannot be planned, and must not delay others.
+            # Its time zone no longer exists, so the schedule cannot be planned; it must not delay others.
             log.error(
                 "schedule %r was disabled: %s", schedule.name, f"its time zone {schedule.timezone!r} no longer exists"
             )

@@ -273,7 +273,8 @@ class WebhookService:
         """
         unknown = sorted(changes.keys() - {"url", "events", "office_id", "enabled"})
         if unknown or not changes:
-            raise Invalid("nothing that can be changed was given; give url, events, office_id or enabled", *unknown[:1])
+            problem = "cannot be changed" if unknown else "nothing to change was given"
+            raise Invalid(f"{problem}; give url, events, office_id or enabled", *unknown[:1])
         before = self.subscription(tx, webhook_id)
         values = dict(changes)
         if isinstance(values.get("events"), list):

@@ -104,7 +104,7 @@ def load(source: Path, staging: Staging, progress: Progress) -> Moved:
         reached = _reached(staging, schema)
         try:
             return _fill(reader, staging, reached, progress)
-        except Exception as error:  # The driver's error classes differ: translate it to find out.
+        except Exception as error:  # Each driver has its own error classes; `translated` makes them ours.
             if not _is_final(staging.translated(error)):
                 raise
             staging.discard()
@@ -140,7 +140,7 @@ def _reached(staging: Staging, schema: int) -> Reached | None:
     try:
         with _committed(staging) as tx:
             found = _stored(tx, schema)
-    except Exception as error:  # The driver's error classes differ.
+    except Exception as error:  # As in `load`: `translated` makes it ours.
         ours = staging.translated(error)
         if not _is_final(ours):
             raise

@@ -316,7 +316,7 @@ class PostgresStore:
         vitals: NodeVitals | None = None,
         now: Callable[[], int] = wall_clock,
     ) -> None:
-        """`refresh` reads what the scheduler keeps in memory again, after another node has changed it."""
+        """Connects. `refresh` reads the data that the scheduler keeps in memory, after another node has changed it."""
         self._address = Address.of(url)
         self.health = Health(now)
         self._opening = opening
@@ -394,7 +394,7 @@ class PostgresStore:
 
     @property
     def is_shared(self) -> bool:
-        """In a simulation, on one thread, no thread can renew a lease."""
+        """Returns False in a simulation, which has no thread to renew a lease."""
         return self._threaded
 
     def join(self, membership: Membership) -> None:

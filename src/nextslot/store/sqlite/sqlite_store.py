@@ -374,7 +374,9 @@ class FileLock:
         try:
             self._file: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise StoreError(f"{path} cannot be opened: {error.strerror}") from error
+            raise StoreError(
+                f"{path} cannot be opened: {error.strerror}; check the path and its permissions"
+            ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
