@@ -31,7 +31,7 @@ def address(tmp_path: Path) -> str:
 
 @pytest.fixture
 def fresh() -> Iterator[str]:
-    """Of a database that was never used."""
+    """Of a database that has no tables of nextslot yet."""
     name = f"nextslot_cli_{os.getpid()}"
     yield postgres.create(name, "template0")
     postgres.drop(name)
@@ -83,7 +83,7 @@ def test_a_database_that_was_never_used_is_told_and_left_alone(
     said = alone(*command, "--database", fresh)
 
     assert said.code == 1
-    assert "was never used" in said.err
+    assert "has no tables of nextslot yet" in said.err
     assert rows(fresh, "select 1 from pg_tables where schemaname = 'public'") == []
     assert list(tmp_path.iterdir()) == []
 

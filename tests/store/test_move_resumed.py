@@ -280,7 +280,7 @@ def test_the_same_file_cut_meanwhile_throws_it_away(exported: Path, empty: str, 
     break_off(copy, empty, "verify")
     copy.write_bytes(exported.read_bytes()[:-20_000])
 
-    with pytest.raises(StoreError, match="was cut"):
+    with pytest.raises(StoreError, match="is incomplete"):
         load_export(copy, empty, quietly)
 
     assert has_nothing(empty)

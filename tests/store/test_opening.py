@@ -141,7 +141,7 @@ def test_a_file_that_cannot_be_opened_is_not_kept_locked(tmp_path: Path) -> None
     ["3.7.0", "3.44.5", "3.45.0", "3.50.6", "3.50.0", "3.51.0", "3.51.2"],
 )
 def test_a_SQLite_that_can_lose_commits_is_refused(version: str) -> None:
-    with pytest.raises(AffectedDatabase, match=rf"SQLite {re.escape(version)} has a defect .* needs 3\.51\.3"):
+    with pytest.raises(AffectedDatabase, match=rf"SQLite {re.escape(version)} has a defect .* install SQLite 3\.51\.3"):
         refuse_affected_version(version)
 
 
