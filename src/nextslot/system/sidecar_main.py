@@ -140,13 +140,13 @@ class Probes(socketserver.ThreadingMixIn, socketserver.BaseServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         with contextlib.suppress(OSError):
             request.settimeout(REQUEST_SECONDS)
-            asked = b""
-            while b"\r\n\r\n" not in asked and len(asked) < MOST_REQUEST:
+            received = b""
+            while b"\r\n\r\n" not in received and len(received) < MOST_REQUEST:
                 data = request.recv(MOST_REQUEST)
                 if not data:
                     return
-                asked += data
-            request.sendall(self._answer(asked.split(b" ")[1:2]))
+                received += data
+            request.sendall(self._answer(received.split(b" ")[1:2]))
             request.shutdown(socket.SHUT_WR)
 
     def shutdown_request(self, request: Any) -> None:

@@ -176,7 +176,7 @@ class OtelTracer:
         self._w3c = TraceContextTextMapPropagator()
         self._links: OrderedDict[str, SpanContext] = OrderedDict()
         # The request of the current work. A context variable, because the store runs works on its own threads.
-        self._asking: ContextVar[SpanContext | None] = ContextVar("asking", default=None)
+        self._request: ContextVar[SpanContext | None] = ContextVar("request_span", default=None)
 
     def request(self, method: str, headers: Mapping[str, str]) -> AbstractContextManager[Span]:
         from opentelemetry.context import Context
@@ -197,8 +197,8 @@ class OtelTracer:
             "nextslot.job_type": claim.job_type,
             "nextslot.attempt": claim.attempt,
         }
-        asked = self._links.get(claim.job_id)
-        links = [] if asked is None else [Link(asked)]
+        submitter = self._links.get(claim.job_id)
+        links = [] if submitter is None else [Link(submitter)]
         return self._span(f"run {claim.job_type}", SpanKind.CONSUMER, Context(), about, links)
 
     def attempt(self, delivery_id: str, event: str, job_id: str | None, number: int) -> AbstractContextManager[Span]:
@@ -209,8 +209,8 @@ class OtelTracer:
         about["nextslot.attempt"] = number
         if job_id is not None:
             about["nextslot.job_id"] = job_id
-        asked = None if job_id is None else self._links.get(job_id)
-        links = [] if asked is None else [Link(asked)]
+        submitter = None if job_id is None else self._links.get(job_id)
+        links = [] if submitter is None else [Link(submitter)]
         return self._span(f"deliver {event}", SpanKind.CLIENT, Context(), about, links)
 
     @contextmanager
@@ -219,23 +219,23 @@ class OtelTracer:
             yield _OtelSpan(span)
 
     def carried(self, work: W) -> W:
-        asking = self._current()
-        if asking is None:
+        request_span = self._current()
+        if request_span is None:
             return work
 
-        def asked_for(*arguments: Any) -> Any:
-            token = self._asking.set(asking)
+        def for_request(*arguments: Any) -> Any:
+            token = self._request.set(request_span)
             try:
                 return work(*arguments)
             finally:
-                self._asking.reset(token)
+                self._request.reset(token)
 
-        return asked_for  # type: ignore[return-value]
+        return for_request  # type: ignore[return-value]
 
     def links_of(self, jobs: Iterable[Submitted]) -> Mapping[str, Any]:
-        asking = self._asking.get()
+        request_span = self._request.get()
         # A retry belongs to the request that began its chain, unless another request asks for it now.
-        links = {job.job_id: asking or (job.retry_of and self._links.get(job.retry_of)) for job in jobs}
+        links = {job.job_id: request_span or (job.retry_of and self._links.get(job.retry_of)) for job in jobs}
         return {job_id: link for job_id, link in links.items() if link}
 
     def link(self, links: Mapping[str, Any]) -> None:
@@ -243,9 +243,9 @@ class OtelTracer:
             self._remember(job_id, link)
 
     def called(self, direct_id: str) -> None:
-        asking = self._current()
-        if asking is not None:
-            self._remember(direct_id, asking)
+        request_span = self._current()
+        if request_span is not None:
+            self._remember(direct_id, request_span)
 
     def close(self) -> None:
         self._provider.shutdown()

@@ -156,8 +156,8 @@ class Clients:
         invalid = chance.choice((0.2, 0.5, 0.7))
         count = chance.randint(3, 12)
         kinds = ["invalid" if chance.random() < invalid else chance.choice(VALID_REQUESTS) for _ in range(count)]
-        asked = [self.act(kind, Random(chance.getrandbits(32))) for kind in kinds]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        requests = [self.act(kind, Random(chance.getrandbits(32))) for kind in kinds]
+        answers = await asyncio.gather(*requests, return_exceptions=True)
         for kind, answer in zip(kinds, answers, strict=True):
             if isinstance(answer, BaseException):
                 raise answer

@@ -317,7 +317,7 @@ def _ends(facts: dict[str, JobFacts]) -> dict[str, JobFacts]:
 def misretried(tx: Tx, events: list[Told]) -> Iterator[Broken]:
     """Checks DEC-007 from the failures alone: the number of retries and the delay of each."""
     facts = check_reads.jobs(tx)
-    told = {event.job_id: json.loads(event.details) for event in events if event.type == "job_retrying"}
+    retry_details = {event.job_id: json.loads(event.details) for event in events if event.type == "job_retrying"}
     for job in facts.values():
         if job.outcome != "FAILED" or job.status == "CANCELLED":
             continue
@@ -330,7 +330,7 @@ def misretried(tx: Tx, events: list[Told]) -> Iterator[Broken]:
         should = may and most > 0 and number <= most and job.cancel_mode is None and not is_culprit
         if should != (job.decision == "retry"):
             yield Broken("retries are as many as agreed (DEC-007)", f"{job.job_id}: {kinds}, {job.decision}, {most}")
-        delay = told.get(job.job_id, {}).get("delay_seconds")
+        delay = retry_details.get(job.job_id, {}).get("delay_seconds")
         if job.decision == "retry" and delay is not None and delay != _delay(policy, number, kind):
             yield Broken("retries come after the delay agreed", f"{job.job_id}: {delay}")
 
@@ -423,4 +423,4 @@ def undelivered(tx: Tx, received: set[str], seen: set[str], has_purged: bool) ->
     own = Counter(message.job_id for message in messages.values() if message.is_own)
     for job in check_reads.jobs(tx).values():
         if job.has_webhook and job.outcome is not None and job.status != "CANCELLED" and not own[job.job_id]:
-            yield Broken("the end of a run is told to its webhook", job.job_id)
+            yield Broken("the end of a run is retry_details to its webhook", job.job_id)
