@@ -64,7 +64,7 @@ def test_a_wrong_use_says_how(nextslot: Terminal) -> None:
     job = nextslot("submit", "skip").word
 
     refused(nextslot("move", job), 2, "the new place is missing or ambiguous", "--front")
-    refused(nextslot("cancel"), 2, "say which", "--filter")
+    refused(nextslot("cancel"), 2, "no jobs were selected", "--filter")
     refused(nextslot("change", job), 2, "nothing to change was given")
     refused(nextslot("nonsense"), 2, "No such command 'nonsense'")
     refused(nextslot("ls", "--nonsense"), 2, "--nonsense")

@@ -159,7 +159,7 @@ def test_a_redirect_is_a_failure_that_says_so_and_is_not_followed(tmp_path: Path
                 await tell(scheduler, receiver.url)
                 delivery = await attempted(scheduler)
 
-            assert delivery.reason == f"it answered 302, and redirects are not followed (to {other.url})"
+            assert delivery.reason == f"the endpoint answered 302, and redirects are not followed (to {other.url})"
             assert other.connections == 0
 
     on_sockets(tmp_path, main)
@@ -169,7 +169,7 @@ def test_a_redirect_is_a_failure_that_says_so_and_is_not_followed(tmp_path: Path
 def test_every_answer_that_points_elsewhere_is_a_redirect(tmp_path: Path, status: str) -> None:
     delivery = first_attempt(tmp_path, answers(status))
 
-    assert delivery.reason == f"it answered {status[:3]}, and redirects are not followed"
+    assert delivery.reason == f"the endpoint answered {status[:3]}, and redirects are not followed"
 
 
 def test_a_connection_that_is_reset_is_told_in_the_systems_words(tmp_path: Path) -> None:

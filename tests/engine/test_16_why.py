@@ -139,7 +139,7 @@ def test_a_dependent_of_a_lost_job_has_no_expected_start_and_says_what_to_do(tmp
 
         assert why.state == "WAITING"
         assert codes(why) == ["dependencies"]
-        assert "retry it" in why.reasons[0].text
+        assert "retry that job" in why.reasons[0].text
         assert why.expected.expected_start is None
 
     with_scheduler(tmp_path, main)
