@@ -425,7 +425,7 @@ def test_a_server_in_between_finds_an_empty_database_and_what_it_stores_is_not_l
     close(empty)
     answers(empty, "insert into pauses values ('type', 'theirs', 1)")
 
-    with pytest.raises(Conflict, match=r"not empty \(there are pauses\)"):
+    with pytest.raises(Conflict, match=r"not empty \(it has pauses\)"):
         load_export(exported, empty, quietly)
     assert answers(empty, "select name from pauses") == [("theirs",)]
 
