@@ -132,7 +132,7 @@ _STOPPED = """
 import os, signal, sys
 from nextslot.cli import progress
 from nextslot.cli.main import main
-from nextslot.store import imports
+from nextslot.store.maintenance import import_file as imports
 
 imports.PIECE_ROWS, progress.EVERY_SECONDS = 5, 0.0
 how, doing, left = getattr(signal, sys.argv[1]), sys.argv[2], int(sys.argv[3])
