@@ -1,7 +1,7 @@
-"""A small real workload that tells what happens as it happens: `python -m nextslot.demo`, or `./run`.
+"""Runs a small real workload and prints what happens: `python -m nextslot.demo`, or `./run`.
 
-A film of six frames is rendered on one gpu; its soundtrack fails once; then it is encoded and published. Meanwhile
-somebody on the line gets a preview before the queue, and a language model, where there is one, writes the film's story.
+It renders a film of six frames on one gpu; its soundtrack fails once; then it encodes and publishes the film. Meanwhile
+a direct caller gets a preview before the queued jobs, and a language model, if there is one, writes a story.
 """
 
 import argparse
@@ -39,18 +39,20 @@ from .scheduler import Scheduler
 
 FRAMES = 6
 PREVIEW = "preview, direct"
-# While frames are rendered some job always runs, so a kill in this time always leaves one to recover.
+# While frames are rendered some job is always running, so a kill in this period always leaves a job to recover.
 CRASH_SECONDS = (1.6, 3.8)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="./run", description="A small workload on a real scheduler.")
     parser.add_argument("--data", type=Path, default=Path("nextslot-demo"), metavar="DIR", help="default: %(default)s")
-    parser.add_argument("--port", type=int, default=8000, help="where it listens; if it is taken, a free one")
-    parser.add_argument("--once", action="store_true", help="end after the film, instead of serving on until Ctrl-C")
-    parser.add_argument("--keep", action="store_true", help="one film after the other, until Ctrl-C")
-    parser.add_argument("--crash", action="store_true", help="kill -9 itself at a random moment; then run it again")
-    parser.add_argument("--no-story", action="store_true", help="do without a language model")
+    parser.add_argument("--port", type=int, default=8000, help="the port to listen on; if it is taken, a free one")
+    parser.add_argument("--once", action="store_true", help="end after the film, instead of serving until Ctrl-C")
+    parser.add_argument("--keep", action="store_true", help="make one film after the other, until Ctrl-C")
+    parser.add_argument(
+        "--crash", action="store_true", help="kill this process (kill -9) at a random moment; then run it again"
+    )
+    parser.add_argument("--no-story", action="store_true", help="use no language model")
     options = parser.parse_args(arguments)
     try:
         options.data.mkdir(parents=True, exist_ok=True)
@@ -66,7 +68,7 @@ async def _run(options: argparse.Namespace) -> None:
     scheduler = Scheduler(f"sqlite:///{data}/nextslot.db")
     _register(scheduler)
     narrator = Narrator(scheduler)
-    print(f"One scheduler, one gpu, three jobs at a time. All it knows is in {data}/nextslot.db.", flush=True)
+    print(f"One scheduler, one gpu, three jobs at a time. All its data is in {data}/nextslot.db.", flush=True)
     model = None if options.no_story else await asyncio.to_thread(_find_model)
     print(f"A story is written by {model}.\n" if model else "No story: there is no language model here.\n", flush=True)
     process = Process(scheduler, Options(), "127.0.0.1", _free_port(options.port))
@@ -78,19 +80,19 @@ async def _run(options: argparse.Namespace) -> None:
         print(f"It listens on {process.listening.result()}: /console/ to watch it, /docs for its API.\n", flush=True)
         left = [*await scheduler.running(), *await scheduler.queue()]
         if left:
-            print(f"The last run left {len(left)} jobs unfinished. They go on now.\n", flush=True)
+            print(f"The last run left {len(left)} jobs unfinished. They continue now.\n", flush=True)
         narrator.start()
         if options.crash:
             asyncio.get_running_loop().call_later(random.uniform(*CRASH_SECONDS), _kill_this_process)
         done = await _work(scheduler, narrator, left, process.told, options, model)
         if not process.told.is_set():
-            await _tell_stories(scheduler, data, done)
-            _tell_where_to_look(data, process.listening.result())
+            await _print_stories(scheduler, data, done)
+            _print_next_steps(data, process.listening.result())
         if not options.once and not process.told.is_set():
-            print("\nThe server goes on until Ctrl-C.", flush=True)
+            print("\nThe server runs until Ctrl-C.", flush=True)
             await process.told.wait()
         if not options.once:
-            print("\nStopping: what runs is finished first, the rest waits in the database.\n", flush=True)
+            print("\nStopping: running jobs finish first, the others wait in the database.\n", flush=True)
         await narrator.stop()
     finally:
         if not process.told.is_set():
@@ -99,7 +101,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 
 async def _is_ready(scheduler: Scheduler, serving: "asyncio.Task[bool]") -> bool:
-    """False if it was told to stop before; what keeps it from starting is raised."""
+    """Waits until the scheduler is ready. Returns False if it was asked to stop; raises what prevents its start."""
     while await scheduler.readiness() is not None:
         await asyncio.wait([serving], timeout=0.02)
         if serving.done():
@@ -119,7 +121,7 @@ def _free_port(wanted: int) -> int:
 
 
 def _find_model() -> str | None:
-    """Who can write a story: the smallest model of an Ollama that answers, else the embedded one, if it is there."""
+    """Returns a model for the story: the smallest of an Ollama that answers, else the embedded one if installed."""
     url = LlmConfig.from_environment().ollama_base_url
     try:
         with urllib.request.urlopen(f"{url.rstrip('/')}/api/tags", timeout=2) as answer:
@@ -144,7 +146,7 @@ def _register(scheduler: Scheduler) -> None:
 
     @scheduler.job_type("compose")
     def compose(run: RunContext) -> None:
-        """Not async, so it runs in a thread. Its first attempt fails."""
+        """Runs in a thread, since it is not async. Its first attempt fails."""
         run.log.info("attempt %d", run.attempt)
         run.wait(0.5)
         if run.attempt == 1:
@@ -161,10 +163,10 @@ def _register(scheduler: Scheduler) -> None:
         run.log.info("%s", what)
         await asyncio.sleep(0.4)
 
-    # A program; each parameter that its argv names is one argument, whatever it contains. There is no shell.
+    # A command: each parameter in its argv becomes exactly one argument. No shell is involved.
     pack = [sys.executable, "-m", "tarfile", "--verbose", "--create", "{to}", "{what}"]
     scheduler.job_types.add_command("pack", pack)
-    # `story` and `research`.
+    # Registers `story` and `research`.
     scheduler.use_language_models()
 
 
@@ -176,7 +178,7 @@ async def _work(
     options: argparse.Namespace,
     model: str | None,
 ) -> list[Job]:
-    """Finishes what the last life left; if it left nothing, makes a film, or film after film. The last jobs it did."""
+    """Finishes the jobs that the last process left, or else makes one film or many. Returns the last jobs it ran."""
     await _wait_for(scheduler, left, end)
     is_endless = options.keep or options.crash
     while not end.is_set() and (is_endless or not left):
@@ -186,15 +188,15 @@ async def _work(
 
 
 async def _ask_for_a_preview(scheduler: Scheduler, narrator: "Narrator") -> None:
-    """A direct request: no job, and nothing is interrupted for it; but the next slot that fits is its own."""
+    """Makes a direct request. It interrupts nothing, but gets the next free slot, before queued jobs."""
     await asyncio.sleep(0.1)
-    with contextlib.suppress(Unavailable):  # It was sent away, because the scheduler is stopping.
+    with contextlib.suppress(Unavailable):  # The scheduler is stopping and refuses the caller.
         async for update in scheduler.stream_direct("render", {"frame": 0}):
-            narrator.hear(update)
+            narrator.show_update(update)
 
 
 async def _order_a_film(scheduler: Scheduler, data: Path, model: str | None) -> list[Job]:
-    """Everything but the group in one transaction; then one job is moved and one is cancelled."""
+    """Submits everything but the group in one transaction, then moves one job and cancels another."""
     frames = [
         NewJob(job_type="render", title=f"frame {number}", params={"frame": number}, key=f"frame {number}")
         for number in range(1, FRAMES + 1)
@@ -256,22 +258,22 @@ def _publish(after: str) -> list[NewJob]:
 async def _wait_for(
     scheduler: Scheduler, jobs: list[Job], end: asyncio.Event, *beside: Coroutine[Any, Any, None]
 ) -> None:
-    """Until all of them have ended, retries included, or somebody wants to stop."""
+    """Waits until all jobs have ended, retries included, or until the demo is asked to stop."""
     if not jobs:
         return
     ends: asyncio.Future[Any] = asyncio.gather(*(scheduler.wait(job.job_id) for job in jobs), *beside)
-    told: asyncio.Future[Any] = asyncio.ensure_future(end.wait())
-    await asyncio.wait([ends, told], return_when=asyncio.FIRST_COMPLETED)
-    for future in (ends, told):
+    stopping: asyncio.Future[Any] = asyncio.ensure_future(end.wait())
+    await asyncio.wait([ends, stopping], return_when=asyncio.FIRST_COMPLETED)
+    for future in (ends, stopping):
         future.cancel()
-    await asyncio.gather(ends, told, return_exceptions=True)
+    await asyncio.gather(ends, stopping, return_exceptions=True)
 
 
-# Telling.
+# Printing what happens.
 
 
 class Narrator:
-    """Tells what happens, from the stream of events; and how far the runs are, which is no event but can be asked."""
+    """Prints events as they arrive, and the progress of runs, which is polled since it makes no events."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -280,46 +282,48 @@ class Narrator:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._tell_events()), asyncio.create_task(self._tell_progress())]
+        self._tasks = [asyncio.create_task(self._print_events()), asyncio.create_task(self._print_progress())]
 
     async def stop(self) -> None:
-        # The stream is a moment behind the work.
+        # The stream of events lags a little behind the work.
         await asyncio.wait(self._tasks, timeout=0.2)
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
 
-    def hear(self, update: Update) -> None:
-        """What a direct caller is told while it is on the line."""
-        said = update.data
+    def show_update(self, update: Update) -> None:
+        """Prints an update that a direct caller receives."""
+        data = update.data
         if update.kind == "place":
-            self._tell(SystemClock().now(), PREVIEW, f"waits on the line, {said['ahead']} callers ahead of it")
+            self._print(SystemClock().now(), PREVIEW, f"waits for a slot, {data['ahead']} callers ahead of it")
         elif update.kind == "started":
-            self._tell(SystemClock().now(), PREVIEW, "started: after what ran, before what is queued")
+            self._print(SystemClock().now(), PREVIEW, "started: after the running jobs, before the queued ones")
         elif update.kind == "result":
-            ended: Direct = said["direct"]
-            self._tell(SystemClock().now(), PREVIEW, f"{ended.status.lower()}: it waited {ended.waited_seconds:.1f} s")
+            ended: Direct = data["direct"]
+            self._print(SystemClock().now(), PREVIEW, f"{ended.status.lower()}: it waited {ended.waited_seconds:.1f} s")
 
-    async def _tell_events(self) -> None:
-        """From the first event ever, so that none of the recovery is missed; those of earlier lives are not told."""
+    async def _print_events(self) -> None:
+        """Prints events. Reads from the first event on, to miss none of the recovery, but skips those before this
+        start.
+        """
         with contextlib.suppress(Unavailable):  # The scheduler has stopped.
             async for event in self._scheduler.events():
-                # The caller itself tells what becomes of its reservation.
+                # The direct caller itself prints what happens to its reservation.
                 if event.timestamp >= self._began and not event.type.startswith("reservation_"):
                     job = await self._job(event.job_id) if event.job_id else None
-                    self._tell(event.timestamp, _name(event, job), _sentence(event, job))
+                    self._print(event.timestamp, _name(event, job), _sentence(event, job))
 
-    async def _tell_progress(self) -> None:
-        told: dict[str, int] = {}
+    async def _print_progress(self) -> None:
+        printed: dict[str, int] = {}
         with contextlib.suppress(Unavailable):
             while True:
                 for job in await self._scheduler.running():
                     run = await self._scheduler.run_of(job.job_id)
                     fraction, text = (run and self._scheduler.progress(run.run_id)) or (None, "")
-                    # A story says so with every word: each quarter will do.
-                    if fraction and int(4 * fraction) != told.get(job.job_id):
-                        told[job.job_id] = int(4 * fraction)
-                        self._tell(SystemClock().now(), _title(job), f"{fraction:.0%}: {text}")
+                    # A story reports progress with every word: print each quarter only.
+                    if fraction and int(4 * fraction) != printed.get(job.job_id):
+                        printed[job.job_id] = int(4 * fraction)
+                        self._print(SystemClock().now(), _title(job), f"{fraction:.0%}: {text}")
                 await asyncio.sleep(0.1)
 
     async def _job(self, job_id: str) -> Job:
@@ -327,7 +331,7 @@ class Narrator:
             self._known[job_id] = await self._scheduler.job(job_id)
         return self._known[job_id]
 
-    def _tell(self, when: Instant, name: str, sentence: str) -> None:
+    def _print(self, when: Instant, name: str, sentence: str) -> None:
         seconds = (when - self._began) / 1_000_000
         print(f"{seconds:6.2f} s   {name:20} {sentence}", flush=True)
 
@@ -343,25 +347,25 @@ def _title(job: Job) -> str:
 
 
 def _sentence(event: Event, job: Job | None) -> str:
-    """The event's own word, and what it adds."""
-    said = event.details
+    """Returns the event's type as words, with its main detail."""
+    data = event.details
     added = {
-        "job_started": f"on {said.get('worker_id')}",
-        "job_failed": f"{said.get('failure_kind')}: {said.get('error')}",
-        "job_retrying": f"as a new job, in {said.get('delay_seconds', 0):g} s",
-        "job_failed_permanently": str(said.get("error")),
-        "job_ready": "its time has come" if job and job.retry_of else "what it waited for is done",
+        "job_started": f"on {data.get('worker_id')}",
+        "job_failed": f"{data.get('failure_kind')}: {data.get('error')}",
+        "job_retrying": f"as a new job, in {data.get('delay_seconds', 0):g} s",
+        "job_failed_permanently": str(data.get("error")),
+        "job_ready": "its delay is over" if job and job.retry_of else "its dependencies are done",
         "job_moved": "to the front",
-        "job_cancelled": str(said.get("reason")),
-        "group_finished": str(said.get("status")),
-        "recovered": f"{said.get('lost')} running when the last process died, so FAILED and tried again",
+        "job_cancelled": str(data.get("reason")),
+        "group_finished": str(data.get("status")),
+        "recovered": f"{data.get('lost')} running when the last process died: FAILED, and retried",
     }.get(event.type)
     word = event.type.removeprefix("job_").removeprefix("group_").replace("_", " ")
     return f"{word}: {added}" if added else word
 
 
-async def _tell_stories(scheduler: Scheduler, data: Path, jobs: list[Job]) -> None:
-    """The title, how it begins, and where it is."""
+async def _print_stories(scheduler: Scheduler, data: Path, jobs: list[Job]) -> None:
+    """Prints the title and the beginning of each story, and the name of its file."""
     for job in jobs:
         if job.job_type != "story":
             continue
@@ -375,23 +379,23 @@ async def _tell_stories(scheduler: Scheduler, data: Path, jobs: list[Job]) -> No
                 print("\n    ".join(["", title, *begin, f"… in {file}"]), flush=True)
 
 
-def _tell_where_to_look(data: Path, url: str) -> None:
+def _print_next_steps(data: Path, url: str) -> None:
     print(f"""
 Where to look:
   {url}/console/    the queue, live; {url}/docs for the API
   nextslot ls           the same at a terminal ({sys.executable.rpartition("/")[0]}/nextslot ls --url {url})
   {data}/nextslot.db    the queue and all history; open it with any SQLite tool, for example
       sqlite3 {data}/nextslot.db 'select title, stage, outcome from jobs order by job_id'
-  {data}/logs           what the runs logged, a file each
-  {data}/artifacts      what the runs made, a directory each
-  {data}/logs.tar.gz    what the command packed
+  {data}/logs           the logs of the runs, one file each
+  {data}/artifacts      the files that the runs produced, one directory each
+  {data}/logs.tar.gz    the archive that the command made
 
 Try next:
   ./run --crash         kills itself with SIGKILL at a random moment; the next ./run shows the recovery
-  ./run --keep          one film after the other until Ctrl-C: it finishes what runs, then stops
+  ./run --keep          one film after the other until Ctrl-C: it finishes running jobs, then stops
   ./run --no-story      the same in 6 seconds, without the language model
   docs/quickstart.md    the same in your own code
-  docs/how-to.md        each thing you saw, by task""")
+  docs/how-to.md        instructions for each of these features""")
 
 
 # Ending.
@@ -400,7 +404,7 @@ Try next:
 def _kill_this_process() -> NoReturn:
     print("\nkill -9: this process ends here, in the middle. Run it again, without --crash.", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
-    raise SystemExit  # Never reached; SIGKILL cannot be handled.
+    raise SystemExit  # Never reached: SIGKILL cannot be handled.
 
 
 if __name__ == "__main__":

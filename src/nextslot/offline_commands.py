@@ -1,7 +1,7 @@
-"""The composition for offline commands: a database without a scheduler, under the schedulers' own lock.
+"""The functions behind offline commands: they open a database without a scheduler, under the schedulers' own lock.
 
-The command line calls these. Nothing is dispatched. Who needs the database for itself, while a server has it, is told
-by whom, and how the running server does the same.
+The command line calls them; they dispatch no jobs. While a server uses the database, the error of a command that needs
+it exclusively names that server, and how to do the same through the server.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ OFFLINE = RequestContext(actor=Actor(name="offline command", key_id=None, action
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What the doctor found, how many counters it set right, and how many jobs it retried."""
+    """The doctor's findings, and how many counters it corrected and jobs it retried."""
 
     findings: tuple[Finding, ...]
     repaired: int = 0
@@ -81,7 +81,7 @@ class Examined:
 async def opened(
     configuration: Configuration, online: str | None = None, closing: Closing | None = None
 ) -> AsyncIterator[UnitOfWork]:
-    """The store, without anything that dispatches; `online` says what to do while a server runs."""
+    """Opens the store without a dispatcher. `online` is the advice for the error while a server runs."""
     clock = SystemClock()
     with _hint(online):
         store = open_store(
@@ -102,8 +102,8 @@ async def opened(
 
 @asynccontextmanager
 async def keys(configuration: Configuration, *, creates: bool = True) -> AsyncIterator[KeyService]:
-    """The keys of a database: `nextslot key add` before any server runs. Unless it `creates`, it must be there."""
-    online = "while it runs, use: nextslot key … --url URL, with an admin key in NEXTSLOT_API_KEY"
+    """Opens the keys of a database, for `nextslot key add` before any server runs. Creates it only if `creates`."""
+    online = "to use the running server: nextslot key … --url URL, with an admin key in NEXTSLOT_API_KEY"
     if not creates:
         _maintenance(configuration).pending()
     async with opened(configuration, online) as access:
@@ -111,29 +111,31 @@ async def keys(configuration: Configuration, *, creates: bool = True) -> AsyncIt
 
 
 async def is_guarded(configuration: Configuration) -> bool:
-    """Whether there is an admin's key, also while other nodes run. A database that is not there has none."""
+    """Returns whether there is an admin key, even while other nodes run. A missing database has none."""
     database = _maintenance(configuration)
     try:
         if not database.pending():
             return database.ask(stored_keys.has_admin)
     except Absent:
         return False
-    async with keys(configuration) as found:  # Opened as by a start, which brings it up to date.
+    async with keys(configuration) as found:  # The database is outdated: open it as a start would, which migrates it.
         return await found.is_guarded()
 
 
 def is_shared(configuration: Configuration) -> bool:
-    """Whether several nodes can have the database: then it is a server, which may be away."""
+    """Returns whether several nodes can use the database: then it is a database server, which may be unreachable."""
     return url_is_shared(configuration.store_url)
 
 
 def reach(configuration: Configuration) -> None:
-    """Raises Away while the server of the database does not answer."""
+    """Raises Away while the database server does not answer."""
     open_reach(configuration.store_url)
 
 
 async def webhook_secret(configuration: Configuration) -> str:
-    """What signs the webhooks of jobs and offices: as configured, else made once and kept in the database."""
+    """Returns the secret that signs the webhooks of jobs and offices: the configured one, else a generated and stored
+    one.
+    """
     given = configuration.settings.webhooks.secret
     if given is not None:
         return given.get_secret_value()
@@ -150,22 +152,22 @@ async def webhook_secret(configuration: Configuration) -> str:
 
 
 def pending(configuration: Configuration) -> list[str]:
-    """The migrations that a start would apply."""
+    """Returns the migrations that a start would apply."""
     return _maintenance(configuration).pending()
 
 
 def migrate(configuration: Configuration) -> list[str]:
-    """Applies them, and says which."""
+    """Applies the pending migrations and returns their names."""
     with _hint(None):
         return _maintenance(configuration).migrate()
 
 
 def doctor(configuration: Configuration, repair: bool = False) -> Examined:
-    """Whether what is stored is in order: it only reads, also beside a running server, unless it is to repair."""
+    """Checks whether the stored data is consistent. Only reads, so a server may be running, unless `repair` is set."""
     database = _maintenance(configuration)
     repaired = retried = 0
     if repair:
-        online = "while it runs, use: nextslot doctor, without --repair"
+        online = "while it runs, use nextslot doctor without --repair"
         with _hint(online):
             repaired = database.repair()
         if database.ask(unstored_outcomes):
@@ -185,13 +187,13 @@ def _disk_findings(configuration: Configuration) -> Iterator[Finding]:
     limits = DiskLimits(configuration.settings.store.disk_warn_bytes, configuration.settings.store.disk_refuse_bytes)
     space = DiskSpace(limits, directories(configuration.store_url, configuration.data), SystemClock().now)
     if (warning := space.warning()) is not None:
-        yield Finding("disk", warning, f"free some space: below {limits.refuse_bytes:,} bytes no new work is taken")
+        yield Finding("disk", warning, f"free some space: below {limits.refuse_bytes:,} bytes new work is refused")
 
 
 def backup(
     configuration: Configuration, target: Path | str, force: bool = False, progress: Progress | None = None
 ) -> Path:
-    """A sound copy of the database, also while a server runs; checked before it gets its name."""
+    """Copies the database to a file, even while a server runs. The copy is checked before it gets its name."""
     target = _new_file(configuration, target, force)
     _maintenance(configuration).backup(target, progress or _silently)
     return target
@@ -200,17 +202,17 @@ def backup(
 def _new_file(configuration: Configuration, target: Path | str, force: bool) -> Path:
     target = Path(target).absolute()
     if _is_ours(configuration, target):
-        # A server that runs would go on in a file that has no name any more, and all of that would be lost.
-        raise Conflict(f"{target} is the database itself, or part of it: name another file")
+        # A running server would continue in a file without a name, and lose everything it writes.
+        raise Conflict(f"{target} is part of the database itself: give another file")
     if target.exists() and not force:
-        raise Conflict(f"{target} exists already: name another file, or say --force")
+        raise Conflict(f"{target} exists already: give another file, or --force to replace it")
     if not target.parent.is_dir():
-        raise StoreError(f"the directory of {target} does not exist: make it first")
+        raise StoreError(f"the directory of {target} does not exist: create it first")
     return target
 
 
 def _is_ours(configuration: Configuration, file: Path) -> bool:
-    """Whether it is the database of this directory, or what SQLite and the lock keep beside it."""
+    """Returns whether a file is the database, or one of the files that SQLite, the lock or an import keep beside it."""
     path = sqlite_path(configuration.store_url)
     return path is not None and file.resolve() in {
         Path(f"{path.resolve()}{suffix}") for suffix in ("", "-wal", "-shm", "-journal", ".lock", ".commits", ".import")
@@ -224,10 +226,10 @@ def restore(
     verify: bool = False,
     progress: Progress | None = None,
 ) -> Path | None:
-    """Puts a backup in place, verified first; `verify` does no more than that.
+    """Verifies a backup and makes it the database; with `verify` it only verifies.
 
-    A file that was there is kept under the name that is returned; a PostgreSQL database must be empty. Jobs that ran
-    when the backup was made are recovered, as after a crash, by the next start.
+    Returns the new name of the replaced file, if any. A PostgreSQL database must be empty. The next start recovers jobs
+    that were running when the backup was made, as after a crash.
     """
     source = Path(source)
     maintenance.verify(source, progress or _silently)
@@ -237,7 +239,7 @@ def restore(
     places = [path, configuration.data / "logs", configuration.data / "artifacts"]
     there = [place for place in places if place is not None and place.exists()]
     if there and not force:
-        raise Conflict(f"{there[0]} exists already: use another data directory, or say --force")
+        raise Conflict(f"{there[0]} exists already: use another data directory, or --force to replace it")
     with _hint(None):
         return _maintenance(configuration).restore(source, progress or _silently)
 
@@ -245,33 +247,33 @@ def restore(
 def export_to(
     configuration: Configuration, target: Path | str, force: bool = False, progress: Progress | None = None
 ) -> Moved:
-    """Everything that is stored, on either database, in one file for the other; no server may run."""
+    """Exports all stored data of either database to one file. No server may be running."""
     target = _new_file(configuration, target, force)
     with _hint(None):
         return write_export(configuration.store_url, target, progress or _silently)
 
 
 def import_from(configuration: Configuration, source: Path | str, progress: Progress | None = None) -> Moved:
-    """Fills an empty database with such a file: whole and verified, or not at all.
+    """Imports such a file into an empty database, verified, all or nothing.
 
-    One that was broken off goes on where it was.
+    An interrupted import can be continued.
     """
     with _hint(None):
         return load_export(Path(source), configuration.store_url, progress or _silently)
 
 
 def _silently(doing: str, table: str, done: int, rows: int) -> None:
-    """Nobody watches."""
+    """Ignores progress."""
 
 
 async def purge(configuration: Configuration, dry_run: bool = False) -> Purged:
-    """Takes away history that is older than `[retention]` says; `dry_run` only counts it, also beside a server."""
+    """Deletes history older than `[retention]` allows. `dry_run` only counts it, even beside a running server."""
     retention = Retention(SystemClock(), RunFiles(configuration.data), DaemonThreads())
     retention.use(Keep(**configuration.settings.retention.model_dump()))
     if dry_run:
         return _maintenance(configuration).ask(retention.count)
-    _maintenance(configuration).pending()  # What is not there is not made, to find nothing in it.
-    async with opened(configuration, "a server that runs purges once a day by itself") as access:
+    _maintenance(configuration).pending()  # Raises if there is no database, instead of creating an empty one.
+    async with opened(configuration, "a running server deletes old history once a day by itself") as access:
         return await retention.purge(access.store)
 
 
@@ -289,4 +291,4 @@ def _hint(online: str | None) -> Iterator[None]:
 
 
 def _nothing_more(tx: Tx) -> None:
-    """Offline, no jobs are claimed at the end of a transaction, and no events are noted in it."""
+    """Does nothing: offline, the end of a transaction claims no jobs and appends no events."""

@@ -1,4 +1,4 @@
-"""A scheduler from a configuration, and a configuration read again while it runs. Called by the server."""
+"""Creates a scheduler from a configuration, and reloads the configuration while it runs. The server calls it."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from .domain import PYTHON, RequestContext
 from .scheduler import Scheduler, default_node
 from .telemetry import logs, tracing
 
-# What a running process cannot change about itself; all else is taken over by `reload`.
+# Settings that need a restart; `reload` applies all others to the running process.
 RESTART = (
     "server.host",
     "server.port",
@@ -45,7 +45,7 @@ RESTART = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A setting that is another than before; none is `None`, and secrets are masked."""
+    """A setting that has changed. An absent value is None, and secrets are masked."""
 
     name: str
     before: Any
@@ -55,7 +55,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What reading the configuration again has changed, and what it could not."""
+    """The changes found by a reload: those it applied, and those that need a restart."""
 
     changes: tuple[Change, ...]
 
@@ -69,7 +69,7 @@ class Reloaded:
 
 
 class ConfiguredScheduler:
-    """A scheduler and the configuration in force. One who asks to read it again waits for whoever asked before."""
+    """A scheduler and its current configuration. Concurrent reloads wait for each other."""
 
     def __init__(self, configuration: Configuration, **options: Any) -> None:
         self.scheduler = compose(configuration, **options)
@@ -78,7 +78,9 @@ class ConfiguredScheduler:
         self._one_at_a_time = asyncio.Lock()
 
     async def reload(self, context: RequestContext = PYTHON) -> Reloaded:
-        """SIGHUP, and `POST /api/config/reload`. A bad file raises `Invalid`, and nothing has changed."""
+        """Reloads the configuration, for SIGHUP and `POST /api/config/reload`. An invalid file raises `Invalid` and
+        changes nothing.
+        """
         async with self._one_at_a_time:
             new = self.configuration.read_again()
             done = await reload(self.scheduler, self.configuration, new, self._started, context)
@@ -87,7 +89,7 @@ class ConfiguredScheduler:
 
 
 def compose(configuration: Configuration, clock: Clock | None = None, **options: Any) -> Scheduler:
-    """A scheduler as configured, not started yet. Further options are those of `Scheduler`, for tests."""
+    """Creates a scheduler as configured, without starting it. Further options are those of `Scheduler`, for tests."""
     settings = configuration.settings
     node = settings.node.name or default_node(configuration.store_url)
     watched = {"meters": ProcessMeters(), "tracer": _tracer(settings, node)}
@@ -106,7 +108,7 @@ def compose(configuration: Configuration, clock: Clock | None = None, **options:
     scheduler.job_types.add_offered()
     if settings.llm.enabled:
         _use_language_models(scheduler, settings)
-    scheduler.tuning.use(tuned(settings))
+    scheduler.tuning.use(reloadable_settings(settings))
     _use(scheduler, configuration, _job_types(scheduler, configuration))
     return scheduler
 
@@ -118,20 +120,22 @@ async def reload(
     started: Configuration | None = None,
     context: RequestContext = PYTHON,
 ) -> Reloaded:
-    """Takes over what can change in a running process; what cannot is told, and does not stop the rest.
+    """Applies the settings that can change in a running process, and reports those that need a restart.
 
-    `new` has been checked as a whole by `load`, so a bad file never gets here. The stored part is one transaction; if
-    the store does not take it, nothing has changed. What the process was `started` with, if that is older than `old`,
-    is what still holds of all that needs a restart.
+    `load` has checked `new` as a whole, so an invalid file never gets here. The stored part is one transaction; if the
+    store refuses it, nothing has changed. `started` is the configuration that the process was started with, if it is
+    older than `old`: it still holds for settings that need a restart.
     """
     live = [change for change in changed(old, new) if not change.needs_restart]
     waiting = [change for change in changed(started or old, new) if change.needs_restart]
     types = _job_types(scheduler, new)
-    # Before the transaction, whose end starts jobs: it must know the new types, and no more those that are gone.
+    # Before the transaction, whose end starts jobs: dispatch must know the new types, and no longer the removed ones.
     before = _use(scheduler, new, types)
     try:
         await scheduler.for_caller(context).tuning.apply(
-            tuned(new.settings), {one.name: one.before for one in live}, {one.name: one.after for one in live}
+            reloadable_settings(new.settings),
+            {one.name: one.before for one in live},
+            {one.name: one.after for one in live},
         )
     except BaseException:
         _use(scheduler, old, before)
@@ -140,7 +144,7 @@ async def reload(
     return Reloaded((*live, *waiting))
 
 
-def tuned(settings: Settings) -> ReloadableSettings:
+def reloadable_settings(settings: Settings) -> ReloadableSettings:
     limits = settings.limits
     return ReloadableSettings(
         limits=Limits(running=limits.running, job_types=limits.job_types, resources=limits.resources),
@@ -153,7 +157,9 @@ def tuned(settings: Settings) -> ReloadableSettings:
 
 
 def _webhooks(settings: Settings) -> WebhookSettings:
-    """Where nothing is said, local addresses may be called as long as the server itself is only local (spec 12.9)."""
+    """Returns the webhook settings. By default, local addresses are allowed only if the server itself is local (spec
+    12.9).
+    """
     given = settings.webhooks
     return WebhookSettings(
         secret=None if given.secret is None else given.secret.get_secret_value(),
@@ -171,7 +177,7 @@ def is_loopback(host: str) -> bool:
 
 
 def changed(old: Configuration, new: Configuration) -> list[Change]:
-    """The settings that differ; a secret that differs is told, and not shown."""
+    """Returns the settings that differ. A changed secret is listed, but not shown."""
     before, after = _values(old), _values(new)
     shown_before, shown_after = _shown(old), _shown(new)
     return [
@@ -194,7 +200,7 @@ def _job_types(scheduler: Scheduler, configuration: Configuration) -> dict[str, 
 
 
 def _use(scheduler: Scheduler, configuration: Configuration, types: Mapping[str, JobType]) -> Mapping[str, JobType]:
-    """What lives in memory only; the job types that were there before are returned."""
+    """Applies the settings that live in memory only. Returns the previous job types."""
     settings = configuration.settings
     roles = settings.roles
     scheduler.shutdown_grace_seconds = settings.server.shutdown_grace_seconds
@@ -202,7 +208,7 @@ def _use(scheduler: Scheduler, configuration: Configuration, types: Mapping[str,
     scheduler.job_types.use_roles(
         {name: role.options() for name, role in roles.items() if role.command is not None}, configuration.data
     )
-    # A role may have a time without a command: its jobs name a type of their own.
+    # A role may have a timeout without a command: its jobs then name their own type.
     scheduler.job_types.role_timeouts = {
         name: role.timeout_seconds for name, role in roles.items() if role.timeout_seconds is not None
     }
@@ -214,7 +220,7 @@ def _tracer(settings: Settings, node: str) -> tracing.Tracer:
 
 
 def _use_language_models(scheduler: Scheduler, settings: Settings) -> None:
-    # Imported here because a scheduler without language models needs no HTTP client in its memory.
+    # Imported here, because a scheduler without language models needs no HTTP client.
     from nextslot.extensions.stories.language_models import LanguageModels, LlmConfig, ProviderConfig
 
     given: dict[str, Any] = {

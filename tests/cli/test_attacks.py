@@ -33,7 +33,7 @@ def test_a_database_is_never_written_over_by_its_own_copy(
     said = [alone(command, str(to), "--force", "--data", str(tmp_path)) for to in (f"{database}{companion}", link)]
 
     assert [one.code for one in said] == [1, 1]
-    assert all("is the database itself" in one.err for one in said)
+    assert all("is part of the database itself" in one.err for one in said)
     assert database.stat().st_ino == before
 
 

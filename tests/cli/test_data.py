@@ -86,7 +86,7 @@ def test_doctor_and_migrate_say_that_all_is_well(alone: Terminal, tmp_path: Path
     with serving(tmp_path):
         pass
 
-    assert alone("doctor", "--data", str(tmp_path)).word == "everything is in order"
+    assert alone("doctor", "--data", str(tmp_path)).word == "no problems found"
     assert alone("doctor", "--repair", "--data", str(tmp_path), "--json").json["findings"] == []
     assert alone("migrate", "--data", str(tmp_path)).word == "nothing to do"
     assert alone("migrate", "--dry-run", "--data", str(tmp_path), "--json").json["migrations"] == []

@@ -74,11 +74,11 @@ def test_an_ambiguous_part_of_an_id_names_those_that_it_may_mean(nextslot: Termi
 
     said = nextslot("show", jobs[0][:4])
 
-    refused(said, 1, f"'{jobs[0][:4]}' may mean several: ", jobs[1], "give more of the id")
+    refused(said, 1, f"'{jobs[0][:4]}' matches several: ", jobs[1], "give more of the id")
 
 
 def test_a_bad_filter_names_those_there_are(nextslot: Terminal) -> None:
-    refused(nextslot("ls", "--filter", "colour=red"), 2, "'colour=red' is no filter", "job_type", "created_after")
+    refused(nextslot("ls", "--filter", "colour=red"), 2, "'colour=red' is not a filter", "job_type", "created_after")
     refused(nextslot("ls", "--status", "asleep"), 1, "status: 'ASLEEP' is none of WAITING, QUEUED")
 
 
@@ -100,9 +100,9 @@ def test_what_is_no_parameter_is_a_wrong_use(nextslot: Terminal, word: str) -> N
 def test_a_wrong_use_says_how(nextslot: Terminal) -> None:
     job = nextslot("submit", "skip").word
 
-    refused(nextslot("move", job), 2, "say where to", "--front")
-    refused(nextslot("cancel"), 2, "say which", "--filter")
-    refused(nextslot("change", job), 2, "say what to change")
+    refused(nextslot("move", job), 2, "the new place is missing or ambiguous", "--front")
+    refused(nextslot("cancel"), 2, "no jobs were selected", "--filter")
+    refused(nextslot("change", job), 2, "nothing to change was given")
     refused(nextslot("nonsense"), 2, "No such command 'nonsense'")
     refused(nextslot("ls", "--nonsense"), 2, "--nonsense")
 
@@ -163,4 +163,4 @@ def test_where_the_server_is_may_be_said_before_the_command(
     local = nextslot("--url", served.url, "version")
 
     assert (before.code, after.code, nowhere.code, local.code) == (0, 0, 1, 2)
-    assert "asks no server" in local.err
+    assert "does not use a server" in local.err

@@ -132,7 +132,7 @@ _STOPPED = """
 import os, signal, sys
 from nextslot.cli import progress
 from nextslot.cli.main import main
-from nextslot.store import imports
+from nextslot.store.maintenance import import_file as imports
 
 imports.PIECE_ROWS, progress.EVERY_SECONDS = 5, 0.0
 how, doing, left = getattr(signal, sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -176,6 +176,6 @@ def test_it_is_said_that_an_import_went_on_or_began_anew(alone: Terminal, tmp_pa
     )
 
     assert broken_off.returncode == 130
-    assert "broken off: the same command goes on" in broken_off.stderr
-    assert ("begins anew: it is of another file" in said.stderr) is is_anew
-    assert bool(re.search(r"^imported: .* events, went on after [\d,]+ rows$", said.stdout)) is not is_anew
+    assert "interrupted: run the same command again to continue" in broken_off.stderr
+    assert ("starts again from the beginning: it was made from another file" in said.stderr) is is_anew
+    assert bool(re.search(r"^imported: .* events, continued after [\d,]+ rows$", said.stdout)) is not is_anew

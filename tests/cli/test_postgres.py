@@ -31,7 +31,7 @@ def address(tmp_path: Path) -> str:
 
 @pytest.fixture
 def fresh() -> Iterator[str]:
-    """Of a database that was never used."""
+    """Of a database that has no tables of nextslot yet."""
     name = f"nextslot_cli_{os.getpid()}"
     yield postgres.create(name, "template0")
     postgres.drop(name)
@@ -83,7 +83,7 @@ def test_a_database_that_was_never_used_is_told_and_left_alone(
     said = alone(*command, "--database", fresh)
 
     assert said.code == 1
-    assert "was never used" in said.err
+    assert "has no tables of nextslot yet" in said.err
     assert rows(fresh, "select 1 from pg_tables where schemaname = 'public'") == []
     assert list(tmp_path.iterdir()) == []
 
@@ -114,7 +114,7 @@ def test_the_doctor_looks_while_a_server_runs_and_repairs_when_none_does(
     found = alone("doctor", "--database", address, "--json")
     repaired = alone("doctor", "--repair", "--database", address, "--json")
 
-    assert looked.word == "everything is in order"
+    assert looked.word == "no problems found"
     assert refused.code == 1
     assert "is in use by process" in refused.err
     assert found.code == 1
@@ -134,7 +134,7 @@ def test_a_configuration_names_the_database(alone: Terminal, tmp_path: Path, add
 
     assert added.code == 0
     assert rows(address, "select name from api_keys") == [("boss",)]
-    assert (doctor, migrate, purge) == ("everything is in order", "nothing to do", "gone: nothing")
+    assert (doctor, migrate, purge) == ("no problems found", "nothing to do", "deleted: nothing")
     assert not (tmp_path / "nextslot.db").exists()
 
 

@@ -104,7 +104,7 @@ def refusal(*words: str) -> str:
 def test_serve_on_another_address_needs_a_key_first(tmp_path: Path) -> None:
     told = refusal("serve", "--data", str(tmp_path), "--host", "0.0.0.0", "--port", "0")
 
-    assert "listening on 0.0.0.0 needs an API key first: nextslot key add" in told
+    assert "there is no API key, which listening on 0.0.0.0 requires; create one: nextslot key add" in told
 
 
 def test_serve_refuses_a_port_that_is_taken_and_a_bad_configuration(served: Served, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_serve_refuses_a_port_that_is_taken_and_a_bad_configuration(served: Serv
     taken = refusal("serve", "--data", str(tmp_path), "--port", served.url.rpartition(":")[2])
     bad = refusal("serve", "--data", str(tmp_path), "--config", str(tmp_path / "bad.toml"))
 
-    assert "--port 0 takes a free port" in taken
+    assert "--port 0 for a free one" in taken
     assert "bad.toml: server.prot" in bad
 
 
@@ -150,7 +150,7 @@ def test_ctrl_c_while_waiting_leaves_the_job_alone_and_says_so(served: Served) -
         finally:
             client.cancel(job_id, interrupt=True)
     assert (process.returncode, found.finished_at) == (130, None)
-    assert f"the job goes on: `nextslot log {job_id} -f` follows it" in err
+    assert f"the job continues: `nextslot log {job_id} -f` follows it" in err
 
 
 def test_events_are_followed_line_by_line(served: Served) -> None:

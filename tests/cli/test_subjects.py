@@ -142,7 +142,7 @@ def test_nodes_are_listed_and_one_is_drained_and_let_work_again(nextslot: Termin
 
     assert drained.word == f"{name}: nothing runs there"
     assert listed.rows[0][:2] == [name, "draining"]
-    assert back.word == f"{name} works again"
+    assert back.word == f"{name} starts jobs again"
     assert nextslot("node", "drain", "nobody").code == 1
     assert "there is no node 'nobody'" in nextslot("node", "drain", "nobody").err
     assert nextslot("submit", "echo", "--wait").code == 0

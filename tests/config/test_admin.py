@@ -190,7 +190,7 @@ def test_the_refusal_says_which_command_does_it_while_the_server_runs(tmp_path: 
 
     async def main() -> None:
         async with compose(given):
-            with pytest.raises(AlreadyOpen, match="while it runs, use: nextslot key"):
+            with pytest.raises(AlreadyOpen, match="to use the running server: nextslot key"):
                 await _keys(given)
 
     asyncio.run(main())

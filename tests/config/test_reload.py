@@ -25,7 +25,7 @@ from nextslot.scheduler_from_config import (
     Reloaded,
     compose,
     reload,
-    tuned,
+    reloadable_settings,
 )
 from tests import databases
 from tests.support import register_handlers, states
@@ -259,7 +259,7 @@ def test_a_job_whose_type_was_removed_can_be_interrupted(tmp_path: Path) -> None
 
 def test_a_type_that_Python_registered_is_not_taken_over_by_the_file(tmp_path: Path) -> None:
     async def main(server: Server) -> None:
-        with pytest.raises(Invalid, match=r"job_types\.work: there is a job type of this name already"):
+        with pytest.raises(Invalid, match=r"job_types\.work: another job type has this name already"):
             await server.reload("[job_types.work]\ncommand = ['true']\n[limits]\nrunning = 7")
 
         assert server.scheduler._runtime.lanes.policy == Limits()
@@ -425,7 +425,7 @@ def test_private_addresses_are_allowed_to_a_local_server_until_the_file_says_no(
 def test_a_server_that_others_reach_calls_no_private_addresses(tmp_path: Path, host: str, is_allowed: bool) -> None:
     configuration = load(tmp_path, environment={}, overrides={"server.host": host})
 
-    assert tuned(configuration.settings).webhooks.allow_private == is_allowed
+    assert reloadable_settings(configuration.settings).webhooks.allow_private == is_allowed
 
 
 def test_deliveries_go_by_the_new_settings_and_those_under_way_are_not_cut(tmp_path: Path) -> None:

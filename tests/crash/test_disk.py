@@ -135,7 +135,7 @@ def test_a_disk_that_is_full_refuses_new_work_and_loses_nothing_it_has_taken(sma
             taken: list[str] = []
             ballast = small_disk / "ballast"
             ballast.write_bytes(b"x" * 2_600_000)
-            with pytest.raises(Unavailable, match="did not take it"):
+            with pytest.raises(Unavailable, match="did not store the change"):
                 await fill(scheduler, taken)
             refused = stored_count(scheduler)
             while_full = await scheduler.readiness()
@@ -171,7 +171,7 @@ def test_a_file_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> N
     (tmp_path / "nextslot.db").write_bytes(b"not a database, and long enough to be read as one" * 100)
 
     async def main() -> None:
-        with pytest.raises(StoreError, match="damaged, or not a database"):
+        with pytest.raises(StoreError, match="damaged or not a database"):
             await scheduler_on(tmp_path).start()
 
     testing.run(main())

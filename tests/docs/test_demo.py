@@ -24,15 +24,15 @@ def test_the_demo_shows_every_feature_it_names_and_ends_by_itself(tmp_path: Path
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
     for line in (
-        "preview, direct waits on the line, 0 callers ahead of it",
-        "preview, direct started: after what ran, before what is queued",
+        "preview, direct waits for a slot, 0 callers ahead of it",
+        "preview, direct started: after the running jobs, before the queued ones",
         "frame 1 queued",
         "frame 6 moved: to the front",
         "poster cancelled: no poster after all",
         "soundtrack failed: error: the orchestra is not in tune",
         "soundtrack, retry completed",
         "frame 3 50%: tracing light",
-        "encode ready: what it waited for is done",
+        "encode ready: its dependencies are done",
         "pack the logs completed",
         "group publish finished: COMPLETED",
     ):
@@ -105,7 +105,7 @@ def test_CON_003_ctrl_c_ends_an_endless_demo_after_what_runs(tmp_path: Path) -> 
     rest, errors = process.communicate(timeout=20)
 
     assert (process.returncode, errors) == (0, "")
-    assert "Stopping: what runs is finished first" in rest
+    assert "Stopping: running jobs finish first" in rest
     with apsw.Connection(str(tmp_path / "demo/nextslot.db")) as connection:
         assert connection.execute("select count(*) from jobs where stage = 'RUNNING' and finished_at is null").get == 0
         assert connection.execute("select count(*) from jobs where stage = 'QUEUED'").get > 0

@@ -37,7 +37,7 @@ RETIRED = {
     "tuned": "reloadable",
 }
 # The name of a lease's process is two words, one of which is retired alone.
-ALLOWED = {"LeaseKeeper"}
+ALLOWED = {"LeaseKeeper", "lease_keeper"}
 
 
 def names(path: Path) -> Iterator[tuple[str, int]]:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from nextslot.domain import Confidence
 from nextslot.domain.run_estimates import (
     GUESS_SECONDS,
+    Certainty,
     Estimate,
-    EstimateBasis,
     estimate,
     guess,
     linked,
@@ -214,25 +214,20 @@ def test_confidence_follows_from_past_runs_and_the_spread_along_the_way(
 ) -> None:
     work = Estimate((1.0,) * runs, 1.0, deviation)
 
-    assert EstimateBasis().then(work).confidence(wait) is confidence
+    assert Certainty().then(work).confidence(wait) is confidence
 
 
 def test_what_rests_on_nothing_is_sure() -> None:
-    assert EstimateBasis().confidence(0) is Confidence.HIGH
+    assert Certainty().confidence(0) is Confidence.HIGH
 
 
 def test_a_way_is_as_well_known_as_its_least_known_step_and_its_spreads_add_up() -> None:
-    way = (
-        EstimateBasis()
-        .then(made([3.0] * 12))
-        .then(Estimate((1.0,) * 4, 1.0, 3.0))
-        .then(Estimate((1.0,) * 20, 1.0, 4.0))
-    )
+    way = Certainty().then(made([3.0] * 12)).then(Estimate((1.0,) * 4, 1.0, 3.0)).then(Estimate((1.0,) * 20, 1.0, 4.0))
 
-    assert way == EstimateBasis(4, 25.0)
-    assert way.then(Estimate((1.0,) * 4, 1.0, 4.0), share=0.5) == EstimateBasis(4, 29.0)
-    assert weakest([way, EstimateBasis(2, 1.0)]) == EstimateBasis(2, 25.0)
-    assert weakest([]) == EstimateBasis()
+    assert way == Certainty(4, 25.0)
+    assert way.then(Estimate((1.0,) * 4, 1.0, 4.0), share=0.5) == Certainty(4, 29.0)
+    assert weakest([way, Certainty(2, 1.0)]) == Certainty(2, 25.0)
+    assert weakest([]) == Certainty()
 
 
 def test_offices_are_linked_through_the_limits_that_they_share_and_no_others() -> None:

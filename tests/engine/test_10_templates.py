@@ -122,9 +122,9 @@ def test_a_name_is_given_once_among_those_that_live(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         first, other = await new_template(scheduler), await new_template(scheduler, name="other")
 
-        with pytest.raises(Conflict, match="'nightly' already"):
+        with pytest.raises(Conflict, match="is named 'nightly'"):
             await new_template(scheduler)
-        with pytest.raises(Conflict, match="'nightly' already"):
+        with pytest.raises(Conflict, match="is named 'nightly'"):
             await scheduler.templates.change(other.template_id, name="nightly")
 
         await scheduler.templates.archive(first.template_id)

@@ -112,11 +112,11 @@ def test_a_name_that_does_not_exist(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("respond", "reason"),
     [
-        (says(b"", close=False), "no answer within 0.4 seconds"),
-        (dribbles(b"HTTP/1.1 200 OK\r\nx-slow: "), "no answer within 0.4 seconds"),
+        (says(b"", close=False), "the endpoint did not respond within 0.4 seconds"),
+        (dribbles(b"HTTP/1.1 200 OK\r\nx-slow: "), "the endpoint did not respond within 0.4 seconds"),
         (says(b""), "the connection was cut"),
         (says(b"HTTP/1.1 200 OK\r\ncontent-le"), "the connection was cut"),
-        (says(b"220 mail.example ESMTP\r\n"), "the connection was cut, or what came was not HTTP"),
+        (says(b"220 mail.example ESMTP\r\n"), "the connection was cut, or the response was not HTTP"),
         (answers("500 Internal Server Error"), "it answered 500"),
         (answers("404 Not Found"), "it answered 404"),
         (answers("400 Bad Request"), "it answered 400"),
@@ -159,7 +159,7 @@ def test_a_redirect_is_a_failure_that_says_so_and_is_not_followed(tmp_path: Path
                 await tell(scheduler, receiver.url)
                 delivery = await attempted(scheduler)
 
-            assert delivery.reason == f"it answered 302, and redirects are not followed (to {other.url})"
+            assert delivery.reason == f"the endpoint answered 302, and redirects are not followed (to {other.url})"
             assert other.connections == 0
 
     on_sockets(tmp_path, main)
@@ -169,7 +169,7 @@ def test_a_redirect_is_a_failure_that_says_so_and_is_not_followed(tmp_path: Path
 def test_every_answer_that_points_elsewhere_is_a_redirect(tmp_path: Path, status: str) -> None:
     delivery = first_attempt(tmp_path, answers(status))
 
-    assert delivery.reason == f"it answered {status[:3]}, and redirects are not followed"
+    assert delivery.reason == f"the endpoint answered {status[:3]}, and redirects are not followed"
 
 
 def test_a_connection_that_is_reset_is_told_in_the_systems_words(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_connection_that_is_reset_is_told_in_the_systems_words(tmp_path: Path)
     delivery = first_attempt(tmp_path, reset)
 
     told, _, cause = (delivery.reason or "").rpartition(": ")
-    assert (told, "reset" in cause) == ("the connection was cut, or what came was not HTTP", True)
+    assert (told, "reset" in cause) == ("the connection was cut, or the response was not HTTP", True)
 
 
 def test_a_reason_is_told_in_five_hundred_characters(tmp_path: Path) -> None:

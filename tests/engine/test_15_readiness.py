@@ -180,11 +180,11 @@ def test_below_the_lower_limit_new_work_is_refused_and_stores_nothing(tmp_path: 
             space.free = 999
             await asyncio.sleep(1)
 
-            with pytest.raises(DiskLow, match=r"has 999 bytes left, less than 1,000, so no new work is taken; free"):
+            with pytest.raises(DiskLow, match=r"has 999 bytes left, less than 1,000, so new work is refused; free"):
                 await NEW_WORK[what](scheduler)
 
             assert (await scheduler.lists.status()).last_event == before
-            assert "no new work is taken" in (await scheduler.readiness() or "")
+            assert "new work is refused" in (await scheduler.readiness() or "")
 
     testing.run(main())
 

@@ -87,7 +87,12 @@ def test_a_dependent_says_what_became_of_each_prerequisite_US_JS01(tmp_path: Pat
             prerequisite.job_id: became for became, prerequisite in made.items()
         }
         assert (reason.data["count"], reason.data["is_lost"]) == (6, True)
-        for words in ("(the long one) runs since", "has failed for good", "was cancelled at", "is tried again at"):
+        for words in (
+            "(the long one) has been running since",
+            "has failed permanently",
+            "was cancelled at",
+            "is tried again at",
+        ):
             assert words in reason.text
         shown = {one["became"]: one for one in reason.data["jobs"]}
         assert shown["waiting"]["scheduled_for"] == str(NOW.after(1000))
@@ -134,7 +139,7 @@ def test_a_dependent_of_a_lost_job_has_no_expected_start_and_says_what_to_do(tmp
 
         assert why.status == "WAITING"
         assert codes(why) == ["dependencies"]
-        assert "retry it" in why.reasons[0].text
+        assert "retry that job" in why.reasons[0].text
         assert why.expected.expected_start is None
 
     with_scheduler(tmp_path, main)
@@ -457,7 +462,7 @@ def test_a_running_job_says_since_when_it_runs(tmp_path: Path) -> None:
         why = await scheduler.forecast.why(job.job_id)
 
         assert (why.status, codes(why), why.ahead) == ("RUNNING", ["running"], 0)
-        assert why.reasons[0].text == f"It runs since {began}."
+        assert why.reasons[0].text == f"It has been running since {began}."
         assert (why.expected.expected_start, why.expected.expected_end) == (began, began.after(100))
 
     with_scheduler(tmp_path, main)
@@ -538,7 +543,7 @@ def test_why_is_plain_json_to_the_outside(tmp_path: Path) -> None:
             "reasons": [
                 {
                     "code": "not_before",
-                    "text": f"It is not to start before {NOW.after(500)}.",
+                    "text": f"It may not start before {NOW.after(500)}.",
                     "data": {"scheduled_for": str(NOW.after(500)), "is_retry": False},
                 }
             ],

@@ -187,10 +187,10 @@ def test_what_another_node_announces_while_this_one_looks_is_looked_at_too(tmp_p
             async def look(store: Any) -> None:
                 looks.append("look")
                 if len(looks) == 1:
-                    cluster.heard(frozenset({"work"}))
+                    cluster.notified(frozenset({"work"}))
 
             cluster._acts["work"] = look
-            cluster.heard(frozenset({"work"}))
+            cluster.notified(frozenset({"work"}))
             await testing.settled()
 
             assert looks == ["look", "look"]

@@ -72,8 +72,10 @@ def test_a_command_need_not_read_its_parameters(tmp_path: Path) -> None:
     ("params", "problem"),
     [
         ({}, "params: \"path\" is a required property"),
-        ({"path": "a\0b"}, "params.path: has a NUL character, which no argument of a command can have"),
-        ({"path": "x" * 131_072}, "params.path: is longer than an argument can be (131,071 bytes)"),
+        ({"path": "a\0b"},
+         "params.path: contains a NUL character, which a command's argument cannot contain; remove it"),
+        ({"path": "x" * 131_072},
+         "params.path: is longer than 131,071 bytes, the longest argument the kernel accepts; pass a file"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_an_argument_is_refused_at_creation(tmp_path: Path, params: Any, problem: str) -> None:
@@ -185,10 +187,14 @@ def test_exit_codes_mean_what_the_table_says(
 @pytest.mark.parametrize(
     ("argv", "cwd", "kind", "words"),
     [
-        (["no-such-program"], "", "invalid", "'no-such-program' was not found: no such program, or no interpreter"),
-        (["./not-executable"], "", "permission", "'./not-executable' may not be used: Permission denied"),
-        (["true"], "nowhere", "invalid", "directory '{}/nowhere' cannot be used: No such file or directory"),
-        (["true"], "not-executable", "invalid", "directory '{}/not-executable' cannot be used: Not a directory"),
+        (["no-such-program"], "", "invalid",
+         "'no-such-program' was not found: the program or its interpreter is missing; check its name and PATH"),
+        (["./not-executable"], "", "permission",
+         "'./not-executable' cannot be used: Permission denied; check its permissions"),
+        (["true"], "nowhere", "invalid",
+         "directory '{}/nowhere' cannot be used: No such file or directory; correct its path"),
+        (["true"], "not-executable", "invalid",
+         "directory '{}/not-executable' cannot be used: Not a directory; correct its path"),
     ],
 )  # fmt: skip
 def test_a_command_that_cannot_be_started_fails_and_says_why(
@@ -437,29 +443,29 @@ def test_job_types_come_from_the_tables_of_the_configuration(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        ("x = 1", "job_types.thumb: must be a table"),
+        ("x = 1", "job_types.thumb: is not a table"),
         ("{}", "job_types.thumb.command: is missing"),
-        ("{ command = 'ls' }", "job_types.thumb.command: a list of texts"),
-        ("{ command = [] }", "job_types.thumb.command: needs a program"),
-        ("{ command = ['{program}'] }", "job_types.thumb.command: a parameter can be an argument, never the program"),
-        ("{ command = ['a', \"\\u0000\"] }", "job_types.thumb.command: must be valid Unicode without NUL"),
-        ("{ command = ['a'], comand = 1 }", "job_types.thumb.comand: there is no such setting of a command"),
-        ("{ command = ['a'], timeout_seconds = 0 }", "job_types.thumb.timeout_seconds: a number of seconds above 0"),
-        ("{ command = ['a'], grace_seconds = -1 }", "job_types.thumb.grace_seconds: a number of seconds, 0 or more"),
-        ("{ command = ['a'], log_cap_bytes = 0 }", "job_types.thumb.log_cap_bytes: a whole number"),
+        ("{ command = 'ls' }", "job_types.thumb.command: is not a list of texts"),
+        ("{ command = [] }", "job_types.thumb.command: has no program"),
+        ("{ command = ['{program}'] }", "job_types.thumb.command: takes the program from a parameter"),
+        ("{ command = ['a', \"\\u0000\"] }", "job_types.thumb.command: contains NUL or invalid Unicode"),
+        ("{ command = ['a'], comand = 1 }", "job_types.thumb.comand: is not a setting of a command"),
+        ("{ command = ['a'], timeout_seconds = 0 }", "job_types.thumb.timeout_seconds: is not a number"),
+        ("{ command = ['a'], grace_seconds = -1 }", "job_types.thumb.grace_seconds: is not a number"),
+        ("{ command = ['a'], log_cap_bytes = 0 }", "job_types.thumb.log_cap_bytes: is not a whole number"),
         ("{ command = ['a'], resources = 1 }", "job_types.thumb.resources: a list of names"),
-        ("{ command = ['a'], cwd = 1 }", "job_types.thumb.cwd: must be a path"),
-        ("{ command = ['a'], env = { A = 1 } }", "job_types.thumb.env: names with texts"),
-        ("{ command = ['a'], env = { NEXTSLOT_X = 'a' } }", "job_types.thumb.env.NEXTSLOT_X: names that begin"),
-        ("{ command = ['a'], pass_env = 'A' }", "job_types.thumb.pass_env: a list of names"),
-        ("{ command = ['a'], exit_codes = { 300 = 'error' } }", "job_types.thumb.exit_codes.300: a code is"),
-        ("{ command = ['a'], exit_codes = { 3 = 'cancelled' } }", "job_types.thumb.exit_codes.3: means one of"),
+        ("{ command = ['a'], cwd = 1 }", "job_types.thumb.cwd: is not a path"),
+        ("{ command = ['a'], env = { A = 1 } }", "job_types.thumb.env: has a name or a value that is not a text"),
+        ("{ command = ['a'], env = { NEXTSLOT_X = 'a' } }", "job_types.thumb.env.NEXTSLOT_X: begins with"),
+        ("{ command = ['a'], pass_env = 'A' }", "job_types.thumb.pass_env: is not a list of variable names"),
+        ("{ command = ['a'], exit_codes = { 300 = 'error' } }", "job_types.thumb.exit_codes.300: is not an"),
+        ("{ command = ['a'], exit_codes = { 3 = 'cancelled' } }", "job_types.thumb.exit_codes.3: has an unknown"),
         ("{ command = ['a'], params_schema = 'no.json' }", "job_types.thumb.params_schema: "),
-        ("{ command = ['a'], params_schema = { type = 'nothing' } }", "job_types.thumb.params_schema: not a"),
+        ("{ command = ['a'], params_schema = { type = 'nothing' } }", "job_types.thumb.params_schema: this is not a"),
         ("{ command = ['a'], retry_policy = { max_attempts = -1 } }", "job_types.thumb.retry_policy.max_attempts: "),
         (
             "{ command = ['a', '{path}', '{sise}'], params_schema = { properties = { path = {} } } }",
-            "job_types.thumb.command: params_schema knows no 'sise': {sise}",
+            "job_types.thumb.command: {sise} is not a parameter in params_schema; declare 'sise' there",
         ),
     ],
 )  # fmt: skip
@@ -489,7 +495,7 @@ def test_a_schema_may_know_a_placeholder_by_its_parts(tmp_path: Path, schema: An
 def test_elsewhere_than_on_linux_a_command_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
 
-    with pytest.raises(Invalid, match="commands need Linux"):
+    with pytest.raises(Invalid, match="commands run on Linux only"):
         register_command(JobTypes(), "a", CommandType(command=("true",)), Guardians())
 
 

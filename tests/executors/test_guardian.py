@@ -176,14 +176,14 @@ def test_a_guardian_whose_answers_nobody_reads_still_keeps_its_lease(tmp_path: P
         await eventually(lambda: b"ready" in output)
         process._loop.remove_reader(process._control)
         for _ in range(20_000):  # More than its socket holds; those that ours does not take are dropped.
-            process._say("ping")
+            process._send_line("ping")
 
         def is_ended() -> bool:
             process.renew(process_guardian.now())
             return witness.is_alone
 
         await eventually(is_ended)
-        process._loop.add_reader(process._control, process._hear)
+        process._loop.add_reader(process._control, process._receive)
         assert (await process.ended()).signal == "SIGKILL"
 
     run(main)
@@ -194,7 +194,7 @@ def test_a_guardian_whose_socket_was_full_hears_of_the_stop_later(tmp_path: Path
         process, output = await started(guardians, tmp_path, "echo ready; exec sleep 61")
         await eventually(lambda: b"ready" in output)
         os.kill(guardian_of(process), signal.SIGSTOP)
-        while process._say("ping"):
+        while process._send_line("ping"):
             pass
 
         process.stop(30)

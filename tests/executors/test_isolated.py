@@ -39,7 +39,12 @@ def test_it_runs_in_another_process_and_its_outcome_is_as_ever(tmp_path: Path) -
         (examples.refuse, "FAILED", FailureKind.PERMISSION, "not mine"),
         (examples.nothing_to_do, "SKIPPED", None, None),
         (examples.broken, "FAILED", FailureKind.ERROR, "ValueError: boom"),
-        (examples.crash, "FAILED", FailureKind.ERROR, "its process was ended by SIGSEGV and said nothing"),
+        (
+            examples.crash,
+            "FAILED",
+            FailureKind.ERROR,
+            "the handler's process was ended by SIGSEGV without reporting an outcome",
+        ),
     ],
 )
 def test_every_end_of_an_isolated_handler_is_a_sensible_run(
@@ -106,10 +111,10 @@ def test_a_handler_is_found_by_module_and_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("json", "not of the form module:function"),
+        ("json", "names no function; write module:function"),
         ("no_such_module_at_all:x", "cannot be imported"),
-        ("json:no_such_function", "has no 'no_such_function'"),
-        ("json:__name__", "is not a function"),
+        ("json:no_such_function", "has no function 'no_such_function'"),
+        ("json:__name__", "is not callable"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_refused_with_the_reason(name: str, problem: str) -> None:

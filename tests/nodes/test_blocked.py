@@ -80,7 +80,7 @@ def test_a_probe_is_answered_while_a_job_blocks_everything_else(tmp_path: Path, 
 
         assert (alive[0], alive[1]["status"], blocked["status"]) == (200, "ok", "blocked")
         node.until(lambda: probe(probes, "/ready")[0] == 200)
-        assert len(node.lines("blocks it at") + node.lines("nothing of this process ran")) == 1
+        assert len(node.lines("blocks it at") + node.lines("no code of this process ran")) == 1
         assert probe(probes, "/elsewhere")[0] == 404
 
 
@@ -149,7 +149,7 @@ def test_a_blocked_loop_keeps_its_lease_no_longer_than_allowed(database: str, tm
         until(lambda: asked(database, "select status from nodes where node_id = 'a'") == [("lost",)])
         until(lambda: asked(database, "select life, status from nodes where node_id = 'a'") == [(2, "live")])
 
-        assert "the lease of node a is let go" in (tmp_path / "a.log").read_text()
+        assert "node a stops renewing its lease" in (tmp_path / "a.log").read_text()
         assert asked(database, f"select failure_kind from runs where job_id = '{doze}'") == [("crash",)]
 
 

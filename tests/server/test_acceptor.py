@@ -87,7 +87,7 @@ def test_a_foreign_host_is_refused_and_an_allowed_one_is_not(tmp_path: Path) -> 
 
 
 def test_a_probe_waits_for_an_event_loop_that_does_not_respond(server: ServerThread) -> None:
-    pulse = server.server.scheduler.watchdog.pulse
+    pulse = server.server.scheduler.watchdog.heartbeat
     with blocked_loop(server, is_silent=True) as loop_goes_on:
         until(lambda: pulse.silent_seconds > 1)
         with socket.create_connection(address(server), timeout=0.2) as line:
@@ -181,7 +181,7 @@ class blocked_loop:  # noqa: N801 - used as a statement
         self._goes_on.set()
 
     def _block(self) -> None:
-        pulse, end = self._server.server.scheduler.watchdog.pulse, time.monotonic() + 90
+        pulse, end = self._server.server.scheduler.watchdog.heartbeat, time.monotonic() + 90
         pulse.beat()
         self._is_in.set()
         while not self._goes_on.wait(0.05) and time.monotonic() < end:

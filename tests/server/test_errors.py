@@ -251,7 +251,7 @@ def test_a_disk_that_is_nearly_full_is_503_for_new_work_and_a_warning_before_tha
     async def main(server: Server) -> None:
         async def ready_with(free_bytes: int) -> httpx2.Response:
             free["bytes"] = free_bytes
-            server.scheduler.disk._asked_at = None  # What was found holds for a second.
+            server.scheduler.disk._measured_at = None  # What was found holds for a second.
             return await server.client.get("/ready")
 
         enough, short = await ready_with(10_000), await ready_with(4_999)

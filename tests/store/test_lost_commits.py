@@ -116,10 +116,10 @@ def cut_log(data: Path) -> None:
 @pytest.mark.parametrize(
     ("lose", "says"),
     [
-        (remove_file, "is not there, but it had commits (see nextslot.db-wal and nextslot.db.commits)"),
+        (remove_file, "is missing, but it had commits (see nextslot.db-wal and nextslot.db.commits)"),
         (empty_file, "is empty, but it had commits (see nextslot.db-wal and nextslot.db.commits)"),
-        (remove_file_and_log, "is not there, but it had commits (see nextslot.db.commits)"),
-        (remove_file_and_record, "is not there, but it had commits (see nextslot.db-wal)"),
+        (remove_file_and_log, "is missing, but it had commits (see nextslot.db.commits)"),
+        (remove_file_and_record, "is missing, but it had commits (see nextslot.db-wal)"),
         (remove_log, "lacks commits that were acknowledged"),
         (cut_log, "lacks commits that were acknowledged"),
     ],
@@ -454,7 +454,7 @@ def test_a_damaged_file_is_refused_at_the_start_and_by_backup_and_shown_by_the_d
     counted(data)
     harm(data / "nextslot.db")
 
-    with pytest.raises(Damaged, match=r"damaged, or not a database: .*nextslot restore FILE"):
+    with pytest.raises(Damaged, match=r"damaged or not a database: .*nextslot restore FILE"):
         counted(data)
     with pytest.raises(StoreError, match="damaged"):
         offline_commands.backup(configuration(data), tmp_path / "backup.db")

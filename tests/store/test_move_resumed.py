@@ -38,7 +38,7 @@ from tests.store.moving import (
     unseen,
 )
 
-ANEW = "is of no use, so this one begins anew: "
+ANEW = "so this import starts again from the beginning: "
 
 
 @pytest.fixture(autouse=True)
@@ -222,7 +222,7 @@ def test_a_full_disk_leaves_what_was_stored(exported: Path, tmp_path: Path, monk
 
     with monkeypatch.context() as patched:
         patched.setattr("nextslot.store.maintenance.move_sqlite.connect", connected)
-        with pytest.raises(Unavailable, match=r"the database did not take it: .*full"):
+        with pytest.raises(Unavailable, match=r"the database did not store the change: .*full"):
             load_export(exported, target, fill_up)
 
     assert unseen(target)
@@ -234,7 +234,7 @@ def test_a_lost_connection_leaves_what_was_stored(exported: Path, fresh: str, tm
         if (doing, table) == ("verify", "jobs"):
             answers(fresh, END_THE_OTHERS)
 
-    with pytest.raises(StoreError, match="the database did not take it"):
+    with pytest.raises(StoreError, match="the database did not store the change"):
         load_export(exported, fresh, lost)
 
     assert unseen(fresh)
@@ -280,7 +280,7 @@ def test_the_same_file_cut_meanwhile_throws_it_away(exported: Path, empty: str, 
     break_off(copy, empty, "verify")
     copy.write_bytes(exported.read_bytes()[:-20_000])
 
-    with pytest.raises(StoreError, match="was cut"):
+    with pytest.raises(StoreError, match="is incomplete"):
         load_export(copy, empty, quietly)
 
     assert has_nothing(empty)
@@ -295,7 +295,7 @@ def test_another_file_begins_anew(exported: Path, empty: str, tmp_path: Path, ca
         break_off(exported, empty, "import", table)
         break_off(tmp_path / "other", empty, "import", "pauses")
 
-    assert [record.message.partition(ANEW)[2] for record in caplog.records] == ["it is of another file"] * 5
+    assert [record.message.partition(ANEW)[2] for record in caplog.records] == ["it was made from another file"] * 5
     resumed_rows, _ = go_on(tmp_path / "other", empty)
     assert resumed_rows == 1
     assert is_as_exported(empty, tmp_path / "other", tmp_path)
@@ -312,10 +312,10 @@ def test_a_file_without_the_table_that_was_reached_is_another(
     (tmp_path / "less").write_bytes(body + export_file.line({"sha256": hashlib.sha256(body).hexdigest()}))
     break_off(exported, empty, "import", "events")
 
-    with pytest.raises(StoreError, match="its tables have other digests"):
+    with pytest.raises(StoreError, match="the digest of a table does not match"):
         load_export(tmp_path / "less", empty, quietly)
 
-    assert "begins anew: it is of another file" in caplog.text
+    assert "starts again from the beginning: it was made from another file" in caplog.text
     assert has_nothing(empty)
 
 
@@ -409,7 +409,7 @@ def test_a_file_that_had_not_got_its_name_yet_begins_anew(
 def test_an_export_by_the_name_that_an_import_uses_is_not_lost(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "target.db.import").write_bytes(exported.read_bytes())
 
-    with pytest.raises(StoreError, match=r"is in the way: .* so give the export another"):
+    with pytest.raises(StoreError, match=r"is an export, but the import needs this file name"):
         load_export(tmp_path / "target.db.import", file(tmp_path / "target.db"), quietly)
 
     assert (tmp_path / "target.db.import").read_bytes() == exported.read_bytes()
@@ -425,7 +425,7 @@ def test_a_server_in_between_finds_an_empty_database_and_what_it_stores_is_not_l
     close(empty)
     answers(empty, "insert into pauses values ('type', 'theirs', 1)")
 
-    with pytest.raises(Conflict, match=r"not empty \(there are pauses\)"):
+    with pytest.raises(Conflict, match=r"not empty \(it has pauses\)"):
         load_export(exported, empty, quietly)
     assert answers(empty, "select name from pauses") == [("theirs",)]
 

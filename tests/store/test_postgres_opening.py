@@ -129,7 +129,7 @@ def test_a_schema_from_the_future_is_refused_and_left_alone(new_url: str) -> Non
     execute(new_url, f"insert into schema_migrations values ({known + 1}, 'from_the_future')")
     before = schema(new_url)
 
-    with pytest.raises(SchemaTooNew, match=f"has schema {known + 1}, .* knows up to {known}: use a newer release"):
+    with pytest.raises(SchemaTooNew, match=f"has schema {known + 1}, .* knows only {known}: use a newer release"):
         opened(new_url)
 
     assert schema(new_url) == before
@@ -182,7 +182,7 @@ def test_a_database_of_another_encoding_is_refused(new_url: str) -> None:
 def test_an_old_server_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "OLDEST", 990000)
 
-    with pytest.raises(StoreError, match=r"is PostgreSQL \d+; nextslot needs 99 or newer"):
+    with pytest.raises(StoreError, match=r"is PostgreSQL \d+, which is too old; use 99 or newer"):
         opened(url)
 
 

@@ -127,7 +127,7 @@ def test_a_connection_that_breaks_during_the_commit_leaves_nothing_unknown(
 def test_a_commit_that_nobody_can_ask_about_is_told_to_be_unknown_and_found_out_later(
     server: Server, tmp_path: Path, dies: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_store, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(postgres_store, "RECONNECT_SECONDS", 0.2)
 
     async def main() -> None:
         store = PostgresStore(server.url(), lambda tx: None, effects=EFFECTS)
@@ -174,7 +174,7 @@ def test_what_is_refused_at_the_commit_itself_is_not_unknown(run: Run) -> None:
 def test_while_the_server_is_away_callers_are_told_soon_and_afterwards_all_goes_on(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_store, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(postgres_store, "RECONNECT_SECONDS", 0.3)
 
     async def main() -> None:
         store = PostgresStore(server.url(), lambda tx: None)
@@ -218,7 +218,7 @@ def test_the_event_loop_goes_on_while_a_commit_waits_for_the_server(tmp_path: Pa
 def test_running_work_goes_on_while_the_server_is_away_and_is_recorded_when_it_is_back(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_store, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(postgres_store, "RECONNECT_SECONDS", 0.2)
 
     async def main() -> None:
         scheduler = Scheduler(server.url(), data=tmp_path)
@@ -278,7 +278,7 @@ def test_who_was_cut_off_while_another_took_over_does_nothing_more(tmp_path: Pat
                 await first.write(say("x"))
         await second.close()
         for _ in range(2):
-            with pytest.raises(Unavailable, match=r"was used by another process .*start this one again"):
+            with pytest.raises(Unavailable, match=r"was used by another process .*restart this process"):
                 await first.write(say("x"))
 
         third = PostgresStore(url, lambda tx: None)
@@ -287,7 +287,7 @@ def test_who_was_cut_off_while_another_took_over_does_nothing_more(tmp_path: Pat
         await first.close()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(postgres_store, "PATIENCE_SECONDS", 0.1)
+        patch.setattr(postgres_store, "RECONNECT_SECONDS", 0.1)
         asyncio.run(main())
 
 

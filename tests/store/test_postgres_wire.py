@@ -241,10 +241,10 @@ def test_what_was_asked_after_a_change_of_it_is_not_asked_ahead(run: Run) -> Non
 
 
 def test_what_follows_a_refused_statement_is_not_done_and_the_connection_goes_on(wire: Wire) -> None:
-    wire.say("create temporary table t (a int primary key); insert into t values (1)")
+    wire.send_all("create temporary table t (a int primary key); insert into t values (1)")
     wire.exchange()
     for _ in range(2):
-        wire.say("insert into t values (2); insert into t values (1); insert into t values (3)")
+        wire.send_all("insert into t values (2); insert into t values (1); insert into t values (3)")
 
         with pytest.raises(psycopg.IntegrityError, match="duplicate key"):
             wire.exchange()
@@ -263,9 +263,9 @@ def test_more_than_fits_on_the_wire_at_once_goes_both_ways(wire: Wire) -> None:
 
 
 def test_what_was_pushed_and_forgotten_leaves_nothing_to_read(wire: Wire) -> None:
-    wire.say("select 1; select 2")
+    wire.send_all("select 1; select 2")
     wire.push()
-    wire.say("select 3")
+    wire.send_all("select 3")
     wire.forget()
 
     assert asked(wire, "select 4") == [(4,)]
@@ -277,13 +277,13 @@ def test_a_wait_that_is_interrupted_ends_the_connection(wire: Wire, monkeypatch:
     def interrupted(self: Wire) -> Any:
         raise KeyboardInterrupt
 
-    wire.say("select 1")
+    wire.send_all("select 1")
     with monkeypatch.context() as patch:
         patch.setattr(Wire, "_received", interrupted)
         with pytest.raises(KeyboardInterrupt):
             wire.exchange()
 
-    wire.say("select 2")
+    wire.send_all("select 2")
     with pytest.raises(psycopg.OperationalError):
         wire.exchange()
 
@@ -333,6 +333,6 @@ def wire(tmp_path: Path) -> Iterator[Wire]:
 
 
 def asked(wire: Wire, sql: str) -> list[tuple[Any, ...]]:
-    reply = wire.say(sql)
+    reply = wire.send_all(sql)
     wire.exchange()
     return reply.rows()

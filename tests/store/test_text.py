@@ -223,7 +223,7 @@ def test_a_rule_is_for_any_event(event: str) -> None:
     ["rule r after insert on t refuse 'no' when 1 = 1", "rule r before insert on t", "rule r before insert refuse 'x'"],
 )
 def test_what_is_no_rule_is_told(rule: str) -> None:
-    with pytest.raises(ValueError, match="not a rule: rule r"):
+    with pytest.raises(ValueError, match="this is not a rule: rule r"):
         list(dialects.for_sqlite(rule + ";"))
 
 

@@ -1,1 +1,3 @@
-"""The command line: people and scripts at a running server, or at a data directory. `main.main` is the entry."""
+"""The command line, for people and scripts: talks to a running server or works on a data directory. `main.main` is the
+entry.
+"""

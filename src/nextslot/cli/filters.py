@@ -1,4 +1,4 @@
-"""`--filter name=value` of commands that act on many jobs, with the names of the API's list."""
+"""Parses `--filter name=value` of commands that act on many jobs; the names are those of the API's list."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -22,7 +22,7 @@ def parsed(arguments: Sequence[str]) -> "JobFilter":
         name = ALIASES.get(name, name)
         if not equals or not value or name not in NAMES:
             raise typer.BadParameter(
-                f"{argument!r} is no filter: write name=value, several values by comma; names: {', '.join(NAMES)}"
+                f"{argument!r} is not a filter: write name=value (or name=a,b); names: {', '.join(NAMES)}"
             )
         found[name] = value.upper() if name == "status" else value
     return cast("JobFilter", found)

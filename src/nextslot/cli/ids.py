@@ -1,4 +1,4 @@
-"""Short ids: the beginning or the end of a job's id, its whole, or, for things with a name, that name."""
+"""Resolves short ids: a whole id, the beginning or the end of one, or a name where things have names."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 _WHOLE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PART = re.compile(r"[0-9a-f-]{4,35}")
-# Shown of those that an ambiguous one may mean.
+# How many matches of an ambiguous id are shown.
 SHOWN = 5
 
 
 def job_id(client: "Client", text: str) -> str:
-    """The whole id of the job that is meant."""
+    """Returns the whole id of the job that a text stands for."""
     wanted = text.strip().lower()
     if _WHOLE.fullmatch(wanted):
         return wanted
@@ -34,7 +34,7 @@ def job_id(client: "Client", text: str) -> str:
 
 
 def run_id(client: "Client", text: str) -> str:
-    """The run that is meant: by its own whole id, or by its job's, which may be short."""
+    """Returns the id of the run that a text stands for: the run's own whole id, or its job's id, which may be short."""
     wanted = text.strip().lower()
     if _WHOLE.fullmatch(wanted):
         try:
@@ -43,12 +43,12 @@ def run_id(client: "Client", text: str) -> str:
             pass
     job = client.job(job_id(client, wanted))
     if job.run is None:
-        raise Invalid(f"job {text} is {job.status} and has no run; `nextslot why {text}` says more")
+        raise Invalid(f"job {text} is {job.status} and has no run yet; `nextslot why {text}` shows the reason")
     return job.run.run_id
 
 
 def named(items: Iterable[T], text: str, kind: str, id_of: Callable[[T], str], name_of: Callable[[T], str | None]) -> T:
-    """Of a list, the one with this name, or with this id or a part of it."""
+    """Returns the item of a list that has this name, this id, or an id with this beginning or end."""
     everything = list(items)
     exact = [one for one in everything if text in (id_of(one), name_of(one))]
     found = exact or [one for one in everything if len(text) >= 4 and matches(id_of(one), text.lower())]
@@ -65,5 +65,5 @@ def only(found: list[str], kind: str, text: str) -> str:
         raise NotFound(kind, text)
     if len(found) > 1:
         some = ", ".join(found[:SHOWN]) + (", …" if len(found) > SHOWN else "")
-        raise Invalid(f"{text!r} may mean several: {some}; give more of the id")
+        raise Invalid(f"{text!r} matches several: {some}; give more of the id")
     return found[0]

@@ -1,4 +1,4 @@
-"""The entry: the tree of commands, and what a person reads when one of them fails."""
+"""The entry of the command line: the tree of commands, and the error messages for people."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ from .session import before_the_command
 
 app = typer.Typer(
     name="nextslot",
-    help="A durable job scheduler: submit, watch and steer jobs on a running server, or start one.",
+    help="A durable job scheduler: submit, watch and manage jobs on a running server, or start one.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -37,30 +37,30 @@ for part in (service, jobs, top, queue, schedules, templates, groups, offices, w
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Exit codes: 0 it worked, 1 it did not, 2 it was not understood, 130 it was interrupted."""
+    """Runs a command. Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted."""
     _have_streams()
     try:
         app(arguments, prog_name="nextslot")
     except NextslotError as error:
         fail(sentence(error))
     except BrokenPipeError:
-        # Whoever read our output has seen enough, such as `head`.
+        # The reader of our output, such as `head`, has closed it.
         sys.stderr.close()
         raise SystemExit(1) from None
     except OSError as error:
-        # A file or directory that was named, and cannot be used as it is.
+        # A file or directory that was given cannot be used.
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
 def _have_streams() -> None:
-    """Python has none where the caller closed them (`>&-`, some daemons); then nobody reads what is written."""
+    """Replaces closed streams (`>&-`, some daemons), for which Python has None, by /dev/null."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def sentence(error: NextslotError) -> str:
-    """What happened, and what to do next."""
+    """Returns the error message: the problem, and what to do next."""
     from nextslot.client.problems import NoAnswer, OutcomeUnknown
 
     if isinstance(error, OutcomeUnknown):
@@ -70,7 +70,7 @@ def sentence(error: NextslotError) -> str:
     if isinstance(error, NoAnswer):
         return (
             f"no server answers at {error.url} ({error.reason}); "
-            "start one with `nextslot serve`, or say where it is with --url"
+            "start one with `nextslot serve`, or give its address with --url"
         )
     if error.status == 401:
         return f"{str(error).partition(': ')[0]}; give one with --key, or in NEXTSLOT_API_KEY"

@@ -1,6 +1,6 @@
-"""How things look in a terminal: tables, colours by status, times as people say them; and JSON for programs.
+"""Formats output for a terminal (tables, colours by status, readable times) and as JSON for programs.
 
-rich is imported where something is drawn: it takes as long as the rest of a short command.
+rich is imported only where something is drawn: the import takes as long as the rest of a short command.
 """
 
 import functools
@@ -43,7 +43,7 @@ COLOURS = {
     "left": "bright_black",
     "lost": "bold red",
 }
-# Wide enough that nothing is cut where no person looks.
+# Wide enough that nothing is cut when the output is not a terminal.
 NO_TERMINAL_WIDTH = 1000
 SHORT = 8
 
@@ -52,7 +52,7 @@ Cell = Any
 
 @functools.cache
 def console(stderr: bool = False) -> "Console":
-    """Colours only on a terminal; NO_COLOR is honoured by rich itself."""
+    """Returns the console. It uses colours only on a terminal; rich itself honours NO_COLOR."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -74,13 +74,13 @@ def say(text: str) -> None:
 
 
 def remark(text: str) -> None:
-    """For the person, not for the pipe."""
+    """Writes a remark for people to stderr, so that stdout stays clean for pipes."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def confirm(question: str) -> None:
-    """Goes on only after a yes. Asked on stderr: stdout may be a pipe."""
+    """Asks for confirmation and aborts unless the answer is yes. Asks on stderr, since stdout may be a pipe."""
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -107,7 +107,7 @@ def drawn(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> "Table":
 
 
 def facts(values: Mapping[str, Cell]) -> None:
-    """One line a fact; what is None is left out."""
+    """Prints one line for each value that is not None."""
     from rich.table import Table
 
     result = Table(box=None, pad_edge=False, show_header=False)
@@ -126,7 +126,7 @@ def coloured(word: str | None) -> "Text":
 
 
 def _cell(value: Cell) -> "Text":
-    """Text is never read as markup: a title may contain brackets, or what moves a cursor."""
+    """Returns plain text, never markup: a title may contain brackets or terminal control characters."""
     from rich.text import Text
 
     if isinstance(value, Text):
@@ -139,17 +139,17 @@ def _cell(value: Cell) -> "Text":
 
 
 def clean(text: str) -> str:
-    """Without what a terminal would obey."""
+    """Replaces characters that would control the terminal."""
     return "".join(one if one.isprintable() or one in "\n\t" else "�" for one in text)
 
 
 def short(id: str | None) -> str:
-    """The end of an id: its beginning is a time, and the same for all that came at once."""
+    """Returns the end of an id: its beginning is a time, which jobs submitted together share."""
     return "-" if not id else id[-SHORT:] if len(id) == 36 else id
 
 
 def moment(when: datetime | None, now: datetime | None = None) -> str:
-    """Near times as a distance, far ones as a date."""
+    """Returns a near time as a distance and a far time as a date."""
     if when is None:
         return "-"
     seconds = (when - (now or datetime.now(UTC))).total_seconds()

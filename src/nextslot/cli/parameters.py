@@ -1,6 +1,6 @@
-"""`key=value` on the command line as parameters: JSON where the type's schema wants it, else text.
+"""Parses `key=value` arguments into parameters: as JSON if the type's schema allows it, else as text.
 
-`key:=json` is always JSON; a value `@file` is what the file contains; `@file` alone is a whole JSON object.
+`key:=json` is always JSON; a value `@file` is the content of the file; `@file` alone is a whole JSON object.
 """
 
 import json
@@ -27,7 +27,7 @@ def parsed(arguments: Sequence[str], schema: Schema) -> dict[str, Any]:
 
 
 def value_of(text: str, wanted: frozenset[str] | None) -> Any:
-    """As JSON if it is some, and of a kind that the schema allows (None: any); else as text."""
+    """Returns the text parsed as JSON if its type is among the wanted ones (None: any); else the text itself."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -38,7 +38,7 @@ def value_of(text: str, wanted: frozenset[str] | None) -> Any:
 
 
 def kinds(key: str, schema: Schema) -> frozenset[str] | None:
-    """The JSON types that a parameter may have; None if the schema does not say."""
+    """Returns the JSON types that the schema allows for a parameter; None if it does not say."""
     found = schema.get("properties", {}).get(key)
     if not isinstance(found, Mapping):
         return None
@@ -86,14 +86,16 @@ def _split(argument: str) -> tuple[str, bool, str]:
     is_json = before.endswith(":")
     key = before.removesuffix(":")
     if not equals or not key:
-        raise typer.BadParameter(f"{argument!r} is no parameter: write key=value, key:=json, key=@file or @file.json")
+        raise typer.BadParameter(
+            f"{argument!r} is not a parameter: write key=value, key:=json, key=@file or @file.json"
+        )
     return key, is_json, text
 
 
 def _object(argument: str) -> dict[str, Any]:
     found = _json(_file(argument), argument)
     if not isinstance(found, dict):
-        raise typer.BadParameter(f"{argument}: the file must contain a JSON object")
+        raise typer.BadParameter(f"{argument}: the file does not contain a JSON object; write one")
     return found
 
 
@@ -101,11 +103,13 @@ def _json(text: str, argument: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{argument!r} is not JSON: {error}") from error
+        raise typer.BadParameter(f"{argument!r} is not valid JSON: {error}; use key=value for plain text") from error
 
 
 def _file(argument: str) -> str:
     try:
         return Path(argument[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{argument}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise typer.BadParameter(
+            f"{argument} cannot be read: {getattr(error, 'strerror', None) or error}; check the path"
+        ) from error

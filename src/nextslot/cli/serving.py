@@ -1,4 +1,4 @@
-"""`nextslot serve`: settings, scheduler, application and process put together. Imported only by that command."""
+"""`nextslot serve`: creates the scheduler, the application and the process. Only that command imports it."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 async def serve(configuration: Configuration, ready: Callable[[str], None]) -> bool:
-    """Until it is told to stop. Whether everything that ran has been stored."""
+    """Serves until it is asked to stop. Returns whether the outcome of everything that ran has been stored."""
     settings = configuration.settings
     logs.install(settings.logs.format, settings.logs.level, configuration.secrets())
     is_shared = offline_commands.is_shared(configuration)
@@ -42,9 +42,11 @@ async def serve(configuration: Configuration, ready: Callable[[str], None]) -> b
         return await process.run(ready)
     except OSError as error:
         where = f"{settings.server.host}:{settings.server.port}"
-        raise Invalid(f"cannot listen on {where}: {error.strerror}; --port 0 takes a free port") from error
+        raise Invalid(
+            f"cannot listen on {where}: {error.strerror}; use another --port, or --port 0 for a free one"
+        ) from error
     finally:
-        # It waits for whoever the last traces are sent to.
+        # Closing waits until the last traces are sent.
         await asyncio.to_thread(configured.scheduler.tracer.close)
 
 
@@ -65,38 +67,39 @@ def options_of(configuration: Configuration, reload: Reload | None = None) -> Op
 
 
 async def _prepare(configuration: Configuration) -> None:
-    """Before each attempt to start on a database that is a server: raises Away while that does not answer."""
+    """Prepares each attempt to start on a database server. Raises Away while the server does not answer."""
     await asyncio.to_thread(offline_commands.reach, configuration)
     try:
         await _check_keys(configuration)
     except StoreError:
-        await asyncio.to_thread(offline_commands.reach, configuration)  # Away again: this is tried once more, too.
+        # Raises Away if the server has gone away again, so that the start is repeated.
+        await asyncio.to_thread(offline_commands.reach, configuration)
         raise
 
 
 async def _check_keys(configuration: Configuration) -> None:
-    """A server that others can reach needs a key before it listens."""
+    """Raises unless a server that other machines can reach has an API key."""
     host = configuration.settings.server.host
     if is_loopback(host) or await offline_commands.is_guarded(configuration):
         return
-    # The same database: what only this command line has named, the other one must name too.
-    said = configuration.overrides.get("store.url")
-    database = f" --database {without_password(said)}" if said else ""
+    # The suggested command must use the same database: repeat what only this command line has set.
+    given = configuration.overrides.get("store.url")
+    database = f" --database {without_password(given)}" if given else ""
     raise Invalid(
-        f"listening on {host} needs an API key first: "
+        f"there is no API key, which listening on {host} requires; create one: "
         f"nextslot key add NAME --scope admin --data {configuration.data}{database}"
     )
 
 
 async def _reload(configured: ConfiguredScheduler) -> None:
-    """SIGHUP. What it changed is in the log; a bad file changes nothing and says why."""
+    """Reloads the configuration after SIGHUP. Logs what has changed; an invalid file changes nothing."""
     try:
         done = await configured.reload()
     except NextslotError as error:
-        log.error("reload: nothing has changed: %s", error)
+        log.error("reload failed, and nothing has changed: %s", error)
         return
     if not done.applied and not done.needs_restart:
-        log.info("reload: everything is as it was")
+        log.info("reload: no setting has changed")
     for change in done.applied:
         log.info("reload: %s is %s now", change.name, change.after)
     for change in done.needs_restart:

@@ -1,4 +1,4 @@
-"""What every command has: where the server is, whether a program reads the answer, and how to register a command."""
+"""What every command shares: the server's address, the choice of JSON output, and the registration of commands."""
 
 import functools
 import inspect
@@ -12,20 +12,20 @@ from . import output
 if TYPE_CHECKING:
     from nextslot.client import Client
 
-# A person waits in front of it: one repetition, and then the sentence that says what to do.
+# A person is waiting: repeat a failed request once, then show what to do.
 RETRIES = 1
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", envvar="NEXTSLOT_URL", help="Where the server is.", show_default="http://127.0.0.1:8000"),
+    typer.Option("--url", envvar="NEXTSLOT_URL", help="The server's address.", show_default="http://127.0.0.1:8000"),
 ]
 Key = Annotated[str | None, typer.Option("--key", envvar="NEXTSLOT_API_KEY", help="The API key.", show_envvar=True)]
 _CONTEXT = (typer.Context, inspect.Parameter.empty)
-AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 class Session:
-    """One command that talks to a server."""
+    """The context of one command that talks to a server."""
 
     def __init__(self, url: str | None, key: str | None, is_json: bool) -> None:
         self.url = url
@@ -36,14 +36,14 @@ class Session:
     @property
     def client(self) -> "Client":
         if self._client is None:
-            # Imported here so that `--help` need not wait for it.
+            # Imported here so that `--help` stays fast.
             from nextslot.client import Client
 
             self._client = Client(self.url, key=self.key, retries=RETRIES)
         return self._client
 
     def show(self, json: Any, table: Callable[[], None]) -> None:
-        """The API's own JSON for programs, a table for people."""
+        """Prints the API's own JSON with --json, else calls `table`."""
         if self.is_json:
             output.print_json(json)
         else:
@@ -55,12 +55,12 @@ class Session:
 
 
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Registers a command that talks to a server: a function of a Session, and of what follows on the line."""
+    """Registers a command that talks to a server: a function of a Session and the command's own arguments."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def run(*, context: typer.Context, url: str | None, key: str | None, json: bool, **arguments: Any) -> None:
-            session = Session(_said(context, "url", url), _said(context, "key", key), json)
+            session = Session(_option(context, "url", url), _option(context, "key", key), json)
             try:
                 function(session, **arguments)
             finally:
@@ -74,14 +74,14 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[...
 
 
 def before_the_command(
-    url: Annotated[str | None, typer.Option("--url", help="As after the command.")] = None,
-    key: Annotated[str | None, typer.Option("--key", help="As after the command.")] = None,
+    url: Annotated[str | None, typer.Option("--url", help="The server's address, as after the command.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="The API key, as after the command.")] = None,
 ) -> None:
-    """Where the server is may be said before the command too, as in an alias."""
+    """Accepts --url and --key before the command too, as an alias may have them."""
 
 
-def _said(context: typer.Context, name: str, value: str | None) -> str | None:
-    """After the command wins, then before it, then the environment."""
+def _option(context: typer.Context, name: str, value: str | None) -> str | None:
+    """Returns an option's value: from after the command, else from before it, else from the environment."""
     before: str | None = context.find_root().params.get(name)
     source = context.get_parameter_source(name)
     is_after = source is not None and source.name == "COMMANDLINE"
@@ -89,13 +89,13 @@ def _said(context: typer.Context, name: str, value: str | None) -> str | None:
 
 
 def local(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Registers a command that needs no server: a function of `is_json`, and of what follows on the line."""
+    """Registers a command that needs no server: a function of `is_json` and the command's own arguments."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def run(*, context: typer.Context, json: bool, **arguments: Any) -> None:
             if any(context.find_root().params.get(name) is not None for name in ("url", "key")):
-                raise typer.BadParameter("this command asks no server: it takes neither --url nor --key")
+                raise typer.BadParameter("this command does not use a server; remove --url and --key")
             function(json, **arguments)
 
         _sign(run, function, {"context": _CONTEXT, "json": (AsJson, False)})
@@ -106,7 +106,7 @@ def local(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., 
 
 
 def _sign(run: Any, function: Callable[..., None], more: dict[str, tuple[Any, Any]]) -> None:
-    """To typer, `run` has the parameters of `function` but the first, and these."""
+    """Gives `run` the parameters of `function` without the first, plus these, for typer to read."""
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     kind = inspect.Parameter.KEYWORD_ONLY
     added = [inspect.Parameter(name, kind, default=value, annotation=hint) for name, (hint, value) in more.items()]

@@ -1,4 +1,4 @@
-"""Waiting at a terminal: for a chain of jobs, and on the line of a direct request.
+"""Waits at a terminal for a chain of jobs, or for a direct request.
 
 Progress and log lines of direct work go to stderr, results to stdout.
 """
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     )
 
 SUCCESS = ("COMPLETED", "SKIPPED")
-# As a shell calls the end of whatever Ctrl-C ends.
+# The exit code by which shells report a program that Ctrl-C ended.
 INTERRUPTED = 130
 
 
 class Line:
-    """One line of progress on a terminal; elsewhere nothing."""
+    """Shows one line of progress on a terminal, and nothing elsewhere."""
 
     def __init__(self) -> None:
         self._progress: Any = None
@@ -55,20 +55,22 @@ class Line:
 
 
 def wait(session: Session, job_id: str, *, follow: bool) -> None:
-    """Until the chain has ended; the exit code says whether it succeeded."""
+    """Waits until the chain has ended. The exit code says whether it succeeded."""
     from nextslot.client import Ended
 
     try:
-        # From the moment that the job is told, Ctrl-C is about the waiting and no more about the job.
+        # Once the job's id is printed, Ctrl-C stops only the waiting, not the job.
         if not session.is_json:
             output.remark(f"submitted {job_id}")
         last = _followed(session, job_id) if follow else _awaited(session, job_id)
     except KeyboardInterrupt:
-        output.remark(f"\nthe job goes on: `nextslot log {job_id} -f` follows it, `nextslot cancel {job_id}` ends it")
+        output.remark(
+            f"\nthe job continues: `nextslot log {job_id} -f` follows it, `nextslot cancel {job_id}` cancels it"
+        )
         raise typer.Exit(INTERRUPTED) from None
     assert last is not None
     ended = Ended(last)
-    session.show(last.json, lambda: _say_end(ended))
+    session.show(last.json, lambda: _print_end(ended))
     if not ended.is_success:
         raise typer.Exit(1)
 
@@ -82,7 +84,7 @@ def _awaited(session: Session, job_id: str) -> "JobDetail | None":
 
 
 def _followed(session: Session, job_id: str) -> "JobDetail | None":
-    """The logs of all runs of the chain, each from its beginning to its end."""
+    """Prints the logs of all runs of the chain, each from its beginning to its end."""
     last, followed = None, set()
     for last in session.client.watch(job_id):
         if last.run is not None and last.run.run_id not in followed:
@@ -101,7 +103,7 @@ def _progress(client: "Client", job: "JobDetail") -> tuple[str, float | None]:
     return f"{job.job_type} {progress.text or 'running'}", progress.fraction
 
 
-def _say_end(ended: "Ended") -> None:
+def _print_end(ended: "Ended") -> None:
     job = ended.job
     output.console(stderr=True).print(output.coloured(ended.status), end="")
     took = f" after {output.took(job.started_at, job.finished_at)}" if job.started_at else ""
@@ -115,27 +117,30 @@ def _say_end(ended: "Ended") -> None:
 
 
 def write_log(session: Session, text: str) -> None:
-    """With --json, lines of a log are no answer: they go to stderr."""
+    """Writes log lines to stdout, or to stderr with --json, because they are not part of the JSON result."""
     stream = sys.stderr if session.is_json else sys.stdout
     stream.write(output.clean(text) if stream.isatty() else text)
     stream.flush()
 
 
 def run(session: Session, job_type: str, params: dict[str, Any], options: Any) -> None:
-    """A direct request, heard to its end; leaving early hangs up."""
+    """Makes a direct request and shows its updates until it ends. Leaving early disconnects."""
     ended: Direct | None = None
-    with Line().shown() as line, contextlib.closing(session.client.stream_direct(job_type, params, **options)) as heard:
-        for update in heard:
-            _tell(line, job_type, update)
+    with (
+        Line().shown() as line,
+        contextlib.closing(session.client.stream_direct(job_type, params, **options)) as updates,
+    ):
+        for update in updates:
+            _show_update(line, job_type, update)
             ended = update.direct or ended
     assert ended is not None
     found = ended
-    session.show(found.json, lambda: _say_result(found))
+    session.show(found.json, lambda: _print_result(found))
     if found.status not in SUCCESS:
         raise typer.Exit(1)
 
 
-def _tell(line: Line, job_type: str, update: "Update") -> None:
+def _show_update(line: Line, job_type: str, update: "Update") -> None:
     match update.kind:
         case "place":
             line.update(f"{job_type}: {update.data.get('ahead', 0)} ahead")
@@ -147,10 +152,10 @@ def _tell(line: Line, job_type: str, update: "Update") -> None:
             sys.stderr.write(output.clean(str(update.data.get("text", ""))))
             sys.stderr.flush()
         case _:
-            pass  # What a newer server tells besides.
+            pass  # A newer server may send other updates.
 
 
-def _say_result(ended: "Direct") -> None:
+def _print_result(ended: "Direct") -> None:
     if ended.status == "SKIPPED":
         output.remark(f"skipped: {output.clean(ended.reason or '')}")
     if ended.error:

@@ -1,4 +1,6 @@
-"""The configuration of a server: declared in `settings`, read by `loading`; `composition` makes a scheduler of it."""
+"""The configuration of a server: `settings` declares it, `loading` reads it, `scheduler_from_config` makes a scheduler
+of it.
+"""
 
 from .loading import Configuration, Effective, load
 from .settings import Settings

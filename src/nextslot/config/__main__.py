@@ -1,4 +1,4 @@
-"""`python -m nextslot.config` prints the tables of docs/configuration.md, made from the declarations."""
+"""`python -m nextslot.config` prints the tables of docs/configuration.md, generated from the declarations."""
 
 import sys
 

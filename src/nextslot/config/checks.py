@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in sentences. Called by `loading`, which adds where each thing was written."""
+"""Describes the problems of a configuration in sentences. `loading` calls it and adds where each value was written."""
 
 import difflib
 import sys
@@ -26,23 +26,23 @@ from .settings import (
 Found = tuple[tuple[str, ...], str]
 
 _TYPES = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "string_type": "a text",
-    "list_type": "a list",
-    "dict_type": "a table",
-    "model_type": "a table",
-    "missing": "is missing",
-    "string_too_short": "must not be empty",
-    "string_pattern_mismatch": "letters, digits, '.', '_' and '-', up to 100",
-    "finite_number": "a number",
+    "int_type": "is not a whole number; write one, such as 5",
+    "int_from_float": "is not a whole number; write one, such as 5",
+    "float_type": "is not a number; write one, such as 2.5",
+    "bool_type": "is neither true nor false; write one of them",
+    "string_type": "is not a text; put it in quotes",
+    "list_type": "is not a list; write [ … ]",
+    "dict_type": "is not a table; write it as [NAME], or as { … }",
+    "model_type": "is not a table; write it as [NAME], or as { … }",
+    "missing": "is missing; add it",
+    "string_too_short": "is empty; write a value, or remove the setting",
+    "string_pattern_mismatch": "has characters that are not allowed; use up to 100 letters, digits, '.', '_' and '-'",
+    "finite_number": "is not a finite number; write one, such as 2.5",
 }
 _BOUNDS = {
-    "greater_than_equal": "at least {ge:,.0f}",
-    "greater_than": "above {gt:,.0f}",
-    "less_than_equal": "at most {le:,.0f}",
+    "greater_than_equal": "is too small; use at least {ge:,.0f}",
+    "greater_than": "is too small; use more than {gt:,.0f}",
+    "less_than_equal": "is too large; use at most {le:,.0f}",
 }
 
 
@@ -57,7 +57,7 @@ def _sentence(error: ErrorDetails, path: tuple[str, ...]) -> str:
     if kind == "extra_forbidden":
         return "there is no such setting" + _suggestion(path)
     if kind == "literal_error":
-        return f"one of {context['expected']}"
+        return f"has a value that is not allowed; use one of {context['expected']}"
     if kind == "value_error":
         return str(context["error"])
     if kind in _BOUNDS:
@@ -67,11 +67,11 @@ def _sentence(error: ErrorDetails, path: tuple[str, ...]) -> str:
 
 def _suggestion(path: tuple[str, ...]) -> str:
     known = difflib.get_close_matches(path[-1], _names_at(path[:-1]), n=1, cutoff=0.6)
-    return f"; did you mean {known[0]}?" if known else ""
+    return f"; did you mean {known[0]}?" if known else "; remove it"
 
 
 def _names_at(path: tuple[str, ...]) -> list[str]:
-    """The settings of the table at a path."""
+    """Returns the names of the settings of the table at a path."""
     section: type[Section] | None = Settings
     is_name_next = False
     for part in path:
@@ -84,13 +84,13 @@ def _names_at(path: tuple[str, ...]) -> list[str]:
 
 
 def table_problems(values: Mapping[str, Any], data: Path) -> Iterator[Found]:
-    """What the declarations cannot say of job types, offices, roles and providers: they have checks of their own.
+    """Checks job types, offices, roles and providers beyond what the declarations can express.
 
-    A table whose form is wrong has been told already, and is left out.
+    Skips a table whose form is wrong, because that has been reported already.
     """
     for name, table in _tables(values, "job_types"):
         if "handler" in table and str(data) not in sys.path:
-            sys.path.append(str(data))  # Modules beside the configuration are found, after those that are installed.
+            sys.path.append(str(data))  # Find modules beside the configuration, after the installed ones.
         yield from _problems(("job_types", name), lambda t=table: check_job_type(t, data))
     for name, table in _tables(values, "offices"):
         office = _valid(OfficeTable, table)
@@ -103,7 +103,7 @@ def table_problems(values: Mapping[str, Any], data: Path) -> Iterator[Found]:
     llm = values.get("llm")
     for name, table in _tables(llm if isinstance(llm, Mapping) else {}, "providers"):
         if _valid(ProviderSettings, table) is not None and (name == "ollama" or not name.isidentifier()):
-            yield ("llm", "providers", name), "cannot be the name of a provider: use letters and digits"
+            yield ("llm", "providers", name), "cannot be the name of a provider; use letters and digits, and not ollama"
 
 
 def _tables(values: Mapping[str, Any], name: str) -> list[tuple[str, Any]]:

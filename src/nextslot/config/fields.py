@@ -1,6 +1,6 @@
-"""The declared settings as data: their leaves, what a text means for one, and their tables for the documentation.
+"""The declared settings as data: all values with their paths, conversion from text, and tables for the documentation.
 
-Called by `loading`; `python -m nextslot.config` prints the tables, and a test compares docs/configuration.md with them.
+`loading` calls it. `python -m nextslot.config` prints the tables; a test compares docs/configuration.md with them.
 """
 
 import tomllib
@@ -19,7 +19,7 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0"
 
 
 def leaves(section: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every setting with its path; of offices and roles only what is named."""
+    """Yields every setting with its path; for offices and roles only those that are set."""
     for name in type(section).model_fields:
         value = getattr(section, name)
         if isinstance(value, Section):
@@ -41,7 +41,9 @@ def _leaves_of_value(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[
 
 
 def from_text(path: tuple[str, ...], text: str) -> Any:
-    """What a variable's text means, by the type of the setting; what it cannot mean stays text, and is refused."""
+    """Converts a variable's text to the type of the setting. Text that cannot be converted stays text, and is refused
+    later.
+    """
     kind = _plain(_annotation(path))
     if kind in (str, SecretStr) or typing.get_origin(kind) is Literal:
         return text
@@ -71,7 +73,7 @@ def _annotation(path: tuple[str, ...]) -> Any:
 
 
 def _plain(annotation: Any) -> Any:
-    """Without `None` and without constraints."""
+    """Returns an annotation without `None` and without constraints."""
     if typing.get_origin(annotation) is typing.Annotated:
         return _plain(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
@@ -81,7 +83,7 @@ def _plain(annotation: Any) -> Any:
 
 
 def table_of(annotation: Any) -> tuple[type[Section] | None, bool]:
-    """(the section that a field is, whether it is one of many by name)."""
+    """Returns the section type of a field, and whether the field is a mapping of names to such sections."""
     kind = _plain(annotation)
     is_many = typing.get_origin(kind) is dict
     if is_many:
@@ -90,7 +92,7 @@ def table_of(annotation: Any) -> tuple[type[Section] | None, bool]:
 
 
 def tables() -> str:
-    """The tables of docs/configuration.md: one for each section, made from the declarations."""
+    """Returns the tables of docs/configuration.md, one for each section, generated from the declarations."""
     return "\n".join(_table(name, field) for name, field in Settings.model_fields.items())
 
 

@@ -1,6 +1,6 @@
-"""Reads a configuration: file, then environment, then command line; every problem is named with its place.
+"""Reads a configuration from the file, the environment and the command line. Reports every problem with its place.
 
-`nextslot serve`, `config check`, `config reload` and the offline commands begin here; `composition` goes on with it.
+`nextslot serve`, `config check`, `config reload` and the offline commands call `load`.
 """
 
 import os
@@ -24,7 +24,7 @@ DEFAULT = "default"
 COMMAND_LINE = "command line"
 MASK = "********"
 _SQLITE = "sqlite:///"
-# Shorter texts are no secrets, and masking them would garble what is said.
+# Shorter texts are not treated as secrets: masking them would garble messages.
 _SHORTEST_SECRET = 8
 
 Path_ = tuple[str, ...]
@@ -32,7 +32,7 @@ Path_ = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """A setting as it is: where its value came from, and the value itself, unless it is a secret."""
+    """A setting: its value, masked if it is a secret, and where it came from."""
 
     name: str
     value: Any
@@ -41,41 +41,41 @@ class Effective:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings, where each came from, and the directory that they are for."""
+    """The settings, the origin of each, and the data directory that they are for."""
 
     settings: Settings
     data: Path
     file: Path | None
     origins: Mapping[Path_, str]
-    # What it was read from besides the file, to read it again.
+    # The sources besides the file, needed to read the configuration again.
     environment: Mapping[str, str] | None = field(default=None, repr=False)
     overrides: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def read_again(self) -> "Configuration":
-        """The same sources, as they are now. A file that was there and is not any more is a mistake, not a wish."""
+        """Reads the same sources again. A file that has disappeared since is an error."""
         return load(self.data, self.file, self.environment, self.overrides)
 
     @property
     def store_url(self) -> str:
-        """A relative file is one in the data directory."""
+        """Returns the database address. A relative file is resolved in the data directory."""
         url = self.settings.store.url
         if not url.startswith(_SQLITE):
             return url
         return _SQLITE + quote(str(self.data / unquote(url.removeprefix(_SQLITE))))
 
     def effective(self) -> list[Effective]:
-        """Every setting, secrets masked: what `nextslot config check` shows."""
+        """Returns every setting, with secrets masked, as `nextslot config check` shows them."""
         return [
             Effective(".".join(path), masked(path, value), self.origins.get(path, DEFAULT))
             for path, value in self.leaves()
         ]
 
     def leaves(self) -> Iterator[tuple[Path_, Any]]:
-        """Every setting with its path and its true value."""
+        """Yields every setting with its path and its real value."""
         return fields.leaves(self.settings)
 
     def secrets(self) -> list[str]:
-        """What must not appear in any log line."""
+        """Returns the texts that must not appear in any log line."""
         found = [text for path, value in self.leaves() for text in _secret_texts(path, value)]
         return sorted({text for text in found if len(text) >= _SHORTEST_SECRET}, key=len, reverse=True)
 
@@ -86,9 +86,10 @@ def load(
     environment: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Configuration:
-    """The configuration for a data directory; `overrides` are what the command line said, as `server.port`.
+    """Reads the configuration for a data directory; `overrides` come from the command line, by names such as
+    `server.port`.
 
-    Without a file, `nextslot.toml` in that directory is read if it is there.
+    Without a file, `nextslot.toml` in that directory is read if it exists.
     """
     data = Path(data).absolute()
     path = Path(file) if file is not None else data / FILE
@@ -103,7 +104,7 @@ def load(
 
 
 class _Merged:
-    """Nested values, the later over the earlier, and where each leaf came from."""
+    """Nested values, of which later sources override earlier ones, and the origin of each."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -127,7 +128,7 @@ class _Merged:
                 self._put(tuple(name.split(".")), value, COMMAND_LINE, f"{COMMAND_LINE}: {name}")
 
     def places(self, path: Path_) -> list[str]:
-        """How to call a place in an error: where its value, what is below it, or the table around it was given."""
+        """Returns the names of a place for an error: the places of its value, of values below it, or of its table."""
         given = self._labels
         below = [label for one, label in given.items() if one[: len(path)] == path and len(one) > len(path)]
         if path in given:
@@ -139,7 +140,7 @@ class _Merged:
         return [f"{origin}: {'.'.join(path)}" for origin in around] or [".".join(path)]
 
     def _path_of(self, parts: list[str]) -> Path_:
-        """Variables are in capitals; names that the file has (a role, an office) are found whatever their case."""
+        """Returns the path that a variable's name means. Names from the file (a role, an office) match in any case."""
         path: list[str] = []
         here: Any = self.values
         for part in parts:
@@ -153,7 +154,7 @@ class _Merged:
         for part in path[:-1]:
             inner = here.setdefault(part, {})
             if not isinstance(inner, dict):
-                return  # A value stands where a table should: that will be told.
+                return  # A plain value stands where a table is needed; the check will report that.
             here = inner
         here[path[-1]] = value
         self.origins[path] = origin
@@ -172,9 +173,11 @@ def _file_values(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise Invalid(f"cannot be read: {error.strerror}", field=str(path)) from error
+        raise Invalid(
+            f"cannot be read: {error.strerror}; check the path and its permissions", field=str(path)
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"is not TOML: {error}", field=str(path)) from error
+        raise Invalid(f"is not valid TOML: {error}", field=str(path)) from error
 
 
 def _checked(merged: _Merged, data: Path) -> Settings:
@@ -191,7 +194,7 @@ def _checked(merged: _Merged, data: Path) -> Settings:
 
 
 def masked(path: Path_, value: Any) -> Any:
-    """A value that may be shown."""
+    """Returns a value in a form that may be shown."""
     if isinstance(value, SecretStr) or (value is not None and "env" in path[:-1]):
         return MASK
     if isinstance(value, str):
@@ -220,7 +223,7 @@ def _password(text: str) -> str | None:
 
 
 def _secret_texts(path: Path_, value: Any) -> Iterator[str]:
-    """A secret as it was given, and the part of it that does not say what it is."""
+    """Yields a secret's texts: as given, and without its prefix."""
     if isinstance(value, SecretStr):
         yield value.get_secret_value()
         yield value.get_secret_value().removeprefix("whsec_")

@@ -1,7 +1,7 @@
-"""Every setting of a server, each declared once: its type, its default, and a sentence that says what it does.
+"""Declares every setting of a server once: its type, its default, and a sentence that says what it does.
 
-`loading` reads files and the environment into these, `composition` makes a scheduler of them, and the table in
-docs/configuration.md is made from them.
+`loading` reads files and the environment into these classes, `scheduler_from_config` makes a scheduler of them, and the
+tables in docs/configuration.md are generated from them.
 """
 
 import re
@@ -35,19 +35,19 @@ def _webhook_secret(secret: SecretStr) -> SecretStr:
 
 def _web_address(text: str) -> str:
     if not re.fullmatch(r"https?://[^\s/]+.*", text):
-        raise ValueError("an address that begins with http:// or https://")
+        raise ValueError("is not a web address; begin it with http:// or https://")
     return text
 
 
 def _sub_path(text: str) -> str:
     if text and not re.fullmatch(r"(/[^/\s?#]+)+", text):
-        raise ValueError("a path such as /scheduler, without a slash at its end")
+        raise ValueError("is not a path of this form; write one such as /scheduler, without a slash at its end")
     return text
 
 
 def _store_address(text: str) -> str:
     if not re.match(r"(sqlite:///.|postgres(ql)?://.)", text):
-        raise ValueError("sqlite:///file.db, or postgresql://user@host/database")
+        raise ValueError("is not a database address; use sqlite:///file.db or postgresql://user@host/database")
     return text
 
 
@@ -56,37 +56,38 @@ WebAddress = Annotated[str, AfterValidator(_web_address)]
 
 
 class Section(BaseModel):
-    """A table of the file. Nothing is guessed: an unknown key or another type is an error."""
+    """A table of the file. Strict: an unknown key or a wrong type is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ServerSettings(Section):
     host: str = Field(
-        default="127.0.0.1", min_length=1, description="The address to listen on; any but loopback needs a key."
+        default="127.0.0.1",
+        min_length=1,
+        description="The address to listen on; any other than loopback requires an API key.",
     )
     port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on; 0 takes a free one.")
     health_port: int | None = Field(
         default=None, ge=0, le=65535,
-        description="A port where a small process of its own answers `/health` and `/ready`; none: `port` alone.",
+        description="A port on which a separate small process answers `/health` and `/ready`; none: only `port`.",
     )  # fmt: skip
     allowed_hosts: list[str] = Field(
-        default=[], description="Names that a request's Host may have besides the address itself; `*` allows any."
+        default=[],
+        description="Names allowed in a request's Host header, in addition to the address itself; `*` allows any.",
     )
-    allowed_origins: list[str] = Field(
-        default=[], description="Web origins, besides its own, whose pages may use the API."
-    )
+    allowed_origins: list[str] = Field(default=[], description="Other web origins whose pages may use the API.")
     root_path: Annotated[str, AfterValidator(_sub_path)] = Field(
-        default="", description="The path below which a proxy serves it, such as /scheduler."
+        default="", description="The path below which a proxy serves this server, such as /scheduler."
     )
-    legacy: bool = Field(default=True, description="Whether the old /jobs endpoints answer (CON-004).")
-    docs: bool = Field(default=True, description="Whether /docs and /openapi.json answer.")
+    legacy: bool = Field(default=True, description="Whether the old /jobs endpoints are served (CON-004).")
+    docs: bool = Field(default=True, description="Whether /docs and /openapi.json are served.")
     max_body_bytes: int = Field(
         default=64 * 1024 * 1024, ge=1024, description="The largest request body; a larger one is refused with 413."
     )
     shutdown_grace_seconds: float | None = Field(
         default=None, ge=0, le=request_checks.MAX_SECONDS,
-        description="How long what runs may take after SIGTERM before it is interrupted; none: as long as it takes.",
+        description="How long running work may continue after SIGTERM before it is interrupted; none: until it ends.",
     )  # fmt: skip
 
 
@@ -95,28 +96,28 @@ class StoreSettings(Section):
         default="sqlite:///nextslot.db", description="The database: a SQLite file, or a PostgreSQL address."
     )
     synchronous: Literal["FULL", "NORMAL"] = Field(
-        default="FULL", description="`NORMAL` is faster, and a power cut may lose the last moment (SQLite)."
+        default="FULL", description="`NORMAL` is faster, but a power cut may lose the latest commits."
     )
     disk_warn_bytes: int = Field(
         default=DiskLimits().warn_bytes, ge=0,
-        description="Below so many free bytes for the database, logs or artifacts there is a warning; 0: never.",
+        description="Warn when fewer bytes are free for the database, logs or artifacts; 0: never.",
     )  # fmt: skip
     disk_refuse_bytes: int = Field(
         default=DiskLimits().refuse_bytes, ge=0,
-        description="Below so many, new work is refused with 503 `disk_low`; what runs is stored. 0: never.",
+        description="Refuse new work with 503 `disk_low` when fewer bytes are free; running work can end. 0: never.",
     )  # fmt: skip
 
 
 class LimitsTable(Section):
-    running: Limit = Field(default=0, description="How many jobs run at once in the whole scheduler; 0: no limit.")
+    running: Limit = Field(default=0, description="How many jobs may run at once in the whole scheduler; 0: no limit.")
     resources: dict[str, Limit] = Field(
         default={},
-        description="Units of each resource, across all offices; one that is not named has 1, `remote` no limit.",
+        description="Units of each resource across all offices; an unlisted resource has 1, `remote` has no limit.",
     )
-    job_types: dict[str, Limit] = Field(default={}, description="How many jobs of a type run at once; 0: no limit.")
+    job_types: dict[str, Limit] = Field(default={}, description="How many jobs of a type may run at once; 0: no limit.")
     starvation_after_seconds: Seconds = Field(
         default=600,
-        description="How long a limit may hold a job back while others pass it, before its units are kept free.",
+        description="How long a limit may hold a job back while other jobs pass it, before units are kept free for it.",
     )
     max_params_bytes: int = Field(
         default=request_checks.MAX_PARAMS_BYTES,
@@ -125,54 +126,61 @@ class LimitsTable(Section):
         description="The largest parameters of a job, as JSON.",
     )
     direct_waiting: int = Field(
-        default=100, ge=1, le=100_000, description="How many direct callers of an office may wait; the next gets 503."
+        default=100,
+        ge=1,
+        le=100_000,
+        description="How many direct callers of an office may wait; further callers get 503.",
     )
 
 
 class NodeSettings(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")] | None = Field(
         default=None,
-        description="This node's name, in `worker_id`; none: `local` on SQLite, the machine's name on PostgreSQL.",
+        description="This node's name, part of `worker_id`; none: `local` on SQLite, the machine's name on PostgreSQL.",
     )
     running: Limit = Field(
-        default=0, description="How many jobs and direct executions this machine runs at once; 0: no limit of its own."
+        default=0, description="How many jobs and direct executions this node may run at once; 0: no limit of its own."
     )
     resources: dict[str, Limit] = Field(
         default={},
-        description="Units that this machine has; a resource that one node names runs only on nodes that name it.",
+        description="Units that this node has; a resource that any node lists is used only on nodes that list it.",
     )
 
     unresponsive_seconds: Seconds = Field(
         default=300,
-        description="How long a node whose event loop does not answer keeps its lease (PostgreSQL).",
+        description="How long a node keeps its lease while its event loop does not answer (PostgreSQL).",
     )
 
 
 class OfficeTable(Section):
-    """What the file names of an office wins over what is stored, and cannot be changed through the API."""
+    """The settings of an office in the file override the stored ones, and cannot be changed through the API."""
 
-    name: str | None = Field(default=None, description="What people call it.")
+    name: str | None = Field(default=None, description="A name for people.")
     status: Literal["active", "archived"] | None = Field(
-        default=None, description="An archived office takes no new jobs."
+        default=None, description="An archived office accepts no new jobs."
     )
     max_concurrent_jobs: Limit | None = Field(
-        default=None, description="How many of its jobs run at once; 0: no limit."
+        default=None, description="How many of its jobs may run at once; 0: no limit."
     )
-    role_limits: dict[str, Limit] | None = Field(default=None, description="How many jobs of a role run at once.")
+    role_limits: dict[str, Limit] | None = Field(
+        default=None, description="How many jobs of each role may run at once."
+    )
     timeout_seconds: Annotated[float, Field(ge=0, le=request_checks.MAX_SECONDS)] | None = Field(
-        default=None, description="The timeout of jobs that have no other; 0: none."
+        default=None, description="The timeout of jobs that set none; 0: none."
     )
-    retry_policy: dict[str, Any] | None = Field(default=None, description="Parts of its retry policy.")
+    retry_policy: dict[str, Any] | None = Field(
+        default=None, description="The fields of its retry policy that differ from the default."
+    )
     cancel_mode: Literal["finish", "interrupt"] | None = Field(
-        default=None, description="What a cancel does to a job that runs, unless the request says."
+        default=None, description="What a cancel does to a running job, unless the request says otherwise."
     )
     on_dependency_failure: Literal["wait", "cancel"] | None = Field(
-        default=None, description="What becomes of a job whose prerequisite failed for good."
+        default=None, description="What happens to a job whose dependency has failed permanently."
     )
     webhook: dict[str, Any] | None = Field(default=None, description="Where its events are sent: `url`, `events`.")
 
     def named(self) -> dict[str, Any]:
-        """The settings that the file has, as the engine takes them."""
+        """Returns the settings that the file contains, in the form that the engine takes."""
         values = {name: getattr(self, name) for name in self.model_fields_set}
         if values.get("timeout_seconds") == 0:
             values["timeout_seconds"] = None
@@ -180,65 +188,70 @@ class OfficeTable(Section):
 
 
 class RoleTable(Section):
-    """How the office jobs of a role are run: a session command, given the job on stdin."""
+    """How the office jobs of a role are run: by a session command, which gets the job on stdin."""
 
     command: list[str] | None = Field(
-        default=None, description="The argv of its session; a role without one runs nothing."
+        default=None, description="The argv of its session command; a role without one runs no sessions."
     )
-    timeout_seconds: Seconds | None = Field(
-        default=None, description="The timeout of its jobs, where they have no other."
+    timeout_seconds: Seconds | None = Field(default=None, description="The timeout of its jobs that set none.")
+    stall_timeout_seconds: Seconds | None = Field(
+        default=None, description="How long a session may produce no output before it is stopped."
     )
-    stall_timeout_seconds: Seconds | None = Field(default=None, description="How long a session may be silent.")
-    grace_seconds: float = Field(default=10, ge=0, le=3600, description="How long it has to end when it is told to.")
-    log_cap_bytes: int | None = Field(default=None, ge=1, description="How much of its output is kept; none: 10 MiB.")
+    grace_seconds: float = Field(
+        default=10, ge=0, le=3600, description="How long a session may take to end when it is asked to stop."
+    )
+    log_cap_bytes: int | None = Field(
+        default=None, ge=1, description="How many bytes of its output are stored; none: 10 MiB."
+    )
     cwd: str = Field(default="", description="Its working directory.")
-    env: dict[str, str] = Field(default={}, description="Variables of its environment.")
-    pass_env: list[str] = Field(default=[], description="Variables that it inherits from the server.")
+    env: dict[str, str] = Field(default={}, description="Environment variables to set.")
+    pass_env: list[str] = Field(default=[], description="Environment variables to inherit from the server.")
     exit_codes: dict[str, str] = Field(
-        default={}, description="What exit codes mean: `completed`, `skipped`, failure kinds."
+        default={}, description="The meaning of exit codes: `completed`, `skipped` or a failure kind."
     )
     patterns: dict[str, str] = Field(
-        default={}, description="Regular expressions, and the failure kind that each means."
+        default={}, description="Regular expressions for the output, each with the failure kind that a match means."
     )
     default_patterns: bool = Field(
-        default=True, description="Whether merge conflicts and missing permissions are known too."
+        default=True, description="Whether to recognise merge conflicts and missing permissions as well."
     )
 
     def options(self) -> dict[str, Any]:
-        """The table as the handler of sessions takes it."""
+        """Returns the table in the form that the session handler takes."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 class ProviderSettings(Section):
     base_url: WebAddress = Field(description="The address of an OpenAI-compatible server.")
     token_env: str | None = Field(
-        default=None, min_length=1, description="The environment variable that has its token."
+        default=None, min_length=1, description="The environment variable that contains its token."
     )
 
 
 class LlmSettings(Section):
-    enabled: bool = Field(default=True, description="Whether the job types `story` and `research` are there.")
+    enabled: bool = Field(default=True, description="Whether to register the job types `story` and `research`.")
     ollama_base_url: WebAddress | None = Field(
-        default=None, description="Where Ollama answers; none: `OLLAMA_BASE_URL`, else http://127.0.0.1:11434."
+        default=None, description="The address of Ollama; none: `OLLAMA_BASE_URL`, else http://127.0.0.1:11434."
     )
     default_model: str | None = Field(
-        default=None, min_length=1, description="The model of jobs that name none; none: the embedded model's name."
+        default=None, min_length=1, description="The model of jobs that name none; none: the embedded model."
     )
     providers: dict[str, ProviderSettings] = Field(
-        default={}, description="Other servers, by name; a model is `NAME:MODEL`."
+        default={}, description="Other servers, by name; jobs use their models as `NAME:MODEL`."
     )
 
 
 class WebhookTable(Section):
     secret: WebhookSecret | None = Field(
-        default=None, description="Signs the webhooks of jobs; none: one is generated and kept in the database."
+        default=None,
+        description="The secret that signs the webhooks of jobs; none: one is generated and stored in the database.",
     )
     allow_private: bool | None = Field(
         default=None,
-        description="Whether loopback and private addresses may be called; none: only by a server on loopback.",
+        description="Whether webhooks may go to loopback and private addresses; none: only from a server on loopback.",
     )
-    timeout_seconds: Seconds = Field(default=10, description="How long an endpoint may take to answer.")
-    concurrency: int = Field(default=64, ge=1, le=1000, description="How many deliveries are under way at once.")
+    timeout_seconds: Seconds = Field(default=10, description="How long an endpoint may take to respond.")
+    concurrency: int = Field(default=64, ge=1, le=1000, description="How many deliveries may be in progress at once.")
 
 
 class RetentionSettings(Section):
@@ -255,14 +268,16 @@ class RetentionSettings(Section):
 
 class LogSettings(Section):
     format: Literal["auto", "json", "text"] = Field(
-        default="auto", description="`auto` is text on a terminal, else JSON."
+        default="auto", description="`auto` means text on a terminal, else JSON."
     )
-    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="What is worth a line.")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The lowest level that is logged."
+    )
 
 
 class TelemetrySettings(Section):
     otel_endpoint: WebAddress | None = Field(
-        default=None, description="Where traces are sent (OTLP over HTTP); needs the extra `otel`."
+        default=None, description="The address that receives traces (OTLP over HTTP); needs the extra `otel`."
     )
 
 
@@ -271,9 +286,10 @@ class Settings(Section):
     store: StoreSettings = StoreSettings()
     limits: LimitsTable = LimitsTable()
     node: NodeSettings = NodeSettings()
-    # Their tables have their own checks and messages, in executors/command_config.py.
+    # Job types have their own checks and messages, in executors/command_config.py.
     job_types: dict[str, dict[str, Any]] = Field(
-        default={}, description="A command, or a Python function as `handler`; see [commands](commands.md#settings)."
+        default={},
+        description="A command, or a Python function as `handler`; see [commands](commands.md#settings).",
     )
     offices: dict[str, OfficeTable] = {}
     roles: dict[str, RoleTable] = {}

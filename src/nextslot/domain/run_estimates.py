@@ -115,15 +115,15 @@ def _normal_tail(z: float) -> float:
     return math.erfc(z / math.sqrt(2)) / 2
 
 
-class EstimateBasis(NamedTuple):
+class Certainty(NamedTuple):
     """What an expected instant rests on: the runs known of the least known type on its way, and the variance so far."""
 
     runs: float = math.inf
     variance: float = 0.0
 
-    def then(self, work: Estimate, share: float = 1.0) -> "EstimateBasis":
+    def then(self, work: Estimate, share: float = 1.0) -> "Certainty":
         """After work of this estimate, or a share of it, has ended too."""
-        return EstimateBasis(min(self.runs, work.runs), self.variance + (share * work.deviation) ** 2)
+        return Certainty(min(self.runs, work.runs), self.variance + (share * work.deviation) ** 2)
 
     def confidence(self, wait: float) -> Confidence:
         """Of an instant that is so many seconds away."""
@@ -135,13 +135,13 @@ class EstimateBasis(NamedTuple):
         return Confidence.LOW
 
 
-def weakest(bases: Iterable[EstimateBasis]) -> EstimateBasis:
+def weakest(certainties: Iterable[Certainty]) -> Certainty:
     """Of what ends at the same instant: the least that can be said for all of it."""
-    found = list(bases)
+    found = list(certainties)
     return (
-        EstimateBasis(min(basis.runs for basis in found), max(basis.variance for basis in found))
+        Certainty(min(certainty.runs for certainty in found), max(certainty.variance for certainty in found))
         if found
-        else EstimateBasis()
+        else Certainty()
     )
 
 

@@ -20,7 +20,7 @@ from nextslot.domain import (
 )
 from nextslot.store.contract import Effect
 from nextslot.system.clock import Instant
-from nextslot.telemetry.meters import Tally
+from nextslot.telemetry.meters import EventCounts
 
 if TYPE_CHECKING:
     from nextslot.engine.webhooks.webhook_outbox import Listeners, WebhookSettings
@@ -150,7 +150,7 @@ class ChainEnded(NamedTuple):
 
 
 class EventsAppended(NamedTuple):
-    tally: Tally
+    counts: EventCounts
 
 
 class Deliver(NamedTuple):

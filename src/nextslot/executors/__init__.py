@@ -1,1 +1,1 @@
-"""How work is done: job types, what a handler is given, and where its files go. Knows nothing of the database."""
+"""Runs work: job types, the context of a handler, processes, run files. Does not use the database."""

@@ -1,4 +1,5 @@
-"""Where cgroups (version 2) are: that of a process, and whether we may make others below our own."""
+"""Finds cgroups (version 2): the cgroup of a process, its directory, and whether we may create cgroups below our
+own."""
 
 import os
 from pathlib import Path
@@ -7,9 +8,11 @@ _PROC = Path("/proc")
 
 
 def own_cgroup() -> str | None:
-    """Returns the directory of our cgroup where this user may make cgroups and move processes into them, else None.
+    """Returns the directory of our own cgroup if this user may create cgroups in it and move processes into them, else
+    None.
 
-    A service has that by systemd's `Delegate=yes`; root has it unless the file system is read-only, as in a container.
+    A service gets this right from systemd's `Delegate=yes`. Root has it unless the file system is read-only, as in a
+    container.
     """
     group = group_of(os.getpid())
     path = None if group is None else path_of(group)
@@ -19,13 +22,14 @@ def own_cgroup() -> str | None:
 
 
 def group_of(pid: int, proc: Path = _PROC) -> str | None:
-    """Returns the cgroup of a process, as a path in the hierarchy of version 2, which has the number 0."""
+    """Returns the cgroup of a process as a path in the version 2 hierarchy, which the kernel lists under the number
+    0."""
     lines = _read(f"{proc}/{pid}/cgroup").splitlines()
     return next((line[3:] for line in lines if line.startswith("0::/")), None)
 
 
 def path_of(group: str, proc: Path = _PROC) -> str | None:
-    """Returns the directory of a cgroup, if a file system that is mounted shows it."""
+    """Returns the directory of a cgroup, or None if no mounted file system shows it."""
     for line in _read(f"{proc}/self/mountinfo").splitlines():
         fields, _, rest = line.partition(" - ")
         if rest.startswith("cgroup2 "):
@@ -37,13 +41,14 @@ def path_of(group: str, proc: Path = _PROC) -> str | None:
 
 
 def is_populated(path: str) -> bool:
-    """Returns whether a process lives in a cgroup, or below it: the kernel knows, however quickly they fork."""
+    """Returns whether a process runs in a cgroup or below it. The kernel keeps this flag, so quick forks cannot
+    hide."""
     return "populated 1" in _read(f"{path}/cgroup.events")
 
 
 def _read(path: str) -> str:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 as in `marks`
+        with open(path, "rb") as file:  # noqa: PTH123 as in `process_marks`
             return os.fsdecode(file.read())
     except OSError:
         return ""

@@ -1,4 +1,4 @@
-"""Command job types: an argv from the configuration, run as a process tree under a guardian, never through a shell."""
+"""Command job types: run an argv from the configuration as a process tree under a guardian, never through a shell."""
 
 import asyncio
 import errno
@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 10.0
 SKIP_CODE = 75
-# What the kernel takes as one argument (MAX_ARG_STRLEN), without its NUL.
+# The longest argument that the kernel accepts (MAX_ARG_STRLEN), without its NUL.
 LONGEST_ARGUMENT = 131_071
-# Who runs the scheduler may have secrets in its environment: a command gets what programs need to find their way.
+# The scheduler's environment may hold secrets, so a command inherits only what programs commonly need.
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR")
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -45,7 +45,7 @@ PLACEHOLDER = re.compile(r"\{([^\W\d][\w.-]*)\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandType:
-    """A command as the configuration gives it. An element `{name}` of `command` stands for that parameter."""
+    """A command as configured. An element `{name}` of `command` is replaced by that parameter."""
 
     command: tuple[str, ...]
     cwd: Path | None = None
@@ -62,36 +62,47 @@ class CommandType:
 
     @property
     def placeholders(self) -> list[str]:
-        """The parameters that are arguments, in the order of the command."""
+        """Returns the names of the parameters that are arguments, in the order of the command."""
         return list(dict.fromkeys(found[1] for element in self.command if (found := PLACEHOLDER.fullmatch(element))))
 
     def argv(self, params: Mapping[str, Any]) -> tuple[str, ...]:
-        """Each placeholder becomes exactly one argument: text unchanged, anything else as JSON."""
+        """Returns the command's arguments. Each placeholder becomes exactly one: text unchanged, anything else as
+        JSON."""
         return tuple(
             _argument(params[found[1]]) if (found := PLACEHOLDER.fullmatch(element)) else element
             for element in self.command
         )
 
     def schema(self) -> dict[str, Any]:
-        """What its parameters must be: as declared, and with everything that the command names."""
+        """Returns the JSON Schema of the parameters: the declared one, which also requires every placeholder."""
         declared = dict(self.params_schema or {})
         required = declared.get("required", [])
         return {"type": "object", **declared, "required": list(dict.fromkeys([*required, *self.placeholders]))}
 
     def problems(self, params: Mapping[str, Any]) -> list[Problem]:
-        """Why parameters that fit the schema cannot be arguments all the same."""
+        """Returns the problems of parameters that fit the schema but cannot be passed as arguments."""
         found = []
         for name in self.placeholders:
             argument = _argument(params[name])
             if "\0" in argument:
-                found.append(Problem(f"params.{name}", "has a NUL character, which no argument of a command can have"))
+                found.append(
+                    Problem(
+                        f"params.{name}",
+                        "contains a NUL character, which a command's argument cannot contain; remove it",
+                    )
+                )
             elif len(argument.encode()) > LONGEST_ARGUMENT:
                 most = f"{LONGEST_ARGUMENT:,} bytes"
-                found.append(Problem(f"params.{name}", f"is longer than an argument can be ({most})"))
+                found.append(
+                    Problem(
+                        f"params.{name}", f"is longer than {most}, the longest argument the kernel accepts; pass a file"
+                    )
+                )
         return found
 
     def outcome(self, end: End, last_line: str) -> Outcome:
-        """What its end means."""
+        """Converts the command's exit code into an outcome; `last_line` of its output becomes the reason or the
+        error."""
         meaning = self.exit_codes.get(end.exit_code)
         if meaning is None:
             meaning = {0: COMPLETED, SKIP_CODE: SKIPPED}.get(end.exit_code, FailureKind.ERROR)
@@ -108,7 +119,7 @@ def _argument(value: Any) -> str:
 
 
 class CommandHandler:
-    """Runs one command type's jobs."""
+    """Runs the jobs of one command type."""
 
     def __init__(self, command: CommandType, guardians: Guardians) -> None:
         self._command = command
@@ -119,13 +130,13 @@ class CommandHandler:
         return self._command.grace_seconds
 
     async def __call__(self, run: RunContext, /, **params: Any) -> Outcome:
-        """Returns when nothing of the tree is left, also when told to stop."""
+        """Runs the command. Returns only when no process of its tree is left, also after a cancel."""
         run.log_cap = self._command.log_cap_bytes
         output = Output(run)
         process = await self._guardians.start(self._start(run, params), output.write)
         end = await until_ended(process, run, self.grace_seconds)
         with suppress(OSError):
-            run.artifacts.rmdir()  # Nothing was left in it.
+            run.artifacts.rmdir()  # The command left no artifact.
         outcome = self._refused(end) if end.refused else broken(end) or self._command.outcome(end, output.last_line)
         return with_process(outcome, process, end)
 
@@ -146,18 +157,23 @@ class CommandHandler:
             f"the working directory {str(self._command.cwd)!r}" if stage == "cwd" else repr(self._command.command[0])
         )
         if number in (errno.EACCES, errno.EPERM):
-            return Outcome.failed(FailureKind.PERMISSION, f"{thing} may not be used: {why}")
+            return Outcome.failed(FailureKind.PERMISSION, f"{thing} cannot be used: {why}; check its permissions")
         if number == errno.E2BIG:
-            return Outcome.failed(FailureKind.INVALID, f"{thing}: its arguments and environment are too long")
+            return Outcome.failed(
+                FailureKind.INVALID, f"{thing} was not started: arguments and environment are too long; shorten them"
+            )
         if number == errno.ENOENT and stage == "program":
-            return Outcome.failed(FailureKind.INVALID, f"{thing} was not found: no such program, or no interpreter")
+            return Outcome.failed(
+                FailureKind.INVALID,
+                f"{thing} was not found: the program or its interpreter is missing; check its name and PATH",
+            )
         if number in (errno.ENOENT, errno.ENOTDIR, errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG):
-            return Outcome.failed(FailureKind.INVALID, f"{thing} cannot be used: {why}")
+            return Outcome.failed(FailureKind.INVALID, f"{thing} cannot be used: {why}; correct its path")
         return Outcome.failed(FailureKind.ERROR, f"{thing} could not be started: {why}")
 
 
 async def until_ended(process: Process, run: RunContext, grace_seconds: float) -> End:
-    """A cancel while it runs is passed on to the tree, and waited for; a second one is an order to hurry."""
+    """Waits for the end of the tree. The first cancel stops it with grace; a second cancel kills it at once."""
     cancelled: asyncio.CancelledError | None = None
     end: End | None = None
     while end is None:
@@ -170,7 +186,7 @@ async def until_ended(process: Process, run: RunContext, grace_seconds: float) -
                 process.kill()
             cancelled = error
     if cancelled is not None and not run.is_stopped:
-        raise cancelled  # The scheduler itself goes away.
+        raise cancelled  # The task was cancelled without a stop request: the scheduler itself is shutting down.
     return end
 
 
@@ -181,8 +197,8 @@ async def _ended(process: Process, run: RunContext) -> End:
         try:
             await asyncio.to_thread(end_survivors, [run.run_id])
             is_over = True
-        except Unavailable as error:  # It waited for a while: nothing is retried beside what still lives.
-            log.error("run %s is not over: %s", run.run_id, error)
+        except Unavailable as error:  # Wait on: a retry must not start while a process of this run is still alive.
+            log.error("run %s cannot end yet: %s", run.run_id, error)
     return end
 
 
@@ -195,14 +211,14 @@ def broken(end: End) -> Outcome | None:
 
 
 def with_process(outcome: Outcome, process: Process, end: End) -> Outcome:
-    """With the facts of the process, if it ever was one."""
+    """Adds the exit code and the process id to an outcome, if the process was ever started."""
     if process.pid is None or end.refused or end.lost or end.broken:
         return outcome
     return replace(outcome, exit_code=end.exit_code, session_id=f"{process.pid}@{process.start_time}")
 
 
 def environment(command: CommandType, run: RunContext) -> dict[str, str]:
-    """What a command finds in its environment: a little of ours, its own, and which run it is."""
+    """Returns the command's environment: a few inherited variables, the configured ones, and the ids of the run."""
     return {
         **_inherited(command.pass_env),
         **command.env,
@@ -220,9 +236,12 @@ def _inherited(more: Sequence[str]) -> dict[str, str]:
 
 
 def register_command(job_types: JobTypes, name: str, command: CommandType, guardians: Guardians) -> JobType:
-    """Makes a command a job type."""
+    """Registers a command as a job type."""
     if sys.platform != "linux":
-        raise Invalid("commands need Linux: only there can a guardian own a whole process tree", field="command")
+        raise Invalid(
+            "commands run on Linux only, where a guardian can own a whole process tree; use a Python handler here",
+            field="command",
+        )
     return job_types.register(
         name,
         CommandHandler(command, guardians),

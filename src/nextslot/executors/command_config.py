@@ -1,4 +1,5 @@
-"""The tables `[job_types.NAME]` of a configuration, made into command types: every problem named, with its place."""
+"""Turns the tables `[job_types.NAME]` of a configuration into command types, and reports every problem with its
+field."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -27,14 +28,14 @@ from .command import (
 from .job_types import JobType, JobTypes, resource_units
 from .process import Guardians
 
-# What an exit code may mean; how a run ends that we ended ourselves is not its to say.
+# What a configured exit code may mean. Only the scheduler itself decides that a run crashed or was cancelled.
 MEANINGS = frozenset({COMPLETED, SKIPPED, *FailureKind}) - {
     FailureKind.CRASH,
     FailureKind.INTERRUPTED,
     FailureKind.CANCELLED,
 }
 
-# What a table may say of a Python function.
+# The options of a table `[job_types.NAME]` with a Python handler.
 FUNCTION = frozenset(
     {"handler", "isolate", "resources", "timeout_seconds", "stall_timeout_seconds", "retry_policy", "params_schema"}
 )
@@ -43,13 +44,13 @@ FUNCTION = frozenset(
 def load_job_types(
     tables: Mapping[str, Any], base_dir: Path, job_types: JobTypes, guardians: Guardians
 ) -> list[JobType]:
-    """Registers the tables `[job_types.NAME]` of a configuration, all or none; each problem says where it is."""
+    """Registers the tables `[job_types.NAME]` of a configuration, all or none. Each problem names its field."""
     commands, problems = {}, []
     for name, table in tables.items():
         try:
             commands[name] = command_type(table, base_dir)
             if name in job_types:
-                raise Invalid("there is a job type of this name already")
+                raise Invalid("another job type has this name already; choose another name")
         except Invalid as error:
             problems += [
                 Problem(".".join(filter(None, ["job_types", name, one.field])), one.problem) for one in error.problems
@@ -60,7 +61,7 @@ def load_job_types(
 
 
 def command_type(table: Mapping[str, Any], base_dir: Path) -> CommandType:
-    """A command from its options, checked; relative paths are relative to this directory."""
+    """Returns the command type of a checked table. Relative paths start at `base_dir`."""
     problems = list(_problems(table))
     if problems:
         raise Invalid(problems)
@@ -70,25 +71,33 @@ def command_type(table: Mapping[str, Any], base_dir: Path) -> CommandType:
     options["pass_env"] = tuple(table.get("pass_env", ()))
     options["resources"] = resource_units(table.get("resources"))
     options["exit_codes"] = {int(code): str(meaning) for code, meaning in table.get("exit_codes", {}).items()}
-    retry_policy(table.get("retry_policy"), RetryPolicy())  # Refuses what is wrong; the office's fills in the rest.
+    # Only checks it. The office's policy fills in what is absent.
+    retry_policy(table.get("retry_policy"), RetryPolicy())
     options["params_schema"] = _schema(table.get("params_schema"), base_dir)
     command = CommandType(**options)
     unknown = [name for name in command.placeholders if not _knows(command.params_schema, name)]
     if unknown:
-        raise Invalid([Problem("command", f"params_schema knows no {name!r}: {{{name}}}") for name in unknown])
+        raise Invalid(
+            [
+                Problem("command", f"{{{name}}} is not a parameter in params_schema; declare {name!r} there")
+                for name in unknown
+            ]
+        )
     return command
 
 
 def function_options(table: Mapping[str, Any], base_dir: Path) -> dict[str, Any]:
-    """A Python function from its options, checked: what `Catalog.add` takes."""
+    """Returns the checked options of a Python handler, as `Catalog.add` takes them."""
     unknown = sorted(table.keys() - FUNCTION)
-    problems = [Problem(str(name), "there is no such setting of a function") for name in unknown]
+    problems = [
+        Problem(str(name), "is not a setting of a Python handler; remove it or correct its name") for name in unknown
+    ]
     if "command" in table:
-        problems = [Problem("handler", "a job type has a command or a handler, not both")]
+        problems = [Problem("handler", "the job type has a command too; keep only one of them")]
     if not isinstance(table["handler"], str):
-        problems.append(Problem("handler", "a text: module:function"))
+        problems.append(Problem("handler", "is not a text; write module:function"))
     if type(table.get("isolate", False)) is not bool:
-        problems.append(Problem("isolate", "true or false"))
+        problems.append(Problem("isolate", "is neither true nor false; write one of them"))
     problems += [*resource_problems(table.get("resources")), *_timeout_problems(table)]
     if problems:
         raise Invalid(problems)
@@ -98,52 +107,52 @@ def function_options(table: Mapping[str, Any], base_dir: Path) -> dict[str, Any]
 
 def _problems(table: object) -> Iterator[Problem]:
     if not isinstance(table, Mapping):
-        yield Problem("", "must be a table")
+        yield Problem("", "is not a table; write [job_types.NAME]")
         return
     for name in sorted(table.keys() - CommandType.__dataclass_fields__.keys()):
-        yield Problem(str(name), "there is no such setting of a command")
+        yield Problem(str(name), "is not a setting of a command; remove it or correct its name")
     yield from _command_problems(table.get("command"))
     yield from _environment_problems(table.get("env", {}), table.get("pass_env", ()))
     yield from resource_problems(table.get("resources"))
     yield from _exit_code_problems(table.get("exit_codes", {}))
     yield from _timeout_problems(table)
     if not is_number(table.get("grace_seconds", 0)):
-        yield Problem("grace_seconds", "a number of seconds, 0 or more")
+        yield Problem("grace_seconds", "is not a number of seconds from 0 on; write for example 10")
     cap = table.get("log_cap_bytes")
     if cap is not None and (type(cap) is not int or cap < 1):
-        yield Problem("log_cap_bytes", "a whole number of bytes above 0")
+        yield Problem("log_cap_bytes", "is not a whole number of bytes above 0; write for example 1048576")
     if not isinstance(table.get("cwd", ""), (str, Path)):
-        yield Problem("cwd", "must be a path")
+        yield Problem("cwd", "is not a path; write a directory as a text")
     if not isinstance(table.get("params_schema", {}), (str, Path, Mapping, type(None))):
-        yield Problem("params_schema", "a JSON Schema, or the path of a file that has one")
+        yield Problem("params_schema", "is not a JSON Schema; write one as a table, or the path of its file")
 
 
 def _timeout_problems(table: Mapping[str, Any]) -> Iterator[Problem]:
     for name in ("timeout_seconds", "stall_timeout_seconds"):
         if table.get(name) is not None and not is_number(table[name], above=0):
-            yield Problem(name, "a number of seconds above 0")
+            yield Problem(name, "is not a number of seconds above 0; write for example 60")
 
 
 def _command_problems(command: object) -> Iterator[Problem]:
     if command is None:
-        yield Problem("command", "is missing")
+        yield Problem("command", "is missing; write the program and its arguments as a list")
     elif not isinstance(command, (list, tuple)) or not all(isinstance(element, str) for element in command):
-        yield Problem("command", 'a list of texts, the program first: ["python", "thumb.py", "{path}"]')
+        yield Problem("command", 'is not a list of texts; write the program first: ["python", "thumb.py", "{path}"]')
     elif not command or not command[0]:
-        yield Problem("command", "needs a program")
+        yield Problem("command", "has no program; write it as the first element")
     elif PLACEHOLDER.fullmatch(command[0]):
-        yield Problem("command", "a parameter can be an argument, never the program")
+        yield Problem("command", "takes the program from a parameter; only arguments can be placeholders")
     elif not all(map(is_storable, command)):
-        yield Problem("command", "must be valid Unicode without NUL")
+        yield Problem("command", "contains NUL or invalid Unicode; remove it")
 
 
 def _environment_problems(env: object, pass_env: object) -> Iterator[Problem]:
     if not isinstance(env, Mapping) or not all(_is_variable(*pair) for pair in env.items()):
-        yield Problem("env", "names with texts")
+        yield Problem("env", 'has a name or a value that is not a text; write NAME = "value"')
     elif own := sorted(name for name in env if name.startswith("NEXTSLOT_")):
-        yield Problem(f"env.{own[0]}", "names that begin with NEXTSLOT_ are set by the scheduler")
+        yield Problem(f"env.{own[0]}", "begins with NEXTSLOT_, which only the scheduler sets; choose another name")
     if not isinstance(pass_env, (list, tuple)) or not all(_is_variable(name, "") for name in pass_env):
-        yield Problem("pass_env", "a list of names")
+        yield Problem("pass_env", 'is not a list of variable names; write for example ["API_TOKEN"]')
 
 
 def _is_variable(name: object, value: object) -> bool:
@@ -159,13 +168,13 @@ def _is_variable(name: object, value: object) -> bool:
 
 def _exit_code_problems(codes: object) -> Iterator[Problem]:
     if not isinstance(codes, Mapping):
-        yield Problem("exit_codes", 'codes with what they mean: { 3 = "permission" }')
+        yield Problem("exit_codes", 'is not a table of codes and meanings; write { 3 = "permission" }')
         return
     for code, meaning in codes.items():
         if not str(code).isascii() or not str(code).isdigit() or int(code) > 255:
-            yield Problem(f"exit_codes.{code}", "a code is a whole number from 0 to 255")
+            yield Problem(f"exit_codes.{code}", "is not an exit code; use a whole number from 0 to 255")
         elif meaning not in MEANINGS:
-            yield Problem(f"exit_codes.{code}", "means one of " + ", ".join(sorted(MEANINGS)))
+            yield Problem(f"exit_codes.{code}", "has an unknown meaning; use one of " + ", ".join(sorted(MEANINGS)))
 
 
 def _schema(given: Any, base_dir: Path) -> Mapping[str, Any] | None:
@@ -175,11 +184,11 @@ def _schema(given: Any, base_dir: Path) -> Mapping[str, Any] | None:
     try:
         schema = orjson.loads(path.read_bytes())
     except OSError as error:
-        raise Invalid(f"{path} cannot be read: {error.strerror}", field="params_schema") from error
+        raise Invalid(f"{path} cannot be read: {error.strerror}; check the path", field="params_schema") from error
     except ValueError as error:
         raise Invalid(f"{path} is not JSON: {error}", field="params_schema") from error
     if not isinstance(schema, dict):
-        raise Invalid(f"{path} has no JSON object", field="params_schema")
+        raise Invalid(f"{path} does not contain a JSON object; write the JSON Schema as one", field="params_schema")
     return _checked(schema)
 
 
@@ -187,12 +196,12 @@ def _checked(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         jsonschema_rs.validator_for(dict(schema))
     except (ValueError, jsonschema_rs.ValidationError) as error:
-        raise Invalid(f"not a JSON Schema: {error}", field="params_schema") from error
+        raise Invalid(f"this is not a valid JSON Schema: {error}", field="params_schema") from error
     return schema
 
 
 def _knows(schema: Mapping[str, Any] | None, name: str) -> bool:
-    """Whether a schema has something to say of a parameter; with no schema, every one is known."""
+    """Returns whether a schema mentions a parameter. Without a schema, every parameter is allowed."""
     return schema is None or any(
         name in part.get("properties", {}) or any(_matches(p, name) for p in part.get("patternProperties", {}))
         for part in _parts(schema, schema, set())
@@ -202,12 +211,12 @@ def _knows(schema: Mapping[str, Any] | None, name: str) -> bool:
 def _matches(pattern: str, name: str) -> bool:
     try:
         return re.search(pattern, name) is not None
-    except re.error:  # It may be one in the other dialect.
+    except re.error:  # The pattern may be valid in the regular expressions of JSON Schema only; do not refuse it here.
         return True
 
 
 def _parts(schema: Any, whole: Mapping[str, Any], seen: set[int]) -> Iterator[Mapping[str, Any]]:
-    """A schema and those that it is put together from."""
+    """Yields a schema and all schemas that it combines or refers to."""
     if not isinstance(schema, Mapping) or id(schema) in seen:
         return
     seen.add(id(schema))

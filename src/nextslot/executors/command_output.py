@@ -1,11 +1,11 @@
-"""What a command writes: into the run's log as it comes; its progress lines are read, its last line is remembered."""
+"""Handles a command's output: writes it to the run's log, reads progress lines, remembers the last line."""
 
 import re
 from contextlib import suppress
 
 from .run_context import RunContext
 
-# Of an unfinished line only so much is kept; of the last line so much is shown.
+# How much of an unfinished line is kept, and how much of the last line is shown.
 LONGEST_LINE = 4096
 LONGEST_SHOWN = 1000
 
@@ -14,7 +14,7 @@ _MARK = b"::progress"
 
 
 class Output:
-    """Memory is bounded, whatever comes: a gigabyte, no newline, no text at all."""
+    """Receives the output of one command. Memory use is bounded even if the output is huge or has no newline."""
 
     def __init__(self, run: RunContext) -> None:
         self._run = run
@@ -30,7 +30,7 @@ class Output:
 
     @property
     def last_line(self) -> str:
-        """The last line with something on it, apart from progress; also one without a newline."""
+        """Returns the last non-empty line that is not a progress line. The line may lack its newline."""
         self._read(self._unfinished)
         return self._last.decode("utf-8", "replace")
 
@@ -42,13 +42,13 @@ class Output:
             begin = lines.rfind(b"\n", 0, end) + 1
             line = lines[begin : min(end, begin + LONGEST_LINE)].strip()
             if line and not line.startswith(_MARK):
-                # A line drawn over again and again: what is to be seen is what was drawn last.
+                # A progress bar overwrites its line with carriage returns: keep only the last version.
                 self._last = line.rpartition(b"\r")[2][:LONGEST_SHOWN]
                 return
             end = begin - 1
 
     def _note_progress(self, lines: bytes) -> None:
-        """The newest of many: nobody sees the ones between."""
+        """Reports only the newest progress line; older ones in the same chunk are outdated."""
         end = len(lines)
         while end > 0:
             begin = lines.rfind(_MARK, 0, end)
@@ -56,7 +56,7 @@ class Output:
                 return
             found = _PROGRESS.match(lines, begin) if lines[begin - 1 : begin] in (b"", b"\n") else None
             if found:
-                with suppress(ValueError):  # Not a number: a line like any other.
+                with suppress(ValueError):  # Not a number: treat it as an ordinary line.
                     self._run.progress(float(found[1]), (found[2] or b"").decode("utf-8", "replace").strip())
                     return
             end = begin

@@ -1,7 +1,7 @@
-"""Heartbeat: decides from beat to beat whether the guardian of a command is continued, or killed.
+"""Decides at each heartbeat whether the scheduler continues (SIGCONT) or kills the guardian of a command.
 
-`process.Process` sends a ping at each beat, and asks here what to do. Pure: it gets the time, and the state of the
-process that should have answered.
+`process.Process` sends a ping at each beat and asks this module what to do. The module has no side effects: the caller
+passes the time, and the state of the process that should have answered.
 """
 
 from dataclasses import dataclass, field
@@ -11,14 +11,15 @@ from typing import NamedTuple
 from .process_guardian import STOPPED
 
 BEAT_SECONDS = 5.0
-# Once the command was told to stop: a shutdown waits for its end, but not for long.
+# The interval after a stop request: a shutdown waits for the command, but not for long.
 HURRIED_SECONDS = 1.0
-# A guardian that neither runs, nor waits for the disk, nor is stopped, and yet does not answer.
+# How long a guardian may fail to answer although it is neither running, nor waiting for the disk, nor stopped.
 SILENCE_SECONDS = 30.0
 
 
 class Watched(NamedTuple):
-    """The process that should have answered: the guardian, or the fork server where there is no guardian (any more)."""
+    """The process that should have answered the ping: the guardian or, if the guardian does not exist, the fork
+    server."""
 
     pid: int
     start_time: int
@@ -34,7 +35,7 @@ class Verdict(Enum):
 
 @dataclass(slots=True)
 class Heartbeat:
-    """Of one command. `last` is when it was last asked, in monotonic seconds."""
+    """The heartbeat of one command. `last` is when the last ping was sent, in monotonic seconds."""
 
     last: float
     interval: float = BEAT_SECONDS
@@ -46,28 +47,32 @@ class Heartbeat:
         self._is_answered = True
 
     def hurry(self, now: float) -> bool:
-        """Begins a shorter beat, which leaves out what came before; returns whether beats were longer until now."""
+        """Begins a shorter beat, without judging the current one. Returns whether the interval was longer before."""
         if self.interval <= HURRIED_SECONDS:
             return False
         self.interval, self.last, self._is_answered = HURRIED_SECONDS, now, False
         return True
 
     def beat(self, now: float) -> bool:
-        """Ends a beat and begins the next; returns whether the guardian owes the answer to the one that ends."""
+        """Ends a beat and begins the next. Returns whether the guardian failed to answer the ping of the beat that
+        ends.
+        """
         elapsed, self.last = now - self.last, now
         was_answered, self._is_answered = self._is_answered, False
         if was_answered:
             self._silent_seconds = 0.0
             return False
-        # A beat of another length says something of our own loop, or of the machine, and nothing of the guardian: the
-        # loop was blocked, we were stopped ourselves, or time is virtual.
+        # A beat of an unexpected length says nothing about the guardian: our own event loop was blocked, this process
+        # was stopped, or time is virtual.
         return self.interval / 2 <= elapsed <= 2 * self.interval
 
     def judge(self, one: Watched) -> Verdict:
-        """Continues a process that was stopped, the first time; kills it the second time, whatever it answered between.
+        """Decides what to do with a process that did not answer.
 
-        One that is about to run, or waits for the disk, is slow since the machine is. The fork server may be silent: it
-        answers when everything that a killed guardian left has ended, and some of that may not be ours to kill.
+        A stopped process is continued the first time and killed the second time, even if it answered in between. A
+        process that is runnable or waits for the disk is slow because the machine is slow: wait for it. The fork server
+        may stay silent: it answers only when everything that a killed guardian left has ended, and this user may not be
+        allowed to kill some of these processes.
         """
         if one.state in STOPPED:
             if (one.pid, one.start_time) in self._continued:

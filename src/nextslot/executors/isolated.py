@@ -1,7 +1,7 @@
-"""Python handlers in a process of their own (`isolate=True`): they can be ended from outside, and harm nothing else.
+"""Runs Python handlers with `isolate=True` in a separate process, which can be killed and cannot harm the scheduler.
 
-The scheduler's side: it starts `isolated_main`, under a guardian as any command, which imports the handler, runs it and
-leaves its outcome in a file. What it prints goes to the run's log.
+This is the scheduler's side: it starts `isolated_main` under a guardian, like any command. That program imports the
+handler, runs it and writes its outcome to a file. Its output goes to the run's log.
 """
 
 import inspect
@@ -28,10 +28,10 @@ OUTCOME_FILE = ".nextslot-outcome"
 
 
 class IsolatedHandler:
-    """Runs a function, found again by its module and name, in a process of its own."""
+    """Runs a function in a separate process, which finds it by its module and name."""
 
     def __init__(self, handler: Callable[..., Any], guardians: Guardians, grace_seconds: float = GRACE_SECONDS) -> None:
-        self._where = _where(handler)
+        self._location = _location(handler)
         self._guardians = guardians
         self.grace_seconds = grace_seconds
 
@@ -40,15 +40,15 @@ class IsolatedHandler:
         process = await self._guardians.start(self._start(run, params), output.write)
         end = await until_ended(process, run, self.grace_seconds)
         left = run.artifacts / OUTCOME_FILE
-        outcome = broken(end) or _read(left) or _silent(end)
+        outcome = broken(end) or _read(left) or _no_outcome(end)
         left.unlink(missing_ok=True)
         with suppress(OSError):
-            run.artifacts.rmdir()  # Nothing else was left in it.
+            run.artifacts.rmdir()  # The handler left no artifact.
         return replace(outcome, exit_code=None if end.lost or end.broken else end.exit_code)
 
     def _start(self, run: RunContext, params: Mapping[str, Any]) -> Start:
         what = {
-            "where": self._where,
+            "location": self._location,
             "path": sys.path,
             "params": params,
             "run": [run.run_id, run.job_id, run.office_id, run.job_type, run.attempt],
@@ -61,30 +61,33 @@ class IsolatedHandler:
         )
 
 
-def _where(handler: Callable[..., Any]) -> dict[str, str | None]:
-    """Module, file and name by which another process finds the function."""
+def _location(handler: Callable[..., Any]) -> dict[str, str | None]:
+    """Returns the module, file and name by which another process finds the function."""
     if not inspect.isfunction(handler) or "<" in handler.__qualname__:
-        raise Invalid("a handler that is isolated is a function at the top of a module", field="isolate")
-    # A script is imported under another name, so that its `if __name__ == "__main__":` is not run again.
+        raise Invalid(
+            "another process cannot import this handler; isolate a function at the top of a module",
+            field="isolate",
+        )
+    # Import a script under another name, so that its `if __name__ == "__main__":` block does not run again.
     file = getattr(sys.modules.get("__main__"), "__file__", None) if handler.__module__ == "__main__" else None
     return {"module": handler.__module__, "file": file, "name": handler.__qualname__}
 
 
-def _silent(end: End) -> Outcome:
-    how = f"was ended by {end.signal}" if end.signal else f"left with exit code {end.exit_code}"
-    return Outcome.failed(FailureKind.ERROR, f"its process {how} and said nothing")
+def _no_outcome(end: End) -> Outcome:
+    how = f"was ended by {end.signal}" if end.signal else f"ended with exit code {end.exit_code}"
+    return Outcome.failed(FailureKind.ERROR, f"the handler's process {how} without reporting an outcome")
 
 
 def _read(path: Path) -> Outcome | None:
     try:
-        told = orjson.loads(path.read_bytes())
-        kind = told["failure_kind"]
+        stored = orjson.loads(path.read_bytes())
+        kind = stored["failure_kind"]
         return Outcome(
-            status=RunStatus(told["status"]),
-            result=told["result"],
-            error=told["error"],
+            status=RunStatus(stored["status"]),
+            result=stored["result"],
+            error=stored["error"],
             failure_kind=None if kind is None else FailureKind(kind),
-            reason=told["reason"],
+            reason=stored["reason"],
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

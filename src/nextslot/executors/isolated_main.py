@@ -1,4 +1,4 @@
-"""The program that runs one isolated handler, and ends with it; started by `isolated`."""
+"""The program that `isolated` starts: runs one isolated handler and exits."""
 
 import asyncio
 import importlib
@@ -22,7 +22,7 @@ from .run_files import RunFiles
 
 
 class _IsolatedRun(RunContext):
-    """The run as the handler sees it here: its log and progress are lines of output."""
+    """The run as the isolated handler sees it: log lines and progress are written to standard output."""
 
     def __init__(self, what: Mapping[str, Any]) -> None:
         run_id, job_id, office_id, job_type, attempt = what["run"]
@@ -47,7 +47,7 @@ def _main() -> None:
     what = orjson.loads(sys.stdin.buffer.read())
     sys.path[:] = what["path"]
     run = _IsolatedRun(what)
-    outcome = asyncio.run(_outcome(_found(what["where"]), run))
+    outcome = asyncio.run(_outcome(_imported(what["location"]), run))
     left = run.artifacts / OUTCOME_FILE
     left.with_suffix(".new").write_bytes(
         orjson.dumps(
@@ -64,37 +64,37 @@ def _main() -> None:
 
 
 async def _outcome(handler: Callable[..., Any], run: RunContext) -> Outcome:
-    """TERM is the signal to stop: a flag for a handler that blocks, a cancelled task for one that awaits."""
+    """Runs the handler. On SIGTERM, a blocking handler sees a flag, and the task of an async handler is cancelled."""
     task = asyncio.current_task()
     assert task is not None
     is_async = inspect.iscoroutinefunction(handler)
 
-    def told() -> None:
-        run.tell_to_stop()
+    def on_term() -> None:
+        run.request_stop()
         if is_async:
             task.cancel()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, on_term)
     try:
         if is_async:
             return returned(run, await handler(run, **run.params))
         return returned(run, await asyncio.to_thread(handler, run, **run.params))
-    except BaseException as error:  # Whatever it is, it is this handler's end, and this process's.
+    except BaseException as error:  # Any error ends the handler and this process; report it as the outcome.
         return raised(run, error)
 
 
-def _found(where: Mapping[str, str | None]) -> Callable[..., Any]:
-    if where["file"] is not None:
-        spec = importlib.util.spec_from_file_location("__nextslot_main__", where["file"])
+def _imported(location: Mapping[str, str | None]) -> Callable[..., Any]:
+    if location["file"] is not None:
+        spec = importlib.util.spec_from_file_location("__nextslot_main__", location["file"])
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules["__nextslot_main__"] = sys.modules["__main__"] = module
         spec.loader.exec_module(module)
     else:
-        module = importlib.import_module(where["module"] or "")
+        module = importlib.import_module(location["module"] or "")
     found: Any = module
-    for part in (where["name"] or "").split("."):
+    for part in (location["name"] or "").split("."):
         found = getattr(found, part)
     return found  # type: ignore[no-any-return]
 

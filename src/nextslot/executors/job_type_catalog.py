@@ -1,4 +1,4 @@
-"""Catalog: the job types of a scheduler, and every way to add one: a function, a command, a language model's."""
+"""Catalog: the job types of a scheduler, and every way to add one: a function, a command, a language model."""
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Catalog(JobTypes):
-    """Owns what the handlers run with: the guardians of commands, and the language models."""
+    """Holds the job types, and owns what their handlers need: the guardians of commands and the language models."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -41,11 +41,12 @@ class Catalog(JobTypes):
         self._guardians = Guardians()
         self._sessions: SessionHandler | None = None
         self._closing: list[Callable[[], Any]] = []
-        # The names that came with a configuration: when it is read again, others may take their place.
+        # The names from the configuration: reloading the configuration may replace these types.
         self._configured: frozenset[str] = frozenset()
 
     def add(self, name: str, handler: Handler | str, *, isolate: bool = False, **options: Any) -> JobType:
-        """A function, or `module:function`; with `isolate`, it runs in a process of its own that can be ended."""
+        """Adds a function, or the function that `module:function` names. With `isolate`, it runs in a separate
+        process."""
         function = load_handler(handler) if isinstance(handler, str) else handler
         if isolate:
             options.setdefault("params_schema", signature_schema(function))
@@ -53,27 +54,33 @@ class Catalog(JobTypes):
         return self.register(name, function, **options)
 
     def add_offered(self) -> list[JobType]:
-        """Those that installed packages offer as entry points (`nextslot.job_types`), unless the name is taken."""
+        """Adds the job types that installed packages offer as entry points (`nextslot.job_types`), unless the name is
+        taken.
+        """
         return [self.add(name, handler) for name, handler in offered_handlers() if name not in self]
 
     def add_command(
         self, name: str, command: Sequence[str], base_dir: Path | str | None = None, **options: Any
     ) -> JobType:
-        """A program: an argv in which `{name}` stands for a parameter. Options as in a `[job_types.NAME]` table."""
+        """Adds a program: an argv in which `{name}` is replaced by a parameter. The options are those of a
+        `[job_types.NAME]` table.
+        """
         table = {"command": list(command), **options}
         return register_command(self, name, command_type(table, Path(base_dir or Path.cwd())), self._guardians)
 
     def load(self, path: Path | str) -> list[JobType]:
-        """The `[job_types.NAME]` tables of a configuration file, all or none."""
+        """Adds the `[job_types.NAME]` tables of a configuration file, all or none."""
         path = Path(path)
         try:
             tables = tomllib.loads(path.read_text()).get("job_types", {})
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise Invalid(f"{path} cannot be read: {error}", field="job_types") from error
+            raise Invalid(f"{path} cannot be read: {error}; check the path and its TOML", field="job_types") from error
         return load_job_types(tables, path.parent.absolute(), self, self._guardians)
 
     def prepared(self, tables: Mapping[str, Mapping[str, Any]], base_dir: Path) -> dict[str, JobType]:
-        """The `[job_types.NAME]` tables of a configuration as types, all or none; `configure` puts them to use."""
+        """Checks the `[job_types.NAME]` tables of a configuration, all or none, and returns them as types for
+        `configure`.
+        """
         draft = Catalog(self._clock)
         draft._guardians = self._guardians
         taken = set(self.names()) - self._configured
@@ -81,7 +88,7 @@ class Catalog(JobTypes):
         for name, table in tables.items():
             try:
                 if name in taken:
-                    raise Invalid("there is a job type of this name already")
+                    raise Invalid("another job type has this name already; choose another name")
                 draft.add_table(name, table, base_dir)
             except Invalid as error:
                 problems += [
@@ -92,14 +99,14 @@ class Catalog(JobTypes):
         return {name: draft.get(name) for name in tables}
 
     def configure(self, types: Mapping[str, JobType]) -> Mapping[str, JobType]:
-        """These in place of what the last configuration gave, which is returned."""
+        """Replaces the types of the previous configuration with these, and returns the previous ones."""
         before = {name: self.get(name) for name in self._configured}
         self.replace(self._configured, types)
         self._configured = frozenset(types)
         return before
 
     def add_table(self, name: str, table: Mapping[str, Any], base_dir: Path) -> JobType:
-        """A `[job_types.NAME]` table: a command, or a function that `handler` names."""
+        """Adds a `[job_types.NAME]` table: a command, or the function that `handler` names."""
         if isinstance(table, Mapping) and "handler" in table:
             return self.add(name, **function_options(table, base_dir))
         return register_command(self, name, command_type(table, base_dir), self._guardians)
@@ -107,7 +114,7 @@ class Catalog(JobTypes):
     def use_roles(
         self, roles: Mapping[str, RoleCommand | Mapping[str, Any]], base_dir: Path | str | None = None
     ) -> None:
-        """The commands of roles, as in the `[roles.ROLE]` tables of a configuration; in place of those there were."""
+        """Replaces the commands of roles, which are given as in the `[roles.ROLE]` tables of a configuration."""
         checked = checked_roles(roles, base_dir)
         if self._sessions is None and checked:
             self._sessions = SessionHandler(checked, self._guardians)
@@ -120,7 +127,7 @@ class Catalog(JobTypes):
         }
 
     def add_language_models(self, models: "LanguageModels", earlier_stories: "EarlierStories") -> list[JobType]:
-        """`story` and `research`, answered by these models."""
+        """Adds the job types `story` and `research`, which use these models."""
         from nextslot.extensions.stories.research import register_research
         from nextslot.extensions.stories.story import register_story
 
@@ -131,20 +138,23 @@ class Catalog(JobTypes):
         ]
 
     def renew(self, deadline: float) -> None:
-        """Commands are killed at this instant of CLOCK_BOOTTIME, unless it is put off again."""
+        """Tells every guardian to kill its command at this instant of CLOCK_BOOTTIME, unless a later call postpones
+        it."""
         self._guardians.renew(deadline)
 
-    def go_by(self, pulse: int | None) -> None:
-        """Commands that start from now on read their deadline from this file too, when it seems to have passed."""
-        self._guardians.pulse = pulse
+    def use_heartbeat_file(self, heartbeat_file: int | None) -> None:
+        """Sets the heartbeat file. Guardians of commands started from now on read the deadline there when theirs has
+        passed.
+        """
+        self._guardians.heartbeat_file = heartbeat_file
 
     async def close(self) -> None:
-        """Ends what the handlers ran with; it is started again when it is needed again."""
+        """Stops the language models and the fork server; they start again on demand."""
         for close in self._closing:
             await close()
         self._guardians.close()
 
 
 def check_job_type(table: Mapping[str, Any], base_dir: Path) -> None:
-    """Refuses a `[job_types.NAME]` table that could not become a type."""
+    """Raises Invalid if a `[job_types.NAME]` table cannot become a job type."""
     Catalog(SystemClock()).add_table("checked", table, base_dir)

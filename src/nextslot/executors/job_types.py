@@ -1,4 +1,4 @@
-"""The job types: which handler a type has, what parameters it takes, what it needs."""
+"""Job types: the handler of each type, the parameters it takes, the resources it needs."""
 
 import functools
 import inspect
@@ -16,11 +16,11 @@ from nextslot.domain.request_checks import retry_policy as check_retry_policy
 from nextslot.errors import Invalid, Problem, UnknownJobType
 
 Handler = Callable[..., Any]
-# What jobs of a type need besides, by their parameters.
+# Returns the resources that a job needs, in addition to those of its type, because of its parameters.
 InferResources = Callable[[Mapping[str, Any]], Mapping[str, int]]
-# Raises unless jobs of this role can be run.
+# Raises if jobs of this role cannot be run.
 CheckRole = Callable[[str | None], None]
-# What a schema cannot say: more problems with parameters that fit it.
+# Returns problems with parameters that fit the JSON Schema, for rules that a schema cannot express.
 Check = Callable[[Mapping[str, Any]], list[Problem]]
 
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array",
@@ -29,7 +29,7 @@ _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobType:
-    """What a kind of job is: a handler, and what every job of it needs unless it says more."""
+    """A job type: its handler, and the defaults of its jobs."""
 
     name: str
     handler: Handler
@@ -45,13 +45,14 @@ class JobType:
     check_role: CheckRole | None = None
 
     def needs(self, params: Mapping[str, Any]) -> dict[str, int]:
-        """The resources of a job with these parameters: the type's own, and what follows from the parameters."""
+        """Returns the resources of a job with these parameters: those of the type, and those its parameters call
+        for."""
         if self.infer_resources is None:
             return dict(self.resources)
         return {**self.resources, **resource_units(self.infer_resources(params))}
 
     def problems(self, params: Mapping[str, Any]) -> list[Problem]:
-        """Everything about these parameters that does not fit."""
+        """Returns every problem with these parameters."""
         if self.validator.is_valid(params):
             return self.check(params) if self.check else []
         return [
@@ -60,7 +61,7 @@ class JobType:
         ]
 
     def problems_so_far(self, params: Mapping[str, Any]) -> list[Problem]:
-        """The same for parameters that more will be added to: that some are missing yet is no problem."""
+        """Returns the problems with incomplete parameters, such as a template's: missing ones are no problem yet."""
         errors = [error for error in self.validator.iter_errors(params) if not _is_missing(error)]
         if errors or not self.validator.is_valid(params):
             return [Problem(".".join(["params", *map(str, error.instance_path)]), error.message) for error in errors]
@@ -72,13 +73,13 @@ def _is_missing(error: jsonschema_rs.ValidationError) -> bool:
 
 
 class JobTypes:
-    """The types this process can run, by name."""
+    """The job types that this process can run, by name."""
 
     def __init__(self) -> None:
-        # Never changed in place: others look while a configuration is read again.
+        # Replaced, never changed in place: other threads read it during a configuration reload.
         self._types: Mapping[str, JobType] = {}
         self._gone: Mapping[str, JobType] = {}
-        # How long jobs of a role may take, whatever their type.
+        # The timeout of jobs by their role; it applies to every job type.
         self.role_timeouts: Mapping[str, float] = {}
 
     def register(
@@ -96,15 +97,15 @@ class JobTypes:
         check_role: CheckRole | None = None,
     ) -> JobType:
         if not name or len(name) > 200:
-            raise Invalid("a job type needs a name of 1 to 200 characters", field="job_type")
+            raise Invalid("the name of this job type is empty or too long; use 1 to 200 characters", field="job_type")
         if name in self._types:
-            raise Invalid(f"the job type {name!r} is registered already", field="job_type")
+            raise Invalid(f"the job type {name!r} is registered already; choose another name", field="job_type")
         check_retry_policy(retry_policy, RetryPolicy())
         schema = signature_schema(handler) if params_schema is None else params_schema
         try:
             validator = jsonschema_rs.validator_for(dict(schema))
         except (ValueError, jsonschema_rs.ValidationError) as error:
-            raise Invalid(f"not a JSON Schema: {error}", field="params_schema") from error
+            raise Invalid(f"this is not a valid JSON Schema: {error}", field="params_schema") from error
         job_type = JobType(
             name=name,
             handler=handler,
@@ -123,18 +124,19 @@ class JobTypes:
         return job_type
 
     def replace(self, old: Iterable[str], new: Mapping[str, JobType]) -> None:
-        """Other types in the place of some, at once: whoever looks sees all of the old or all of the new."""
+        """Replaces some types by others in one step: a concurrent reader sees either all old or all new types."""
         kept = {name: one for name, one in self._types.items() if name not in old}
         self._gone = {**self._gone, **self._types}
         self._types = {**kept, **new}
 
     def of_claim(self, name: str) -> JobType:
-        """The type of a job that was started: it was there then, and may have been taken away since."""
+        """Returns the type of a job that was started, even if a configuration reload has removed the type since."""
         return self._types.get(name) or self._gone[name]
 
     def runs_inside(self, name: str) -> bool:
-        """Whether the handler of a type runs in the scheduler's own process: one that has a process of its own has a
-        time of grace for it too."""
+        """Returns whether the handlers of a type run inside the scheduler's process. A handler with its own process has
+        `grace_seconds`.
+        """
         job_type = self._types.get(name)
         return job_type is not None and not hasattr(job_type.handler, "grace_seconds")
 
@@ -152,7 +154,7 @@ class JobTypes:
 
 
 def resource_units(resources: Mapping[str, int] | Sequence[str] | None) -> dict[str, int]:
-    """Name → units; a list of names means one unit each."""
+    """Returns a mapping of names to units. A list of names means one unit each."""
     if resources is None:
         return {}
     problems = list(resource_problems(resources))
@@ -162,12 +164,12 @@ def resource_units(resources: Mapping[str, int] | Sequence[str] | None) -> dict[
 
 
 def signature_schema(handler: Handler) -> dict[str, Any]:
-    """The JSON Schema of a handler's own parameters: those after the first, by their names and annotations."""
+    """Returns the JSON Schema of a handler's parameters after the first, from their names and annotations."""
     hints = typing.get_type_hints(_function_of(handler))
     parameters = list(inspect.signature(handler).parameters.values())
     by_name_only = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
     if not parameters or parameters[0].kind in by_name_only:
-        raise Invalid("a handler takes the run as its first argument: def handler(run, …)", field="handler")
+        raise Invalid("the handler has no positional parameter for the run; write def handler(run, …)", field="handler")
     properties: dict[str, Any] = {}
     required: list[str] = []
     takes_any = False
@@ -175,7 +177,7 @@ def signature_schema(handler: Handler) -> dict[str, Any]:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             takes_any = True
         elif parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
-            raise Invalid(f"a handler's parameters are given by name: {parameter.name!r} cannot be", field="handler")
+            raise Invalid(f"{parameter.name!r} cannot be passed by name; make it a keyword parameter", field="handler")
         else:
             properties[parameter.name] = _schema_of(hints.get(parameter.name, Any))
             if parameter.default is inspect.Parameter.empty:
@@ -184,14 +186,14 @@ def signature_schema(handler: Handler) -> dict[str, Any]:
 
 
 def _function_of(handler: Handler) -> Any:
-    """The function behind a handler that may be a partial one, or an object with `__call__`."""
+    """Returns the function behind a handler, which may be a `functools.partial` or an object with `__call__`."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     return handler if inspect.isroutine(handler) else type(handler).__call__
 
 
 def _schema_of(hint: Any) -> dict[str, Any]:
-    """What JSON can say of an annotation; nothing, where it cannot."""
+    """Returns the JSON Schema of an annotation, or an empty one if JSON Schema cannot express it."""
     if hint in _JSON_TYPES:
         return {"type": _JSON_TYPES[hint]}
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

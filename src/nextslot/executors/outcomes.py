@@ -1,4 +1,4 @@
-"""What a handler's end means: its return value or its exception, as an outcome."""
+"""Converts a handler's return value or exception into an outcome."""
 
 import traceback
 from dataclasses import replace
@@ -20,18 +20,19 @@ MAX_ERROR = 10_000
 
 
 def returned(run: RunContext, value: Json) -> Outcome:
-    """A result, if it can be kept as one."""
+    """Returns the outcome of a handler that returned. A value that cannot be stored as JSON is a failure."""
     if value is None:
         return Outcome.completed()
-    if isinstance(value, Outcome):  # From a handler that knows more of its end than a result: a command.
+    if isinstance(value, Outcome):  # A command's handler returns an outcome, since it knows more than a result.
         return replace(value, error=_optional(value.error), reason=_optional(value.reason))
     problem = next(json_problems("result", {"": value}), None)
     if problem is not None:
-        return _invalid(run, f"the handler returned something that cannot be kept as JSON: {problem.problem}")
+        return _invalid(run, f"the handler's return value cannot be stored as JSON: {problem.problem}")
     size = len(orjson.dumps(value))
     if size > MAX_RESULT_BYTES:
         return _invalid(
-            run, f"the handler returned {size:,} bytes; a result has at most {MAX_RESULT_BYTES:,}: use an artifact"
+            run,
+            f"the handler returned {size:,} bytes, more than the {MAX_RESULT_BYTES:,} of a result: write an artifact",
         )
     return Outcome.completed(value)
 
@@ -42,7 +43,7 @@ def _invalid(run: RunContext, error: str) -> Outcome:
 
 
 def raised(run: RunContext, error: BaseException) -> Outcome:
-    """The traceback is in the log; what others see is one sentence."""
+    """Returns the outcome of a handler that raised: one sentence. The traceback goes to the run's log only."""
     if isinstance(error, Skip):
         return Outcome.skipped(_clean(_text(error)) or "no reason given")
     if isinstance(error, Stopped):
@@ -56,8 +57,8 @@ def raised(run: RunContext, error: BaseException) -> Outcome:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # The error is the handler's own class, and may be broken too.
-        return "(its message cannot be read)"
+    except Exception:  # The handler defined this exception class, whose __str__ may itself raise.
+        return "(the exception's message cannot be read)"
 
 
 def _optional(text: str | None) -> str | None:
@@ -65,5 +66,5 @@ def _optional(text: str | None) -> str | None:
 
 
 def _clean(text: str) -> str:
-    """Text that any database takes, of a bounded length."""
+    """Returns text of bounded length that any database can store."""
     return text[:MAX_ERROR].encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

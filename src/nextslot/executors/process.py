@@ -1,6 +1,6 @@
-"""Process trees: starts a command under a guardian, follows its output, and ends the whole of it when told.
+"""Process trees: starts a command under a guardian, reads its output, and stops the whole tree on request.
 
-`Guardians` is the scheduler's side of `guardian.py`, where the protocol is written down.
+`Guardians` is the scheduler's side of `process_guardian.py`, which documents the protocol.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ SERVER_WAS_STOPPED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What to start: exactly these arguments and this environment, nothing inherited."""
+    """A command to start: exactly these arguments and this environment; nothing is inherited."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -74,9 +74,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """How a command ended, when nothing of its tree is left; or why it could not be started.
+    """How a command ended once no process of its tree was left, or why it could not be started.
 
-    `lost`: why its guardian could not say how it ended. If the fork server was killed too, something may be left.
+    `lost` says why the guardian could not report the end. If the fork server was killed too, processes may be left.
     """
 
     exit_code: int = 0
@@ -87,9 +87,10 @@ class End:
 
 
 class Process:
-    """A command under its guardian, which answers a ping at each beat; one that does not is continued, then killed.
+    """A command under its guardian, which must answer a ping at each beat.
 
-    What a killed guardian leaves is killed by the fork server, which then closes the socket, and that is the end.
+    A guardian that does not answer is continued (SIGCONT), then killed. The fork server kills the processes that a
+    killed guardian leaves, then closes the socket: that ends this Process.
     """
 
     def __init__(
@@ -108,58 +109,58 @@ class Process:
         self._control = control
         self._output: int | None = output
         self._on_output = on_output
-        self._words = b""
-        self._orders: list[str] = []
+        self._buffer = b""
+        self._unsent: list[str] = []
         self._refused: tuple[str, int] | None = None
         self._broken: str | None = None
         self._lost = WAS_KILLED
         self._end: asyncio.Future[End] = self._loop.create_future()
-        self._loop.add_reader(control, self._hear)
+        self._loop.add_reader(control, self._receive)
         self._loop.add_reader(output, self._read)
         self._heartbeat = Heartbeat(time.monotonic(), beat_seconds)
         self._next_beat = self._loop.call_later(beat_seconds, self._beat)
 
     async def ended(self) -> End:
-        """Waits; who is cancelled while waiting may wait again."""
+        """Waits for the end. A caller whose wait is cancelled may wait again."""
         return await asyncio.shield(self._end)
 
     def when_ended(self, call: Callable[[], None]) -> None:
         self._end.add_done_callback(lambda _: call())
 
     def stop(self, grace_seconds: float) -> None:
-        """TERM for the whole tree, and KILL for what is left of it after that time."""
-        self._order(f"stop {grace_seconds}")
+        """Sends TERM to the whole tree, and after the grace period KILL to the processes that are left."""
+        self._send_reliably(f"stop {grace_seconds}")
 
     def kill(self) -> None:
-        self._order("kill")
+        self._send_reliably("kill")
 
     def renew(self, deadline: float) -> None:
-        """From this instant of CLOCK_BOOTTIME on the guardian kills without being told, unless renewed."""
-        self._say(f"lease {deadline}")
+        """Lets the guardian kill the tree at this instant of CLOCK_BOOTTIME, unless a later call postpones it."""
+        self._send_line(f"lease {deadline}")
 
-    def _order(self, words: str) -> None:
-        """Sends what must not be lost: if the socket is full of what the guardian has not read, at a later beat."""
-        self._orders.append(words)
-        self._send_orders()
+    def _send_reliably(self, words: str) -> None:
+        """Sends a message that must not be lost: if the socket's buffer is full, a later beat sends it."""
+        self._unsent.append(words)
+        self._send_unsent()
         if not self._end.done() and self._heartbeat.hurry(time.monotonic()):
             self._next_beat.cancel()
             self._ping()
 
-    def _send_orders(self) -> None:
-        while self._orders and self._say(self._orders[0]):
-            del self._orders[0]
+    def _send_unsent(self) -> None:
+        while self._unsent and self._send_line(self._unsent[0]):
+            del self._unsent[0]
 
-    def _say(self, words: str) -> bool:
-        """Returns whether there was room for it."""
+    def _send_line(self, words: str) -> bool:
+        """Returns whether the socket's buffer had room for the message."""
         try:
             self._control.send(words.encode() + b"\n")
         except BlockingIOError:
             return False
-        except OSError:  # It is gone, or about to say so.
+        except OSError:  # The guardian has ended, or is about to report its end.
             pass
         return True
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             words = self._control.recv(4096)
         except BlockingIOError:
@@ -170,12 +171,12 @@ class Process:
             self._close(End(lost=self._lost if self._broken is None else None, broken=self._broken))
             return
         self._heartbeat.answered()
-        *lines, self._words = (self._words + words).split(b"\n")
+        *lines, self._buffer = (self._buffer + words).split(b"\n")
         for line in lines:
             verb, _, rest = line.decode(errors="replace").partition(" ")
-            self._heard(verb, rest)
+            self._handle(verb, rest)
 
-    def _heard(self, verb: str, rest: str) -> None:
+    def _handle(self, verb: str, rest: str) -> None:
         if verb == "guardian":
             pid, start = map(int, rest.split())
             self.guardian = pid, start
@@ -190,12 +191,12 @@ class Process:
             self._close(_end_of(int(rest), self._refused))
 
     def _ping(self) -> None:
-        self._send_orders()
-        self._say("ping")
+        self._send_unsent()
+        self._send_line("ping")
         self._next_beat = self._loop.call_later(self._heartbeat.interval, self._beat)
 
     def _beat(self) -> None:
-        """What has arrived in time was heard before: of one turn, the loop calls readers first, then timers."""
+        """Judges whether the guardian answered in time. Answers count: the event loop calls readers before timers."""
         if self._heartbeat.beat(time.monotonic()) and (watched := self._watched()) is not None:
             verdict = self._heartbeat.judge(watched)
             if verdict is Verdict.CONTINUE:
@@ -208,7 +209,9 @@ class Process:
         self._ping()
 
     def _watched(self) -> Watched | None:
-        """Who should have answered: the guardian while it lives, else the server that makes it or ends its tree."""
+        """Returns the process that should have answered: the live guardian, else the fork server, which creates the
+        guardian or ends its tree.
+        """
         for one in (self.guardian, self._server):
             found = None if one is None else status(one[0])
             if one is not None and found is not None and found[1] == one[1] and found[2] not in ENDED:
@@ -216,7 +219,7 @@ class Process:
         return None
 
     def _read(self) -> bool:
-        """Whether there may be more."""
+        """Reads a chunk of output. Returns whether there may be more."""
         if self._output is None:
             return False
         try:
@@ -226,7 +229,7 @@ class Process:
         if data:
             self._on_output(data)
             return True
-        self._close_output()  # Closed early; the command may go on for long.
+        self._close_output()  # The command closed its output but may still run for long.
         return False
 
     def _close_output(self) -> None:
@@ -236,7 +239,7 @@ class Process:
             self._output = None
 
     def _close(self, end: End) -> None:
-        # What is in the pipe, and no more: somebody outside the tree may hold its other end.
+        # Read only what is in the pipe now: a process outside the tree may keep the other end open.
         for _ in range(64):
             if not self._read():
                 break
@@ -260,15 +263,17 @@ def _end_of(status: int, refused: tuple[str, int] | None) -> End:
         return End(exit_code=code, refused=refused)
     try:
         name = signal.Signals(-code).name
-    except ValueError:  # A real-time signal.
+    except ValueError:  # A real-time signal has no name.
         name = f"signal {-code}"
     return End(exit_code=128 - code, signal=name, refused=refused)
 
 
 class Guardians:
-    """Makes a guardian for each command: by a small fork server, started with the first, which ends with us.
+    """Creates a guardian for each command, through a small fork server that starts with the first command and ends with
+    us.
 
-    Each is in a cgroup of its own, below the given one; by default ours, where we may make some.
+    Each command gets its own cgroup below the given one. The default parent is our own cgroup, if we may create others
+    there.
     """
 
     def __init__(self, beat_seconds: float = BEAT_SECONDS, cgroup: str | None = None) -> None:
@@ -276,20 +281,22 @@ class Guardians:
         self._cgroup = own_cgroup() if cgroup is None else cgroup
         self._server: _ForkServer | None = None
         self._lease: float | None = None
-        # The node's pulse, where a process beside this one may have put the deadline off.
-        self.pulse: int | None = None
+        # The node's heartbeat file, in which the sidecar may have postponed the deadline.
+        self.heartbeat_file: int | None = None
         self._processes: set[Process] = set()
         self._lock = threading.Lock()
 
     def renew(self, deadline: float) -> None:
-        """Every guardian kills at this instant of CLOCK_BOOTTIME, unless renewed; may be called on any thread."""
+        """Lets every guardian kill its command at this instant of CLOCK_BOOTTIME, unless postponed. Any thread may call
+        this.
+        """
         with self._lock:
             self._lease = deadline
             for process in self._processes:
                 process.renew(deadline)
 
     async def start(self, start: Start, on_output: Callable[[bytes], None]) -> Process:
-        """Returns when it is on its way; whether it could be started is told by its end."""
+        """Requests a command from the fork server. The Process reports later whether the command could be started."""
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             control, guardians = socket.socketpair()
             ours.callback(control.close)
@@ -301,7 +308,8 @@ class Guardians:
             os.set_blocking(output, False)
             stdin = _full_of(start.stdin)
             theirs.callback(os.close, stdin)
-            # With it, and not after it: a scheduler that is stopped in between must not leave a command without end.
+            # The lease is part of the request: if the scheduler stops before a separate message, the command would run
+            # for ever.
             run_id = start.env.get(RUN_ID, "")
             request = {
                 "argv": start.argv,
@@ -313,15 +321,15 @@ class Guardians:
             file = _file_of(json.dumps(request).encode())
             theirs.callback(os.close, file)
             cgroup = f"{self._cgroup}/{cgroup_of(run_id)}" if self._cgroup and run_id else "-"
-            pulse = [] if self.pulse is None else [self.pulse]
-            server = await self._send(os.fsencode(cgroup), [guardians.fileno(), stdin, written, file, *pulse])
+            heartbeat_file = [] if self.heartbeat_file is None else [self.heartbeat_file]
+            server = await self._send(os.fsencode(cgroup), [guardians.fileno(), stdin, written, file, *heartbeat_file])
             ours.pop_all()
         return self._watched(Process(control, output, on_output, server, self._beat_seconds))
 
     def _watched(self, process: Process) -> Process:
         with self._lock:
             self._processes.add(process)
-            if self._lease is not None:  # It may have been renewed since the request was written.
+            if self._lease is not None:  # The lease may have been renewed since the request was written.
                 process.renew(self._lease)
         process.when_ended(lambda: self._forget(process))
         return process
@@ -331,13 +339,13 @@ class Guardians:
             self._processes.discard(process)
 
     def close(self) -> None:
-        """No command is started any more; guardians that are there go on to the end of theirs."""
+        """Starts no more commands. Existing guardians stay until their commands have ended."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
     async def _send(self, words: bytes, fds: list[int]) -> tuple[int, int]:
-        """Returns pid and start time of the server that has it."""
+        """Sends a request. Returns the pid and start time of the fork server that received it."""
         while True:
             if self._server is None:
                 if self._cgroup:
@@ -345,9 +353,9 @@ class Guardians:
                 self._server = _ForkServer()
             try:
                 self._server.send(words, fds)
-            except BlockingIOError:  # It has hundreds waiting already.
+            except BlockingIOError:  # The fork server's queue is full.
                 await asyncio.sleep(0.001)
-            except (BrokenPipeError, ConnectionResetError):  # Somebody killed it: its guardians live on, without it.
+            except (BrokenPipeError, ConnectionResetError):  # The fork server was killed; its guardians live on.
                 self._server.close()
                 self._server = None
             else:
@@ -355,7 +363,7 @@ class Guardians:
 
 
 class _ForkServer:
-    """The fork server's process."""
+    """The process of the fork server."""
 
     def __init__(self) -> None:
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -369,7 +377,7 @@ class _ForkServer:
         finally:
             theirs.close()
         self.process = self._pid, start_time(self._pid) or 0
-        # Also when it is forgotten: the server ends when this socket does.
+        # Also runs when this object is garbage-collected: the server ends when this socket closes.
         self.close = weakref.finalize(self, _leave, control, self._pid)
         self.close.atexit = False
 
@@ -380,12 +388,12 @@ class _ForkServer:
         with contextlib.ExitStack() as stack:
             null = os.open(os.devnull, os.O_RDWR)
             stack.callback(os.close, null)
-            # High numbers first: so no descriptor is overwritten before it has been copied.
+            # Copy to high numbers first, so that no descriptor is overwritten before it has been copied.
             low = [control, null]
             try:
                 low.insert(1, os.pidfd_open(os.getpid()))
                 stack.callback(os.close, low[1])
-            except OSError:  # A kernel before 5.3: then the socket's end alone tells that we are gone.
+            except OSError:  # A kernel before 5.3: then only the end of the socket shows that the scheduler has died.
                 pass
             high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in low]
             for fd in high:
@@ -399,18 +407,20 @@ class _ForkServer:
 
 
 def _leave(control: socket.socket, pid: int) -> None:
-    """The server ends with its last guardian, however long that takes; somebody must take leave of it then."""
+    """Closes the server's socket. A thread reaps the server, which ends only after its last guardian."""
     control.close()
     threading.Thread(target=_reap, args=(pid,), name="nextslot-guardians", daemon=True).start()
 
 
 def _reap(pid: int) -> None:
-    with contextlib.suppress(ChildProcessError):  # Somebody else of this process has.
+    with contextlib.suppress(ChildProcessError):  # Another part of this process has reaped it already.
         os.waitpid(pid, 0)
 
 
 def _full_of(data: bytes) -> int:
-    """A pipe with all of it inside, so that nobody has to write and a command need not read; else a file."""
+    """Returns a pipe that already holds all data, so that no writer is needed and the command need not read; else a
+    file.
+    """
     read, write = os.pipe()
     try:
         os.set_blocking(write, False)
@@ -429,7 +439,7 @@ def _full_of(data: bytes) -> int:
 
 
 def _file_of(data: bytes) -> int:
-    """A file in memory, without a name."""
+    """Returns an anonymous file in memory that holds the data."""
     file = os.memfd_create("nextslot")
     try:
         view = memoryview(data)

@@ -1,36 +1,38 @@
-"""The guardians: a program of its own, `python -I -S guardian.py`, that `process.Guardians` starts and talks to.
+"""The guardian program, `python -I -S process_guardian.py`, which `process.Guardians` starts and talks to.
 
-One fork server a scheduler; it forks a guardian for each command (a fork of this small process costs a tenth of a new
-Python). A guardian is the child subreaper of its command: whatever leaves the group or the session, or forks twice and
-lets its parent end, becomes the guardian's own child. So "no child is left", which the kernel tells (ECHILD), means
-that no process of the tree is left, and killing its own children again and again reaches all of them, in tree order.
+Each scheduler has one fork server, which forks a guardian for each command (a fork of this small process costs a tenth
+of a new Python). A guardian is the child subreaper of its command: a process that leaves the group or the session, or
+that forks twice and lets its parent end, becomes a child of the guardian. So when the kernel reports that the guardian
+has no child left (ECHILD), no process of the tree is left; and by killing its own children repeatedly the guardian
+reaches the whole tree.
 
-To the server, one message a command: the path of the command's cgroup, or "-", with these descriptors: the guardian's
-socket, the command's input, its output, a file with the request as JSON (argv, env, cwd, lease, tag), and perhaps the
-node's pulse (`system/sidecar.py`), in which the lease may have been put off by a process beside a scheduler that stands
-still. On the guardian's socket, in lines, instants of CLOCK_BOOTTIME:
+The scheduler sends the server one message for each command: the path of the command's cgroup, or "-", with these
+descriptors: the guardian's socket, the command's input, its output, a file with the request as JSON (argv, env, cwd,
+lease, tag), and optionally the node's heartbeat file (`system/sidecar.py`), in which the sidecar may have postponed the
+lease of a scheduler that is not responding. On the guardian's socket both sides send lines; instants are of
+CLOCK_BOOTTIME:
 
-    from the scheduler:  stop SECONDS     TERM for the tree; KILL when the time is over
+    from the scheduler:  stop SECONDS     send TERM to the tree, KILL when the time is over
                          kill             KILL now
-                         lease INSTANT    KILL at that instant, unless renewed by a later one
-                         ping             is answered by pong
+                         lease INSTANT    KILL at that instant, unless a later one postpones it
+                         ping             answered by pong
     to the scheduler:    guardian PID START_TIME, before anything else
                          started PID START_TIME | refused STAGE ERRNO | broken WORDS
                          pong
-                         ended STATUS     the wait status; nothing of the tree is left
+                         ended STATUS     the wait status; no process of the tree is left
 
-The server keeps the guardian's socket open too, and closes it when the guardian has ended and, if somebody killed the
-guardian, when the server has killed what the guardian left. So the end of the socket means that nothing is left, unless
-server and guardian were both killed.
+The server keeps the guardian's socket open too. It closes the socket when the guardian has ended and, if the guardian
+was killed, when the server has killed the processes that the guardian left. So the end of the socket means that no
+process is left, unless both server and guardian were killed.
 
-The scheduler's end is the end of the tree, at once: it shows as the socket's end, and as its pidfd (a child that the
-scheduler forked without exec may hold the socket open). A process that a command stopped (SIGSTOP) sees neither; so the
-kernel continues the server when the scheduler dies, and a guardian when the server dies (PR_SET_PDEATHSIG), and the
-server continues its guardians when the scheduler is gone.
+When the scheduler dies, its command trees are killed at once. Guardians see this death by the end of the socket and by
+the scheduler's pidfd (a child that the scheduler forked without exec may hold the socket open). A guardian that the
+command has stopped (SIGSTOP) sees neither. Therefore the kernel continues the server when the scheduler dies and a
+guardian when the server dies (PR_SET_PDEATHSIG), and the server continues its guardians when the scheduler has died.
 
-Guardian and command carry a tag of the run as their limit RLIMIT_RTTIME, and are in the cgroup of the run where one can
-be made (`marks`): so `survivors` finds what cleared its environment. Nothing but the standard library, and little of
-that.
+Guardian and command carry the tag of the run as their limit RLIMIT_RTTIME, and are in the run's cgroup where one can be
+created (`process_marks`), so `survivors` finds processes that cleared their environment. This program imports only a
+few modules of the standard library, to start quickly.
 """
 
 import contextlib
@@ -49,19 +51,20 @@ from collections.abc import Container, Iterator
 
 SERVER_FD, SCHEDULER_FD = 3, 4
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-PULSE_UNTIL = 8  # Where the deadline is in the pulse.
-# What a command left running when it ended by itself has this long between TERM and KILL.
+HEARTBEAT_UNTIL = 8  # The offset of the deadline in the heartbeat file.
+# How long processes that outlived the command itself get between TERM and KILL.
 LEFTOVER_GRACE = 2.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
-# How long a guardian that the server continued has, once the scheduler is gone.
+# How long a guardian that the server continued may take to end, once the scheduler has died.
 CONTINUED_SECONDS = 1.0
-# Children are killed this often before every process of the tree is looked for, which costs a hundred times as much.
+# How many rounds kill only the children, before a round scans all processes, which costs a hundred times as much.
 QUICK_ROUNDS, MANY_ROUNDS = 4, 64
-MOST_LOOKS = 20
-LONGEST_WAIT = 86400.0  # What poll takes is bounded.
-STOPPED = ("T", "t")  # States of a process: by a signal, by a debugger.
+MAX_SCANS = 20
+LONGEST_WAIT = 86400.0  # poll accepts only bounded timeouts.
+STOPPED = ("T", "t")  # Process states: stopped by a signal, stopped by a debugger.
 ENDED = ("Z", "X")
-# Ours are told by their sockets alone: Ctrl-C in a terminal, or TERM for a whole service, is the scheduler's business.
+# Guardians take orders only from their sockets. Ctrl-C in a terminal or TERM for a whole service is for the scheduler
+# to handle.
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE)
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -83,22 +86,25 @@ def main() -> None:
 
 
 class ForkServer:
-    """Forks guardians; and kills what a guardian that was itself killed has left: it comes to us, a subreaper too."""
+    """Forks guardians, and kills the processes that a killed guardian leaves: the server is a subreaper, so it adopts
+    them.
+    """
 
     def __init__(self, control: socket.socket, scheduler: int | None) -> None:
         self._control = control
         self._scheduler = scheduler
-        # Of each guardian: its socket, and the path of its cgroup. Of killed ones too, as long as orphans are left.
+        # The socket and the cgroup path of each guardian; `_lost` holds those of killed guardians while orphans are
+        # left.
         self._guardians: dict[int, tuple[int, str]] = {}
         self._lost: list[tuple[int, str]] = []
         self._is_open = True
         self._has_orphans = False
         self._kill_at = 0.0
         self._killing = KillSequence()
-        self._bell = Wakeup()
+        self._wakeup = Wakeup()
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
-        self._poll.register(self._bell.fd, select.POLLIN)
+        self._poll.register(self._wakeup.fd, select.POLLIN)
         if scheduler is not None:
             self._poll.register(scheduler, select.POLLIN)
         adopt_orphans()
@@ -107,8 +113,8 @@ class ForkServer:
     def serve(self) -> None:
         while self._is_open or self._guardians or self._has_orphans:
             ready = dict(self._poll.poll(self._pause()))
-            if self._bell.fd in ready:
-                self._bell.drain()
+            if self._wakeup.fd in ready:
+                self._wakeup.drain()
             self._reap()
             if self._is_open and self._scheduler in ready:
                 self._close()
@@ -118,7 +124,7 @@ class ForkServer:
                 self._kill_stopped()
 
     def _pause(self) -> float | None:
-        """Returns how long to wait, in milliseconds, if nothing happens."""
+        """Returns the timeout of the next poll in milliseconds."""
         if self._has_orphans:
             return 10
         return None if self._is_open else 1000 * CONTINUED_SECONDS
@@ -133,7 +139,7 @@ class ForkServer:
             os.kill(pid, signal.SIGCONT)
 
     def _kill_stopped(self) -> None:
-        """Kills guardians that somebody has stopped again: nobody else is left who would notice them."""
+        """Kills guardians that were stopped again: once the scheduler has died, no other process would notice them."""
         if now() >= self._kill_at:
             for pid in self._guardians:
                 if state(pid) in STOPPED:
@@ -141,7 +147,7 @@ class ForkServer:
 
     def _receive(self) -> None:
         words, fds, _, _ = socket.recv_fds(self._control, 4096, 8)
-        for fd in fds:  # Not by MSG_CMSG_CLOEXEC: Python 3.11 ignores the flags.
+        for fd in fds:  # Set here because Python 3.11 ignores the flag MSG_CMSG_CLOEXEC.
             os.set_inheritable(fd, False)
         if not words:
             self._close()
@@ -150,7 +156,7 @@ class ForkServer:
         try:
             pid = os.fork()
         except OSError as error:
-            os.write(fds[0], f"broken no process can be made: {error.strerror}\n".encode())
+            os.write(fds[0], f"broken the guardian process could not be forked: {error.strerror}\n".encode())
             os.close(fds[0])
         else:
             if pid == 0:
@@ -166,7 +172,7 @@ class ForkServer:
                 os.close(fd)
             wake_when_parent_dies()
             Guardian(socket.socket(fileno=fds[0]), self._scheduler, *fds[1:]).guard(cgroup)
-        except BaseException as error:  # Said where it can be read, and the tree is the server's to end.
+        except BaseException as error:  # Report the error to the scheduler; the server ends the process tree.
             with contextlib.suppress(OSError):
                 os.write(fds[0], f"broken {type(error).__name__}: {error}\n".encode())
             os._exit(1)
@@ -183,7 +189,7 @@ class ForkServer:
                 self._lost.append(guardian)
                 kill_cgroup(guardian[1])
         if self._has_orphans:
-            self._has_orphans = self._killing.strike(spared=self._guardians)
+            self._has_orphans = self._killing.kill_round(spared=self._guardians)
         while self._lost and not self._has_orphans:
             self._forget(*self._lost.pop())
 
@@ -202,10 +208,10 @@ class Guardian:
         stdin: int,
         output: int,
         request: int,
-        pulse: int | None = None,
+        heartbeat_file: int | None = None,
     ) -> None:
         self._control = control
-        self._pulse = pulse
+        self._heartbeat_file = heartbeat_file
         self._stdin, self._output = stdin, output
         with open(request, encoding="utf-8") as file:
             self._request = json.load(file)
@@ -215,81 +221,82 @@ class Guardian:
         self._deadline = float("inf")
         self._lease = self._request["lease"] or float("inf")
         self._pause = SHORTEST_PAUSE
-        self._told: set[tuple[int, int]] = set()
+        self._terminated: set[tuple[int, int]] = set()
         self._killing = KillSequence()
-        self._words = b""
-        self._bell = Wakeup()
+        self._buffer = b""
+        self._wakeup = Wakeup()
         self._poll = select.poll()
-        for fd in (control.fileno(), self._bell.fd, *([] if scheduler is None else [scheduler])):
+        for fd in (control.fileno(), self._wakeup.fd, *([] if scheduler is None else [scheduler])):
             self._poll.register(fd, select.POLLIN)
         self._scheduler = scheduler
         adopt_orphans()
 
     def guard(self, cgroup: str) -> None:
-        self._say(f"guardian {os.getpid()} {start_time(os.getpid()) or 0}")
+        self._send_line(f"guardian {os.getpid()} {start_time(os.getpid()) or 0}")
         self._mark(cgroup)
         self._listen(0)
         if not self._is_stopping and self._start():
             while self._reap():
                 self._listen(self._act())
-        self._say(f"ended {self._status}")
+        self._send_line(f"ended {self._status}")
 
-    # The start.
+    # Starting the command.
 
     def _mark(self, cgroup: str) -> None:
-        """Marks itself, and with it all that it starts, as of this run; what this system refuses is left out."""
+        """Marks this process, and thereby all that it starts, as part of the run. Skips marks that the system
+        refuses."""
         with contextlib.suppress(OSError, ValueError):
             _, most = resource.getrlimit(resource.RLIMIT_RTTIME)
             resource.setrlimit(resource.RLIMIT_RTTIME, (self._request["tag"], most))
         enter_cgroup(cgroup)
 
     def _start(self) -> bool:
-        """Whether the program has taken over; if not, why is said.
+        """Starts the program. Returns whether that worked, and reports the error to the scheduler if not.
 
-        By posix_spawn, since a second fork of Python would cost as much as all the rest. It resets the signals that
-        we ignore, makes a session, and leaves the command nothing of ours but its input and its output.
+        Uses posix_spawn, since a second fork of Python would double the cost of a start. It resets the signals that
+        this process ignores, creates a session, and passes only the command's input and output.
         """
         argv, env, stage = self._request["argv"], self._request["env"], "cwd"
         files = [(os.POSIX_SPAWN_DUP2, self._stdin, 0), *((os.POSIX_SPAWN_DUP2, self._output, n) for n in (1, 2))]
         try:
             if self._request["cwd"] is not None:
                 os.chdir(self._request["cwd"])
-            stage, os.environ["PATH"] = "program", env.get("PATH", os.defpath)  # Where it is looked for.
-            reset = [*IGNORED, signal.SIGXFSZ]  # Which Python ignores.
+            stage, os.environ["PATH"] = "program", env.get("PATH", os.defpath)  # posix_spawnp searches this PATH.
+            reset = [*IGNORED, signal.SIGXFSZ]  # Python ignores SIGXFSZ.
             self._command = os.posix_spawnp(argv[0], argv, env, file_actions=files, setsid=True, setsigdef=reset)
         except OSError as error:
-            self._say(f"refused {stage} {error.errno}")
+            self._send_line(f"refused {stage} {error.errno}")
             return False
         finally:
             os.close(self._stdin)
             os.close(self._output)
-        self._say(f"started {self._command} {start_time(self._command) or 0}")
+        self._send_line(f"started {self._command} {start_time(self._command) or 0}")
         return True
 
-    # Its life.
+    # Watching the command.
 
     @property
     def _is_stopping(self) -> bool:
         return self._deadline < float("inf")
 
     def _listen(self, seconds: float | None) -> None:
-        """Takes in whatever comes within that time."""
+        """Handles the messages that arrive within this time."""
         ready = dict(self._poll.poll(None if seconds is None else 1000 * seconds))
-        if self._bell.fd in ready:
-            self._bell.drain()
+        if self._wakeup.fd in ready:
+            self._wakeup.drain()
         if self._control.fileno() in ready:
-            self._hear()
+            self._receive()
         if self._scheduler is not None and self._scheduler in ready:
-            self._is_left(self._scheduler)
+            self._scheduler_died(self._scheduler)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             words = self._control.recv(4096)
         except OSError:
             words = b""
         if not words:
-            self._is_left(self._control.fileno())
-        *lines, self._words = (self._words + words).split(b"\n")
+            self._scheduler_died(self._control.fileno())
+        *lines, self._buffer = (self._buffer + words).split(b"\n")
         for line in lines:
             verb, _, number = line.partition(b" ")
             if verb == b"stop":
@@ -300,16 +307,18 @@ class Guardian:
             elif verb == b"lease":
                 self._lease = float(number)
             elif verb == b"ping":
-                with contextlib.suppress(OSError):  # Who does not read pings again; we must not wait for it.
+                with contextlib.suppress(OSError):  # A scheduler that does not read will ping again; do not block here.
                     self._control.send(b"pong\n", socket.MSG_DONTWAIT)
 
-    def _is_left(self, fd: int) -> None:
-        """The scheduler is gone: there is no grace, since a retry may be about to start."""
+    def _scheduler_died(self, fd: int) -> None:
+        """Kills the tree without grace once the scheduler has died, since another scheduler may be about to retry the
+        job.
+        """
         self._poll.unregister(fd)
         self._deadline = 0
 
     def _reap(self) -> bool:
-        """Whether there is still a child, that is: still a process of the tree."""
+        """Reaps ended children. Returns whether a process of the tree is left: each becomes a child of this process."""
         for pid, status in ended_children():
             self._pause = SHORTEST_PAUSE
             if pid == self._command:
@@ -322,40 +331,40 @@ class Guardian:
         return has_children()
 
     def _act(self) -> float | None:
-        """Kills if it is time to; how long there is nothing to do then."""
-        if 0 < self._lease <= now() and self._pulse is not None:
-            (until,) = struct.unpack("d", os.pread(self._pulse, 8, PULSE_UNTIL))
+        """Kills the tree if its time is over. Returns how long to wait then, or None to wait for messages only."""
+        if 0 < self._lease <= now() and self._heartbeat_file is not None:
+            (until,) = struct.unpack("d", os.pread(self._heartbeat_file, 8, HEARTBEAT_UNTIL))
             self._lease = max(self._lease, until)
         end = min(self._deadline, self._lease)
         if end > now():
             return None if end == float("inf") else min(end - now(), LONGEST_WAIT)
-        self._killing.strike()
+        self._killing.kill_round()
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return self._pause
 
     def _terminate(self) -> None:
-        """TERM for every process of the tree, once each: to many programs a second one means "at once"."""
+        """Sends TERM to each process of the tree once: many programs take a second TERM as an order to exit at once."""
         for pid, start in descendants(os.getpid()):
-            if (pid, start) not in self._told and start_time(pid) == start:
-                self._told.add((pid, start))
+            if (pid, start) not in self._terminated and start_time(pid) == start:
+                self._terminated.add((pid, start))
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGTERM)
-                    os.kill(pid, signal.SIGCONT)  # A stopped process does not see a TERM.
+                    os.kill(pid, signal.SIGCONT)  # A stopped process does not handle TERM.
 
-    def _say(self, words: str) -> None:
+    def _send_line(self, words: str) -> None:
         with contextlib.suppress(OSError):
             self._control.sendall(words.encode() + b"\n")
 
 
 class Wakeup:
-    """Rings (`fd` can be read) when a child has ended."""
+    """Makes `fd` readable when a child has ended."""
 
     def __init__(self) -> None:
-        self.fd, rung = os.pipe()
+        self.fd, write_end = os.pipe()
         os.set_blocking(self.fd, False)
-        os.set_blocking(rung, False)
+        os.set_blocking(write_end, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(rung, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
 
     def drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -363,18 +372,18 @@ class Wakeup:
 
 
 class KillSequence:
-    """Kills everything below this process, in rounds, until a round finds nothing.
+    """Kills all processes below this one, in rounds, until a round finds none.
 
-    A round kills the children and their groups, and what they leave becomes our child for the next one. A tree that
-    grows faster than that is frozen first. That becomes rare after a while: a process of another user, which we cannot
-    kill, would be looked for without end.
+    A round kills the children and their process groups; their orphans become our children for the next round. If the
+    tree grows faster than that, its processes are stopped first. After many rounds this is done only rarely, because a
+    process of another user, which we cannot kill, would make us scan all processes for ever.
     """
 
     def __init__(self) -> None:
         self._rounds = 0
 
-    def strike(self, spared: Container[int] = ()) -> bool:
-        """Returns whether there was something to kill."""
+    def kill_round(self, spared: Container[int] = ()) -> bool:
+        """Kills one round. Returns whether there was a process to kill."""
         if not kill_children(spared):
             self._rounds = 0
             return False
@@ -421,12 +430,12 @@ def _write(path: str, words: str) -> None:
 
 
 def now() -> float:
-    """Goes on while the machine sleeps: a lease does too."""
+    """Returns the time of CLOCK_BOOTTIME, which advances while the machine sleeps, as leases do."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def ended_children() -> Iterator[tuple[int, int]]:
-    """Takes leave of children that have ended: (pid, wait status)."""
+    """Reaps children that have ended, and yields (pid, wait status) of each."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -444,10 +453,10 @@ def has_children() -> bool:
 
 
 def kill_children(spared: Container[int] = ()) -> bool:
-    """Whether there was one to kill. What it leaves behind becomes our child, and is next.
+    """Kills all children. Returns whether there was one. Their orphans become our children for the next round.
 
-    The whole group at once where there is one: a group that forks cannot outrun that. Sessions are made inside the
-    tree, so that no stranger is in one of its groups; and the pid of a child is not reused before we have reaped it.
+    Kills a child's whole process group at once, since a forking group cannot outrun that. Sessions are created inside
+    the tree, so its groups contain no foreign process; and a child's pid is not reused before we have reaped it.
     """
     own, found = os.getpgrp(), False
     for pid in children():
@@ -464,9 +473,10 @@ def kill_children(spared: Container[int] = ()) -> bool:
 
 
 def freeze_and_kill(spared: Container[int] = ()) -> None:
-    """Stops the processes below us until a look finds no new one, then kills them: what is stopped does not fork."""
+    """Stops the processes below this one until a scan finds no new one, then kills them: a stopped process cannot
+    fork."""
     frozen: set[tuple[int, int]] = set()
-    for _ in range(MOST_LOOKS):
+    for _ in range(MAX_SCANS):
         found = set(descendants(os.getpid(), spared)) - frozen
         if not found:
             break
@@ -487,12 +497,13 @@ def children() -> list[int]:
     try:
         with open(f"/proc/self/task/{own}/children", "rb") as file:  # noqa: PTH123 pathlib costs more than all the rest
             return [int(pid) for pid in file.read().split()]
-    except FileNotFoundError:  # A kernel without it.
+    except FileNotFoundError:  # The kernel lacks this file.
         return [pid for pid, (parent, _, _) in processes().items() if parent == own]
 
 
 def descendants(root: int, spared: Container[int] = ()) -> list[tuple[int, int]]:
-    """(pid, start time) of every process below one, without the spared ones and what is below them."""
+    """Returns (pid, start time) of every process below `root`, without the spared ones and the processes below
+    those."""
     everyone = processes()
     below: dict[int, list[int]] = {}
     for pid, (parent, _, _) in everyone.items():
@@ -507,7 +518,7 @@ def descendants(root: int, spared: Container[int] = ()) -> list[tuple[int, int]]
 
 
 def processes() -> dict[int, tuple[int, int, str]]:
-    """Of every process that can be seen: its parent, its start time and its state, a letter."""
+    """Returns the parent, the start time and the state letter of every visible process, by pid."""
     found = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 as above
         if name.isdigit() and (stat := status(int(name))) is not None:
@@ -516,7 +527,7 @@ def processes() -> dict[int, tuple[int, int, str]]:
 
 
 def start_time(pid: int) -> int | None:
-    """In clock ticks since the machine's start; with the pid it names a process for good."""
+    """Returns the start time in clock ticks since boot. Pid and start time identify a process uniquely."""
     found = status(pid)
     return None if found is None else found[1]
 
@@ -527,10 +538,10 @@ def state(pid: int) -> str | None:
 
 
 def status(pid: int) -> tuple[int, int, str] | None:
-    """Its parent, its start time and its state, if there is such a process."""
+    """Returns the parent, the start time and the state of a process, or None if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 as above
-            # The name, in parentheses, may hold anything; what follows the last one are numbers.
+            # The process name, in parentheses, may contain anything; only numbers follow the last parenthesis.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None

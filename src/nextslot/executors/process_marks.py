@@ -1,9 +1,9 @@
-"""Marks: by what a process is known to be of a run. A guardian sets them, `survivors` reads them.
+"""Marks by which a process is recognised as part of a run. A guardian sets them, `survivors` reads them.
 
 - NEXTSLOT_RUN_ID in its environment. `env -i` clears it.
-- The tag of the run as its limit RLIMIT_RTTIME, so large that it limits nothing. It needs no privileges and outlives
-  `env -i`, `setsid`, a double fork and closed files; nothing but a real-time program changes this limit.
-- The cgroup of the run, where guardians may make one. Only who may make cgroups can leave it.
+- The tag of the run as its limit RLIMIT_RTTIME, so large that it limits nothing. It needs no privileges and survives
+  `env -i`, `setsid`, a double fork and closed files; only real-time programs change this limit.
+- The cgroup of the run, where guardians may create one. Only a process that may create cgroups can leave it.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _CGROUP = "nextslot-"
 
 
 def tag_of(run_id: str) -> int:
-    """Returns the number that the processes of a run have as a limit: microseconds, 73,000 years of them and more."""
+    """Returns the number that all processes of a run have as a limit: in microseconds, more than 73,000 years."""
     digest = hashlib.blake2b(os.fsencode(run_id), digest_size=8).digest()
     return 1 << 61 | int.from_bytes(digest, "big") >> 3
 
@@ -38,27 +38,27 @@ def cgroup_of(run_id: str) -> str:
 
 
 def cgroup_path(pid: int, run_id: str) -> str | None:
-    """Returns the directory of the run's cgroup, if the process is in it, or in one below it."""
+    """Returns the directory of the run's cgroup if the process is in it or below it, else None."""
     above, name, _ = (group_of(pid) or "").partition(cgroup_of(run_id))
     return path_of(above + name) if name else None
 
 
 def populated_cgroups(run_ids: Collection[str]) -> list[str]:
-    """Returns the directories of these runs' cgroups in which something lives, below our own cgroup."""
+    """Returns the directories of those cgroups of these runs, below our own cgroup, that contain a process."""
     parent = own_cgroup() if run_ids else None
     paths = [f"{parent}/{cgroup_of(run_id)}" for run_id in run_ids] if parent is not None else []
     return [path for path in paths if is_populated(path)]
 
 
 def remove_cgroups(parent: str) -> None:
-    """Removes the empty cgroups that a fork server left because it was killed; the kernel keeps those in use."""
+    """Removes the empty cgroups that a killed fork server left. The kernel refuses to remove those in use."""
     with suppress(OSError):
         for path in Path(parent).glob(f"{_CGROUP}*"):
             remove_cgroup(str(path))
 
 
 class Marks:
-    """The marks of some runs."""
+    """Recognises the processes of the given runs."""
 
     def __init__(self, run_ids: Collection[str]) -> None:
         self._run_ids = {os.fsencode(run_id): run_id for run_id in run_ids}
@@ -66,7 +66,7 @@ class Marks:
         self._cgroups = {cgroup_of(run_id): run_id for run_id in run_ids}
 
     def run_of(self, pid: int) -> str | None:
-        """Returns the run that a process is of. The limit comes first: every user may read it."""
+        """Returns the run that a process belongs to. The limit is checked first, since every user may read it."""
         return self._by_limit(pid) or self._by_environment(pid) or self._by_cgroup(pid)
 
     def _by_limit(self, pid: int) -> str | None:
@@ -82,9 +82,9 @@ class Marks:
 
 
 def _read(pid: int, name: str) -> bytes:
-    """Returns nothing if the process has ended, or does not let this user read it."""
+    """Returns the file's content, or nothing if the process has ended or this user may not read it."""
     try:
-        with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123 three times as fast, for every process there is
+        with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123 three times as fast, for every process
             return file.read()
     except OSError:
         return b""

@@ -1,4 +1,4 @@
-"""What a handler is given: its run. And what it may answer besides returning: skip, or fail."""
+"""The context of a run, which a handler receives, and the exceptions by which a handler skips or fails."""
 
 import logging
 import threading
@@ -18,11 +18,11 @@ Listener = Callable[[str, Mapping[str, Any]], None]
 
 
 class Skip(Exception):
-    """Raised by a handler: there was nothing to do, and why. The run ends SKIPPED."""
+    """Raised by a handler if there was nothing to do, with the reason. The run ends SKIPPED."""
 
 
 class Fail(Exception):
-    """Raised by a handler: the work failed, in a way that has a name."""
+    """Raised by a handler if the work failed, with a failure kind."""
 
     def __init__(self, message: str, kind: FailureKind | str = FailureKind.ERROR) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class Fail(Exception):
 
 
 class Stopped(Exception):
-    """Raised by `run.check()` once the run has been told to stop."""
+    """Raised by `run.check()` once the run has been asked to stop."""
 
 
 class RunContext:
@@ -59,7 +59,7 @@ class RunContext:
         self.fraction: float | None = None
         self.text = ""
         self.log_cap: int | None = None
-        # Who hears what this run does as it does it, and when it last did something; set where that matters.
+        # The callback that receives progress and output, and the clock for stall detection; set only if needed.
         self.listen: Listener | None = None
         self.now: Callable[[], float] | None = None
         self.last_active = 0.0
@@ -72,13 +72,13 @@ class RunContext:
         self._artifacts: Path | None = None
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """How far the work is, from 0 to 1, and what it is doing."""
+        """Reports how much of the work is done, from 0 to 1, and what the handler is doing."""
         self.fraction = min(1.0, max(0.0, float(fraction)))
         self.text = text
         self.note("progress", {"fraction": self.fraction, "text": text})
 
     def note(self, kind: str, data: Mapping[str, Any]) -> None:
-        """The run has shown life: `progress`, or a piece of `output`."""
+        """Records activity: `progress`, or a piece of `output`."""
         if self.now is not None:
             self.last_active = self.now()
         if self.listen is not None:
@@ -86,15 +86,15 @@ class RunContext:
 
     @property
     def log(self) -> logging.Logger:
-        """A logger whose lines go to the run's own log file."""
+        """Returns a logger that writes to the run's own log file."""
         if self._logger is None:
-            # A logger of its own, outside the tree: the process's log configuration has no say in what is kept here.
+            # A logger outside the hierarchy: the process's log configuration must not filter what is stored here.
             self._logger = logging.Logger(f"nextslot.run.{self.run_id}")
             self._logger.addHandler(self._open_log())
         return self._logger
 
     def write(self, data: bytes) -> None:
-        """Puts output into the run's log as it is, byte by byte."""
+        """Appends raw bytes to the run's log."""
         if self.now is not None or self.listen is not None:
             self.note("output", {"text": data.decode("utf-8", "replace")})
         logger, file = self.log, self._log_file
@@ -102,16 +102,16 @@ class RunContext:
             return
         try:
             file.write(data)
-        except OSError as error:  # A full disk: the work goes on.
+        except OSError as error:  # The disk is full or broken: the work goes on without a log.
             self._is_log_broken = True
             logger.handlers.clear()
-            log.error("the rest of the output of run %s is not kept: %s", self.run_id, error)
+            log.error("the rest of the output of run %s is lost, its log cannot be written: %s", self.run_id, error)
 
     def _open_log(self) -> logging.Handler:
         try:
             self._log_file = self._files.open_log(self.run_id, self.log_cap)
-        except OSError as error:  # As for a line that cannot be written: the work goes on.
-            log.error("run %s has no log: %s", self.run_id, error)
+        except OSError as error:  # The work goes on without a log.
+            log.error("run %s has no log, its file cannot be created: %s", self.run_id, error)
             return logging.NullHandler()
         handler = _LogHandler(self._log_file, self.note)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -119,24 +119,26 @@ class RunContext:
 
     @property
     def artifacts(self) -> Path:
-        """A directory for the files that the run produces; what is in it when the run ends is kept and listed."""
+        """Returns a directory for the files that the run produces. The files in it at the end of the run are stored as
+        artifacts.
+        """
         if self._artifacts is None:
             self._artifacts = self._files.artifacts_directory(self.run_id)
         return self._artifacts
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the run has been told to stop: by a cancel, its timeout, or the scheduler's own end."""
+        """Returns whether the run should stop: it was cancelled, it timed out, or the scheduler is shutting down."""
         return self._is_stopped
 
     def check(self) -> None:
-        """Raises if the run has been told to stop: a good thing to call between two steps."""
+        """Raises Stopped if the run should stop. Call it between two steps of the work."""
         if self._is_stopped:
             raise Stopped
 
     def wait(self, seconds: float) -> bool:
-        """Sleeps, unless the run is told to stop in the meantime; whether it has been."""
-        # Made when it is needed, since few handlers wait here; the flag is looked at after it is there to be set.
+        """Sleeps until the time is over or the run should stop. Returns whether it should stop."""
+        # Created on demand, since few handlers wait here. The flag is read after that, so that no stop is missed.
         self._stop = self._stop or threading.Event()
         return self._is_stopped or self._stop.wait(seconds)
 
@@ -146,9 +148,9 @@ class RunContext:
     def fail(self, message: str, kind: FailureKind | str = FailureKind.ERROR) -> NoReturn:
         raise Fail(message, kind)
 
-    # The executor's side.
+    # Methods that only the executor calls.
 
-    def tell_to_stop(self) -> None:
+    def request_stop(self) -> None:
         self._is_stopped = True
         if self._stop is not None:
             self._stop.set()
@@ -163,11 +165,11 @@ class RunContext:
 
     @property
     def is_slow_to_close(self) -> bool:
-        """Whether `close` has pieces of a log to join: up to half of the log's cap is copied."""
+        """Returns whether `close` has to join log pieces, which copies up to half of the log's cap."""
         return self._log_file is not None and self._log_file.is_in_pieces
 
     def close(self) -> None:
-        """Closes the log. What cannot be joined now is on disk all the same, and is joined at the next start."""
+        """Closes the log. Pieces that cannot be joined now stay on disk, and the next start joins them."""
         if self._log_file is not None:
             try:
                 self._log_file.close()
@@ -186,5 +188,5 @@ class _LogHandler(logging.Handler):
             line = self.format(record) + "\n"
             self._file.write(line.encode("utf-8", "replace"))
             self._note("output", {"text": line})
-        except Exception:  # A handler's work must not fail because of a line that it logged.
+        except Exception:  # A log line must not make the handler's work fail.
             self.handleError(record)

@@ -1,4 +1,4 @@
-"""Where a run's files are: its log and its artifacts, all below the data directory."""
+"""The files of a run, its log and its artifacts, below the data directory."""
 
 import logging
 import os
@@ -18,31 +18,35 @@ log = logging.getLogger(__name__)
 
 LOG_CAP = 10 * 1024 * 1024
 
-# What a run leaves on disk: its places, and what stands behind the run's id in their names.
+# The files of runs: a pattern, and what follows the run's id in the file name.
 _KINDS = (("logs/??/*.log", ".log"), ("logs/??/*.log.cut", ".log.cut"), ("logs/pieces/*", ""), ("artifacts/??/*", ""))
 
 
 class RunFiles:
-    """The directories of a data directory; nothing is created until it is used."""
+    """Finds, creates and removes run files in a data directory. Creates directories only when they are used."""
 
     def __init__(self, data: Path, log_cap: int = LOG_CAP) -> None:
         self._data = data
         self._log_cap = log_cap
 
     def log_path(self, run_id: str) -> str:
-        """Relative to the data directory; spread over 256 folders by the random end of the id."""
+        """Returns the log's path relative to the data directory. The random end of the id spreads logs over 256
+        folders.
+        """
         return f"logs/{run_id[-2:]}/{run_id}.log"
 
     def log_file(self, run_id: str) -> Path:
         return self._data / self.log_path(run_id)
 
     def log_paths(self, run_id: str) -> LogPaths:
-        """Where the log is in all its parts; see `run_log.py`."""
+        """Returns the paths of all parts of the log; see `run_log.py`."""
         return LogPaths(self.log_file(run_id), self._pieces / run_id)
 
     @property
     def _pieces(self) -> Path:
-        """Of all runs in one place, so that those which a crash left are found without a look at every log."""
+        """Returns the directory of the pieces of all logs, so that pieces left by a crash are found without scanning
+        all logs.
+        """
         return self._data / "logs" / "pieces"
 
     def artifacts_root(self, run_id: str) -> Path:
@@ -56,11 +60,14 @@ class RunFiles:
         return {run_id: self.log_path(run_id) for run_id in run_ids if self.log_file(run_id).exists()}
 
     def logs_in_pieces(self) -> list[str]:
-        """Runs whose logs are in pieces: they go on, or a crash or a full disk kept their logs from being joined."""
+        """Returns runs whose logs are in pieces: running ones, and those whose logs a crash or a full disk left
+        unjoined.
+        """
         return sorted(path.name for path in self._pieces.glob("*"))
 
     def join_logs(self, run_ids: Iterable[str]) -> None:
-        """Makes logs one file each; what cannot be joined now is readable all the same, and stays for the next time."""
+        """Joins the pieces of each log. A log that cannot be joined now stays readable, and the next start tries
+        again."""
         for run_id in run_ids:
             try:
                 join(self.log_paths(run_id))
@@ -76,7 +83,7 @@ class RunFiles:
         return path
 
     def collect_artifacts(self, run_id: str) -> tuple[Artifact, ...]:
-        """The regular files that a run left; links are not followed, so none leads out of the directory."""
+        """Returns the regular files that a run left. Links are not followed, so none leads out of the directory."""
         root = self.artifacts_root(run_id)
         if root.is_symlink():
             return ()
@@ -90,22 +97,26 @@ class RunFiles:
                 if size is not None and is_storable(inside):
                     found.append(Artifact(name=inside, path=f"{self.artifacts_path(run_id)}/{inside}", size=size))
                 else:
-                    log.warning("%r of run %s is not kept as an artifact", inside, run_id)
+                    log.warning(
+                        "%r of run %s is not stored as an artifact: no regular file, or its name is not valid Unicode",
+                        inside,
+                        run_id,
+                    )
         return tuple(found)
 
     def older_than(self, before: Instant) -> list[tuple[str, Instant]]:
-        """Runs whose log, or whose artifacts, were last changed before a time, and when that was."""
+        """Returns the runs whose files were last changed before a time, each with the time of that change."""
         changed: dict[str, Instant] = {}
         for pattern, suffix in _KINDS:
             for path in sorted(self._data.glob(pattern)):
-                with suppress(FileNotFoundError):  # A run has ended, and its pieces have been joined.
+                with suppress(FileNotFoundError):  # The run has ended meanwhile and its pieces were joined.
                     at = Instant(path.lstat().st_mtime_ns // 1000)
                     run_id = path.name.removesuffix(suffix)
                     changed[run_id] = max(changed.get(run_id, at), at)
         return [(run_id, at) for run_id, at in changed.items() if at < before]
 
     def remove_all(self, run_ids: Iterable[str]) -> None:
-        """The logs and artifacts of runs; what is gone already is fine."""
+        """Removes the logs and artifacts of runs. Missing files are no error."""
         for run_id in run_ids:
             self.log_paths(run_id).remove()
             root = self.artifacts_root(run_id)
@@ -116,7 +127,7 @@ class RunFiles:
 
 
 def _size(path: Path) -> int | None:
-    """Of a regular file; None for a link or a device, or if it is gone by now."""
+    """Returns the size of a regular file; None for a link, a device or a missing file."""
     try:
         found = path.lstat()
     except OSError:

@@ -1,12 +1,12 @@
-"""Run logs: what a run writes is on disk as soon as it is written, and never takes more than the log's cap.
+"""Run logs: a log is on disk as soon as the run writes it, and never exceeds its cap.
 
-While the run goes on, its log is a head (`logs/ab/RUN.log`, the first half of the cap) and, once that is full, pieces
-(`logs/pieces/RUN/POSITION`). A piece that is full never changes, and the oldest is dropped when a new one needs room.
-At the end the pieces are appended to the head, behind a line that says how much was cut: from then on the log is one
-file. `RUN.log.cut` beside it says where the cut is.
+During the run, the log is a head (`logs/ab/RUN.log`, the first half of the cap) and, once the head is full, pieces
+(`logs/pieces/RUN/POSITION`). A full piece never changes, and the oldest piece is dropped when a new one needs room. At
+the end of the run the pieces are appended to the head, after a line that says how much was cut: from then on the log is
+one file. `RUN.log.cut` beside it says where the cut is.
 
-A *position* is the number of a byte in all that the run has written. It stays the same when pieces are dropped and
-when they are joined, so a follower goes on from its position, whatever has happened to the files.
+A *position* is the offset of a byte in everything that the run has written. It does not change when pieces are dropped
+or joined, so a reader that follows the log continues from its position.
 """
 
 import os
@@ -18,18 +18,18 @@ from pathlib import Path
 
 import orjson
 
-# A tail has 16 pieces; fewer, but at least 4, if they would be smaller than 64 KiB, since each costs a file.
+# A tail has 16 pieces; fewer, but at least 4, if they would be smaller than 64 KiB, since each piece costs a file.
 PIECES, FEWEST_PIECES = 16, 4
 SMALL_PIECE = 64 * 1024
-# A file ends with a whole line, if that leaves no more than this of its room unused.
+# A file ends with a complete line if that wastes at most this many bytes.
 UNUSED = 4096
-# In place of a file that is open.
+# The descriptor's value when no file is open.
 CLOSED = -1
 
 
 @dataclass(frozen=True, slots=True)
 class LogPaths:
-    """Where a run's log is: its file, and the directory of its pieces."""
+    """The paths of a run's log: its file, and the directory of its pieces."""
 
     log: Path
     pieces: Path
@@ -39,41 +39,41 @@ class LogPaths:
         return self.log.with_name(self.log.name + ".cut")
 
     def remove(self) -> None:
-        """Removes the log in all its parts; what is gone already is fine."""
+        """Removes all parts of the log. Missing files are no error."""
         shutil.rmtree(self.pieces, ignore_errors=True)
         self.log.unlink(missing_ok=True)
         self.cut.unlink(missing_ok=True)
 
 
 class RunLog:
-    """Writes a log. The handler's thread writes and the executor closes, hence the lock."""
+    """Writes a log. It has a lock because the handler's thread writes and the executor closes."""
 
     def __init__(self, paths: LogPaths, cap: int) -> None:
-        """Begins an empty log: a run is executed once, so an older log of this name belongs to nobody any more."""
+        """Begins an empty log. A run is executed once, so an existing log of this name is obsolete."""
         paths.log.parent.mkdir(parents=True, exist_ok=True)
         paths.remove()
         self._paths = paths
         self._head = max(1, cap // 2)
         self._tail = max(1, cap - self._head)
         self._piece = max(1, self._tail // min(PIECES, max(FEWEST_PIECES, self._tail // SMALL_PIECE)))
-        # The pieces that are complete, the oldest first, with their sizes; and the sum of these.
+        # The complete pieces, oldest first, with their sizes; and the sum of the sizes.
         self._complete: deque[tuple[str, int]] = deque()
         self._complete_size = 0
         self._is_in_pieces = False
         self._position = 0
         self._file, self._path = CLOSED, ""
-        # Of the file that is open.
+        # The state of the open file.
         self._size, self._room, self._ends_line = 0, 0, True
         self._lock = threading.Lock()
         self._begin(str(paths.log), self._head)
 
     @property
     def is_in_pieces(self) -> bool:
-        """Whether `close` has something to join, which takes a while."""
+        """Returns whether `close` has pieces to join, which takes a while."""
         return self._is_in_pieces
 
     def write(self, data: bytes) -> None:
-        """Hands data to the operating system: from then on it survives the end of this process, of whatever kind."""
+        """Hands data to the operating system, so that the data survives any end of this process."""
         with self._lock:
             while data and self._file != CLOSED:
                 count = len(data) if len(data) <= self._room else self._fitting(data)
@@ -83,7 +83,7 @@ class RunLog:
                     self._begin_piece()
 
     def close(self) -> None:
-        """Makes the log one file."""
+        """Closes the log and joins its pieces into one file."""
         with self._lock:
             if self._file != CLOSED:
                 os.close(self._file)
@@ -93,7 +93,7 @@ class RunLog:
                 self._is_in_pieces = False
 
     def _fitting(self, data: bytes) -> int:
-        """How much of data that is too much goes into this file: whole lines, if that is possible."""
+        """Returns how many bytes of the data to put into this file: complete lines, if possible."""
         lines = data.rfind(b"\n", max(0, self._room - UNUSED), self._room) + 1
         if lines:
             return lines
@@ -103,7 +103,7 @@ class RunLog:
     def _append(self, data: bytes) -> None:
         rest = memoryview(data)
         while rest:
-            # A disk that fills up may take a part.
+            # A disk that fills up may take only a part.
             count = os.write(self._file, rest)
             self._position += count
             self._size += count
@@ -123,7 +123,7 @@ class RunLog:
             self._is_in_pieces = True
         while self._complete and self._complete_size + self._piece > self._tail:
             path, size = self._complete.popleft()
-            os.unlink(path)  # noqa: PTH108 - a flood of output has thousands a second
+            os.unlink(path)  # noqa: PTH108 - much output drops thousands of pieces a second
             self._complete_size -= size
         self._begin(f"{self._paths.pieces}/{self._position:016}", self._piece)
 
@@ -134,16 +134,16 @@ class RunLog:
 
 
 def marker(missing: int) -> bytes:
-    """The line that stands for what was cut."""
+    """Returns the line that replaces the bytes that were cut."""
     return f"\n… {missing:,} bytes cut here …\n".encode() if missing else b""
 
 
-# Where everything is.
+# Finding the parts.
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of what a run has written: from one position up to another, and where it is in which file."""
+    """A contiguous part of what a run has written: its positions, its file, and its offset `at` in that file."""
 
     start: int
     end: int
@@ -158,7 +158,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The parts that exist: the head, and behind the cut, if there is one, the tail without a gap."""
+    """The existing parts: the head and, after the cut if there is one, the tail, which has no gap."""
 
     head: Stretch
     tail: tuple[Stretch, ...]
@@ -182,18 +182,18 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Where a log that is being joined, or has been, was cut: after `head` bytes; `missing` bytes are not there."""
+    """The cut of a joined log, or of one being joined: after `head` bytes, `missing` bytes were dropped."""
 
     head: int
     missing: int
 
     def at(self, position: int) -> int:
-        """Where the byte of a position behind the cut is in the joined file."""
+        """Returns the offset in the joined file of a position after the cut."""
         return position - self.missing + len(marker(self.missing))
 
 
 def layout(paths: LogPaths) -> Layout:
-    """Finds the parts of a log, also while it is written or joined."""
+    """Finds the parts of a log, even while it is written or joined."""
     while True:
         cut = _read_cut(paths)
         try:
@@ -201,13 +201,13 @@ def layout(paths: LogPaths) -> Layout:
             size = _size(paths.log)
         except FileNotFoundError:
             continue  # A piece was dropped or joined after it was listed.
-        # The file grows beyond the head only after the cut is written, so what was read belongs together.
+        # The file grows beyond the head only after the cut is written, so both reads belong together.
         if cut == _read_cut(paths):
             return _layout(paths, cut, pieces, size)
 
 
 def _layout(paths: LogPaths, cut: _Cut | None, pieces: list[Stretch], size: int) -> Layout:
-    # What has been joined is also in its piece, until that is removed.
+    # A piece that has been joined exists twice until its file is removed.
     joined_up_to = pieces[0].start if pieces else None
     if cut is None:
         end = size if joined_up_to is None else min(size, joined_up_to)
@@ -220,7 +220,7 @@ def _layout(paths: LogPaths, cut: _Cut | None, pieces: list[Stretch], size: int)
 
 
 def _pieces(paths: LogPaths) -> list[Stretch]:
-    """The newest pieces that follow each other without a gap; a power cut may have taken a part of an older one."""
+    """Returns the newest pieces without a gap. A power cut may have truncated an older piece."""
     try:
         names = [path.name for path in paths.pieces.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -246,16 +246,17 @@ def _read_cut(paths: LogPaths) -> _Cut | None:
     try:
         return _Cut(**orjson.loads(paths.cut.read_bytes()))
     except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
-        return None  # ValueError, TypeError: a power cut came before it was on disk.
+        return None  # ValueError, TypeError: a power cut left an incomplete file.
 
 
 # Joining.
 
 
 def join(paths: LogPaths) -> None:
-    """Appends the pieces to the head, one by one, and removes each. Whoever is killed here may begin again.
+    """Appends the pieces to the head one by one, and removes each. If the process dies here, a second call completes
+    the work.
 
-    No more than one piece is on disk twice, so the log takes at most that much more than its cap meanwhile.
+    At most one piece is on disk twice, so meanwhile the log exceeds its cap by at most one piece.
     """
     found = layout(paths)
     cut = _read_cut(paths)
@@ -292,24 +293,24 @@ def _for_the_owner(path: str, flags: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """A part of a log as readers get it, the line about a cut included."""
+    """A part of a log as readers get it, including the line about a cut."""
 
     text: bytes
-    # The positions where it begins and where the next part begins; the size is all that the run has written so far.
+    # The positions at which this part and the next one begin. `size` is all that the run has written so far.
     start: int
     next: int
     size: int
-    # How many bytes between `start` and `next` are not in the text, because they were cut.
+    # The number of bytes between `start` and `next` that are not in the text because they were cut.
     cut: int = 0
 
 
 def read(paths: LogPaths, position: int, limit: int) -> LogPart:
-    """Reads from a position on. A reader whose next bytes have been cut gets a line that says how many."""
+    """Reads from a position. If the next bytes were cut, the text begins with a line that says how many."""
     while True:
         try:
             return _read(layout(paths), position, limit)
         except FileNotFoundError:
-            continue  # A piece was dropped or joined after the layout was read; the next one knows.
+            continue  # A piece was dropped or joined after the layout was read: read the layout again.
 
 
 def _read(found: Layout, start: int, limit: int) -> LogPart:
@@ -331,7 +332,7 @@ def _read(found: Layout, start: int, limit: int) -> LogPart:
 
 
 def tail(paths: LogPaths, lines: int, block: int) -> LogPart:
-    """Reads the last lines, from the end in blocks, so that a long log costs no more than what is shown."""
+    """Reads the last lines, backwards in blocks, so that the cost does not depend on the log's length."""
     while True:
         found = layout(paths)
         try:
@@ -346,9 +347,9 @@ def tail(paths: LogPaths, lines: int, block: int) -> LogPart:
 
 
 def _text_with(found: Layout, lines: int, block: int) -> bytes:
-    """The end of a log with at least so many lines in it, or all of it."""
+    """Returns the end of a log with at least this many lines, or all of it."""
     blocks: deque[bytes] = deque()
-    # The newline that ends the last line is none of those between lines.
+    # One more, since the newline that ends the last line does not separate two lines.
     wanted = lines + 1
     for one in reversed(found.stretches):
         end = one.end

@@ -1,7 +1,8 @@
-"""Survivors: processes of a run that are left without a guardian. They are ended before the run is declared over.
+"""Survivors: processes of a run whose guardian has died. They are killed before the run is declared over.
 
-Recovery calls this for the runs of an earlier life, and a command whose guardian was lost for its own run. A process is
-of a run if it has one of its marks (`marks`), or is below a process that has one.
+Recovery calls this module for the runs of an earlier scheduler process; a command whose guardian was lost calls it for
+its own run. A process belongs to a run if it carries one of the run's marks (`process_marks`), or is below such a
+process.
 """
 
 import logging
@@ -26,15 +27,15 @@ from .process_marks import Marks, cgroup_path, populated_cgroups
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 10.0
-# A tree that never holds still is killed before it is frozen as a whole, after so many looks.
-MOST_LOOKS = 20
-# So many looks in a row must find nothing, where processes ended before they could be looked at.
-EMPTY_LOOKS = 5
+GIVE_UP_SECONDS = 10.0
+# After this many scans, kill what was found even if each scan still finds new processes.
+MAX_SCANS = 20
+# If processes ended before they could be inspected, this many scans in a row must find nothing.
+EMPTY_SCANS = 5
 
 
 class Survivor(NamedTuple):
-    """A live process that belongs to a run. Pid and start time name it for good."""
+    """A live process of a run. Pid and start time identify it uniquely."""
 
     pid: int
     start_time: int
@@ -43,17 +44,17 @@ class Survivor(NamedTuple):
 
 def find_survivors(run_ids: Collection[str]) -> list[Survivor]:
     """Returns the live processes of these runs that this user may see."""
-    return _Search(run_ids).look()
+    return _Search(run_ids).scan()
 
 
-def end_survivors(run_ids: Collection[str], patience_seconds: float = PATIENCE_SECONDS) -> list[Survivor]:
-    """Kills the live processes of these runs, and no other; returns them when all are gone.
+def end_survivors(run_ids: Collection[str], give_up_seconds: float = GIVE_UP_SECONDS) -> list[Survivor]:
+    """Kills the live processes of these runs, and no others. Returns them when all have ended.
 
-    The cgroups of the runs are killed as a whole. What is in none is stopped, look after look, until a look finds no
-    new one: what is stopped does not fork. Raises Unavailable for a process that the kernel does not let go: its run
+    Kills the cgroups of the runs as a whole. Processes outside them are stopped (SIGSTOP) until a scan finds no new
+    ones, since a stopped process cannot fork. Raises Unavailable if the kernel does not end a process, because its run
     must not be retried beside it.
     """
-    search, looks, give_up = _Search(run_ids), 0, time.monotonic() + patience_seconds
+    search, scans, give_up = _Search(run_ids), 0, time.monotonic() + give_up_seconds
     frozen: dict[Survivor, None] = {}
 
     def freeze(one: Survivor) -> None:
@@ -65,22 +66,22 @@ def end_survivors(run_ids: Collection[str], patience_seconds: float = PATIENCE_S
         cgroups = populated_cgroups(run_ids)
         for path in cgroups:
             kill_cgroup(path)
-        looks, before = looks + 1, len(frozen)
-        alive = search.look(freeze)
+        scans, before = scans + 1, len(frozen)
+        alive = search.scan(freeze)
         if not alive and not cgroups and not search.may_have_missed:
             break
         if (alive or cgroups) and time.monotonic() > give_up:
             left = ", ".join([*(f"{one.pid} (run {one.run_id})" for one in alive), *cgroups])
-            raise Unavailable(f"these processes of runs that were lost cannot be ended: {left}")
-        if len(frozen) == before or looks % MOST_LOOKS == 0:
+            raise Unavailable(f"these processes of crashed runs do not end, end them by hand: {left}")
+        if len(frozen) == before or scans % MAX_SCANS == 0:
             _kill(alive, seconds=1.0)
     for one in frozen:
-        log.warning("process %d of run %s had outlived its guardian and was ended", one.pid, one.run_id)
+        log.warning("process %d of run %s had outlived its guardian and was killed", one.pid, one.run_id)
     return list(frozen)
 
 
 def send_signal(pid: int, start: int, number: int) -> None:
-    """Sends a signal to a process, if it is still the one with this start time."""
+    """Sends a signal to a process, if the process with this pid still has this start time."""
     with suppress(OSError):
         fd = os.pidfd_open(pid)
         try:
@@ -91,34 +92,38 @@ def send_signal(pid: int, start: int, number: int) -> None:
 
 
 class _Search:
-    """Looks for the processes of some runs, as often as it takes."""
+    """Scans for the processes of the given runs, as often as needed."""
 
     def __init__(self, run_ids: Collection[str]) -> None:
         self._marks = Marks(run_ids) if run_ids else None
         self._has_missed = False
-        self._empty_looks = 0
+        self._empty_scans = 0
 
     @property
     def may_have_missed(self) -> bool:
-        """Whether processes that ended before the last look reached them may have forked; not for ever."""
-        return self._has_missed and self._empty_looks < EMPTY_LOOKS
+        """Returns whether processes that ended before they were inspected may have forked. Gives up after a few empty
+        scans.
+        """
+        return self._has_missed and self._empty_scans < EMPTY_SCANS
 
-    def look(self, on_found: Callable[[Survivor], object] = lambda one: None) -> list[Survivor]:
-        """Returns what is found, and says so of each at once: what keeps forking does not live for long."""
+    def scan(self, on_found: Callable[[Survivor], object] = lambda one: None) -> list[Survivor]:
+        """Returns the processes found, and calls `on_found` for each immediately, because a forking process does not
+        live long.
+        """
         self._has_missed = False
         found: dict[int, Survivor] = {}
-        for look in (self._marked, lambda: _below(found)):
-            for one in look():
+        for scan in (self._marked, lambda: _below(found)):
+            for one in scan():
                 found[one.pid] = one
                 on_found(one)
-        self._empty_looks = 0 if found else self._empty_looks + 1
+        self._empty_scans = 0 if found else self._empty_scans + 1
         return list(found.values())
 
     def _marked(self) -> Iterator[Survivor]:
-        """Those with a mark, the newest first."""
+        """Yields the processes with a mark, newest first."""
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if self._marks is not None else []  # noqa: PTH208 quicker
         for pid in sorted(pids, reverse=True):
-            found = status(pid)  # Before the marks are read: a process that has its pid later has another start time.
+            found = status(pid)  # Read before the marks: if the pid is reused in between, the start time differs.
             self._has_missed |= found is None
             if self._marks is None or found is None or found[2] in ENDED or pid == os.getpid():
                 continue
@@ -128,7 +133,7 @@ class _Search:
 
 
 def _below(marked: dict[int, Survivor]) -> Iterator[Survivor]:
-    """What is below these; but not what is below ourselves: a scheduler may have been started by a command."""
+    """Yields the processes below these, except those below ourselves: a command may have started this scheduler."""
     if not marked:
         return
     everyone = processes()
@@ -147,7 +152,7 @@ def _below(marked: dict[int, Survivor]) -> Iterator[Survivor]:
 
 
 def _freeze(one: Survivor) -> None:
-    """Stops a process, and kills all that are in its run's cgroup, if it is in one: that needs no second look."""
+    """Stops a process. If it is in its run's cgroup, kills the whole cgroup, which needs no second scan."""
     send_signal(one.pid, one.start_time, signal.SIGSTOP)
     path = cgroup_path(one.pid, one.run_id)
     if path is not None:
@@ -155,7 +160,7 @@ def _freeze(one: Survivor) -> None:
 
 
 def _kill(survivors: list[Survivor], seconds: float) -> None:
-    """Kills them, and waits a little until they are gone."""
+    """Kills processes and waits up to `seconds` for their end."""
     with ExitStack() as stack:
         poll, waiting = select.poll(), 0
         for one in survivors:

@@ -1,4 +1,6 @@
-"""Threads for what blocks (handlers, names to resolve): as many as needed, reused; none keeps the process alive."""
+"""Threads for blocking calls (handlers, name resolution): created on demand, reused, and never keeping the process
+alive.
+"""
 
 import asyncio
 import contextlib
@@ -12,14 +14,14 @@ T = TypeVar("T")
 
 class Threads(Protocol):
     async def run(self, call: Callable[[], T]) -> T:
-        """What `call` returns; it does not raise."""
+        """Runs `call`, which must not raise, in a thread and returns its result."""
 
 
 class DaemonThreads:
-    """Limits decide how much runs at once, so there is no other bound here.
+    """Runs each blocking call in its own daemon thread. The scheduler's limits bound how many run at once.
 
-    The standard pool is not used because it waits for its threads at exit: a handler that ignores its signal would
-    then keep a stopped scheduler's process for ever.
+    The standard pool is not used because it waits for its threads at exit: a handler that ignores its stop request
+    would then keep a stopped scheduler's process alive.
     """
 
     def __init__(self) -> None:
@@ -41,7 +43,7 @@ class DaemonThreads:
         while True:
             call, loop, done, own = inbox.get()
             answer = call()
-            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits for this any more.
+            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits for the result any more.
                 loop.call_soon_threadsafe(self._finish, done, answer, own)
 
     def _finish(self, done: "asyncio.Future[T]", answer: T, inbox: "queue.SimpleQueue[Any]") -> None:
@@ -51,7 +53,7 @@ class DaemonThreads:
 
 
 class InlineThreads:
-    """Runs blocking handlers where they are called: for tests on virtual time."""
+    """Runs blocking calls in the calling thread, for tests with virtual time."""
 
     async def run(self, call: Callable[[], T]) -> T:
         return call()

@@ -96,8 +96,8 @@ class Lifespan:
         """Where others could take this node for lost: its lease needs to know whether its event loop answers."""
         if store.is_shared:
             self._watching.enter_context(self._runtime.watchdog.watching())
-            self._runtime.job_types.go_by(self._runtime.watchdog.pulse.fd)
-            self._watching.callback(self._runtime.job_types.go_by, None)
+            self._runtime.job_types.use_heartbeat_file(self._runtime.watchdog.heartbeat.fd)
+            self._watching.callback(self._runtime.job_types.use_heartbeat_file, None)
 
     def _close_transaction(self, tx: Tx) -> None:
         """Ends every writing transaction; starts no more jobs once the database file was found to be damaged."""

@@ -121,11 +121,11 @@ class Process:
                 log.log(level, "stopped")
 
     def _accept(self, listener: socket.socket) -> Acceptor:
-        pulse = self._scheduler.watchdog.pulse
+        heartbeat = self._scheduler.watchdog.heartbeat
         return Acceptor(
             listener,
             self._options.admission,
-            lambda: pulse.silent_seconds < BLOCKED_SECONDS,
+            lambda: heartbeat.silent_seconds < BLOCKED_SECONDS,
             self._server.admit,
             partial(note_probe, self._options.http, "/health"),
         )
@@ -134,9 +134,9 @@ class Process:
         if not await self._start():
             return True
         ready(self.listening.result())
-        self._scheduler.watchdog.pulse.is_ready = True
+        self._scheduler.watchdog.heartbeat.is_ready = True
         await self.told.wait()
-        self._scheduler.watchdog.pulse.is_ready = False
+        self._scheduler.watchdog.heartbeat.is_ready = False
         log.info("stopping: no new jobs, running work finishes")
         return await self._scheduler.stop()
 

@@ -14,9 +14,9 @@ from nextslot.domain import (
 )
 from nextslot.domain.run_estimates import guess
 from nextslot.engine.cluster.node_registry import NodeRegistry
-from nextslot.engine.forecast.forecast_simulator import DispatchRules, PastRuns, foresee
+from nextslot.engine.forecast.forecast_simulator import DispatchRules, PastRuns, make_forecast
 from nextslot.engine.forecast.queue_snapshot import Snapshot, take
-from nextslot.engine.forecast.run_durations import LOOKED_AT, Durations
+from nextslot.engine.forecast.run_durations import RUNS_READ, Durations
 from nextslot.engine.forecast.why import MOST_AHEAD, Explained, Explainer
 from nextslot.errors import NotFound
 from nextslot.executors.threads import Threads
@@ -86,12 +86,12 @@ class ForecastService:
     async def _made(self, office_id: str) -> _Kept:
         began = self._access.clock.now()
         if not self._durations.is_filled:
-            self._durations.fill(await self._access.read(lambda tx: forecast_reads.durations(tx, LOOKED_AT)))
+            self._durations.fill(await self._access.read(lambda tx: forecast_reads.durations(tx, RUNS_READ)))
         snapshot = await self._access.read(lambda tx: self._snapshot(tx, office_id))
         estimates = self._durations.estimates()
         past = PastRuns(estimates, guess(estimates.values()), self._fraction)
         rules = self._rules()
-        made = await self._threads.run(lambda: _attempt(lambda: foresee(snapshot, rules, past)))
+        made = await self._threads.run(lambda: _attempt(lambda: make_forecast(snapshot, rules, past)))
         if isinstance(made, Exception):
             raise made
         took = (self._access.clock.now() - began) / 1_000_000

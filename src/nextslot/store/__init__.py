@@ -1,1 +1,1 @@
-"""Everything that knows SQL, and nothing that knows a rule of the product."""
+"""All code that knows SQL; it contains no rules of the product."""

@@ -1,12 +1,12 @@
 """The contract of a store: transactions as functions. `engine` writes works; a store runs them.
 
     await store.write(lambda tx: queue.enqueue(tx, new_job, now))     # one transaction; durable when it returns
-    await store.read(lambda tx: jobs.get(tx, job_id))                 # a consistent view of what is committed
+    await store.read(lambda tx: jobs.get(tx, job_id))                 # a consistent view of the committed data
 
-A *work* is a plain function over a transaction. It may run more than once (the store rolls back a group of works that
-fails and runs it again without the one that failed; it repeats a serialization failure), so a work starts nothing
-outside the database and changes nothing in memory: it names what its commit causes with `tx.cause`, as values.
-A work that raises leaves nothing behind, and its error reaches its caller only.
+A *work* is a plain function over a transaction. It may run more than once: the store rolls back a group of works in
+which one fails and runs the group again without that one, and it repeats a transaction after a serialization failure.
+So a work starts nothing outside the database and changes nothing in memory: it names the effects of its commit with
+`tx.cause`, as values. A work that raises leaves nothing behind, and its error reaches its caller only.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,51 +19,53 @@ from .membership import Membership
 T = TypeVar("T")
 Local = TypeVar("Local")
 
-# What a commit causes, as a value that only the engine understands (`engine/effects.py`).
+# An effect of a commit, as a value that only the engine understands (`engine/effects.py`).
 Effect = object
 
-# A row is what the driver gives: its columns are named in the statement and typed by the function that reads it.
+# A row as the driver returns it. The statement names the columns, and the function that reads the row types them.
 Row = tuple[Any, ...]
 
 
 class Tx(Protocol):
-    """An open transaction: named statements in, rows out."""
+    """An open transaction: executes named statements and returns rows."""
 
     def row(self, statement: str, /, **values: object) -> Row | None:
-        """The first row, or None."""
+        """Returns the first row, or None."""
 
     def rows(self, statement: str, /, **values: object) -> list[Row]: ...
 
     def execute(self, statement: str, /, **values: object) -> int:
-        """Executes a statement and returns how many rows it changed: zero is an answer."""
+        """Executes a statement and returns how many rows it changed. Zero is a valid result."""
 
     def execute_later(self, statement: str, /, **values: object) -> None:
-        """Executes a statement about one row, whose answer nobody needs: now, or before the next question.
+        """Executes a statement about one row whose result is not needed, at the latest before the next read.
 
-        What is put may be refused as late as that.
+        The database may refuse the statement as late as that.
         """
 
     def execute_batch(self, statement: str, names: tuple[str, ...], rows: Iterable[Sequence[object]], /) -> None:
-        """As `put`, for each row of values, in their order; `names` are its parameters, in the order it has them."""
+        """Executes a statement like `execute_later`, once for each row of values; `names` are its parameters in their
+        order.
+        """
 
     def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
-        """Runs SQL that a filter put together. Only `store/tables/keyset_pagination.py` calls this."""
+        """Runs SQL that a filter has built. Only `store/tables/keyset_pagination.py` calls this."""
 
     def cause(self, effect: Effect, /) -> None:
-        """Adds what the commit of this transaction causes; a rollback causes nothing."""
+        """Adds an effect of this transaction's commit. A rollback drops it."""
 
     def announce(self, topic: str, /) -> None:
-        """After the commit the other nodes, if there are any, look at this again (`membership.TOPICS`)."""
+        """Notifies the other nodes after the commit that this topic has changed (`membership.TOPICS`)."""
 
     def local(self, kind: Callable[["Tx"], Local], /) -> Local:
-        """The transaction's own instance of `kind`, made on first use and dropped with the transaction."""
+        """Returns the transaction's own instance of `kind`, created on first use and dropped with the transaction."""
 
 
 Work = Callable[[Tx], T]
 
 
 class Read(NamedTuple):
-    """A question, as a function of the store asks it."""
+    """A named read with its values, which can be sent before a work needs it."""
 
     statement: str
     values: Mapping[str, object]
@@ -71,7 +73,7 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PrefetchedWork(Generic[T]):
-    """A work of which it is known what it will ask: where a question costs a round trip, all are asked together."""
+    """A work whose reads are known in advance: where each read costs a round trip, the store sends them together."""
 
     work: Work[T]
     reads: Sequence[Read]
@@ -81,18 +83,19 @@ class PrefetchedWork(Generic[T]):
 
 
 class Effects(Protocol):
-    """Carries out what committed transactions cause."""
+    """Carries out the effects of committed transactions."""
 
     def apply(self, effects: Sequence[Effect], /) -> None:
-        """Changes what the engine keeps in memory. The thread that committed calls this before the next transaction
-        of the store begins, so no work ever decides by memory that is older than the database."""
+        """Updates the engine's memory. The committing thread calls this before the store's next transaction begins, so
+        no work decides by memory that is older than the database.
+        """
 
     def carry_out(self, effects: Sequence[Effect], /) -> None:
-        """Launches, stops and wakes: on the event loop, in the order of the commits."""
+        """Launches, stops and wakes things on the event loop, in the order of the commits."""
 
 
 class NoEffects:
-    """For commands on a database that no scheduler has open: nothing is kept in memory, and nothing runs."""
+    """Ignores all effects, for commands on a database that no scheduler has open."""
 
     def apply(self, effects: Sequence[Effect], /) -> None: ...
 
@@ -109,22 +112,22 @@ class Store(Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Whether several nodes can have it: then each needs a lease."""
+        """Returns whether several nodes can use this database, so that each needs a lease."""
 
     def join(self, membership: Membership) -> None:
-        """From now on it writes as this life of a node, and keeps its lease."""
+        """Writes in the name of this node from now on, and keeps its lease."""
 
     def follow(self, is_following: bool) -> None:
-        """Whether somebody here wants to hear of the events of other nodes."""
+        """Switches on or off that this node receives the events of other nodes."""
 
     async def leave(self) -> None:
-        """Gives the lease up; it can still be written to until it is closed."""
+        """Gives up the lease. The store can still be written to until it is closed."""
 
     async def close(self) -> None: ...
 
     def abandon(self) -> None:
-        """Ends as a crash would: what waits is dropped."""
+        """Ends the store as a crash would: waiting works are dropped."""
 
 
-# Runs once at the end of every writing transaction, before its commit: this is where the next jobs are claimed.
+# Runs at the end of every writing transaction, before its commit: here the engine claims the next jobs.
 Closing = Callable[[Tx], None]

@@ -1,15 +1,16 @@
-"""SQL as text: named statements, and schema files with a few words that each database spells its own way.
+"""SQL as text: named statements, and schema files with placeholders for the words that differ between databases.
 
-A statement file is a list of blocks, each opened by `-- name: purpose`; `{file.name}` includes another, or the columns
-that follow from the declaration of a value (`rows.py`). All of them are
-written for both databases; where one cannot be, `file.postgres.sql` has PostgreSQL's own under the same name, and says
-why. Parameters are `:name`; PostgreSQL is given them by their place.
+A statement file is a list of blocks, each opened by `-- name: purpose`; `{file.name}` includes another statement, or the
+columns that follow from the declaration of a value (`tables/rows.py`).
+Statements are written for both databases. Where that is impossible, `file.postgres.sql` has PostgreSQL's own statement
+under the same name, with the reason. Parameters are `:name`; PostgreSQL gets them by position.
+
 A schema file is plain SQL in which `{int}`, `{real}`, `{serial}`, `{table}`, `{log}` stand for the dialect's words, and
 in which an invariant is written once, as
 
     rule NAME before update of COLUMNS on TABLE refuse 'MESSAGE' when CONDITION;
 
-which becomes a trigger in whatever form the database has for one; `drop rule NAME on TABLE;` takes it away again.
+which becomes a trigger in the form of each database; `drop rule NAME on TABLE;` removes it again.
 """
 
 import re
@@ -32,20 +33,20 @@ _DROPPED = re.compile(r"^drop rule (\w+) on (\w+)$")
 _NUMBERED = re.compile(r"create table (\w+) \(\s*(\w+) \{serial\}")
 _TEXT_COLUMN = re.compile(r"^(\s*(?:alter table \w+ add column )?\w+) text\b", re.MULTILINE)
 
-# A statement that does nothing but insert one row of parameters and constants.
+# A statement that only inserts one row of parameters and constants.
 _INSERT = re.compile(r"^(insert (?:or rollback )?into \w+ \([^()]+\)\s+values) \(([^()]+)\)$")
 _WRITE = re.compile(r"^(insert|update)\b")
 _REFERENCE = re.compile(r"\breferences \w+(?! deferrable)\b")
 
-# Which row a statement is about, where the parameter is called as its column is.
+# The row of a statement, where the parameter has the name of its column.
 _KEY = re.compile(r"\bwhere (\w+) = :\1\b")
-# What else a statement asks of its row, and what it returns.
+# The further conditions of a statement on its row, and what it returns.
 _ALSO = re.compile(r"^\s+and (.+?)(\s+returning .+)?$", re.DOTALL)
-# The tables of a statement: those that it changes, and those that it looks at.
+# The tables of a statement: those that it changes, and those that it reads.
 _CHANGED = re.compile(r"\b(?:insert into|update|delete from)\s+(\w+)")
 _READ = re.compile(r"\b(?:from|join)\s+(\w+)")
 
-# What a parameter is not: text, a quoted name, a comment, a cast; and what it is.
+# Skips texts, quoted names, comments and casts; the group captures a parameter's name.
 _TOKEN = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::|:([a-z_][a-z_0-9]*)", re.IGNORECASE)
 
 SQLITE_WORDS = {"int": "integer", "real": "real", "serial": "integer primary key", "table": "strict, without rowid",
@@ -57,33 +58,33 @@ _OVERRIDES = ".postgres.sql"
 
 @cache
 def statements() -> Mapping[str, str]:
-    """Every statement by `file.name`, as SQLite wants it."""
+    """Returns every statement for SQLite, by `file.name`."""
     return {name: sqlite_statement(sql) for name, sql in _included(_common_statements()).items()}
 
 
 def sqlite_statement(sql: str) -> str:
-    """What is refused ends the transaction, as it does on PostgreSQL, and not the statement alone.
+    """Lets a refusal roll back the whole transaction, as on PostgreSQL, and not only the statement.
 
-    Whoever opened it gives it up anyway; and a statement that may have to be undone by itself would keep a copy of each
-    page that it changes (the writes of a hand-over: 122 → 106 µs).
+    The caller rolls back anyway; and a statement that may have to be undone alone would keep a copy of each page that
+    it changes (the writes of a hand-over: 122 → 106 µs).
     """
     return _WRITE.sub(r"\1 or rollback", sql)
 
 
 @cache
 def postgres_statements() -> Mapping[str, str]:
-    """The same for PostgreSQL: its own where it has one."""
+    """Returns every statement for PostgreSQL, by `file.name`; PostgreSQL's own version where there is one."""
     found = _common_statements()
     for name, sql in _read(_OVERRIDES):
         if name not in found:
-            raise ValueError(f"{name} overrides nothing")
+            raise ValueError(f"{name} overrides no statement; correct its name or delete it")
         found[name] = sql
     return _included(found)
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Those that a statement changes, and all that its answer depends on."""
+    """The tables that a statement changes, and all tables that its result depends on."""
 
     changed: frozenset[str]
     read: frozenset[str]
@@ -97,7 +98,7 @@ def tables(statement: str) -> Tables:
 
 
 class Placed(NamedTuple):
-    """A statement with its parameters by their place, `$1` and so on."""
+    """A statement with positional parameters, `$1` and so on."""
 
     sql: str
     names: tuple[str, ...]
@@ -105,7 +106,7 @@ class Placed(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def placed(sql: str) -> Placed:
-    """`:name` as `$1`, except where it is none: in texts, quoted names, comments and casts."""
+    """Replaces `:name` by `$1` and so on, except in texts, quoted names, comments and casts."""
     names: dict[str, int] = {}
 
     def spelled(token: re.Match[str]) -> str:
@@ -117,11 +118,11 @@ def placed(sql: str) -> Placed:
 
 @lru_cache(maxsize=512)
 def set_based(sql: str, lists: tuple[tuple[str, str], ...]) -> str | None:
-    """A statement about one row as one about many: the parameters in `lists` are lists then, of the type that is said.
+    """Turns a statement about one row into one about many: the parameters in `lists` become arrays of the given type.
 
-    PostgreSQL looks at every index, check and rule of a table once for each statement, so ten rows cost little more
-    than one. None if it is a statement that cannot be told for many: one that does not name its row by a column and a
-    parameter of the same name, which is among the lists.
+    PostgreSQL checks the indexes, constraints and rules of a table once for each statement, so ten rows cost little
+    more than one. Returns None for a statement that cannot be converted: one that does not select its row by a column
+    and a parameter of the same name, which must be in `lists`.
     """
     types = dict(lists)
     if inserted := _INSERT.match(sql):
@@ -137,8 +138,8 @@ def set_based(sql: str, lists: tuple[tuple[str, str], ...]) -> str | None:
         name = token[1]
         return f"(cast(:{name} as {types[name]}[]))[{place}]" if name in types else token[0]
 
-    # Behind this no index but that of the key is thought of: for several rows others can look as good, while the
-    # statistics are those of an empty table, and would then be walked from end to end.
+    # The expression keeps the planner from any index but the key's: for several rows, others can seem as good while the
+    # statistics are those of an empty table, and would then be scanned from end to end.
     after = _ALSO.sub(r" and coalesce((\1), false)\2", sql[key.end() :])
     found = f"where {key[1]} = any(cast(:{key[1]} as {types[key[1]]}[]))"
     return _TOKEN.sub(spelled, sql[: key.start()]) + found + _TOKEN.sub(spelled, after)
@@ -146,9 +147,10 @@ def set_based(sql: str, lists: tuple[tuple[str, str], ...]) -> str | None:
 
 @lru_cache(maxsize=256)
 def many_rows(sql: str, names: tuple[str, ...], count: int) -> str | None:
-    """An insert of one row as one of many, with parameters by their place; None if it is not a plain insert.
+    """Turns an insert of one row into an insert of many rows with positional parameters; None if it is not a plain
+    insert.
 
-    The names must be the statement's own, in its order: rows of values are bound by their place.
+    The names must be the statement's own, in its order, since the values are bound by position.
     """
     if tuple(dict.fromkeys(token[1] for token in _TOKEN.finditer(sql) if token[1])) != names:
         raise ValueError(f"{names} are not the parameters, in their order, of: {sql}")
@@ -165,7 +167,7 @@ def many_rows(sql: str, names: tuple[str, ...], count: int) -> str | None:
 
 
 def key_of(sql: str) -> str | None:
-    """The column that says which row a statement is about; None if none does."""
+    """Returns the column that selects the row of a statement, or None."""
     found = None if _INSERT.match(sql) else _KEY.search(sql)
     return found[1] if found else None
 
@@ -195,7 +197,7 @@ def _blocks(text: str) -> Iterator[tuple[str, str]]:
 
 @cache
 def migrations() -> Sequence[tuple[int, str, str]]:
-    """(number, name, text) of each schema file, in order."""
+    """Returns (number, name, text) of each schema file, in order."""
     found = []
     for file in resources.files(__package__).joinpath("migrations").iterdir():
         if file.name.endswith(".sql"):
@@ -205,13 +207,13 @@ def migrations() -> Sequence[tuple[int, str, str]]:
 
 
 def rules() -> frozenset[str]:
-    """The names of all rules that a schema file ever made."""
+    """Returns the names of all rules that any schema file creates."""
     made = [statement for _, _, schema in migrations() for statement in _split(schema)]
     return frozenset(_rule(statement)["name"] for statement in made if statement.startswith("rule "))
 
 
 def for_sqlite(schema: str) -> Iterator[str]:
-    """The statements of a schema file as SQLite wants them."""
+    """Yields the statements of a schema file for SQLite."""
     for statement in _split(schema):
         spelled = _spelled(statement, SQLITE_WORDS)
         if spelled.startswith("rule "):
@@ -219,16 +221,17 @@ def for_sqlite(schema: str) -> Iterator[str]:
         elif dropped := _DROPPED.match(spelled):
             yield f"drop trigger {dropped[1]}"
         else:
-            # References are looked at by the commit: else an insert would have to be able to undo itself alone.
+            # SQLite checks references at the commit: otherwise each insert would need an undo journal of its own.
             yield _REFERENCE.sub(r"\g<0> deferrable initially deferred", spelled)
 
 
 def for_postgres(schema: str) -> Iterator[str]:
-    """The statements of a schema file as PostgreSQL wants them."""
+    """Yields the statements of a schema file for PostgreSQL."""
     for statement in _split(schema):
         spelled = _spelled(statement, POSTGRES_WORDS)
         if numbered := _NUMBERED.match(spelled):
-            # Not a sequence of the server's: what a rollback leaves unused would be a gap for ever. Writers take turns.
+            # Not a sequence of the server, since a rollback would leave a permanent gap. Only one writer runs at a
+            # time.
             yield (
                 f"create function next_{numbered[1]}() returns bigint language plpgsql as "
                 f"$next$ begin return (select coalesce(max({numbered[2]}), 0) + 1 from {numbered[1]}); end $next$"
@@ -240,7 +243,7 @@ def for_postgres(schema: str) -> Iterator[str]:
             yield f"drop trigger {dropped[1]} on {dropped[2]}"
             yield f"drop function {dropped[1]}()"
         else:
-            # By its bytes, as SQLite compares: else the order of names would be that of the server's language.
+            # Compare by bytes, as SQLite does: otherwise the server's locale would decide the order of names.
             is_table = spelled.startswith(("create table ", "alter table "))
             yield _TEXT_COLUMN.sub(r'\1 text collate "C"', spelled) if is_table else spelled
 
@@ -252,7 +255,7 @@ def _spelled(statement: str, words: Mapping[str, str]) -> str:
 
 
 def _split(schema: str) -> Iterator[str]:
-    """Statements end with a semicolon at a line's end; comment lines are dropped."""
+    """Splits a schema at semicolons at the end of a line, and drops comment lines."""
     text = "\n".join(line for line in schema.splitlines() if not line.lstrip().startswith("--"))
     for statement in re.split(r";\s*$", text, flags=re.MULTILINE):
         if statement.strip():
@@ -262,12 +265,14 @@ def _split(schema: str) -> Iterator[str]:
 def _rule(rule: str) -> re.Match[str]:
     parts = _RULE.match(rule)
     if parts is None:
-        raise ValueError(f"not a rule: {rule}")
+        raise ValueError(
+            f"this is not a rule: {rule}; write: rule NAME before EVENT on TABLE refuse 'MESSAGE' when CONDITION"
+        )
     return parts
 
 
 def _sqlite_trigger(rule: re.Match[str]) -> str:
-    # The whole transaction, not the statement alone: see `sqlite_statement`.
+    # Roll back the whole transaction, not only the statement: see `sqlite_statement`.
     return (
         f"create trigger {rule['name']} before {rule['event']} on {rule['table']} when {rule['condition']} "
         f"begin select raise(rollback, '{rule['message']}'); end"
@@ -275,7 +280,8 @@ def _sqlite_trigger(rule: re.Match[str]) -> str:
 
 
 def _postgres_trigger(rule: re.Match[str]) -> Iterator[str]:
-    """A function of the rule's own, since the WHEN of a trigger may look at no other row."""
+    """Yields a trigger function and its trigger: the WHEN clause of a trigger cannot read other rows, a function
+    can."""
     looks_elsewhere = re.search(r"\bselect\b", rule["condition"]) is not None
     raise_it = f"raise exception '%', '{rule['message']}' using errcode = 'integrity_constraint_violation';"
     body = f"if {rule['condition']} then {raise_it} end if;" if looks_elsewhere else raise_it

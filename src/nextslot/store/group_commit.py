@@ -1,7 +1,7 @@
-"""Group commit: works that wait together are committed together, and each caller gets its own answer.
+"""Group commit: commits works that wait at the same time together, and gives each caller its own result.
 
-Both stores hand their works in here; how a transaction is run, and on which thread, is theirs. After each commit, and
-before the next transaction begins, the committing thread applies what that commit causes in memory.
+Both stores use this class; each store decides how a transaction runs, and on which thread. After each commit, and
+before the next transaction begins, the committing thread applies the commit's effects in memory.
 """
 
 import asyncio
@@ -32,23 +32,23 @@ from .contract import (
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# A group is committed when it has this many rows; a work that is larger runs alone.
+# A group is committed when it has this many rows. A larger work runs alone.
 GROUP_ROWS = 1000
-# A group is tried again without a work that failed in it; after so many of them each work runs alone, which costs a
-# commit each, but no longer the work of the whole group for each that fails.
+# A group is repeated without a work that failed in it. After this many failures each work runs alone: that costs a
+# commit for each work, but no longer a repetition of the whole group for each failure.
 MOST_SET_ASIDE = 4
 
 
 @dataclass(slots=True)
 class WorkResult:
-    """What became of one work."""
+    """The result or the error of one work."""
 
     value: Any = None
     error: BaseException | None = None
 
 
 class GroupFailed(Exception):
-    """Raised by a store when trying the works of a group one by one is of no use, or not safe; `error` is for each."""
+    """Raised by a store if running the works of a group one by one is useless or unsafe. Each work gets `error`."""
 
     def __init__(self, error: NextslotError) -> None:
         self.error = error
@@ -56,7 +56,8 @@ class GroupFailed(Exception):
 
 
 class WorkFailed(Exception):
-    """Raised inside a transaction by the work at `index` of its group; the cause is that work's own error."""
+    """Raised inside a transaction because the work at `index` of its group failed; the cause is that work's own
+    error."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -64,13 +65,13 @@ class WorkFailed(Exception):
 
 
 class TxMemory:
-    """What a transaction keeps beside the database: what its commit causes, and its own instances."""
+    """The memory of a transaction: the effects of its commit, and its own instances."""
 
     def __init__(self) -> None:
         self._locals: dict[Callable[[Tx], Any], Any] = {}
         self.effects: list[Effect] = []
         self.topics: set[str] = set()
-        # How often a work may have changed what lives with the transaction in memory.
+        # How often a work may have changed the memory of the transaction.
         self.touches = 0
 
     def cause(self, effect: Effect, /) -> None:
@@ -88,10 +89,10 @@ class TxMemory:
 
 
 class OpenTx(Tx, Protocol):
-    """A transaction as its store sees it."""
+    """A transaction as its store uses it."""
 
     def footprint(self) -> object:
-        """Differs from what it was before as soon as anything may have been changed."""
+        """Returns a value that changes whenever a work may have changed anything."""
 
 
 def attempt_all(tx: OpenTx, works: Sequence[Work[Any]]) -> list[WorkResult]:
@@ -100,10 +101,10 @@ def attempt_all(tx: OpenTx, works: Sequence[Work[Any]]) -> list[WorkResult]:
 
 
 def _attempt(tx: OpenTx, index: int, work: Work[Any]) -> WorkResult:
-    """A refusal by one of our own rules, before the work changed anything, is its answer and not the group's problem.
+    """Runs one work. If it refuses before it changed anything, only this work fails and the group goes on.
 
-    A work that fails after it has changed something ends the transaction: memory of the transaction cannot be undone
-    for one work alone.
+    A work that fails after a change ends the transaction, because the transaction's memory cannot be undone for one
+    work.
     """
     before = tx.footprint()
     try:
@@ -117,19 +118,19 @@ def _attempt(tx: OpenTx, index: int, work: Work[Any]) -> WorkResult:
 
 
 class Transactions(Protocol):
-    """How a store runs works."""
+    """Runs the transactions of a store."""
 
     def settle(self) -> list[Effect]:
-        """Finds out whether a commit whose answer was lost had been stored: what that commit causes, if it was."""
+        """Finds out whether a commit whose response was lost was stored; returns its effects if so."""
 
     def transaction(self, works: list[Work[Any]], /) -> tuple[list[WorkResult], list[Effect]]:
-        """Runs all of them in one transaction, or none: what became of each, and what the commit causes."""
+        """Runs all works in one transaction. Returns the result of each, and the effects of the commit."""
 
     def translated(self, error: BaseException, /) -> BaseException:
-        """A driver's error as ours."""
+        """Translates a driver's error into ours."""
 
     def is_inline(self, rows: int, /) -> bool:
-        """Whether a group that begins with a work of this size runs on the event loop itself."""
+        """Returns whether a group that begins with a work of this size runs on the event loop itself."""
 
 
 @dataclass(slots=True)
@@ -166,15 +167,15 @@ class GroupCommit:
 
     def refuse_if_closed(self) -> None:
         if self.is_closed:
-            raise Unavailable("the store is closed")
+            raise Unavailable("the store is closed; start the scheduler again")
 
     async def close(self) -> None:
-        """Takes no more; returns when everything that was handed in before is stored."""
+        """Accepts no more works; returns when everything submitted before is stored."""
         self.is_closed = True
         await self._idle.wait()
 
     def abandon(self) -> None:
-        """What waits is dropped, as in a crash."""
+        """Drops the waiting works, as a crash would."""
         self.is_closed = True
         for waiting in self._queue:
             waiting.done.cancel()
@@ -182,12 +183,14 @@ class GroupCommit:
         self._idle.set()
 
     def _flush_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In a context of its own: works of several callers share a transaction, which is done for none of them."""
+        """Schedules a flush. Do not inherit the context of the caller whose work starts it: a group has several
+        callers.
+        """
         loop.call_soon(self._flush, context=contextvars.Context())
 
     def _flush(self) -> None:
         if not self._queue:
-            return  # Abandoned.
+            return  # The store was abandoned.
         group = self._take_group()
         if self._store.is_inline(group[0].rows):
             self._release(group, *self._commit(group))
@@ -204,12 +207,14 @@ class GroupCommit:
         return group
 
     def _release(self, group: list[_Waiting], answers: list[WorkResult], effects: list[Effect]) -> None:
-        """On the event loop, after the commit: what it causes there, then the callers, then the next group."""
+        """Runs on the event loop after the commit: carries out effects, then answers the callers, then starts the next
+        group.
+        """
         self._measure(group, answers)
         self._effects.carry_out(effects)
         for waiting, answer in zip(group, answers, strict=True):
             if waiting.done.done():
-                continue  # The caller was cancelled; what it asked for is stored all the same.
+                continue  # The caller was cancelled; its work is stored anyway.
             if answer.error is not None:
                 waiting.done.set_exception(answer.error)
             else:
@@ -224,10 +229,10 @@ class GroupCommit:
         failures = sum(is_failure(one.error) for one in answers if one.error is not None)
         self._meters.committed(len(group), self._meters.seconds() - group[0].since, failures)
 
-    # On the thread that commits.
+    # On the committing thread.
 
     def _commit(self, group: list[_Waiting]) -> tuple[list[WorkResult], list[Effect]]:
-        """Optimistic: all works in one transaction. A work that fails there runs alone, after the others."""
+        """Tries all works in one transaction. A work that fails there runs alone, after the others."""
         batch = _Batch([waiting.work for waiting in group])
         together, alone = list(range(len(group))), list[int]()
         while len(together) > 1 and len(alone) < MOST_SET_ASIDE:
@@ -237,7 +242,7 @@ class GroupCommit:
             except WorkFailed as failed:
                 alone.append(together.pop(failed.index))
             except Exception:
-                log.debug("a group failed at its end: each of its works runs alone", exc_info=True)
+                log.debug("the end of a group's transaction failed; each of its works runs alone now", exc_info=True)
                 break
         for index in sorted(together + alone):
             try:
@@ -247,7 +252,7 @@ class GroupCommit:
         return batch.answers, batch.effects
 
     def _transact(self, batch: "_Batch", indices: list[int]) -> None:
-        """One transaction. Memory follows each commit before the next transaction begins."""
+        """Runs one transaction. Its effects are applied in memory before the next transaction begins."""
         try:
             self._apply(batch, self._store.settle())
             answers, effects = self._store.transaction([batch.works[index] for index in indices])
@@ -263,7 +268,7 @@ class GroupCommit:
 
 
 class _Batch:
-    """Works that wait together, what became of each, and what their commits cause, in the order of the commits."""
+    """Works that run together, the result of each, and the effects of their commits in the order of the commits."""
 
     def __init__(self, works: list[Work[Any]]) -> None:
         self.works = works
@@ -272,10 +277,10 @@ class _Batch:
 
 
 def _own(error: Exception) -> BaseException:
-    """A work's own error."""
+    """Returns the error of the work itself."""
     return error.__cause__ or error if isinstance(error, WorkFailed) else error
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether it was the store that did not do it, and not a rule of ours that refused it."""
+    """Returns whether the store failed, as opposed to a refusal by one of our rules."""
     return isinstance(error, (StoreError, CommitUnknown)) or type(error) is Unavailable

@@ -1,12 +1,12 @@
 """Health of a store: whether its last write was stored, and whether its file was found to be damaged.
 
-The stores note it, also on their own threads; `scheduler/readiness.py` asks.
+The stores record it from any thread; `scheduler/readiness.py` reads it.
 """
 
 import time
 from collections.abc import Callable
 
-# For so long a write that was stored shows that the next one can be, and one that was not shows the opposite.
+# How long a stored write shows that the next one will succeed, and how long a failed write shows the opposite.
 STORED_HOLDS_US = 30_000_000
 FAILED_HOLDS_US = 5_000_000
 
@@ -18,31 +18,31 @@ def wall_clock() -> int:
 class Health:
     def __init__(self, now: Callable[[], int] = wall_clock) -> None:
         self._now = now
-        # The last write that changed something: when, and why it was not stored. One value, replaced as a whole:
-        # the event loop reads it while the writer's thread may replace it.
+        # The last write that changed something: its time, and the error if it was not stored. Replaced as one value,
+        # because the event loop reads it while the writer's thread may replace it.
         self._last: tuple[int, str | None] | None = None
-        # What was found to be wrong with the file; it stays so until the store is opened again.
+        # The damage that was found in the file; it stays set until the store is opened again.
         self.damage: str | None = None
 
     def stored(self) -> None:
-        """Notes that a write is durable."""
+        """Records that a write is durable."""
         self._last = (self._now(), None)
 
     def failed(self, why: str) -> None:
-        """Notes that a write was not stored: what was stored before shows nothing any more."""
+        """Records that a write was not stored; earlier successes no longer count."""
         self._last = (self._now(), why)
 
     def found_damage(self, sentence: str) -> None:
         self.damage = self.damage or sentence
 
     def has_stored(self) -> bool:
-        """Whether the last write was stored, and lately."""
+        """Returns whether the last write was stored, and recently."""
         return self._last is not None and self._last[1] is None and self._is_within(self._last[0], STORED_HOLDS_US)
 
     def failure(self) -> str | None:
-        """Why the last write was not stored, if that was just now."""
+        """Returns why the last write was not stored, if it failed recently."""
         return self._last[1] if self._last is not None and self._is_within(self._last[0], FAILED_HOLDS_US) else None
 
     def _is_within(self, at: int, microseconds: int) -> bool:
-        """A clock that was set back makes this false at once, not true for as long as it was set back."""
+        """Returns whether a time is recent. If the clock was set back, the answer is false at once."""
         return 0 <= self._now() - at < microseconds

@@ -1,19 +1,23 @@
-"""Membership: how a node stays one of several, as its store sees to it. `engine.cluster` is the member."""
+"""Membership: how a node of several keeps its lease and receives notifications through its store.
+
+`engine.cluster` implements `Member`.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-# Heard from the lease alone: it is time to look for nodes whose lease is over.
+# A topic that only the lease sends: look for nodes whose lease has expired.
 LOST = "lost"
-# What nodes tell each other that they should look at again, after a commit.
+# The topics by which nodes notify each other after a commit.
 TOPICS = ("work", "stop", "timer", "deliveries", "callers", "settings", "nodes", "events")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
-    """How often a lease is renewed, when a node that could not ends its own work, and when others take it for lost;
-    and for how long a node is kept alive whose event loop does not answer."""
+    """The times of a lease: how often a node renews it, when a node that could not renew it stops its own work, when
+    other nodes treat it as lost, and how long the sidecar keeps a node alive whose event loop does not answer.
+    """
 
     renew_seconds: float = 5.0
     work_seconds: float = 20.0
@@ -22,31 +26,31 @@ class LeaseTimes:
 
 
 class Member(Protocol):
-    """Who holds a lease. All but `renewed` is called on the event loop of the scheduler."""
+    """The holder of a lease. All methods but `renewed` are called on the scheduler's event loop."""
 
     def renewed(self, until: float) -> None:
-        """Work may go on until this instant of CLOCK_BOOTTIME. Called on the lease's own thread."""
+        """Allows work until this instant of CLOCK_BOOTTIME. Called on the lease's own thread."""
 
-    def heard(self, topics: frozenset[str]) -> None:
-        """Another node has changed something, or it is time to look whether one has."""
+    def notified(self, topics: frozenset[str]) -> None:
+        """Handles notifications: another node has changed these topics, or it is time to check whether one has."""
 
     def leads(self, is_leader: bool) -> None:
-        """It is this node now, or no longer, that does for all what one must do."""
+        """Makes this node the leader, which does the work that only one node may do, or ends its leadership."""
 
     def lapsed(self) -> None:
-        """The lease could not be renewed: what runs must end before others believe that it has."""
+        """Stops all runs because the lease could not be renewed, before other nodes treat them as lost."""
 
     def fenced(self) -> None:
-        """This node was taken for lost: what it ran is lost, and it has to join anew."""
+        """Joins again as a new node, because the others have treated this node, with its runs, as lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A node's place: who it is, in which life, and who hears of it."""
+    """A node's membership: its id, its incarnation (`life`), and the member that receives notifications."""
 
     node_id: str
     life: int
     member: Member
     times: LeaseTimes
-    # Hears the time of the database's clock, in microseconds, and between which monotonic times it was read.
+    # Receives the database's clock in microseconds, and the monotonic times before and after it was read.
     adjust: Callable[[int, float, float], None]

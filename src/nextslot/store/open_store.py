@@ -40,13 +40,15 @@ def open_store(
     vitals: NodeVitals | None = None,
     now: Callable[[], int] = wall_clock,
 ) -> Store:
-    """`opening` runs first in each writing transaction, `closing` last.
+    """Opens the store at an address. `opening` runs first in each writing transaction, `closing` last.
 
-    `node` and `refresh` are for a database that several nodes share; without a node it is had for itself alone.
+    `node` and `refresh` are for a database that several nodes share. Without `node`, the store needs the database for
+    itself alone.
     """
     if synchronous not in ("FULL", "NORMAL"):
         raise StoreError(
-            "synchronous is FULL (durable when acknowledged) or NORMAL (a power cut may lose the last moment)"
+            f"synchronous cannot be {synchronous!r}; use FULL (durable when acknowledged) "
+            "or NORMAL (a power cut may lose recent commits)"
         )
     if url.startswith(_POSTGRES):
         with _driver():
@@ -66,9 +68,9 @@ def open_store(
         )
     path = _path(url)
     if not path.parent.is_dir():
-        raise StoreError(f"the directory of {path} does not exist: make it first")
+        raise StoreError(f"the directory of {path} does not exist: create it first")
     if path.is_dir():
-        raise StoreError(f"{path} is a directory: name a file in it")
+        raise StoreError(f"{path} is a directory: give the path of a file in it")
     return SqliteStore(
         path,
         closing,
@@ -82,7 +84,7 @@ def open_store(
 
 
 def reach(url: str) -> None:
-    """Raises Away while the server of a database does not answer; a file needs none."""
+    """Raises Away while the database server does not answer. A file has no server."""
     if is_shared(url):
         with _driver():
             from .postgres import sessions
@@ -91,15 +93,17 @@ def reach(url: str) -> None:
 
 @contextmanager
 def _driver() -> Iterator[None]:
-    """Its modules are imported where they are used: the driver is an extra, and nobody else needs it."""
+    """Wraps the imports of PostgreSQL modules, which need an optional driver, with an error that says how to install
+    it.
+    """
     try:
         yield
     except ImportError as error:
-        raise StoreError(f"PostgreSQL needs a driver: pip install nextslot[postgres] ({error})") from error
+        raise StoreError(f"the PostgreSQL driver is not installed ({error}): pip install nextslot[postgres]") from error
 
 
 def maintenance(url: str) -> Maintenance:
-    """What offline commands do with the database at an address."""
+    """Returns the maintenance operations of the database at an address."""
     path = sqlite_path(url)
     if path is not None:
         return SqliteMaintenance(path)
@@ -109,7 +113,7 @@ def maintenance(url: str) -> Maintenance:
 
 
 def write_export(url: str, target: Path, progress: Progress) -> Moved:
-    """Everything that the database at an address has, in one file; refused while a scheduler has it."""
+    """Writes the whole database at an address to one file. Refused while a scheduler uses the database."""
     path = sqlite_path(url)
     if path is not None:
         return move_sqlite.write(path, target, progress)
@@ -119,7 +123,7 @@ def write_export(url: str, target: Path, progress: Progress) -> Moved:
 
 
 def load_export(source: Path, url: str, progress: Progress) -> Moved:
-    """The way back, into an empty database: whole and verified, or not at all; what was broken off goes on."""
+    """Loads an export into an empty database, verified, all or nothing. An interrupted import can be continued."""
     path = sqlite_path(url)
     if path is not None:
         return move_sqlite.load(source, path, progress)
@@ -129,29 +133,31 @@ def load_export(source: Path, url: str, progress: Progress) -> Moved:
 
 
 def abandon_store(store: Store) -> None:
-    """Drops a store as a crash would: works that wait are never run, and nothing is flushed."""
+    """Drops a store as a crash would: waiting works never run, and nothing is flushed."""
     store.abandon()
 
 
 def is_shared(url: str) -> bool:
-    """Whether several nodes can have it."""
+    """Returns whether several nodes can use the database."""
     return url.startswith(_POSTGRES)
 
 
 def data_directory(url: str) -> Path:
-    """Where logs and artifacts go unless another place is given: beside the database, or here if that is elsewhere."""
+    """Returns the default directory of logs and artifacts: beside a SQLite file, else in the current directory."""
     return Path("nextslot-data") if url.startswith(_POSTGRES) else _path(url).parent
 
 
 def directories(url: str, data: Path) -> dict[str, Path]:
-    """Where disk space of this machine is needed, by names for people; PostgreSQL itself needs it elsewhere."""
+    """Returns the directories that need disk space on this machine, by a readable name. A PostgreSQL server has its
+    own.
+    """
     path = sqlite_path(url)
     own = {} if path is None else {"database": path.resolve().parent}
     return {**own, "data directory": data}
 
 
 def sqlite_path(url: str) -> Path | None:
-    """The file of a SQLite database; PostgreSQL has none."""
+    """Returns the file of a SQLite database; None for PostgreSQL."""
     return None if url.startswith(_POSTGRES) else _path(url)
 
 
@@ -160,5 +166,5 @@ def _path(url: str) -> Path:
         shown = re.sub(r"(//[^/@:]*):[^/]*@", r"\1:***@", url)
         raise StoreError(f"{shown!r} is not a database address; use sqlite:///file.db or postgresql://host/database")
     if url == _SQLITE + ":memory:":
-        raise StoreError("a database in memory would forget every job; use sqlite:///file.db")
+        raise StoreError("a database in memory loses every job at its end; use sqlite:///file.db")
     return Path(unquote(url.removeprefix(_SQLITE)))

@@ -1,1 +1,1 @@
-"""What the scheduler takes from the machine: time, randomness, disk space, a watchdog and its small process."""
+"""Services of the machine: time, randomness, disk space, the watchdog and the sidecar process."""

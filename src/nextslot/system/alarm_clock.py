@@ -1,7 +1,7 @@
-"""AlarmClock: APScheduler with one job, as the clock that wakes us (DEC-003). `clock.SchedulerAlarm` winds it.
+"""AlarmClock: a timer made of APScheduler with one job (DEC-003). `clock.SchedulerAlarm` sets it.
 
-One job for the earliest instant of all, not one for each schedule: of 40,000 that were due together APScheduler dropped
-34,181, each with a line in a log. What is due is in the store; this only says when to look.
+It has one job for the earliest of all due times, not one for each schedule: of 40,000 jobs that were due together
+APScheduler dropped 34,181, each with a log line. The due work is in the store; this only says when to check it.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from apscheduler.executors.base import BaseExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.date import DateTrigger
 
-# What APScheduler says of adding and running its one job, each minute, is of no interest to anybody.
+# Hides what APScheduler logs each minute about adding and running its one job.
 _log = logging.getLogger(__name__)
 _log.setLevel(logging.WARNING)
 
 _JOB = "look at the clock"
-# How much later than APScheduler the loop looks whether it rang.
+# How much later than APScheduler the event loop checks whether the alarm has fired.
 BACKSTOP_SECONDS = 0.5
 
 
@@ -36,15 +36,15 @@ class AlarmClock:
         self._scheduler.start()
 
     def ring_after(self, seconds: float) -> None:
-        """Rings once, so many seconds from now, in place of any earlier request. Late is better than never.
+        """Fires once after this many seconds, and replaces an earlier request.
 
-        APScheduler compares the time with the wall clock, and would wait for another hour after a clock that was set
-        back by one. So the loop, which counts monotonic time, brings the job forward if it has not run by then.
+        APScheduler compares with the wall clock: after that is set back by an hour, it would wait for another hour. So
+        the event loop, which counts monotonic time, runs the job if it has not run by then.
         """
         self._stop_backstop()
         at = datetime.now(UTC) + timedelta(seconds=seconds)
         self._scheduler.add_job(
-            self._rung, DateTrigger(at), id=_JOB, replace_existing=True, misfire_grace_time=None, coalesce=True
+            self._fire, DateTrigger(at), id=_JOB, replace_existing=True, misfire_grace_time=None, coalesce=True
         )
         loop = asyncio.get_running_loop()
         self._backstop = loop.call_later(seconds + BACKSTOP_SECONDS, self._bring_forward)
@@ -53,7 +53,7 @@ class AlarmClock:
         self._stop_backstop()
         self._scheduler.shutdown(wait=False)
 
-    def _rung(self) -> None:
+    def _fire(self) -> None:
         self._stop_backstop()
         self._ring()
 
@@ -69,7 +69,7 @@ class AlarmClock:
 
 
 class _OnTheLoop(BaseExecutor):  # type: ignore[misc]
-    """Calls the job on the event loop itself; APScheduler's own executor would take a thread for it."""
+    """Calls the job on the event loop itself; APScheduler's own executor would use a thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -77,5 +77,6 @@ class _OnTheLoop(BaseExecutor):  # type: ignore[misc]
 
     def _do_submit_job(self, job: Any, run_times: Any) -> None:
         self._run_job_success(job.id, [])
-        # Not now: APScheduler is about to take the job that has run out of its list, and with it one of the same name.
+        # Deferred: APScheduler is about to remove the finished job from its list, and would remove a new job of the
+        # same name.
         self._loop.call_soon(job.func)

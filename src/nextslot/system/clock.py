@@ -1,6 +1,6 @@
-"""Time as a value and as a service: `Instant`, and `Clock`, the only reader of time.
+"""Time as a value, `Instant`, and as a service, `Clock`. Only a Clock reads the time.
 
-Everything that needs to know or wait for the time is given a Clock; `nextslot.testing` has a virtual one.
+Code that needs the time or waits for it receives a Clock; `nextslot.testing` has a virtual one.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Instant(int):
-    """A point in time: whole microseconds since 1970 in UTC, as it is stored; prints as RFC 3339."""
+    """A point in time: whole microseconds since 1970 in UTC, as the database stores it; prints as RFC 3339."""
 
     @classmethod
     def of(cls, when: datetime) -> Self:
         if when.tzinfo is None:
-            raise ValueError("a time needs a time zone: use datetime.now(UTC), or another zone")
+            raise ValueError("this time has no time zone: use datetime.now(UTC), or another zone")
         return cls((when - _EPOCH) // _MICROSECOND)
 
     def as_datetime(self) -> datetime:
@@ -39,21 +39,21 @@ class Instant(int):
 
 
 class Alarm(Protocol):
-    """Calls back once, at the instant it was last set to."""
+    """Calls back once, at the instant to which it was last set."""
 
     def set(self, at: Instant | None) -> None: ...
 
 
 class Clock(Protocol):
     def now(self) -> Instant:
-        """Returns the wall time. A step of the wall clock shows here once `follow` has been called."""
+        """Returns the wall time. A step of the wall clock becomes visible once `follow` has been called."""
 
     def monotonic(self) -> float:
-        """Returns seconds since any beginning. No step changes them, and they stop while the machine sleeps."""
+        """Returns seconds since an arbitrary start. Steps do not change them; they stop while the machine sleeps."""
 
     @property
     def offset(self) -> int:
-        """Returns by how many microseconds `now` is ahead of `monotonic`. Nothing but `follow` changes it."""
+        """Returns by how many microseconds `now` is ahead of `monotonic`. Only `follow` changes it."""
 
     def follow(self) -> None:
         """Lets `now` follow a step of the wall clock, if there was one."""
@@ -70,9 +70,8 @@ class Clock(Protocol):
 class LoopAlarm:
     """An alarm on the running event loop.
 
-    The wait is worked out from the wall clock each time it is set, and is cut into pieces. At the end of each piece the
-    alarm compares the wall clock with the monotonic one, and rings if it finds a step: due times have to be worked out
-    again then.
+    It computes the wait from the wall clock and splits a long wait into parts. After each part it compares the wall
+    clock with the monotonic clock, and fires if it finds a step, because due times must then be computed again.
     """
 
     LONGEST_WAIT = 3600.0
@@ -90,7 +89,7 @@ class LoopAlarm:
         else:
             self._wait(min(max(0.0, (at - self._clock.now()) / 1_000_000), self.LONGEST_WAIT))
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         at = self._at
         if at is None:
             return
@@ -101,9 +100,9 @@ class LoopAlarm:
             self._ring()
 
     def _wait(self, seconds: float) -> None:
-        """Looks again after so long, and not after what was said before."""
+        """Replaces the current wait: checks the time again after this many seconds."""
         self._stop()
-        self._handle = asyncio.get_running_loop().call_later(seconds, self._look)
+        self._handle = asyncio.get_running_loop().call_later(seconds, self._check)
 
     def _stop(self) -> None:
         if self._handle is not None:
@@ -112,7 +111,7 @@ class LoopAlarm:
 
 
 class SchedulerAlarm(LoopAlarm):
-    """The alarm of production: one APScheduler job (DEC-003), which looks at the clock at least once a minute."""
+    """The alarm in production: one APScheduler job (DEC-003), which checks the clock at least once a minute."""
 
     LONGEST_WAIT = 60.0
 
@@ -122,10 +121,10 @@ class SchedulerAlarm(LoopAlarm):
 
     def _wait(self, seconds: float) -> None:
         if self._alarm_clock is None:
-            # Imported when something waits for a time: it takes a tenth of a second and some megabytes.
+            # Imported on first use, since it takes a tenth of a second and some megabytes.
             from .alarm_clock import AlarmClock
 
-            self._alarm_clock = AlarmClock(self._look)
+            self._alarm_clock = AlarmClock(self._check)
         self._alarm_clock.ring_after(seconds)
 
     def _stop(self) -> None:
@@ -137,14 +136,14 @@ class SchedulerAlarm(LoopAlarm):
 class SystemClock:
     """The machine's wall clock and monotonic clock, and the running event loop's timers.
 
-    A step is a change of the difference between the two clocks: somebody set the wall clock, or the machine slept.
-    `now` counts on by the monotonic clock until `follow` is called, so that all times that one transaction stores are
-    counted from the same beginning (`engine.clock_steps` calls it first in each transaction).
+    A step is a change of the difference between the two clocks: the wall clock was set, or the machine slept. Until
+    `follow` is called, `now` continues by the monotonic clock, so that all times stored by one transaction have the
+    same base (`engine.cluster.clock_steps` calls it first in each transaction).
     """
 
-    # A smaller difference is no step, and `now` shows it at once. Small differences that add up to this one are a step.
+    # A smaller difference is no step, and `now` shows it at once. Small differences that add up to this are a step.
     STEP_US = 1_000_000
-    # The two clocks are read again if the process stood still for longer than this between the readings.
+    # Reads the two clocks again if the process paused for longer than this between the readings.
     PRECISION_SECONDS = 0.01
 
     def __init__(self) -> None:
@@ -159,7 +158,7 @@ class SystemClock:
 
     @property
     def has_stepped(self) -> bool:
-        """Whether there was a step that `now` does not show yet."""
+        """Returns whether there was a step that `now` does not show yet."""
         if abs(self._wall() - _microseconds(self.monotonic()) - self._offset) <= self.STEP_US:
             return False
         return abs(self._measure() - self._offset) > self.STEP_US
@@ -194,12 +193,12 @@ class SystemClock:
 
 
 class SharedClock(SystemClock):
-    """The clock of a database that several machines share, as this machine counts it on by its monotonic clock.
+    """The clock of a database that several machines share, continued by this machine's monotonic clock.
 
-    The machine's own wall clock counts only until the server was first asked for its time.
+    Uses the machine's own wall clock only until the database server has first been asked for its time.
     """
 
-    # An answer that differs by less is what a network can be wrong by: a clock that jumps to and fro helps nobody.
+    # Ignores smaller differences, which a network can cause: a clock that jumps back and forth helps nobody.
     TOLERANCE_US = 100_000
 
     def __init__(self) -> None:
@@ -207,10 +206,10 @@ class SharedClock(SystemClock):
         super().__init__()
 
     def adjust(self, server: int, sent: float, received: float) -> None:
-        """Takes over the server's time, in microseconds, which it read between these two monotonic times."""
+        """Adopts the server's time, in microseconds, which was read between these two monotonic times."""
         earliest, latest = server - _microseconds(received), server - _microseconds(sent)
         known = self._server
-        # A slow answer says little: what it does not contradict stays as it is.
+        # A slow response is imprecise: keep the known time unless the response contradicts it.
         if known is None or not earliest - self.TOLERANCE_US <= known <= latest + self.TOLERANCE_US:
             self._server = (earliest + latest) // 2
 

@@ -1,4 +1,4 @@
-"""Chance and identity as a service: production draws them, simulation replays them from a seed."""
+"""Randomness and ids as a service: production draws them, simulation repeats them from a seed."""
 
 import random
 import secrets
@@ -9,13 +9,13 @@ import uuid_utils
 
 class Chance(Protocol):
     def new_id(self) -> str:
-        """A UUIDv7: ordered by time."""
+        """Returns a UUIDv7, which is ordered by time."""
 
     def fraction(self) -> float:
-        """At least 0, less than 1."""
+        """Returns a number from 0 up to, but not including, 1."""
 
     def secret(self) -> str:
-        """256 bits that nobody can guess, in letters, digits, `-` and `_`."""
+        """Returns 256 random bits in letters, digits, `-` and `_`."""
 
 
 class SystemChance:

@@ -1,6 +1,6 @@
-"""The sidecar, seen from its node: a small process that renews the lease and answers probes when the node cannot.
+"""The node's side of the sidecar, a small process that renews the lease and answers probes when the node cannot.
 
-Its program is `sidecar_main.py`. The node renews its lease by itself as long as it can (`postgres_lease.py`); a handler
+Its program is `sidecar_main.py`. The node renews its own lease as long as it can (`store/postgres/lease.py`). A handler
 that holds the interpreter's lock for a minute stops every thread of the node, but not this process.
 """
 
@@ -28,17 +28,18 @@ from .sidecar_main import (
 
 log = logging.getLogger(__name__)
 
-# One that cannot live is not started again and again.
+# The shortest time between two starts, in case the process ends immediately.
 RESTART_SECONDS = 5.0
 _PROGRAM = Path(__file__).with_name("sidecar_main.py")
 
 
 class SharedHeartbeat:
     """A page of memory that a node shares with its sidecar and with the guardians of its commands: when its event loop
-    last answered, until when its work may go on, and whether it is ready. Instants are of CLOCK_BOOTTIME."""
+    last answered, until when its work may continue, and whether it is ready. Instants are of CLOCK_BOOTTIME.
+    """
 
     def __init__(self) -> None:
-        self.fd = os.memfd_create("nextslot-pulse")
+        self.fd = os.memfd_create("nextslot-heartbeat")
         os.ftruncate(self.fd, mmap.PAGESIZE)
         self._page = mmap.mmap(self.fd, mmap.PAGESIZE)
         self.beat()
@@ -71,25 +72,25 @@ class SharedHeartbeat:
         write(self._page, READY, float(is_ready))
 
     def close(self) -> None:
-        """Lets the file go; the memory goes with the last who looks at it."""
+        """Closes the file. The memory is freed when the last process closes it."""
         os.close(self.fd)
 
 
 class NodeVitals(Protocol):
-    """What a node that is watched has for its lease."""
+    """The heartbeat and the sidecar of a watched node, which its lease uses."""
 
     @property
-    def pulse(self) -> SharedHeartbeat: ...
+    def heartbeat(self) -> SharedHeartbeat: ...
 
     @property
     def sidecar(self) -> "Sidecar": ...
 
 
 class Sidecar:
-    """Starts the process with the first thing it has to do, and again if it ends; may be used on any thread."""
+    """Starts the sidecar process when it is first needed, and again if it ends. Safe to use from any thread."""
 
-    def __init__(self, pulse: SharedHeartbeat) -> None:
-        self._pulse = pulse
+    def __init__(self, heartbeat: SharedHeartbeat) -> None:
+        self._heartbeat = heartbeat
         self._lease: Mapping[str, object] | None = None
         self._listener: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -101,27 +102,27 @@ class Sidecar:
         return None if self._process is None else self._process.pid
 
     def listen(self, listener: socket.socket) -> None:
-        """Answers probes on this socket from now on."""
+        """Lets the sidecar answer probes on this socket from now on."""
         with self._lock:
             self._listener = listener
             self._start()
 
     def keep(self, lease: Mapping[str, object] | None) -> None:
-        """Looks after this lease, in place of the last one, or after none."""
+        """Lets the sidecar renew this lease instead of the previous one; None means no lease."""
         with self._lock:
             self._lease = lease
             if self._process is None and lease is not None:
                 self._start()
             else:
-                self._say()
+                self._send_lease()
 
-    def look(self) -> None:
-        """Starts the process again if somebody ended it; the watchdog calls this now and then."""
+    def check(self) -> None:
+        """Starts the process again if it has ended; the watchdog calls this regularly."""
         with self._lock:
             process = self._process
             is_over = process is not None and process.poll() is not None
             if process is not None and is_over and now() - self._started_at > RESTART_SECONDS:
-                log.error("the sidecar ended with %d and is started again", process.returncode)
+                log.error("the sidecar ended with exit code %d; the node starts it again", process.returncode)
                 self._start()
 
     def close(self) -> None:
@@ -138,10 +139,10 @@ class Sidecar:
             _end(self._process)
         listener = -1 if self._listener is None else self._listener.fileno()
         self._started_at = now()
-        shared = [fd for fd in (self._pulse.fd, listener) if fd >= 0]
+        shared = [fd for fd in (self._heartbeat.fd, listener) if fd >= 0]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", str(_PROGRAM), str(self._pulse.fd), str(listener)],
+                [sys.executable, "-I", str(_PROGRAM), str(self._heartbeat.fd), str(listener)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -149,14 +150,17 @@ class Sidecar:
                 start_new_session=True,
             )
         except OSError as error:
-            log.error("the sidecar cannot be started: %s; the node renews its lease alone", error)
+            log.error("the sidecar cannot be started: %s; only the node itself renews its lease", error)
             return
-        self._say()
+        self._send_lease()
 
-    def _say(self) -> None:
-        """The pipe holds far more than one line, and its reader is quick: this does not block."""
+    def _send_lease(self) -> None:
+        """Sends the lease to the process. Does not block: the pipe holds far more than one line, and its reader is
+        quick.
+        """
         if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError):  # It has ended; the next look starts it again, and says this then.
+            # The process has ended; `check` starts it again and sends the lease then.
+            with contextlib.suppress(OSError):
                 self._process.stdin.write(json.dumps({"lease": self._lease}).encode() + b"\n")
                 self._process.stdin.flush()
 

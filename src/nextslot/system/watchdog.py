@@ -1,8 +1,8 @@
-"""Watchdog: notices when the event loop does not answer, and says who blocks it and where.
+"""Watchdog: detects that the event loop does not answer, and logs which code blocks it.
 
-The loop leaves a beat in the node's pulse four times a second; a thread looks whether it did. A handler that sleeps or
-computes without awaiting is seen while it does. One that holds the interpreter's lock stops this thread too, and is
-seen when it lets go; the sidecar answers for the node meanwhile.
+The event loop writes a beat into the node's heartbeat four times a second, and a thread checks it. The thread sees a
+handler that sleeps or computes without awaiting while it does so. A handler that holds the interpreter's lock stops
+this thread too, so it is seen when it releases the lock; meanwhile the sidecar acts for the node.
 """
 
 import asyncio
@@ -25,26 +25,26 @@ log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 0.25
 BLOCKED_SECONDS = 1.0
-# Of the stack, the innermost so many: where the loop stands, and how it came there.
+# How many of the innermost stack frames are logged.
 LINES = 6
 
 
 class Watchdog:
-    """Watches one event loop while somebody needs it; with the sidecar that goes by the same pulse."""
+    """Watches one event loop while at least one caller needs it, and owns the sidecar and the heartbeat."""
 
     def __init__(self, meters: Meters) -> None:
         self._meters = meters
         self._holders = 0
-        self._pulse: SharedHeartbeat | None = None
+        self._heartbeat: SharedHeartbeat | None = None
         self._sidecar: Sidecar | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
-    def pulse(self) -> SharedHeartbeat:
-        assert self._pulse is not None
-        return self._pulse
+    def heartbeat(self) -> SharedHeartbeat:
+        assert self._heartbeat is not None
+        return self._heartbeat
 
     @property
     def sidecar(self) -> Sidecar:
@@ -53,7 +53,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Watches the running loop until the last of those who asked has enough."""
+        """Watches the running loop until the last caller has left this context."""
         self._holders += 1
         if self._holders == 1:
             self._start(asyncio.get_running_loop())
@@ -65,17 +65,17 @@ class Watchdog:
                 self._stop()
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._pulse = SharedHeartbeat()
-        self._sidecar = Sidecar(self._pulse)
+        self._heartbeat = SharedHeartbeat()
+        self._sidecar = Sidecar(self._heartbeat)
         self._is_over = threading.Event()
-        self._beat(loop, self._pulse)
-        watch = _Watch(loop, self._pulse, self._sidecar, self._is_over, self._meters.blocked)
+        self._beat(loop, self._heartbeat)
+        watch = _Watch(loop, self._heartbeat, self._sidecar, self._is_over, self._meters.blocked)
         self._thread = threading.Thread(target=watch.run, name="nextslot-watchdog", daemon=True)
         self._thread.start()
 
-    def _beat(self, loop: asyncio.AbstractEventLoop, pulse: SharedHeartbeat) -> None:
-        pulse.beat()
-        self._timer = loop.call_later(BEAT_SECONDS, self._beat, loop, pulse)
+    def _beat(self, loop: asyncio.AbstractEventLoop, heartbeat: SharedHeartbeat) -> None:
+        heartbeat.beat()
+        self._timer = loop.call_later(BEAT_SECONDS, self._beat, loop, heartbeat)
 
     def _stop(self) -> None:
         self._is_over.set()
@@ -84,49 +84,49 @@ class Watchdog:
         if self._thread is not None:
             self._thread.join()
         self.sidecar.close()
-        self.pulse.close()
-        self._pulse = self._sidecar = self._thread = self._timer = None
+        self.heartbeat.close()
+        self._heartbeat = self._sidecar = self._thread = self._timer = None
 
 
 class _Watch:
-    """The thread's side."""
+    """The watching thread."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        pulse: SharedHeartbeat,
+        heartbeat: SharedHeartbeat,
         sidecar: Sidecar,
         is_over: threading.Event,
         blocked: Callable[[float], None],
     ) -> None:
         self._loop = loop
         self._loop_thread = threading.get_ident()
-        self._pulse = pulse
+        self._heartbeat = heartbeat
         self._sidecar = sidecar
         self._is_over = is_over
         self._blocked = blocked
-        # The last beat before the loop fell silent, while it is.
+        # The last beat before the loop stopped answering, while it does not answer.
         self._silent_since: float | None = None
 
     def run(self) -> None:
-        looked_at = now()
+        checked_at = now()
         while not self._is_over.wait(BEAT_SECONDS):
-            self._look(now() - looked_at - BEAT_SECONDS)
-            looked_at = now()
-            self._sidecar.look()
+            self._check(now() - checked_at - BEAT_SECONDS)
+            checked_at = now()
+            self._sidecar.check()
 
-    def _look(self, own_delay: float) -> None:
-        beat_at = self._pulse.beat_at
+    def _check(self, own_delay: float) -> None:
+        beat_at = self._heartbeat.beat_at
         if self._silent_since is not None and beat_at > self._silent_since:
             self._end(beat_at)
         elif self._silent_since is None and now() - beat_at >= BLOCKED_SECONDS + BEAT_SECONDS:
             self._silent_since = beat_at
-            self._tell(now() - beat_at, own_delay)
+            self._report(now() - beat_at, own_delay)
         elif self._silent_since is None and own_delay >= BLOCKED_SECONDS:
-            log.error("nothing of this process ran for %.1f s: %s", own_delay, _HELD)
+            log.error("no code of this process ran for %.1f s: %s", own_delay, _HELD)
             self._note(own_delay)
 
-    def _tell(self, seconds: float, own_delay: float) -> None:
+    def _report(self, seconds: float, own_delay: float) -> None:
         frame = sys._current_frames().get(self._loop_thread)
         ids = {} if frame is None else _ids(frame)
         why = f" ({_HELD})" if own_delay >= BLOCKED_SECONDS else ""
@@ -135,8 +135,8 @@ class _Watch:
                 "the event loop has not answered for %.1f s%s: %s blocks it at %s%s",
                 seconds,
                 why,
-                _who(ids),
-                _where(frame),
+                _blocker(ids),
+                _stack(frame),
                 _REMEDY if "job_type" in ids else "",
             )
 
@@ -152,11 +152,11 @@ class _Watch:
 
 
 _REMEDY = "; make its handler a plain function, which gets a thread, or isolate it"
-_HELD = "a handler held the interpreter's lock, or the process or its machine stood still"
+_HELD = "a handler held the interpreter's lock, or the process or its machine was suspended"
 
 
 def _ids(frame: FrameType) -> Mapping[str, str]:
-    """Finds what the callback that the loop is in was made for: job, run, request."""
+    """Returns the ids of the callback that the loop is running: job, run, request."""
     at: FrameType | None = frame
     while at is not None:
         if at.f_code is Handle._run.__code__:
@@ -165,15 +165,15 @@ def _ids(frame: FrameType) -> Mapping[str, str]:
     return {}
 
 
-def _who(ids: Mapping[str, str]) -> str:
+def _blocker(ids: Mapping[str, str]) -> str:
     if "job_type" in ids:
         kind = "job" if "job_id" in ids else "direct execution"
         return f"{kind} {ids.get('job_id') or ids.get('direct_id')} of type {ids['job_type']}"
     return f"request {ids['request_id']}" if "request_id" in ids else "the scheduler itself"
 
 
-def _where(frame: FrameType | None) -> str:
+def _stack(frame: FrameType | None) -> str:
     if frame is None:
-        return "an unknown place"
+        return "an unknown location"
     lines = traceback.extract_stack(frame)[-LINES:]
     return " < ".join(f"{line.filename}:{line.lineno} in {line.name}" for line in reversed(lines))

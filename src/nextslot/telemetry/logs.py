@@ -1,7 +1,7 @@
-"""Log lines: one JSON object each, or text on a terminal; with the ids of what they are about, and without secrets.
+"""Log lines: one JSON object each, or text on a terminal; with the ids of their subject, and without secrets.
 
-The server calls `install` once; anybody may say what the lines below are about with `bound`. Our modules and uvicorn's
-log through the standard library; structlog gives the lines their form, and is imported only where that is wanted.
+The server calls `install` once. Any code can add ids to the lines logged below it with `bound`. Our modules and uvicorn
+log through the standard library; structlog formats the lines, and is imported only when needed.
 """
 
 import logging
@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from typing import IO, Any
 
 MASK = "********"
-# The message once more: with uvicorn's colours, and as another handler of the same line left it.
+# Fields that repeat the message: uvicorn's version with colours, and those added by other handlers.
 _REPEATED = frozenset({"color_message", "message", "asctime"})
-# Ours and the web server's; what other libraries find worth telling is of interest from a warning on.
+# Loggers of nextslot and of the web server. Other libraries are logged from the level warning on.
 _OURS = ("nextslot", "uvicorn", "uvicorn.error", "uvicorn.access")
 _SECRETS = re.compile(r"\b(nsk_|whsec_)[A-Za-z0-9+/=_-]{8,}|(?<=://)([^\s/:@]*):[^\s/@]+(?=@)")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -28,7 +28,7 @@ Event = MutableMapping[str, Any]
 
 @contextmanager
 def bound(**ids: str | None) -> Iterator[None]:
-    """Lines that are logged below here, also by what is awaited, say what they are about: job, run, request."""
+    """Adds ids (job, run, request) to all lines that are logged inside this context, also by awaited code."""
     token = _bound.set({**_bound.get({}), **{name: value for name, value in ids.items() if value is not None}})
     try:
         yield
@@ -37,14 +37,14 @@ def bound(**ids: str | None) -> Iterator[None]:
 
 
 def bound_in(context: Context) -> Mapping[str, str]:
-    """What the lines of a task or a callback are about, by its context."""
+    """Returns the ids that a task or a callback has bound, from its context."""
     return context.get(_bound, {})
 
 
 def install(
     format: str = "auto", level: str = "info", secrets: Sequence[str] = (), stream: IO[str] | None = None
 ) -> "LogOutput":
-    """All lines of this process go through one output from now on, in place of an earlier one of ours."""
+    """Sends all log lines of this process through one new output, which replaces an earlier one of ours."""
     output = LogOutput(format, secrets, sys.stderr if stream is None else stream)
     root = logging.getLogger()
     for other in [one for one in root.handlers if isinstance(one, LogOutput)]:
@@ -59,7 +59,7 @@ def install(
 
 
 def adjust(level: str, secrets: Sequence[str]) -> None:
-    """Another level, and other secrets, while everything runs; where nothing is installed there is nothing to do."""
+    """Changes the level and the secrets of an installed output; does nothing if none is installed."""
     for output in logging.getLogger().handlers:
         if isinstance(output, LogOutput):
             output.secrets = tuple(secrets)
@@ -76,7 +76,7 @@ class LogOutput(logging.StreamHandler[IO[str]]):
 
 
 def _formatter(output: LogOutput, is_text: bool, has_colours: bool) -> logging.Formatter:
-    # Imported here so that who uses nextslot as a library, with lines of their own, needs no structlog.
+    # Imported here, so that programs that use nextslot as a library with their own logging need no structlog.
     import structlog
 
     def mask(logger: Any, method: str, event: Event) -> Event:
@@ -91,7 +91,7 @@ def _formatter(output: LogOutput, is_text: bool, has_colours: bool) -> logging.F
 
 
 def _facts(logger: Any, method: str, event: Event) -> Event:
-    """When, how bad, from whom, and about what."""
+    """Adds the time, the level, the logger and the bound ids."""
     record: logging.LogRecord = event.pop("_record")
     event.pop("_from_structlog", None)
     when = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -114,12 +114,12 @@ def _clean(name: str, value: Any, secrets: Sequence[str], is_text: bool) -> Any:
     if value is None or isinstance(value, (bool, int, float)):
         return value
     text = masked(value if isinstance(value, str) else str(value), secrets)
-    # A line is one line: what somebody else wrote cannot look like another one of ours. JSON sees to that by itself.
+    # Keep the line on one line: foreign text must not look like another log line. JSON escapes it anyway.
     return _CONTROLS.sub(_visible, text) if is_text and name != "exception" else text
 
 
 def masked(text: str, secrets: Sequence[str] = ()) -> str:
-    """Without what must not be seen: these texts, keys, webhook secrets, and passwords in addresses."""
+    """Returns the text with secrets masked: the given ones, API keys, webhook secrets, and passwords in addresses."""
     for secret in secrets:
         text = text.replace(secret, MASK)
     return _SECRETS.sub(_mask, text)

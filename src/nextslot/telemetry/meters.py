@@ -1,7 +1,7 @@
-"""Meters: what is measured in this process, as plain numbers. Passed in like the clock; there is no global registry.
+"""Meters: measurements of this process, as plain numbers. Passed in like the clock; there is no global registry.
 
-The store, the event log, the runner and the deliveries note what they do; `server/metrics.py` shows it. Everything is
-noted on the event loop, so nothing here is locked; what comes after a commit is counted only if there was one.
+The store, the event log, the runner and the delivery worker report to it; `server/metrics.py` publishes it. All reports
+happen on the event loop, so there is no lock. What follows a commit is counted only after the commit.
 """
 
 import time
@@ -10,22 +10,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-# How many offices, job types, … have series of their own; the rest together are `other`.
+# How many offices, job types and so on get their own series; the rest is counted together as `other`.
 MOST_NAMES = 200
 OTHER = "other"
 
-# Seconds. A hand-over is a commit, a run may last for hours.
+# Bounds in seconds. A hand-over takes one commit; a run may take hours.
 QUICK = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 LONG = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0)
 ANSWERS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 SIZES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 
-# How often each (event type, office) was there.
-Tally = Mapping[tuple[str, str | None], int]
+# The number of events by (event type, office).
+EventCounts = Mapping[tuple[str, str | None], int]
 
 
 class Names:
-    """Labels of one kind, so many and no more: who comes too late is `other`, for as long as the process lives."""
+    """Labels of one kind, limited in number: further names become `other` until the process ends."""
 
     def __init__(self, most: int = MOST_NAMES) -> None:
         self._most = most
@@ -41,7 +41,7 @@ class Names:
 
 
 class Histogram:
-    """How often a value was at most so large; the last count is of those above every bound."""
+    """Counts values by upper bound. The last count is for values above every bound."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -60,7 +60,7 @@ class Histogram:
 
 
 class Follower:
-    """Somebody who follows the events, and the number of the last one it has taken."""
+    """A reader that follows the events, and the number of the last event it has received."""
 
     __slots__ = ("at",)
 
@@ -69,47 +69,49 @@ class Follower:
 
 
 class Meters(Protocol):
-    """What the machinery tells of itself. Nothing it does depends on it."""
+    """Receives measurements. No decision depends on them."""
 
     def seconds(self) -> float:
-        """A reading of a clock that only differences are taken of."""
+        """Returns the reading of a clock that is used only for differences."""
 
     def committed(self, works: int, seconds: float, failures: int) -> None:
-        """A group commit: how many works, how long the first of them waited for it, how many the store failed."""
+        """Records a group commit: the number of works, how long the first one waited, how many the store failed to
+        store.
+        """
 
     def read(self, seconds: float, is_failed: bool) -> None:
-        """A read, with its wait for a connection."""
+        """Records a read, including its wait for a connection."""
 
-    def tally(self, events: Iterable[tuple[str, str | None]]) -> Tally:
-        """A transaction's events, by type and office, counted on the thread that stores them."""
+    def count_events(self, events: Iterable[tuple[str, str | None]]) -> EventCounts:
+        """Counts a transaction's events by type and office, on the thread that stores them."""
 
-    def happened(self, tally: Tally) -> None:
-        """They are committed."""
+    def count_committed(self, counts: EventCounts) -> None:
+        """Adds the counts of a committed transaction."""
 
     def follow(self, after: int) -> Follower: ...
 
     def leave(self, follower: Follower) -> None: ...
 
     def handed_over(self, seconds: float) -> None:
-        """From the end of a run to the start of the one that got its slot, in the same transaction."""
+        """Records the time from the end of a run to the start of the next one in its slot, in the same transaction."""
 
     def ran(self, job_type: str, kind: str, outcome: str, failure_kind: str | None, seconds: float) -> None: ...
 
     def outcome_refused(self, is_given_up: bool) -> None:
-        """The store refused the outcome of a run; `is_given_up`: a failure is stored in its place."""
+        """Records that the store refused a run's outcome; `is_given_up` if a failure was stored instead."""
 
     def attempted(self, status_code: int | None, seconds: float) -> None:
-        """A webhook was sent."""
+        """Records that a webhook was sent."""
 
     def settled(self, status: str) -> None:
-        """What a delivery is after an attempt is stored."""
+        """Records the status of a delivery after an attempt was stored."""
 
     def blocked(self, seconds: float) -> None:
-        """The event loop has not answered for so long, and does again."""
+        """Records for how long the event loop did not answer, once it answers again."""
 
 
 class Unmeasured:
-    """For those who do not look."""
+    """Discards all measurements."""
 
     def seconds(self) -> float:
         return 0.0
@@ -118,10 +120,10 @@ class Unmeasured:
 
     def read(self, seconds: float, is_failed: bool) -> None: ...
 
-    def tally(self, events: Iterable[tuple[str, str | None]]) -> Tally:
+    def count_events(self, events: Iterable[tuple[str, str | None]]) -> EventCounts:
         return {}
 
-    def happened(self, tally: Tally) -> None: ...
+    def count_committed(self, counts: EventCounts) -> None: ...
 
     def follow(self, after: int) -> Follower:
         return Follower(after)
@@ -142,7 +144,7 @@ class Unmeasured:
 
 
 class ProcessMeters:
-    """Counts since the process began."""
+    """Counts since the start of the process."""
 
     def __init__(self, seconds: Callable[[], float] = time.perf_counter) -> None:
         self.seconds = seconds
@@ -175,11 +177,11 @@ class ProcessMeters:
         if is_failed:
             self.failures["read"] += 1
 
-    def tally(self, events: Iterable[tuple[str, str | None]]) -> Tally:
+    def count_events(self, events: Iterable[tuple[str, str | None]]) -> EventCounts:
         return Counter(events)
 
-    def happened(self, tally: Tally) -> None:
-        for (event, office_id), count in tally.items():
+    def count_committed(self, counts: EventCounts) -> None:
+        for (event, office_id), count in counts.items():
             key = (event, "" if office_id is None else self.offices.of(office_id))
             self.events[key] = self.events.get(key, 0) + count
 
@@ -192,7 +194,7 @@ class ProcessMeters:
         self.followers.discard(follower)
 
     def lag(self, last: int) -> int:
-        """How many events the slowest follower has still to take."""
+        """Returns how many events the slowest follower still has to receive."""
         return max((last - follower.at for follower in self.followers if follower.at < last), default=0)
 
     def handed_over(self, seconds: float) -> None:
@@ -222,7 +224,7 @@ class ProcessMeters:
 
 
 class HttpMeters:
-    """Requests to one application, by method, route and status; a route is its template, so there are only so many."""
+    """Requests to one application by method, route and status. A route is its template, so the number is limited."""
 
     def __init__(self) -> None:
         self.in_progress = 0
@@ -230,7 +232,9 @@ class HttpMeters:
         self.durations: dict[tuple[str, str], Histogram] = {}
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """`seconds` until the answer began: a stream is not slow because it is long."""
+        """Records a response. `seconds` is the time until the response began, so that a long stream does not count as
+        slow.
+        """
         key = (method, route, status)
         self.requests[key] = self.requests.get(key, 0) + 1
         self.durations.setdefault((method, route), Histogram(ANSWERS)).note(seconds)

@@ -1,8 +1,8 @@
-"""Traces: a span for each request, run and delivery attempt, sent by OpenTelemetry where it is installed and wanted.
+"""Traces: a span for each request, run and delivery attempt, sent by OpenTelemetry if it is installed and configured.
 
-Passed in like the clock; `Untraced` is for everybody else, and then nothing of OpenTelemetry is imported here. A run
-has a trace of its own, linked to that of the request which submitted it; what links them is remembered in memory only,
-so a run after a restart has no link.
+Passed in like the clock. Without tracing, `Untraced` is used and OpenTelemetry is not imported. A run has its own
+trace, linked to that of the request that submitted it. The links are kept in memory only, so after a restart a run has
+no link.
 """
 
 from collections import OrderedDict
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
 W = TypeVar("W", bound=Callable[..., Any])
-# What is None is left out.
+# Attributes of a span. Those that are None are left out.
 Facts = Mapping[str, str | int | float | bool | None]
 
-# Jobs whose submitting request is remembered; the oldest is forgotten first.
+# How many jobs have a link to the request that submitted them; the oldest is dropped first.
 MOST_LINKS = 10_000
 STANDARD_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _W3C = ("traceparent", "tracestate")
 
 
 class Span(Protocol):
-    """What goes on."""
+    """An operation in progress."""
 
     def note(self, facts: Facts) -> None:
-        """What is known by now."""
+        """Adds attributes."""
 
     def rename(self, name: str) -> None: ...
 
@@ -40,7 +40,7 @@ class Span(Protocol):
 
 
 class Runnable(Protocol):
-    """As much of a claim as a span tells."""
+    """The attributes of a claim that a span uses."""
 
     @property
     def run_id(self) -> str: ...
@@ -65,31 +65,31 @@ class Submitted(Protocol):
 
 class Tracer(Protocol):
     def request(self, method: str, headers: Mapping[str, str]) -> AbstractContextManager[Span]:
-        """An HTTP request; part of its caller's trace if it says so (W3C traceparent)."""
+        """Opens the span of an HTTP request, as part of the caller's trace if the request has a W3C traceparent."""
 
     def run(self, claim: Runnable) -> AbstractContextManager[Span]: ...
 
     def attempt(self, delivery_id: str, event: str, job_id: str | None, number: int) -> AbstractContextManager[Span]:
-        """One attempt to deliver a webhook."""
+        """Opens the span of one attempt to deliver a webhook."""
 
     def current(self) -> object:
         """Returns the span that the present task is in, for a request's context; None if it is in none."""
 
-    def carried(self, work: W, asking: object) -> W:
-        """A work that is run for the request of this span, wherever the store runs it; without one, for the present
-        span of the caller."""
+    def carried(self, work: W, request_span: object) -> W:
+        """Wraps a work, so that it counts as part of this span's request on whatever thread the store runs it; without
+        a span, as part of the caller's present span."""
 
     def links_of(self, jobs: Iterable[Submitted]) -> Mapping[str, Any]:
-        """The spans of the requests that the runs of these new jobs belong to, by job."""
+        """Returns the spans of the requests that these new jobs belong to, by job."""
 
     def link(self, links: Mapping[str, Any]) -> None:
-        """Those jobs are stored: their runs and deliveries will be linked to these requests."""
+        """Links the runs and deliveries of stored jobs to these requests."""
 
     def called(self, direct_id: str) -> None:
-        """The same for a direct execution, whose caller is on the line."""
+        """Links a direct execution to the current request of its caller."""
 
     def close(self) -> None:
-        """Sends what has not been sent yet; blocks."""
+        """Sends the remaining spans; blocks."""
 
 
 class _NoSpan:
@@ -130,7 +130,7 @@ class Untraced:
 
 
 def tracer(endpoint: str | None, environment: Mapping[str, str], node: str = "local", version: str = "") -> Tracer:
-    """As configured: by `[telemetry] otel_endpoint`, or by the variables that OpenTelemetry itself knows."""
+    """Returns the tracer configured by `[telemetry] otel_endpoint` or by OpenTelemetry's own environment variables."""
     is_asked = endpoint is not None or any(environment.get(name) for name in STANDARD_VARIABLES)
     is_off = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     if not is_asked or is_off or environment.get("OTEL_TRACES_EXPORTER") == "none":
@@ -141,21 +141,22 @@ def tracer(endpoint: str | None, environment: Mapping[str, str], node: str = "lo
         if endpoint is None:
             return Untraced()  # The variables may be meant for other programs on this machine.
         raise Invalid(
-            f"sending traces needs OpenTelemetry: pip install 'nextslot[otel]' ({error})", "telemetry.otel_endpoint"
+            f"OpenTelemetry is not installed ({error}): pip install 'nextslot[otel]', or remove the setting",
+            "telemetry.otel_endpoint",
         ) from error
     exporter = OTLPSpanExporter() if endpoint is None else OTLPSpanExporter(endpoint=traces_address(endpoint))
     return OtelTracer(exporter, environment, node, version)
 
 
 def traces_address(endpoint: str) -> str:
-    """An address without a path is a collector's, whose traces go to `/v1/traces`."""
+    """Returns the address for traces: an endpoint without a path is a collector's, which takes them at `/v1/traces`."""
     return endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + "/v1/traces"
 
 
 class OtelTracer:
-    """Spans by OpenTelemetry, with a provider of our own: no global is set, and none is asked.
+    """Spans by OpenTelemetry, with a provider of our own; OpenTelemetry's global provider is neither set nor used.
 
-    The span of a run is the current one while its handler runs, so what a handler traces itself is below it.
+    A run's span is the current one while its handler runs, so the handler's own spans are below it.
     """
 
     def __init__(
@@ -175,14 +176,14 @@ class OtelTracer:
         about = {"service.version": version, "service.instance.id": node}
         if not (environment or {}).get("OTEL_SERVICE_NAME"):
             about["service.name"] = "nextslot"
-        # Sampling and limits are those of the standard variables, which the provider reads itself.
+        # The provider itself reads sampling and limits from the standard variables.
         self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
         self._provider.add_span_processor((BatchSpanProcessor if is_batched else SimpleSpanProcessor)(exporter))
         self._tracer = self._provider.get_tracer("nextslot", version)
         self._w3c = TraceContextTextMapPropagator()
         self._links: OrderedDict[str, SpanContext] = OrderedDict()
-        # The request that the present work is run for: a work runs on whatever thread and context the store has.
-        self._asking: ContextVar[SpanContext | None] = ContextVar("asking", default=None)
+        # The request of the current work. A context variable, because the store runs works on its own threads.
+        self._request: ContextVar[SpanContext | None] = ContextVar("request_span", default=None)
 
     def request(self, method: str, headers: Mapping[str, str]) -> AbstractContextManager[Span]:
         from opentelemetry.context import Context
@@ -203,8 +204,8 @@ class OtelTracer:
             "nextslot.job_type": claim.job_type,
             "nextslot.attempt": claim.attempt,
         }
-        asked = self._links.get(claim.job_id)
-        links = [] if asked is None else [Link(asked)]
+        submitter = self._links.get(claim.job_id)
+        links = [] if submitter is None else [Link(submitter)]
         return self._span(f"run {claim.job_type}", SpanKind.CONSUMER, Context(), about, links)
 
     def attempt(self, delivery_id: str, event: str, job_id: str | None, number: int) -> AbstractContextManager[Span]:
@@ -215,8 +216,8 @@ class OtelTracer:
         about["nextslot.attempt"] = number
         if job_id is not None:
             about["nextslot.job_id"] = job_id
-        asked = None if job_id is None else self._links.get(job_id)
-        links = [] if asked is None else [Link(asked)]
+        submitter = None if job_id is None else self._links.get(job_id)
+        links = [] if submitter is None else [Link(submitter)]
         return self._span(f"deliver {event}", SpanKind.CLIENT, Context(), about, links)
 
     @contextmanager
@@ -230,24 +231,24 @@ class OtelTracer:
         current = get_current_span().get_span_context()
         return current if current.is_valid else None
 
-    def carried(self, work: W, asking: Any) -> W:
-        asking = asking or self.current()
-        if asking is None:
+    def carried(self, work: W, request_span: Any) -> W:
+        request_span = request_span or self.current()
+        if request_span is None:
             return work
 
-        def asked_for(*arguments: Any) -> Any:
-            token = self._asking.set(asking)
+        def for_request(*arguments: Any) -> Any:
+            token = self._request.set(request_span)
             try:
                 return work(*arguments)
             finally:
-                self._asking.reset(token)
+                self._request.reset(token)
 
-        return asked_for  # type: ignore[return-value]
+        return for_request  # type: ignore[return-value]
 
     def links_of(self, jobs: Iterable[Submitted]) -> Mapping[str, Any]:
-        asking = self._asking.get()
-        # A retry belongs to the request that its chain began with, unless somebody asks for it now.
-        links = {job.job_id: asking or (job.retry_of and self._links.get(job.retry_of)) for job in jobs}
+        request_span = self._request.get()
+        # A retry belongs to the request that began its chain, unless another request asks for it now.
+        links = {job.job_id: request_span or (job.retry_of and self._links.get(job.retry_of)) for job in jobs}
         return {job_id: link for job_id, link in links.items() if link}
 
     def link(self, links: Mapping[str, Any]) -> None:
@@ -255,9 +256,9 @@ class OtelTracer:
             self._remember(job_id, link)
 
     def called(self, direct_id: str) -> None:
-        asking = self.current()
-        if asking is not None:
-            self._remember(direct_id, asking)
+        request_span = self.current()
+        if request_span is not None:
+            self._remember(direct_id, request_span)
 
     def close(self) -> None:
         self._provider.shutdown()

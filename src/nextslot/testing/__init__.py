@@ -1,4 +1,4 @@
-"""What tests of programs that use nextslot need: virtual time, seeded ids, a mailbox for webhooks."""
+"""Helpers for tests of programs that use nextslot: virtual time, seeded ids, a mailbox for webhooks."""
 
 from .virtual_time import (
     BEGINNING,

@@ -1,7 +1,7 @@
-"""A disk that fails when it is told to, and a store on it that can lose its power: for simulation only.
+"""A disk that fails on request, and a store on it that can lose its power: for simulation only.
 
-The faults are SQLite's own: they come from below it, through its file interface, so that what it does about them is
-what it does in life. Called by `nextslot.testing.simulation`.
+The faults are injected below SQLite, through its file interface, so SQLite reacts as it would to real ones.
+`nextslot.testing.simulation` calls this module.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ _ERRORS: dict[str, type[apsw.Error]] = {"full": apsw.FullError, "io": apsw.IOErr
 
 
 class PowerCut(BaseException):
-    """Nothing that this process does from now on reaches the disk."""
+    """Raised at a simulated power cut: nothing that this process does from now on reaches the disk."""
 
 
 class FaultyDisk(apsw.VFS):
-    """SQLite's usual disk, with faults: armed by the driver, met by whichever transaction comes next."""
+    """SQLite's usual disk with faults. The test arms a fault, and the next transaction meets it."""
 
     _made = 0
 
@@ -46,16 +46,17 @@ class FaultyDisk(apsw.VFS):
         FaultyDisk._made += 1
         self.name = f"faulty-{FaultyDisk._made}"
         self.mode: str | None = None
-        # After how many writes the fault is met, and whether what is armed ends with the first that meets it.
+        # How many writes succeed before the fault occurs.
         self.countdown = 0
         self.is_dead = False
         self.on_death: Callable[[], None] = lambda: None
         super().__init__(self.name, "")
 
     def arm(self, mode: str, countdown: int = 0) -> None:
-        """`full`, `io`, `busy`: writes fail until `heal`. `sync`: one sync does its work, and says that it failed.
+        """Arms a fault. `full`, `io`, `busy`: writes fail until `heal`. `sync`: one sync succeeds but reports a
+        failure.
 
-        `tear`: the power goes in the middle of a write.
+        `tear`: the power fails in the middle of a write.
         """
         self.mode, self.countdown = mode, countdown
 
@@ -72,7 +73,7 @@ class FaultyDisk(apsw.VFS):
 
     def meets(self, *modes: str) -> str | None:
         if self.is_dead:
-            raise apsw.IOError("the power is gone")
+            raise apsw.IOError("simulated power cut")
         if self.mode in modes:
             self.countdown -= 1
             if self.countdown < 0:
@@ -90,20 +91,20 @@ class _FaultyFile(apsw.VFSFile):
         if met == "tear":
             super().xWrite(bytes(data)[: len(data) // 2], offset)
             self._disk.die()
-            raise apsw.IOError("the power is gone")
+            raise apsw.IOError("simulated power cut")
         if met is not None:
-            raise _ERRORS[met](f"{met}, as was asked for")
+            raise _ERRORS[met](f"simulated fault: {met}")
         super().xWrite(data, offset)
 
     def xSync(self, flags: int) -> None:  # noqa: N802
-        """Nothing is synced for real: what a power cut leaves is what was written until then."""
+        """Does not really sync: a simulated power cut leaves everything that was written before."""
         if self._disk.meets("sync"):
             self._disk.heal()
-            raise apsw.IOError("the sync failed, as was asked for")
+            raise apsw.IOError("simulated fault: the sync failed")
 
 
 class FaultyStore(SqliteStore):
-    """A store on such a disk, which tells of every commit, and dies before or after the one that it is told."""
+    """A store on a faulty disk. It reports every commit, and can lose its power before or after a given commit."""
 
     def __init__(
         self,
@@ -117,15 +118,15 @@ class FaultyStore(SqliteStore):
     ) -> None:
         self._disk = disk
         self._committed = committed
-        # The power goes so many transactions from now: before the commit, or between it and what is to follow it.
+        # The power fails after this many transactions: before the commit, or between the commit and its effects.
         self.dies_in: int | None = None
         self.dies_before_commit = True
-        # The next commit takes so long; what is due meanwhile is late.
+        # How long the next commit takes; work that is due meanwhile is late.
         self.delay = 0.0
         super().__init__(
             path, self._close_or_die, effects=effects, opening=opening, threaded=False, vfs=disk.name, now=now
         )
-        self._close_rightly = closing
+        self._close_normally = closing
 
     def transaction(self, works: list[Work[Any]]) -> tuple[list[WorkResult], list[Effect]]:
         if self.dies_in is not None:
@@ -141,22 +142,22 @@ class FaultyStore(SqliteStore):
         self._committed(SqliteTx(self._writer))
         return done
 
-    def look(self, work: Work[Any]) -> Any:
-        """Reads what is stored, for a checker, whatever has become of the store."""
+    def inspect(self, work: Work[Any]) -> Any:
+        """Reads the stored data for a checker, even after the store has failed."""
         return work(SqliteTx(self._writer))
 
     @property
     def changes(self) -> int:
-        """How many rows this life has changed: as long as it stays the same, so does all that is stored."""
+        """Returns how many rows this store has changed; while it stays the same, so does the stored data."""
         return self._writer.total_changes()
 
-    def _let_go(self) -> None:
-        # A checkpoint would meet the faults too, and SQLite does not tell of them when it closes.
+    def _close_connections(self) -> None:
+        # A checkpoint would meet the faults too, and SQLite does not report them when it closes.
         self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        super()._let_go()
+        super()._close_connections()
 
     def _close_or_die(self, tx: Tx) -> None:
-        self._close_rightly(tx)
+        self._close_normally(tx)
         if self.delay:
             asyncio.get_running_loop().seconds += self.delay  # type: ignore[attr-defined]
             self.delay = 0.0
@@ -168,8 +169,8 @@ class FaultyStore(SqliteStore):
         raise PowerCut
 
 
-def lay_out(path: Path) -> None:
-    """A database with its tables and nothing in them, for a first life: to make them costs as much as ten commits."""
+def create_empty(path: Path) -> None:
+    """Creates a database with empty tables, from a cached copy: creating the tables costs as much as ten commits."""
     path.parent.mkdir(parents=True)
     path.write_bytes(_empty())
 
@@ -180,13 +181,14 @@ def _empty() -> bytes:
         path = Path(place) / "nextslot.db"
         connection = connect(path, "OFF")
         migrate(connection)
-        connection.close()  # Which brings its log into the file.
+        connection.close()  # Closing writes its log into the file.
         return path.read_bytes()
 
 
 def salvage(path: Path, target: Path) -> None:
-    """What a power cut leaves of a database: the file, its log and the record of its commits as they are, and nothing
-    of the shared memory. The next life refuses the file if the record was ever ahead of it."""
+    """Copies what a power cut leaves of a database: the file, its log and the record of its commits, but not the shared
+    memory. The next start refuses the file if the record was ever ahead of it.
+    """
     target.parent.mkdir(parents=True)
     for suffix in ("", "-wal", ".commits"):
         source = path.with_name(path.name + suffix)
@@ -195,7 +197,7 @@ def salvage(path: Path, target: Path) -> None:
 
 
 def dump(path: Path) -> str:
-    """Everything that is stored, as text: two databases are the same if these are. But not which process wrote it."""
+    """Returns everything that is stored as text, to compare two databases, except which process wrote it."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         tables = [

@@ -1,4 +1,4 @@
-"""For tests, yours and ours: virtual time, seeded chance, and a scheduler that runs its jobs at once.
+"""For tests, yours and ours: virtual time, seeded randomness, and a scheduler that runs its jobs at once.
 
     def test_my_job():
         async def main():
@@ -11,7 +11,7 @@
 
         testing.run(main())
 
-Time passes only when nothing else can happen, so a test never sleeps for real and does the same thing twice.
+Time passes only when nothing else can happen, so a test never really sleeps and always does the same.
 """
 
 import asyncio
@@ -50,8 +50,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self.seconds = 0.0
         super().__init__(_JumpingSelector(self))
-        # asyncio adds it to the time to see what is due. After a year the real one, a nanosecond, is lost in a float,
-        # and a timer that is due exactly now would never be.
+        # asyncio adds this to the time to see what is due. After a year the real resolution, a nanosecond, is lost in a
+        # float, and a timer that is due exactly now would never fire.
         self._clock_resolution = 1e-7
 
     def time(self) -> float:
@@ -75,8 +75,8 @@ class _JumpingSelector(selectors.SelectSelector):
 class VirtualClock(SystemClock):
     """The wall clock of a virtual loop, whose own time is the monotonic one.
 
-    `jump` sets the wall clock forward or back, as people and time servers do, and as a machine that sleeps does. Like
-    a real scheduler's clock, `now` shows it from the next transaction on.
+    `jump` sets the wall clock forward or back, as people, time servers and a sleeping machine do. As in a real
+    scheduler, `now` shows the step from the next transaction on.
     """
 
     def __init__(self, beginning: Instant = BEGINNING) -> None:
@@ -97,7 +97,7 @@ class VirtualClock(SystemClock):
 
 
 class SeededChance:
-    """Ids and fractions that are the same for the same seed; ids are UUIDv7-shaped and in order."""
+    """Ids and fractions that are the same for the same seed. Ids have the form of UUIDv7 and are in order."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)
@@ -117,7 +117,7 @@ class SeededChance:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A webhook as its receiver got it."""
+    """A webhook message as its receiver got it."""
 
     url: str
     headers: Mapping[str, str]
@@ -129,7 +129,7 @@ class Message:
 
 
 class Mailbox:
-    """Where webhooks go in a test: it keeps every message, and answers 200 or what `answers` has for the URL."""
+    """Receives webhooks in a test: stores every message, and answers 200 or what `answers` has for the URL."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -150,9 +150,9 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def scheduler(directory: Path | str, seed: int = 0, url: str | None = None, **options: Any) -> Scheduler:
-    """A scheduler on a real SQLite file in this directory, all in one thread, for use inside `testing.run`.
+    """Creates a scheduler on a SQLite file in this directory, all in one thread, for use inside `testing.run`.
 
-    Or on another database, with only its files in the directory.
+    With `url`, it uses another database, and the directory only for its files.
     """
     options = {
         "data": directory,
@@ -162,7 +162,7 @@ def scheduler(directory: Path | str, seed: int = 0, url: str | None = None, **op
         "threads": InlineThreads(),
         "sender": Mailbox(),
         "is_threaded": False,
-        # What a test does depends on no disk.
+        # A test must not depend on the disk.
         "disk": DiskLimits(warn_bytes=0, refuse_bytes=0),
         **options,
     }
@@ -170,10 +170,10 @@ def scheduler(directory: Path | str, seed: int = 0, url: str | None = None, **op
 
 
 async def settled() -> None:
-    """Returns when everything that can happen now has happened, without time having passed to speak of."""
+    """Returns when everything that can happen now has happened; practically no time passes."""
     await asyncio.sleep(1e-6)
 
 
 async def crash(victim: Scheduler) -> None:
-    """Ends a scheduler as a power cut would: nothing more is stored, nothing is said to anybody."""
+    """Ends a scheduler as a power cut would: nothing more is stored or sent."""
     await victim._crash()

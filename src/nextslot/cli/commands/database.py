@@ -1,4 +1,4 @@
-"""Commands on a database, by its directory or its address: backups, checks, settings; most of them need no server."""
+"""Commands on a database, given by its directory or address: backup, checks, configuration. Most need no server."""
 
 import asyncio
 from dataclasses import asdict
@@ -26,7 +26,7 @@ from .service import (
 if TYPE_CHECKING:
     from nextslot.offline_commands import Moved
 
-Force = Annotated[bool, typer.Option("--force", help="Over what is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite what exists.")]
 HERE = Path()
 
 
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
     for function in (backup, restore, export, doctor, migrate, purge):
         local(app)(function)
     local(app, "import")(import_)
-    config = group("config", "The configuration: checked, and read again.")
+    config = group("config", "Check or reload the configuration.")
     local(config, "check")(config_check)
     command(config, "reload")(config_reload)
     app.add_typer(config)
@@ -42,15 +42,15 @@ def register(app: typer.Typer) -> None:
 
 def backup(
     is_json: bool,
-    file: Annotated[Path, typer.Argument(help="Where to.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="The file to write.", show_default=False)],
     data: Data = HERE,
     config: File = None,
     database: Database = None,
     force: Force = False,
 ) -> None:
-    """Copy the database, also while a server runs.
+    """Copy the database; a server may be running.
 
-    Of PostgreSQL it is an export, compressed if FILE ends with .gz.
+    For PostgreSQL the copy is an export, compressed if FILE ends with .gz.
     """
     from nextslot import offline_commands
 
@@ -61,16 +61,16 @@ def backup(
 
 def restore(
     is_json: bool,
-    file: Annotated[Path, typer.Argument(help="The backup.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="The backup file.", show_default=False)],
     data: Data = HERE,
     config: File = None,
     database: Database = None,
     force: Force = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Only look whether it is sound.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Only check the backup.")] = False,
 ) -> None:
-    """Put a backup in place; what was there is kept.
+    """Restore a backup; existing files are kept under another name.
 
-    On PostgreSQL it needs an empty database.
+    A PostgreSQL database must be empty.
     """
     from nextslot import offline_commands
 
@@ -80,19 +80,21 @@ def restore(
         kept = offline_commands.restore(
             configuration(data, config, store__url=database), file, force, verify, rows.note
         )
-    what = "the backup is sound" if verify else "restored" + (f"; what was there is {kept}" if kept else "")
+    what = "the backup is sound" if verify else "restored" + (f"; the previous file is now {kept}" if kept else "")
     _show(is_json, {"restored": not verify, "kept": str(kept) if kept else None}, what)
 
 
 def export(
     is_json: bool,
-    file: Annotated[Path, typer.Argument(help="Where to; compressed if it ends with .gz.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="The file to write; compressed if it ends with .gz.", show_default=False)
+    ],
     data: Data = HERE,
     config: File = None,
     database: Database = None,
     force: Force = False,
 ) -> None:
-    """Write everything that is stored into one file, to be imported into another database; no server may run."""
+    """Export all stored data to one file, for import into another database; no server may be running."""
     from nextslot import offline_commands
 
     with Rows() as rows:
@@ -102,14 +104,14 @@ def export(
 
 def import_(
     is_json: bool,
-    file: Annotated[Path, typer.Argument(help="What was exported.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="The exported file.", show_default=False)],
     data: Data = HERE,
     config: File = None,
     database: Database = None,
 ) -> None:
-    """Fill an empty database with what was exported, from SQLite or PostgreSQL: whole and verified, or not at all.
+    """Import an exported file into an empty SQLite or PostgreSQL database, verified, all or nothing.
 
-    One that was broken off goes on where it was: run it again.
+    Run the same command again to continue an interrupted import.
     """
     from nextslot import offline_commands
 
@@ -118,9 +120,9 @@ def import_(
         with Rows() as rows:
             moved = offline_commands.import_from(configuration(data, config, store__url=database), file, rows.note)
     except KeyboardInterrupt:
-        output.remark("broken off: the same command goes on")
+        output.remark("interrupted: run the same command again to continue")
         raise
-    went_on = f", went on after {moved.resumed_rows:,} rows" if moved.resumed_rows else ""
+    went_on = f", continued after {moved.resumed_rows:,} rows" if moved.resumed_rows else ""
     _show_move(is_json, "imported", moved, rows, went_on, resumed_rows=moved.resumed_rows)
 
 
@@ -128,7 +130,7 @@ def _show_move(is_json: bool, done: str, moved: "Moved", rows: Rows, how: str = 
     found = {"rows": moved.rows, "seconds": round(rows.seconds, 1), "tables": moved.tables, "findings": moved.findings}
     found |= more
     lines = [f"{done}: {moved.rows} rows, {moved.tables['jobs']} jobs, {moved.tables['events']} events{how}"]
-    lines += [f"as it was before, not in order: {problem}" for problem in moved.findings]
+    lines += [f"inconsistent already before the move: {problem}" for problem in moved.findings]
     _show(is_json, {done: True, **found}, "\n".join(lines))
 
 
@@ -138,19 +140,20 @@ def doctor(
     config: File = None,
     database: Database = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Set counters right, retry jobs whose outcome was lost; no server may run.")
+        bool,
+        typer.Option("--repair", help="Correct counters, retry jobs whose outcome was lost; no server may be running."),
     ] = False,
 ) -> None:
-    """Check whether what is stored is in order; exit code 1 if not."""
+    """Check whether the stored data is consistent; exit code 1 if not."""
     from nextslot import offline_commands
 
     found = offline_commands.doctor(configuration(data, config, store__url=database), repair)
     findings = [{"check": one.check, "problem": one.problem} for one in found.findings]
-    lines = [f"{one['check']}: {one['problem']}" for one in findings] or ["everything is in order"]
+    lines = [f"{one['check']}: {one['problem']}" for one in findings] or ["no problems found"]
     if found.repaired:
-        lines.insert(0, f"{found.repaired} counters set right")
+        lines.insert(0, f"{found.repaired} counters corrected")
     if found.retried:
-        lines.insert(0, f"{found.retried} jobs retried whose outcome had been lost: the next start runs them")
+        lines.insert(0, f"{found.retried} jobs retried whose outcome was lost: the next start runs them")
     repairs = {"repaired": found.repaired, "retried": found.retried}
     _show(is_json, {"findings": findings, **repairs}, "\n".join(lines))
     if findings:
@@ -162,9 +165,9 @@ def migrate(
     data: Data = HERE,
     config: File = None,
     database: Database = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the migrations.")] = False,
 ) -> None:
-    """Bring the database up to this release; a start does the same."""
+    """Migrate the database to this release; a server does so at its start."""
     from nextslot import offline_commands
 
     wanted = configuration(data, config, store__url=database)
@@ -177,18 +180,18 @@ def purge(
     data: Data = HERE,
     config: File = None,
     database: Database = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
 ) -> None:
-    """Take away history that is older than [retention] says; a running server does so once a day."""
+    """Delete history older than [retention] allows; a running server does so once a day."""
     from nextslot import offline_commands
 
     done = asdict(asyncio.run(offline_commands.purge(configuration(data, config, store__url=database), dry_run)))
     text = ", ".join(f"{count} {kind}" for kind, count in done.items() if count) or "nothing"
-    _show(is_json, {"purged": not dry_run, **done}, f"{'would go' if dry_run else 'gone'}: {text}")
+    _show(is_json, {"purged": not dry_run, **done}, f"{'would delete' if dry_run else 'deleted'}: {text}")
 
 
 def config_check(is_json: bool, data: Data = HERE, config: File = None) -> None:
-    """Show the settings in force, and where each came from; a wrong one is named with its place."""
+    """Show all settings and where each came from; report every wrong one."""
     found = configuration(data, config).effective()
     if is_json:
         output.print_json({one.name: {"value": one.value, "origin": one.origin} for one in found})
@@ -197,7 +200,7 @@ def config_check(is_json: bool, data: Data = HERE, config: File = None) -> None:
 
 
 def config_reload(session: Session) -> None:
-    """Let the running server read its configuration again; a bad one changes nothing."""
+    """Reload the configuration of the running server; an invalid one changes nothing."""
     done = session.client.reload()
     session.show(done, lambda: output.facts(dict(done)))
 

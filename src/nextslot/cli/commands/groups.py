@@ -15,11 +15,11 @@ from . import jobs
 if TYPE_CHECKING:
     from nextslot.client import Group
 
-Which = Annotated[str, typer.Argument(metavar="GROUP", help="Its name, or its id.", show_default=False)]
+Which = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name or id.", show_default=False)]
 
 
 def register(app: typer.Typer) -> None:
-    groups = group("group", "Groups: jobs one after the other, or side by side.")
+    groups = group("group", "Groups of jobs, sequential or parallel.")
     for function in (add, ls, show, cancel):
         command(groups)(function)
     app.add_typer(groups)
@@ -32,11 +32,18 @@ def find(session: Session, text: str) -> str:
 def add(
     session: Session,
     file: Annotated[
-        str, typer.Argument(help="A JSON list of jobs as in POST /api/jobs/batch; - is stdin.", show_default=False)
+        str,
+        typer.Argument(
+            help="A file with a JSON list of jobs as in POST /api/jobs/batch; - means stdin.", show_default=False
+        ),
     ],
-    name: Annotated[str | None, typer.Option(help="What people call it.")] = None,
-    parallel: Annotated[bool, typer.Option("--parallel/--sequential", help="Side by side, or one by one.")] = False,
-    on_failure: Annotated[str, typer.Option(help="stop, continue or skip.")] = "stop",
+    name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
+    parallel: Annotated[
+        bool, typer.Option("--parallel/--sequential", help="Run the jobs at the same time, or one by one.")
+    ] = False,
+    on_failure: Annotated[
+        str, typer.Option(help="What a failed member does to the others: stop, continue or skip.")
+    ] = "stop",
 ) -> None:
     """Submit jobs as a group."""
     mode = "parallel" if parallel else "sequential"
@@ -48,9 +55,9 @@ def _jobs(file: str) -> Any:
     try:
         found = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"{file}: {error}") from error
+        raise typer.BadParameter(f"{file} cannot be read as JSON: {error}") from error
     if not isinstance(found, list):
-        raise typer.BadParameter(f"{file}: must contain a JSON list of jobs")
+        raise typer.BadParameter(f"{file} does not contain a JSON list; write a list of jobs")
     return found
 
 
@@ -58,10 +65,10 @@ def ls(
     session: Session,
     status: Annotated[str | None, typer.Option(help="QUEUED, RUNNING, COMPLETED, PARTIAL, CANCELLED.")] = None,
     office: jobs.Office = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most so many.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="The next page: what the last one said.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="The most to show.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="The next page: the cursor that the last one printed.")] = None,
 ) -> None:
-    """List groups, the newest first."""
+    """List groups, newest first."""
     page = session.client.groups_page(limit, cursor, status=status, office_id=office)
     headings = ("ID", "NAME", "MODE", "STATUS", "ENDED", "SUCCEEDED", "CREATED")
     session.show(page.json, lambda: output.table(headings, [_row(one) for one in page.items], "no groups"))
@@ -94,12 +101,12 @@ def show(session: Session, group: Which) -> None:
 def cancel(
     session: Session,
     group: Which,
-    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+    reason: Annotated[str | None, typer.Option(help="The reason.")] = None,
     interrupt: Annotated[
-        bool | None, typer.Option("--interrupt/--finish", help="Whether running work is told to stop.")
+        bool | None, typer.Option("--interrupt/--finish", help="Stop running work, or let it finish.")
     ] = None,
 ) -> None:
-    """Cancel every member that has not ended."""
+    """Cancel every job of a group that has not ended."""
     done = session.client.cancel_group(find(session, group), reason, interrupt)
-    told = f"{done.cancelled} cancelled, {len(done.stopping)} told to stop, {len(done.finishing)} left to finish"
-    session.show(done.json, lambda: output.say(told))
+    summary = f"{done.cancelled} cancelled, {len(done.stopping)} asked to stop, {len(done.finishing)} left to finish"
+    session.show(done.json, lambda: output.say(summary))

@@ -1,4 +1,4 @@
-"""Commands about jobs: submitted, listed, looked at, changed, cancelled, retried, moved."""
+"""Commands about jobs: submit, list, show, change, cancel, retry, move."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nextslot.client.job_options import JobOptions
     from nextslot.client.options import JobChanges, JobFilter
 
-# Counting stops here before a question is asked.
+# The count before a confirmation stops here.
 MOST_COUNTED = 10_000
 
 Type = Annotated[str, typer.Argument(metavar="TYPE", help="The job type.", show_default=False)]
@@ -26,12 +26,14 @@ Params = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Parameters: key=value, key:=json, key=@file, @file.json."),
 ]
-JobId = Annotated[str, typer.Argument(metavar="ID", help="The job, by its id or a part of it.", show_default=False)]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Jobs, by their ids or parts of them.")]
-Priority = Annotated[int | None, typer.Option(help="Higher goes first; default 0.")]
-Filter = Annotated[list[str] | None, typer.Option("--filter", metavar="NAME=VALUE", help="Jobs that a filter finds.")]
-Everything = Annotated[bool, typer.Option("--all", help="Every job.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+JobId = Annotated[
+    str, typer.Argument(metavar="ID", help="The job's id, or the beginning or end of it.", show_default=False)
+]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The jobs' ids, or beginnings or ends of them.")]
+Priority = Annotated[int | None, typer.Option(help="Higher runs first; default 0.")]
+Filter = Annotated[list[str] | None, typer.Option("--filter", metavar="NAME=VALUE", help="Select jobs by a filter.")]
+Everything = Annotated[bool, typer.Option("--all", help="Select every job.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Office = Annotated[str | None, typer.Option("--office", help="The office.")]
 
 
@@ -45,21 +47,25 @@ def submit(
     job_type: Type,
     params: Params = None,
     priority: Priority = None,
-    urgent: Annotated[bool, typer.Option("--urgent", help="Before everything else in its office.")] = False,
-    title: Annotated[str | None, typer.Option(help="What people call it.")] = None,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="Not before this time (RFC 3339).")] = None,
-    after: Annotated[list[str] | None, typer.Option(metavar="ID", help="Not before this job has succeeded.")] = None,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long it may run.")] = None,
+    urgent: Annotated[bool, typer.Option("--urgent", help="Run before all other jobs of the office.")] = False,
+    title: Annotated[str | None, typer.Option(help="A title for people.")] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="Start no earlier than this time (RFC 3339).")] = None,
+    after: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Start only after this job has succeeded.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="The longest time it may run.")] = None,
     office: Office = None,
-    role: Annotated[str | None, typer.Option(help="Who does it.")] = None,
-    unique_key: Annotated[str | None, typer.Option(help="While one with this key has not ended, no other.")] = None,
+    role: Annotated[str | None, typer.Option(help="The role that runs it.")] = None,
+    unique_key: Annotated[
+        str | None, typer.Option(help="Refuse it while another job with this key has not ended.")
+    ] = None,
     idempotency_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Submitted again with this key, it is the same job.")
+        str | None, typer.Option(metavar="KEY", help="Submit it again with this key, and it is the same job.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, retries included.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait, and show its log as it is written.")] = False,
 ) -> None:
-    """Put a job into the queue."""
+    """Submit a job to the queue."""
     client = session.client
     options: JobOptions = {}
     given = {
@@ -80,7 +86,7 @@ def submit(
 
 
 def submitted(session: Session, job: "Job", *, wait: bool, follow: bool) -> None:
-    """What was put into the queue; and, if asked to wait, what became of it."""
+    """Prints the id of a submitted job or, with --wait, waits for its end."""
     if wait or follow:
         watching.wait(session, job.job_id, follow=follow)
     else:
@@ -88,7 +94,7 @@ def submitted(session: Session, job: "Job", *, wait: bool, follow: bool) -> None
 
 
 def parsed_params(session: Session, job_type: str, params: list[str] | None) -> dict[str, Any]:
-    """By the type's schema; an unknown type is left to the server, which knows what there is."""
+    """Parses parameters by the type's schema. An unknown type is left to the server to refuse."""
     if not params:
         return {}
     types = {one.job_type: one.params_schema for one in session.client.job_types()}
@@ -100,16 +106,18 @@ def run(
     job_type: Type,
     params: Params = None,
     wait_timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="How long to wait for the slot; default 300.")
+        float | None, typer.Option(metavar="SECONDS", help="The longest wait for a slot; default 300.")
     ] = None,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long the work may take.")] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="The work goes on if you hang up.")] = False,
-    direct_id: Annotated[str | None, typer.Option("--id", help="An id of your own choice.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="The longest time the work may take.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Let the work continue if you disconnect.")] = False,
+    direct_id: Annotated[str | None, typer.Option("--id", help="An id of your choice.")] = None,
     office: Office = None,
 ) -> None:
-    """Run something directly.
+    """Run a job type directly and print the result.
 
-    It gets the next slot, and you its result. Ctrl-C hangs up.
+    It gets the next free slot, before queued jobs. Ctrl-C disconnects, which stops the work unless --detach is given.
     """
     given = {
         "wait_timeout_seconds": wait_timeout,
@@ -124,18 +132,18 @@ def run(
 
 def ls(
     session: Session,
-    status: Annotated[str | None, typer.Option(help="WAITING, QUEUED, RUNNING, …; several by comma.")] = None,
+    status: Annotated[str | None, typer.Option(help="WAITING, QUEUED, RUNNING, …; separate several by commas.")] = None,
     job_type: Annotated[str | None, typer.Option("--type", help="The job type.")] = None,
     office: Office = None,
     group: Annotated[str | None, typer.Option(help="The group's id.")] = None,
     text: Annotated[str | None, typer.Option("--text", "-q", help="Text in the title or in the id.")] = None,
     filter: Filter = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most so many.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="The next page: what the last one said.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="The most to show.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="The next page: the cursor that the last one printed.")] = None,
 ) -> None:
-    """List jobs, the newest first."""
-    said = {"status": status, "job_type": job_type, "office_id": office, "group_id": group, "q": text}
-    wanted = filters.parsed([*(f"{name}={value}" for name, value in said.items() if value), *(filter or ())])
+    """List jobs, newest first."""
+    given = {"status": status, "job_type": job_type, "office_id": office, "group_id": group, "q": text}
+    wanted = filters.parsed([*(f"{name}={value}" for name, value in given.items() if value), *(filter or ())])
     page = session.client.jobs_page(limit, cursor, **wanted)
 
     def table() -> None:
@@ -205,7 +213,7 @@ def _show(job: "JobDetail") -> None:
 
 
 def why(session: Session, job: JobId) -> None:
-    """Say why a job is not running, and when it will."""
+    """Explain why a job is not running, and when it is expected to start."""
     found = session.client.why(ids.job_id(session.client, job))
 
     def sentences() -> None:
@@ -222,9 +230,9 @@ def why(session: Session, job: JobId) -> None:
 
 def log(
     session: Session,
-    job: Annotated[str, typer.Argument(metavar="ID", help="The job, or its run.", show_default=False)],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it is written.")] = False,
-    tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="Only the last so many lines.")] = None,
+    job: Annotated[str, typer.Argument(metavar="ID", help="The job's id, or its run's.", show_default=False)],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log as it is written.")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="Only this many of the last lines.")] = None,
 ) -> None:
     """Print the log of a job's run."""
     run_id = ids.run_id(session.client, job)
@@ -241,49 +249,51 @@ def cancel(
     jobs: Ids = None,
     filter: Filter = None,
     everything: Everything = False,
-    running: Annotated[bool, typer.Option("--running", help="With --filter or --all: running ones too.")] = False,
+    running: Annotated[
+        bool, typer.Option("--running", help="With --filter or --all: cancel running jobs too.")
+    ] = False,
     interrupt: Annotated[
-        bool | None, typer.Option("--interrupt/--finish", help="Whether running work is told to stop.")
+        bool | None, typer.Option("--interrupt/--finish", help="Stop running work, or let it finish.")
     ] = None,
-    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+    reason: Annotated[str | None, typer.Option(help="The reason.")] = None,
     yes: Yes = False,
 ) -> None:
-    """Cancel jobs: by id, or those that a filter finds."""
+    """Cancel jobs by id or by a filter."""
     _by_id_or_filter(jobs, filter, everything)
     client = session.client
     if not jobs:
         wanted = filters.parsed(filter or ())
         statuses = "WAITING,QUEUED,RUNNING" if running else "WAITING,QUEUED"
-        _ask_about(session, _narrowed(wanted, statuses), "cancel", yes)
+        _confirm(session, _narrowed(wanted, statuses), "cancel", yes)
         done = client.cancel_many(reason=reason, interrupt=interrupt, include_running=running, all=everything, **wanted)
-        told = f"{done.cancelled} cancelled, {done.stopping} told to stop, {done.finishing} left to finish"
-        session.show(done.json, lambda: output.say(told))
+        summary = f"{done.cancelled} cancelled, {done.stopping} asked to stop, {done.finishing} left to finish"
+        session.show(done.json, lambda: output.say(summary))
         return
     found = [client.cancel(one, reason, interrupt) for one in [ids.job_id(client, one) for one in jobs]]
-    session.show(_one_or_all(found), lambda: _told(found))
+    session.show(_one_or_all(found), lambda: _print_cancelled(found))
 
 
-def _told(found: "list[Job]") -> None:
+def _print_cancelled(found: "list[Job]") -> None:
     for job in found:
-        running = "told to stop" if job.cancel_mode == "interrupt" else "finishes first; nothing is retried"
-        what = "cancelled" if job.status == "CANCELLED" else f"runs: {running}"
+        running = "asked to stop" if job.cancel_mode == "interrupt" else "it finishes first and is not retried"
+        what = "cancelled" if job.status == "CANCELLED" else f"is running: {running}"
         output.say(f"{job.job_id} {what}")
 
 
 def retry(
     session: Session,
-    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Runs, or their jobs.")] = None,
+    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="The ids of runs, or of their jobs.")] = None,
     priority: Priority = None,
     filter: Filter = None,
     everything: Everything = False,
     yes: Yes = False,
 ) -> None:
-    """Retry failed runs: by id, or those that a filter finds."""
+    """Retry failed runs by id or by a filter."""
     _by_id_or_filter(runs, filter, everything)
     client = session.client
     if not runs:
         wanted = filters.parsed(filter or ())
-        _ask_about(session, _narrowed(wanted, "FAILED"), "retry", yes)
+        _confirm(session, _narrowed(wanted, "FAILED"), "retry", yes)
         done = client.retry_many(all=everything, **wanted)
         session.show(done.json, lambda: output.say(f"{done.retried} retried"))
         return
@@ -292,9 +302,9 @@ def retry(
 
 
 def rerun(session: Session, job: JobId, params: Params = None, priority: Priority = None) -> None:
-    """Run an ended job again, as a new one.
+    """Run an ended job again, as a new job.
 
-    Parameters that are given lie over its own.
+    Given parameters replace those of the ended job.
     """
     client = session.client
     job_id = ids.job_id(client, job)
@@ -309,15 +319,17 @@ def rerun(session: Session, job: JobId, params: Params = None, priority: Priorit
 def move(
     session: Session,
     job: JobId,
-    front: Annotated[bool, typer.Option("--front", help="To the front of its queue.")] = False,
-    back: Annotated[bool, typer.Option("--back", help="To the back.")] = False,
-    before: Annotated[str | None, typer.Option(metavar="ID", help="Before this job.")] = None,
-    after: Annotated[str | None, typer.Option(metavar="ID", help="After this job.")] = None,
-    place: Annotated[int | None, typer.Option(min=1, help="To this place, from 1.")] = None,
+    front: Annotated[bool, typer.Option("--front", help="Move to the front of its queue.")] = False,
+    back: Annotated[bool, typer.Option("--back", help="Move to the back.")] = False,
+    before: Annotated[str | None, typer.Option(metavar="ID", help="Move before this job.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="Move after this job.")] = None,
+    place: Annotated[int | None, typer.Option(min=1, help="Move to this place, counted from 1.")] = None,
 ) -> None:
     """Move a job in its queue."""
     if sum([front, back, before is not None, after is not None, place is not None]) != 1:
-        raise typer.BadParameter("say where to: one of --front, --back, --before ID, --after ID, --place N")
+        raise typer.BadParameter(
+            "the new place is missing or ambiguous; give one of --front, --back, --before ID, --after ID, --place N"
+        )
     client = session.client
     moved = client.move(
         ids.job_id(client, job),
@@ -334,12 +346,12 @@ def change(
     job: JobId,
     params: Params = None,
     priority: Priority = None,
-    title: Annotated[str | None, typer.Option(help="What people call it.")] = None,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="Not before this time (RFC 3339).")] = None,
+    title: Annotated[str | None, typer.Option(help="A title for people.")] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="Start no earlier than this time (RFC 3339).")] = None,
 ) -> None:
     """Change a job that has not started.
 
-    Parameters that are given lie over its own.
+    Given parameters replace its own.
     """
     client = session.client
     job_id = ids.job_id(client, job)
@@ -354,22 +366,24 @@ def change(
     if at is not None:
         changes["scheduled_for"] = at
     if not changes:
-        raise typer.BadParameter("say what to change: key=value, --priority, --title or --at")
+        raise typer.BadParameter("nothing to change was given; give key=value, --priority, --title or --at")
     changed = client.change(job_id, **changes)
     session.show(changed.json, lambda: output.say(f"{changed.job_id} changed"))
 
 
 def _by_id_or_filter(some: list[str] | None, filter: list[str] | None, everything: bool) -> None:
     if bool(some) + bool(filter) + everything != 1:
-        raise typer.BadParameter("say which: ids, or --filter NAME=VALUE, or --all")
+        raise typer.BadParameter(
+            "no jobs were selected, or in several ways; give ids, or --filter NAME=VALUE, or --all"
+        )
 
 
 def _narrowed(wanted: "JobFilter", statuses: str) -> "JobFilter":
-    """What will be touched of what the filter finds, for the count."""
+    """Returns the filter restricted to the jobs that the command will change, for the count."""
     return wanted if "status" in wanted else {**wanted, "status": statuses}
 
 
-def _ask_about(session: Session, wanted: "JobFilter", verb: str, yes: bool) -> None:
+def _confirm(session: Session, wanted: "JobFilter", verb: str, yes: bool) -> None:
     if yes:
         return
     count = 0

@@ -1,4 +1,4 @@
-"""Commands about API keys: on a database, before any server runs; or, with --url, on a server."""
+"""Commands about API keys: on a database, before any server runs, or with --url on a server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Of this data directory; default: here, or --url.")]
-File = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Default: nextslot.toml in there.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="The data directory; default: the current one, unless --url is given."),
+]
+File = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Default: nextslot.toml in the data directory.")
+]
 
 
 def register(app: typer.Typer) -> None:
-    key = group("key", "API keys, of a directory or of a server.")
+    key = group("key", "API keys of a data directory or of a server.")
     for function in (add, ls, rm):
         command(key)(function)
     app.add_typer(key)
@@ -31,14 +36,14 @@ def register(app: typer.Typer) -> None:
 
 def add(
     session: Session,
-    name: Annotated[str, typer.Argument(help="Whose it is.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The name of the key's holder.", show_default=False)],
     scope: Annotated[str, typer.Option(help="read, submit, operate or admin.")] = "read",
-    office: Annotated[str | None, typer.Option("--office", help="For this office only.")] = None,
+    office: Annotated[str | None, typer.Option("--office", help="Restrict the key to this office.")] = None,
     data: Data = None,
     config: File = None,
     database: Database = None,
 ) -> None:
-    """Make a key; it is shown this once."""
+    """Create a key, which is shown only once."""
     if _is_online(session, data, database):
         made = session.client.keys.create(name, [scope], office)
         json, text = dict(made.json), made.key
@@ -52,7 +57,7 @@ def add(
 
 
 def ls(session: Session, data: Data = None, config: File = None, database: Database = None) -> None:
-    """List keys; what their holders send is not stored."""
+    """List keys, without their secrets, which are not stored."""
     if _is_online(session, data, database):
         json: Any = session.client.keys.page(500).json
     else:
@@ -64,17 +69,17 @@ def ls(session: Session, data: Data = None, config: File = None, database: Datab
         for one in json["items"]
     ]
     headings = ("ID", "NAME", "SCOPE", "OFFICE", "CREATED")
-    session.show(json, lambda: output.table(headings, rows, "no keys: a server on loopback is open to local callers"))
+    session.show(json, lambda: output.table(headings, rows, "no keys: a server on loopback accepts all local callers"))
 
 
 def rm(
     session: Session,
-    which: Annotated[str, typer.Argument(metavar="KEY", help="Its name, or its id.", show_default=False)],
+    which: Annotated[str, typer.Argument(metavar="KEY", help="The key's name or id.", show_default=False)],
     data: Data = None,
     config: File = None,
     database: Database = None,
 ) -> None:
-    """Delete a key: from now on it opens nothing."""
+    """Delete a key, which is refused from then on."""
     if _is_online(session, data, database):
         everything = session.client.keys.list()
         key_id = ids.named(everything, which, "key", lambda one: one.key_id, lambda one: one.name).key_id
@@ -93,12 +98,12 @@ async def _deleted(keys: "KeyService", text: str) -> str:
 
 
 def _is_online(session: Session, data: Path | None, database: str | None) -> bool:
-    """A directory or database that is named wins; else a server that is named; else the directory here."""
+    """Returns whether to ask a server: only if a server and neither a directory nor a database is given."""
     return data is None and database is None and session.url is not None
 
 
 def _offline(wanted: "Configuration", work: "Callable[[KeyService], Awaitable[T]]", *, creates: bool = False) -> T:
-    """Only a key that is made makes a database for itself."""
+    """Opens the database and calls `work` with its keys. Only a new key may create a database."""
     from nextslot import offline_commands
 
     async def do() -> T:

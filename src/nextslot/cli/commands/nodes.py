@@ -1,4 +1,4 @@
-"""Commands about nodes: the machines that share a database, and taking one out of work, or out of mind."""
+"""Commands about nodes, the machines that share a database: list, drain, remove."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,40 +14,42 @@ HEADINGS = ("NODE", "STATUS", "LEADER", "RUNNING", "RESOURCES", "SEEN", "HOST")
 
 
 def register(app: typer.Typer) -> None:
-    nodes = group("node", "Nodes: the machines that share the database.")
+    nodes = group("node", "Nodes, the machines that share the database.")
     for function in (ls, drain, rm):
         command(nodes)(function)
     app.add_typer(nodes)
 
 
 def ls(session: Session) -> None:
-    """List the machines that share the database, by name."""
+    """List the nodes by name."""
     found = session.client.nodes.list()
     everything = {"items": [one.json for one in found]}
     session.show(everything, lambda: output.table(HEADINGS, map(_row, found), "no nodes yet"))
 
 
-Name = Annotated[str, typer.Argument(metavar="NODE", help="Its name.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.", show_default=False)]
 
 
 def drain(
     session: Session,
     node: Name,
-    undo: Annotated[bool, typer.Option("--undo", help="Let it work again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Let the node start jobs again.")] = False,
 ) -> None:
-    """Let a node start nothing more; what runs there finishes.
+    """Let a node start no more jobs and finish what it runs.
 
-    Until --undo, or until it is started again.
+    This lasts until --undo, or until the node is started again.
     """
     done = session.client.nodes.drain(node, undo)
     left = "nothing runs there" if done.running == 0 else f"{done.running} still running there"
-    session.show(done.json, lambda: output.say(f"{done.node_id} works again" if undo else f"{done.node_id}: {left}"))
+    session.show(
+        done.json, lambda: output.say(f"{done.node_id} starts jobs again" if undo else f"{done.node_id}: {left}")
+    )
 
 
 def rm(session: Session, node: Name) -> None:
-    """Forget a node that is gone for good, and the resources that it had."""
+    """Remove a node that will not come back, with its resources."""
     session.client.nodes.forget(node)
-    session.show({"node_id": node}, lambda: output.say(f"{node} is forgotten"))
+    session.show({"node_id": node}, lambda: output.say(f"{node} removed"))
 
 
 def _row(node: "Node") -> list[Any]:

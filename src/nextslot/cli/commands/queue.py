@@ -1,4 +1,4 @@
-"""Commands about an office's queue: shown in its order, ordered anew, paused and resumed."""
+"""Commands about an office's queue: show, reorder, pause, resume."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,7 @@ Resource = Annotated[str | None, typer.Option("--resource", help="A resource.")]
 
 
 def register(app: typer.Typer) -> None:
-    queue = group("queue", "The queue: its order, pauses.")
+    queue = group("queue", "The queue: order, pause and resume.")
     for function in (ls, order, pause, resume):
         command(queue)(function)
     app.add_typer(queue)
@@ -26,15 +26,15 @@ def register(app: typer.Typer) -> None:
 def ls(
     session: Session,
     office: Annotated[str, typer.Option("--office", help="The office.")] = "default",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most so many.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="The next page: what the last one said.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="The most to show.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="The next page: the cursor that the last one printed.")] = None,
 ) -> None:
-    """Show what runs, and what waits, in order."""
+    """Show running and queued jobs, in order."""
     found = session.client.queue(office, limit, cursor)
 
     def tables() -> None:
         if found.paused:
-            output.remark("paused: nothing more starts")
+            output.remark("paused: no more jobs start")
         output.table(HEADINGS, rows(found), f"nothing runs or waits in the office {office}")
         if found.next_cursor is not None:
             output.remark(f"there are more: --cursor {found.next_cursor}")
@@ -77,13 +77,13 @@ def order(
     session: Session,
     jobs: Annotated[list[str], typer.Argument(metavar="ID", help="Jobs of one office.", show_default=False)],
 ) -> None:
-    """Give jobs a new order: they take, in this order, the places that they hold now."""
+    """Reorder jobs: they exchange their places so that they follow each other in the given order."""
     found = session.client.reorder([ids.job_id(session.client, one) for one in jobs])
     session.show(found.json, lambda: output.table(HEADINGS, rows(found), "nothing waits"))
 
 
 def pause(session: Session, office: Office = None, job_type: JobType = None, resource: Resource = None) -> None:
-    """Pause an office, a job type, a resource, or (with nothing said) everything; running work goes on."""
+    """Pause an office, a job type, a resource or, without an option, the whole scheduler; running work continues."""
     _one(office, job_type, resource)
     found = session.client.pause(office_id=office, job_type=job_type, resource=resource)
     session.show(found.json, lambda: output.say(_words(found)))
@@ -98,7 +98,9 @@ def resume(session: Session, office: Office = None, job_type: JobType = None, re
 
 def _one(*scopes: str | None) -> None:
     if sum(one is not None for one in scopes) > 1:
-        raise typer.BadParameter("one of --office, --type and --resource; nothing is the whole scheduler")
+        raise typer.BadParameter(
+            "several options were given; give one of --office, --type and --resource, or none for the whole scheduler"
+        )
 
 
 def _words(found: "Paused") -> str:

@@ -1,4 +1,4 @@
-"""Commands about schedules: cron expressions that make jobs from templates."""
+"""Commands about schedules, which create jobs from templates by cron expressions."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,11 +12,11 @@ from . import jobs, templates
 if TYPE_CHECKING:
     from nextslot.client import Schedule
 
-Which = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Its name, or its id.", show_default=False)]
+Which = Annotated[str, typer.Argument(metavar="SCHEDULE", help="The schedule's name or id.", show_default=False)]
 
 
 def register(app: typer.Typer) -> None:
-    schedule = group("schedule", "Schedules: cron expressions that make jobs from templates.")
+    schedule = group("schedule", "Schedules, which create jobs from templates by cron expressions.")
     for function in (add, ls, show, preview, upcoming, occurrences, trigger, enable, disable, rm):
         command(schedule)(function)
     app.add_typer(schedule)
@@ -29,20 +29,22 @@ def find(session: Session, text: str) -> "Schedule":
 
 def add(
     session: Session,
-    name: Annotated[str, typer.Argument(help="What people call it.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="A name for people.", show_default=False)],
     cron: Annotated[str, typer.Argument(help="Such as '0 6 * * mon-fri', or @daily.", show_default=False)],
-    template: Annotated[str, typer.Argument(help="The template's name, or its id.", show_default=False)],
+    template: Annotated[str, typer.Argument(help="The template's name or id.", show_default=False)],
     params: jobs.Params = None,
     timezone: Annotated[str | None, typer.Option(help="Such as Europe/Berlin; default UTC.")] = None,
     office: jobs.Office = None,
-    catch_up: Annotated[str | None, typer.Option(help="Missed ones: latest (default), all or none.")] = None,
-    overlap: Annotated[str | None, typer.Option(help="While the one before runs: allow (default) or skip.")] = None,
+    catch_up: Annotated[
+        str | None, typer.Option(help="Which missed occurrences fire: latest (default), all or none.")
+    ] = None,
+    overlap: Annotated[str | None, typer.Option(help="While the previous job runs: allow (default) or skip.")] = None,
     priority: jobs.Priority = None,
-    disabled: Annotated[bool, typer.Option("--disabled", help="Not before it is enabled.")] = False,
+    disabled: Annotated[bool, typer.Option("--disabled", help="Create it disabled.")] = False,
 ) -> None:
-    """Make a schedule."""
+    """Create a schedule."""
     found = templates.find(session, template)
-    said = {
+    given = {
         "timezone": timezone,
         "office_id": office,
         "catch_up": catch_up,
@@ -51,9 +53,9 @@ def add(
         "enabled": False if disabled else None,
         "param_overrides": jobs.parsed_params(session, found.job_type, params) if params else None,
     }
-    options: Any = {one: value for one, value in said.items() if value is not None}
+    options: Any = {one: value for one, value in given.items() if value is not None}
     made = session.client.schedules.create(name, found.template_id, cron, **options)
-    session.show(made.json, lambda: _say(made))
+    session.show(made.json, lambda: _print(made))
 
 
 def ls(session: Session) -> None:
@@ -77,24 +79,24 @@ def preview(
     session: Session,
     cron: Annotated[str, typer.Argument(help="Such as '0 6 * * mon-fri', or @daily.", show_default=False)],
     timezone: Annotated[str | None, typer.Option(help="Such as Europe/Berlin; default UTC.")] = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=500, help="So many.")] = 10,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=500, help="How many to show.")] = 10,
 ) -> None:
-    """Say what an expression means, and when it would fire."""
+    """Explain a cron expression, and show when it would fire."""
     found = session.client.schedules.preview(cron, timezone, count)
 
-    def tell() -> None:
+    def show_preview() -> None:
         output.say(found.cron_words)
         output.table(("LOCAL", "WHEN"), [[one.local, one.utc] for one in found.items], "never")
 
-    session.show(found.json, tell)
+    session.show(found.json, show_preview)
 
 
 def upcoming(
     session: Session,
     schedule: Which,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=500, help="So many.")] = 10,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=500, help="How many to show.")] = 10,
 ) -> None:
-    """Show its next occurrences; nothing is fired."""
+    """Show the next occurrences of a schedule, without firing any."""
     found = session.client.schedules.upcoming(find(session, schedule).schedule_id, count)
     rows = [[one.local, one.utc] for one in found]
     session.show({"items": [one.json for one in found]}, lambda: output.table(("LOCAL", "WHEN"), rows, "none"))
@@ -103,9 +105,9 @@ def upcoming(
 def occurrences(
     session: Session,
     schedule: Which,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="The most to show.")] = 50,
 ) -> None:
-    """Show what became of each planned instant, the newest first."""
+    """Show past occurrences and their outcomes, newest first."""
     page = session.client.schedules.occurrences_page(find(session, schedule).schedule_id, limit)
     rows = [
         [one.instant, one.count, output.coloured(one.outcome), one.reason or "", output.short(one.job_id)]
@@ -116,21 +118,21 @@ def occurrences(
 
 
 def trigger(session: Session, schedule: Which) -> None:
-    """Make a job of it now."""
+    """Create a job from a schedule now."""
     job = session.client.schedules.trigger(find(session, schedule).schedule_id)
     session.show(job.json, lambda: output.say(job.job_id))
 
 
 def enable(session: Session, schedule: Which) -> None:
-    """Let it fire again."""
+    """Enable a schedule."""
     changed = session.client.schedules.change(find(session, schedule).schedule_id, enabled=True)
-    session.show(changed.json, lambda: _say(changed))
+    session.show(changed.json, lambda: _print(changed))
 
 
 def disable(session: Session, schedule: Which) -> None:
-    """Let it fire no more until it is enabled."""
+    """Disable a schedule until it is enabled again."""
     changed = session.client.schedules.change(find(session, schedule).schedule_id, enabled=False)
-    session.show(changed.json, lambda: _say(changed))
+    session.show(changed.json, lambda: _print(changed))
 
 
 def rm(session: Session, schedule: Which) -> None:
@@ -143,6 +145,6 @@ def _next(schedule: "Schedule") -> str:
     return output.moment(schedule.next_trigger_at) if schedule.enabled else "disabled"
 
 
-def _say(schedule: "Schedule") -> None:
+def _print(schedule: "Schedule") -> None:
     words = f" ({schedule.cron_words})" if schedule.cron_words else ""
     output.say(f"{schedule.schedule_id} {schedule.name}{words}: next {_next(schedule)}")

@@ -1,4 +1,4 @@
-"""Commands about the service itself: started here, or asked how it does; what happened, who changed what."""
+"""Commands about the service itself: start it, show its status, events and audit log."""
 
 import asyncio
 import json
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from nextslot.config import Configuration
 
 Data = Annotated[Path, typer.Option(metavar="DIR", help="The data directory: database, logs, artifacts.")]
-File = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Default: nextslot.toml in there.")]
+File = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Default: nextslot.toml in the data directory.")
+]
 Database = Annotated[
     str | None, typer.Option(metavar="URL", help="sqlite:///… or postgresql://…; default: as configured.")
 ]
@@ -28,8 +30,8 @@ def register(app: typer.Typer) -> None:
     app.command()(demo)
     for function in (serve, version, completion):
         local(app)(function)
-    for asking in (status, types, events, audit):
-        command(app)(asking)
+    for query in (status, types, events, audit):
+        command(app)(query)
 
 
 def configuration(data: Path, config: Path | None, **overrides: Any) -> "Configuration":
@@ -43,13 +45,18 @@ def serve(
     config: File = None,
     data: Data = Path(),
     host: Annotated[str | None, typer.Option(help="The address to listen on.", show_default="127.0.0.1")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0 is a free one.", show_default="8000")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.", show_default="8000"),
+    ] = None,
     database: Database = None,
-    node: Annotated[str | None, typer.Option(metavar="NAME", help="This node's name, where several share it.")] = None,
+    node: Annotated[
+        str | None, typer.Option(metavar="NAME", help="This node's name, where several nodes share the database.")
+    ] = None,
 ) -> None:
     """Start a server.
 
-    Ctrl-C stops it when running work has finished; once more interrupts that work.
+    Ctrl-C stops it after running work has finished; a second Ctrl-C interrupts that work.
     """
     data.mkdir(parents=True, exist_ok=True)
     wanted = configuration(data, config, server__host=host, server__port=port, store__url=database, node__name=node)
@@ -69,11 +76,13 @@ def serve(
 
 def demo(
     data: Data = Path("nextslot-demo"),
-    keep: Annotated[bool, typer.Option("--keep", help="One film after the other, until Ctrl-C.")] = False,
-    crash: Annotated[bool, typer.Option("--crash", help="kill -9 itself at a random moment.")] = False,
-    no_story: Annotated[bool, typer.Option("--no-story", help="Do without a language model.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Make one film after the other, until Ctrl-C.")] = False,
+    crash: Annotated[
+        bool, typer.Option("--crash", help="Let the process kill itself (kill -9) at a random moment.")
+    ] = False,
+    no_story: Annotated[bool, typer.Option("--no-story", help="Use no language model.")] = False,
 ) -> None:
-    """Run a small real workload, and tell what happens."""
+    """Run a small real workload, and print what happens."""
     from nextslot.demo import main
 
     flags = {"--keep": keep, "--crash": crash, "--no-story": no_story}
@@ -95,7 +104,7 @@ def version(is_json: bool) -> None:
 
 def completion(
     is_json: bool,
-    shell: Annotated[str | None, typer.Argument(help="bash, zsh or fish; default: yours.")] = None,
+    shell: Annotated[str | None, typer.Argument(help="bash, zsh or fish; default: your shell.")] = None,
 ) -> None:
     """Print a shell's completion script.
 
@@ -103,8 +112,8 @@ def completion(
     """
     name = shell or Path(os.environ.get("SHELL", "bash")).name
     if name not in ("bash", "zsh", "fish"):
-        raise typer.BadParameter(f"there is completion for bash, zsh and fish, not for {name!r}")
-    # typer's own protocol: the program, asked through its environment, prints what the shell is to source.
+        raise typer.BadParameter(f"{name!r} has no completion; use bash, zsh or fish")
+    # This is typer's own protocol: the program prints the script if a variable asks for it.
     environment = {**os.environ, "_NEXTSLOT_COMPLETE": f"source_{name}"}
     program = [sys.executable, "-m", "nextslot.cli.main"]
     script = subprocess.run(program, env=environment, capture_output=True, text=True, check=True).stdout
@@ -115,9 +124,9 @@ def completion(
 
 
 def status(session: Session) -> None:
-    """Show how the service does.
+    """Show service status.
 
-    Its offices, its limits, and what does not answer.
+    Shows the offices, the limits, and resources that do not answer.
     """
     found = session.client.status()
 
@@ -145,7 +154,7 @@ def status(session: Session) -> None:
             output.say("")
             output.table(("LIMIT", "USED", "OF"), used, "")
         for one in found.held:
-            output.say(f"{one.resource} does not answer since {output.moment(one.since)} ({one.failures} failures)")
+            output.say(f"{one.resource} has not answered since {output.moment(one.since)} ({one.failures} failures)")
 
     session.show(found.json, tables)
 
@@ -165,32 +174,32 @@ def _parameters(schema: Any) -> str:
 
 def events(
     session: Session,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with each new one.")] = False,
-    after: Annotated[int | None, typer.Option(help="Only later ones than this number.")] = None,
-    job: Annotated[str | None, typer.Option(metavar="ID", help="About this job.")] = None,
-    type: Annotated[str | None, typer.Option(help="Such as job_failed; several by comma.")] = None,
-    office: Annotated[str | None, typer.Option("--office", help="Of this office.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most so many.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new events.")] = False,
+    after: Annotated[int | None, typer.Option(help="Only events after this number.")] = None,
+    job: Annotated[str | None, typer.Option(metavar="ID", help="Only events of this job.")] = None,
+    type: Annotated[str | None, typer.Option(help="Such as job_failed; separate several by commas.")] = None,
+    office: Annotated[str | None, typer.Option("--office", help="Only events of this office.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="The most to show.")] = 50,
 ) -> None:
-    """Show what happened, or what happens.
+    """Show past events, or follow new ones.
 
-    The last ones, oldest first; with -f each new one as it comes. --after begins at another place.
+    Shows the latest events, oldest first; with -f, each new one as it comes. --after starts at another event.
     """
     from nextslot.cli import ids
 
     client = session.client
-    said = {"job_id": ids.job_id(client, job) if job else None, "type": type, "office_id": office}
-    wanted: Any = {name: value for name, value in said.items() if value is not None}
+    given = {"job_id": ids.job_id(client, job) if job else None, "type": type, "office_id": office}
+    wanted: Any = {name: value for name, value in given.items() if value is not None}
     if follow:
         start = client.me().last_event if after is None else after
         for event in client.events(start, **wanted):
             if session.is_json:
                 output.print_json_line(event.json)
             else:
-                _say(event)
+                _print(event)
         return
     if after is None:
-        # The last ones; of a filter's, which may be rare, the first.
+        # Without a filter, start near the end. Filtered events may be rare, so start at the first.
         after = 0 if wanted else max(0, client.me().last_event - limit)
     page = client.events_page(after, limit, **wanted)
     rows = [[one.seq, one.timestamp, one.type, output.short(one.job_id), one.details] for one in page.items]
@@ -198,7 +207,7 @@ def events(
     session.show(page.json, lambda: output.table(headings, rows, "nothing yet"))
 
 
-def _say(event: "Event") -> None:
+def _print(event: "Event") -> None:
     when = event.timestamp.astimezone().strftime("%H:%M:%S")
     details = json.dumps(event.details, ensure_ascii=False) if event.details else ""
     output.say(output.clean(f"{when} {event.seq} {event.type} {output.short(event.job_id)} {details}".rstrip()))
@@ -207,12 +216,12 @@ def _say(event: "Event") -> None:
 
 def audit(
     session: Session,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most so many.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="The next page: what the last one said.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="The most to show.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="The next page: the cursor that the last one printed.")] = None,
 ) -> None:
     """Show who changed what through the API.
 
-    The newest first; for admins.
+    Newest first; needs the scope admin.
     """
     page = session.client.audit_page(limit, cursor)
     rows = [[one.timestamp, one.actor, one.action, one.target] for one in page.items]

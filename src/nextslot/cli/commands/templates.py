@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from nextslot.client import Template
     from nextslot.client.job_options import JobOptions
 
-Which = Annotated[str, typer.Argument(metavar="TEMPLATE", help="Its name, or its id.", show_default=False)]
-Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="How long a job may run.")]
+Which = Annotated[str, typer.Argument(metavar="TEMPLATE", help="The template's name or id.", show_default=False)]
+Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="The longest time a job may run.")]
 Description = Annotated[str | None, typer.Option(help="What it is for.")]
 
 
 def register(app: typer.Typer) -> None:
-    template = group("template", "Templates: reusable job definitions.")
+    template = group("template", "Templates, reusable job definitions.")
     for function in (add, ls, show, change, submit, rm):
         command(template)(function)
     app.add_typer(template)
@@ -32,14 +32,14 @@ def find(session: Session, text: str) -> "Template":
 
 def add(
     session: Session,
-    name: Annotated[str, typer.Argument(help="Unique among templates.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="A name, unique among templates.", show_default=False)],
     job_type: jobs.Type,
     params: jobs.Params = None,
     priority: jobs.Priority = None,
     timeout: Timeout = None,
     description: Description = None,
 ) -> None:
-    """Make a template."""
+    """Create a template."""
     options = _given(session, job_type, params, priority, timeout, description)
     made = session.client.templates.create(name, job_type, **options)
     session.show(made.json, lambda: output.say(made.template_id))
@@ -63,12 +63,12 @@ def change(
     session: Session,
     template: Which,
     params: jobs.Params = None,
-    name: Annotated[str | None, typer.Option(help="Another name.")] = None,
+    name: Annotated[str | None, typer.Option(help="A new name.")] = None,
     priority: jobs.Priority = None,
     timeout: Timeout = None,
     description: Description = None,
 ) -> None:
-    """Change a template, for future jobs; parameters that are given lie over its own."""
+    """Change a template, for future jobs; given parameters replace its own."""
     found = find(session, template)
     changes = _given(session, found.job_type, params, priority, timeout, description)
     if "params" in changes:
@@ -76,7 +76,9 @@ def change(
     if name is not None:
         changes["name"] = name
     if not changes:
-        raise typer.BadParameter("say what to change: key=value, --name, --priority, --timeout or --description")
+        raise typer.BadParameter(
+            "nothing to change was given; give key=value, --name, --priority, --timeout or --description"
+        )
     changed = session.client.templates.change(found.template_id, **changes)
     session.show(changed.json, lambda: output.say(f"{changed.name} changed"))
 
@@ -86,10 +88,10 @@ def submit(
     template: Which,
     params: jobs.Params = None,
     priority: jobs.Priority = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait, and show its log.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait, and show the job's log.")] = False,
 ) -> None:
-    """Put a job of a template into the queue; parameters that are given lie over the template's."""
+    """Submit a job from a template; given parameters replace the template's."""
     found = find(session, template)
     options: JobOptions = {} if priority is None else {"priority": priority}
     given = jobs.parsed_params(session, found.job_type, params)
@@ -111,10 +113,10 @@ def _given(
     timeout: float | None,
     description: str | None,
 ) -> Any:
-    said = {
+    options = {
         "params": jobs.parsed_params(session, job_type, params) if params else None,
         "priority": priority,
         "timeout_seconds": timeout,
         "description": description,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,4 +1,4 @@
-"""`nextslot top`: what runs, what waits and who is on the line, live; it uses the public API like everybody."""
+"""`nextslot top`: shows running, queued and direct work live, through the public API."""
 
 import contextlib
 import select
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from nextslot.client import Client, Direct, Queue
     from nextslot.client.values import Progress
 
-# Progress makes no events: it is looked at this often. Events are shown at once, but not more often than the second.
+# Progress makes no events, so it is fetched this often. Events are shown at once, but at most this often
+# (SETTLE_SECONDS).
 REFRESH_SECONDS = 2.0
 SETTLE_SECONDS = 0.2
 
@@ -32,13 +33,13 @@ def register(app: typer.Typer) -> None:
 def top(
     session: Session,
     office: Annotated[str, typer.Option("--office", help="The office.")] = "default",
-    once: Annotated[bool, typer.Option("--once", help="One look, and no more.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show the queue once, and end.")] = False,
 ) -> None:
     """Watch the queue live; q or Ctrl-C ends it."""
     if session.is_json:
         output.print_json(session.client.queue(office).json)
     elif once or not sys.stdout.isatty():
-        output.console().print(drawn(looked_at(session.client, office)))
+        output.console().print(drawn(fetched(session.client, office)))
     else:
         with contextlib.suppress(KeyboardInterrupt):
             _live(session, office)
@@ -46,14 +47,14 @@ def top(
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that is shown, of one moment."""
+    """The content of the screen at one moment."""
 
     queue: "Queue"
     direct: "tuple[Direct, ...]"
     progress: "dict[str, Progress]"
 
 
-def looked_at(client: "Client", office: str) -> View:
+def fetched(client: "Client", office: str) -> View:
     queue = client.queue(office, limit=100)
     progress = {}
     for job in queue.running:
@@ -114,7 +115,7 @@ def _live(session: Session, office: str) -> None:
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         listener.start()
         while not pressed("q", 0):
-            view = looked_at(session.client, office)
+            view = fetched(session.client, office)
             live.update(drawn(view, console.height - len(view.queue.running) - len(view.direct) - 8), refresh=True)
             if pressed("q", SETTLE_SECONDS):
                 return
@@ -127,7 +128,7 @@ def _live(session: Session, office: str) -> None:
 
 
 def _listen(session: Session, office: str, news: threading.Event) -> None:
-    """Events come on a connection of their own. Should they not come, the clock alone refreshes."""
+    """Receives events on a separate connection. If that fails, the screen is refreshed by time alone."""
     from nextslot.client import Client
 
     with contextlib.suppress(NextslotError), Client(session.url, key=session.key) as client:
@@ -137,14 +138,14 @@ def _listen(session: Session, office: str, news: threading.Event) -> None:
 
 class _Pressed:
     def __call__(self, key: str, seconds: float) -> bool:
-        """Whether this key was pressed within that time."""
+        """Returns whether this key was pressed within this time."""
         ready, _, _ = select.select([sys.stdin], [], [], seconds)
         return bool(ready) and sys.stdin.read(1) == key
 
 
 @contextlib.contextmanager
 def _keys() -> Iterator[_Pressed]:
-    """Keys come one by one, without Return, until we leave."""
+    """Switches the terminal to single key presses, and back at the end."""
     import termios
     import tty
 

@@ -1,4 +1,4 @@
-"""Commands about webhooks: subscriptions, and what was delivered."""
+"""Commands about webhooks: subscriptions and deliveries."""
 
 import asyncio
 from pathlib import Path
@@ -24,12 +24,15 @@ from .service import (
 if TYPE_CHECKING:
     from nextslot.client.values import Delivery, Webhook
 
-Which = Annotated[str, typer.Argument(metavar="WEBHOOK", help="Its id, or a part of it.", show_default=False)]
-Events = Annotated[str | None, typer.Option(help="Several by comma; default: the three job.run.*.")]
+Which = Annotated[
+    str,
+    typer.Argument(metavar="WEBHOOK", help="The subscription's id, or the beginning or end of it.", show_default=False),
+]
+Events = Annotated[str | None, typer.Option(help="Events, separated by commas; default: the three job.run.*.")]
 
 
 def register(app: typer.Typer) -> None:
-    webhook = group("webhook", "Webhooks: subscriptions, and what was delivered.")
+    webhook = group("webhook", "Webhooks: subscriptions and deliveries.")
     for function in (add, ls, show, enable, disable, test, rotate, rm, deliveries, redeliver):
         command(webhook)(function)
     local(webhook)(secret)
@@ -43,11 +46,13 @@ def find(session: Session, text: str) -> "Webhook":
 
 def add(
     session: Session,
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Where to.", show_default=False)],
+    address: Annotated[
+        str, typer.Argument(metavar="ADDRESS", help="The address that receives messages.", show_default=False)
+    ],
     events: Events = None,
-    office: Annotated[str | None, typer.Option("--office", help="Of this office only.")] = None,
+    office: Annotated[str | None, typer.Option("--office", help="Only events of this office.")] = None,
 ) -> None:
-    """Subscribe; the secret is shown this once."""
+    """Create a subscription; its secret is shown only once."""
     made = session.client.webhooks.create(address, events.split(",") if events else None, office)
     session.show(made.json, lambda: output.say(f"{made.webhook_id}\nsecret: {made.secret}"))
 
@@ -76,25 +81,25 @@ def show(session: Session, webhook: Which) -> None:
 
 
 def enable(session: Session, webhook: Which) -> None:
-    """Deliver to it again."""
+    """Enable a subscription."""
     changed = session.client.webhooks.change(find(session, webhook).webhook_id, enabled=True)
     session.show(changed.json, lambda: output.say(f"{changed.webhook_id} enabled"))
 
 
 def disable(session: Session, webhook: Which) -> None:
-    """Deliver nothing to it."""
+    """Disable a subscription."""
     changed = session.client.webhooks.change(find(session, webhook).webhook_id, enabled=False)
     session.show(changed.json, lambda: output.say(f"{changed.webhook_id} disabled"))
 
 
 def test(session: Session, webhook: Which) -> None:
-    """Send it a test message."""
+    """Send a test message to a subscription."""
     sent = session.client.webhooks.test(find(session, webhook).webhook_id)
     session.show(sent.json, lambda: output.say(f"{sent.delivery_id} {sent.status}"))
 
 
 def rotate(session: Session, webhook: Which) -> None:
-    """Give it another secret, shown this once; the one before signs too for a while."""
+    """Replace the secret, which is shown only once; the previous one stays valid for a while."""
     changed = session.client.webhooks.rotate_secret(find(session, webhook).webhook_id)
     session.show(changed.json, lambda: output.say(f"secret: {changed.secret}"))
 
@@ -108,13 +113,13 @@ def rm(session: Session, webhook: Which) -> None:
 
 def deliveries(
     session: Session,
-    job: Annotated[str | None, typer.Option(metavar="ID", help="About this job.")] = None,
+    job: Annotated[str | None, typer.Option(metavar="ID", help="Only deliveries about this job.")] = None,
     event: Annotated[str | None, typer.Option(help="Such as job.run.failed.")] = None,
     status: Annotated[str | None, typer.Option(help="PENDING, DELIVERED or FAILED.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most so many.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="The next page: what the last one said.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="The most to show.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="The next page: the cursor that the last one printed.")] = None,
 ) -> None:
-    """List deliveries, the newest first."""
+    """List deliveries, newest first."""
     client = session.client
     job_id = ids.job_id(client, job) if job else None
     page = client.webhooks.deliveries_page(limit, cursor, job_id=job_id, event=event, status=status)
@@ -136,17 +141,17 @@ def deliveries(
 
 def redeliver(
     session: Session,
-    delivery: Annotated[str, typer.Argument(metavar="DELIVERY", help="Its whole id.", show_default=False)],
+    delivery: Annotated[str, typer.Argument(metavar="DELIVERY", help="The delivery's whole id.", show_default=False)],
 ) -> None:
-    """Send a message once more."""
+    """Send a message again."""
     sent = session.client.webhooks.redeliver(delivery)
     session.show(sent.json, lambda: output.say(f"{sent.delivery_id} {sent.status}"))
 
 
 def secret(is_json: bool, data: Data = Path(), config: File = None, database: Database = None) -> None:
-    """Print what signs the webhooks of jobs and offices.
+    """Print the secret that signs the webhooks of jobs and offices.
 
-    Of a data directory that no server uses, or as its configuration says.
+    It comes from the configuration, or from the database of a data directory that no server uses.
     """
     from nextslot import offline_commands
 

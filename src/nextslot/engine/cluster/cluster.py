@@ -183,7 +183,7 @@ class Cluster:
     def renewed(self, until: float) -> None:
         self._local.job_types.renew(until)
 
-    def heard(self, topics: frozenset[str]) -> None:
+    def notified(self, topics: frozenset[str]) -> None:
         self._heard |= topics
         self._serve_soon()
 
@@ -223,7 +223,7 @@ class Cluster:
             except Unavailable as error:
                 log.warning("node %s cannot join yet: %s", self._registry.node_id, error)
                 await self._clock.sleep(REJOIN_SECONDS)
-        self.heard(frozenset(self._acts))
+        self.notified(frozenset(self._acts))
 
     # What there is to look at.
 
@@ -257,7 +257,7 @@ class Cluster:
         before = self._others
         await store.read(self.refresh)
         if self._others != before:  # What did not fit, or was not for this node, may be now.
-            self.heard(frozenset({"work"}))
+            self.notified(frozenset({"work"}))
 
     def refresh(self, tx: Tx) -> None:
         """What this node has to know of the others before it starts anything."""

@@ -58,7 +58,7 @@ class DispatchView:
     counters: TransactionCounters
     paused: Set[tuple[str, str]]
     unavailable: Mapping[str, bool]
-    keepers: Sequence[CapacityHold]
+    holds: Sequence[CapacityHold]
     # What runs inside the processes of nodes, where a job has to run alone; and the one that does so next.
     company: Company | None
     next_suspect: str | None
@@ -165,17 +165,17 @@ class Dispatcher:
     def look(self, tx: Tx) -> DispatchView:
         """What a claim would find now; starts nothing."""
         pass_ = self._new_pass(tx, self._lanes.counters(tx))
-        keepers = [CapacityHold(holder.direct_id, lane.needs, True) for holder, lane in self._callers(tx, pass_)]
+        holds = [CapacityHold(holder.direct_id, lane.needs, True) for holder, lane in self._callers(tx, pass_)]
         if ("scheduler", "") not in pass_.paused:
             for lane, head in self._starving(tx, pass_):
                 if self._could_ever_fit(pass_, lane):
-                    keepers.append(CapacityHold(head.job_id, lane.needs, False))
+                    holds.append(CapacityHold(head.job_id, lane.needs, False))
         suspect = None if pass_.company is None else self._next_suspect(tx, pass_)
         return DispatchView(
             pass_.counters,
             pass_.paused,
             pass_.unavailable,
-            keepers,
+            holds,
             pass_.company,
             None if suspect is None else suspect[1].job_id,
         )

@@ -9,7 +9,7 @@ from nextslot.errors import Unavailable
 from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import events
 from nextslot.system.clock import Clock, Instant, SystemClock
-from nextslot.telemetry.meters import Meters, Tally, Unmeasured
+from nextslot.telemetry.meters import EventCounts, Meters, Unmeasured
 
 from .event_feed import EventFeed, EventPage, read_page
 
@@ -71,8 +71,8 @@ class EventLog:
         if noted:
             events.append(tx, noted)
             tx.announce("events")
-            tally = self._meters.tally((event.type, event.office_id) for event in noted)
-            tx.cause(EventsAppended(tally))
+            counts = self._meters.count_events((event.type, event.office_id) for event in noted)
+            tx.cause(EventsAppended(counts))
 
     async def follow(self, store: Store, after: int) -> AsyncGenerator[Event, None]:
         """Every event from a number on, oldest first, and then each new one as it comes, until the scheduler stops."""
@@ -142,9 +142,9 @@ class EventLog:
         if self._feed is not None:
             self._feed.close()
 
-    def appended(self, tally: Tally) -> None:
+    def appended(self, counts: EventCounts) -> None:
         """Counts the events of a commit, and wakes those who follow them."""
-        self._meters.happened(tally)
+        self._meters.count_committed(counts)
         self.wake()
 
     def wake(self) -> None:

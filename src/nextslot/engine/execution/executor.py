@@ -96,7 +96,7 @@ class Executor:
         if active is None or active.told is not None:
             return
         active.told = kind
-        active.run.tell_to_stop()
+        active.run.request_stop()
         if active.task is not None:
             active.task.cancel()
 

@@ -1,4 +1,4 @@
-"""Machines: the slots of all live nodes, as a forecast sees them; `engine.replay` starts work on whichever has room."""
+"""ClusterCapacity: the slots of all live nodes, for a forecast; the simulator starts work on any node with room."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from nextslot.store.contract import Tx
 class ClusterCapacity(Workers):
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__("(machines)")
-        # What one node counts, even one that is away, the others do not have.
+        # If any node, even one that is away, lists a resource, then nodes that do not list it have none of it.
         counted = {resource: 0 for node in nodes for resource in node.resources}
         self._types: dict[str, frozenset[str]] = {}
         self._capacity: dict[str, Workers] = {}
@@ -32,7 +32,7 @@ class ClusterCapacity(Workers):
         return any(machine.has_room(tx, lane) for machine in self._for(lane))
 
     def take(self, tx: Tx, lane: Lane) -> str:
-        """Where there is room; the dispatcher has asked."""
+        """Takes a slot on a node with room; the dispatcher has checked that there is one."""
         return next(machine for machine in self._for(lane) if machine.has_room(tx, lane)).take(tx, lane)
 
     def hold(self, tx: Tx, worker_id: str, lane: Lane) -> None:

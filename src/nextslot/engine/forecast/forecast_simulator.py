@@ -1,9 +1,10 @@
-"""Replay: the engine itself, over a throw-away copy and a virtual clock, so that a forecast follows the real rules.
+"""Forecast simulator: runs the real engine over an in-memory copy and a virtual clock, so that it follows the real
+rules.
 
-Every piece that decides (Dispatcher, Endings, TimeoutManager, …) is the real one; only time is made up, and how long
-work takes is taken from the past. It foresees no failures, no retries and nothing that has not been submitted,
-and does not know of jobs that run alone after a crash (`policy.suspects`): for it they run beside others.
-`faces.forecast` asks for it.
+All deciding components (Dispatcher, JobFinisher, TimeoutManager, …) are the real ones; only time is virtual, and
+durations are taken from past runs. It predicts no failures, no retries and no jobs that have not been submitted. It
+ignores that some jobs must run alone after a crash (`domain/suspects.py`), and lets them run beside others.
+`services.forecast` calls it.
 """
 
 import heapq
@@ -19,7 +20,7 @@ from nextslot.domain import (
     Outcome,
 )
 from nextslot.domain.limits import ConcurrencyPolicy
-from nextslot.domain.run_estimates import Estimate, EstimateBasis, weakest
+from nextslot.domain.run_estimates import Certainty, Estimate, weakest
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.dispatch.dispatcher import Dispatcher
 from nextslot.engine.dispatch.limit_counters import Lanes
@@ -54,13 +55,13 @@ from nextslot.system.clock import Alarm, Instant
 from .cluster_capacity import ClusterCapacity
 from .queue_snapshot import Snapshot, Working
 
-# Work that has been told to stop has so long, as the guardian gives it.
+# How long work may take to stop when asked to, as its guardian allows.
 STOP_SECONDS = 10.0
-# Later than this nothing is foreseen.
+# Predicts nothing later than this.
 HORIZON_SECONDS = 400 * 24 * 3600.0
 MOST_STEPS = 20_000
-# A short queue is played several times, with durations drawn from the past; of a long one the averages have to do:
-# there they are right, and each time costs a fifth of a millisecond a job.
+# A short queue is simulated several times with durations drawn from past runs. For a long queue averages are used: they
+# are accurate there, and each simulation costs a fifth of a millisecond a job.
 FEWEST_DRAWS, MOST_DRAWS, DRAWN_JOBS = 3, 9, 1500
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
 GOLDEN = 0.618034
@@ -68,7 +69,7 @@ GOLDEN = 0.618034
 
 @dataclass(frozen=True, slots=True)
 class DispatchRules:
-    """What the rules depend on besides what is stored."""
+    """The rules of dispatch that are not stored in the database."""
 
     policy: ConcurrencyPolicy
     starvation_after_seconds: float
@@ -76,7 +77,7 @@ class DispatchRules:
 
 @dataclass(frozen=True, slots=True)
 class PastRuns:
-    """What is known of how long work takes: by type, a guess for all others, and how far each run is (0 to 1)."""
+    """Known durations: estimates by type, a guess for other types, and the progress of each run (0 to 1)."""
 
     estimates: Mapping[str, Estimate]
     guess: Estimate
@@ -90,12 +91,12 @@ class PastRuns:
         return self.estimates.get(job_type, self.guess)
 
 
-def foresee(snapshot: Snapshot, rules: DispatchRules, past: PastRuns) -> Forecast:
-    """What is expected of everything in the snapshot."""
-    usual = played(snapshot, rules, past)
+def make_forecast(snapshot: Snapshot, rules: DispatchRules, past: PastRuns) -> Forecast:
+    """Returns the forecast for everything in the snapshot."""
+    usual = simulated(snapshot, rules, past)
     draws = min(MOST_DRAWS, DRAWN_JOBS // max(len(usual), 1)) if past.varies else 0
     if draws >= FEWEST_DRAWS:
-        usual = in_the_middle(usual, [played(snapshot, rules, past, draw) for draw in range(1, draws + 1)])
+        usual = medians(usual, [simulated(snapshot, rules, past, draw) for draw in range(1, draws + 1)])
     places = [usual.get(job_id) for job_id in snapshot.queue]
     starts = [place.expected_start for place in places if place is not None and place.expected_start is not None]
     return Forecast(
@@ -108,21 +109,21 @@ def foresee(snapshot: Snapshot, rules: DispatchRules, past: PastRuns) -> Forecas
     )
 
 
-def played(snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0) -> dict[str, Expected]:
-    """One way it can go: all work takes as long as it does on average, or (with a number) as single past runs did."""
-    replay = ForecastSimulator(snapshot, rules, past, draw)
+def simulated(snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0) -> dict[str, Expected]:
+    """Simulates once: with average durations or, if `draw` is not 0, with durations drawn from past runs."""
+    simulator = ForecastSimulator(snapshot, rules, past, draw)
     try:
-        replay.play()
+        simulator.run()
     finally:
-        replay.close()
-    return replay.expected
+        simulator.close()
+    return simulator.expected
 
 
-def in_the_middle(usual: Mapping[str, Expected], ways: Sequence[Mapping[str, Expected]]) -> dict[str, Expected]:
-    """Of each job the median of its starts and ends over several ways it can go.
+def medians(usual: Mapping[str, Expected], ways: Sequence[Mapping[str, Expected]]) -> dict[str, Expected]:
+    """Returns the medians of each job's starts and ends over several simulations.
 
-    Of several things that run side by side the first is over sooner than each is on average: averages alone would
-    foresee all short waits too long.
+    Of several runs in parallel, the first ends sooner than each does on average: averages alone would predict all short
+    waits as too long.
     """
     found = {}
     for job_id, expected in usual.items():
@@ -151,8 +152,8 @@ class ForecastSimulator:
         self._ends: list[tuple[Instant, int, _End]] = []
         self._numbers = itertools.count()
         self._open = set(snapshot.queue)
-        # What the present instant of the replay rests on.
-        self._basis = EstimateBasis()
+        # The estimates that the current instant of the simulation depends on.
+        self._certainty = Certainty()
         self.expected: dict[str, Expected] = {}
         self._wire(rules)
         self._copy = InMemoryCopy(self._close_transaction, self._effects())
@@ -182,12 +183,14 @@ class ForecastSimulator:
         retries = RetryController(engine, queue, groups)
         self._finisher = JobFinisher(engine, retries, resolver, groups, outages)
         intake = Intake(engine, queue, resolver, self._finisher)
-        self._direct = _PatientCallers(engine, intake, outages, "(replay)")
+        self._direct = _ConnectedCallers(engine, intake, outages, "(simulator)")
         self._dispatcher = Dispatcher(engine, self._direct, outages, rules.starvation_after_seconds)
         self._timeouts = TimeoutManager(engine, self._finisher, self._direct, outages)
 
     def _effects(self) -> Interpreter:
-        """Nothing runs and nobody listens: what is left is what decides about the next start."""
+        """Returns the interpreter for a simulation: nothing really runs, so only effects on the next start are carried
+        out.
+        """
         return Interpreter(
             {
                 SlotsChanged: self._capacity.apply,
@@ -199,10 +202,10 @@ class ForecastSimulator:
             {Launch: self._launch, WakeBy: self._timer.wake_by},
         )
 
-    def play(self) -> None:
-        """Until every job of the office's queue has started, or nothing more happens."""
+    def run(self) -> None:
+        """Simulates until every job of the office's queue has started, or nothing more happens."""
         for working in self._snapshot.working:
-            self._go_on(working)
+            self._continue(working)
         self._dispatcher.start(self._snapshot.last_turn)
         self._timer.start(lambda: None)
         self._copy.write(self._count)
@@ -216,7 +219,7 @@ class ForecastSimulator:
         self._copy.close()
 
     def _step(self, horizon: Instant) -> bool:
-        """Whatever comes next: work that ends, or an instant that something waits for. False if there is nothing."""
+        """Advances to the next end of work or the next alarm. Returns False if there is none."""
         end, alarm = self._ends[0][0] if self._ends else None, self._clock.alarm_at
         upcoming = min((at for at in (end, alarm) if at is not None), default=None)
         if upcoming is None or upcoming > horizon:
@@ -225,7 +228,7 @@ class ForecastSimulator:
         if upcoming == end:
             self._finish(upcoming)
         else:
-            self._basis = EstimateBasis()
+            self._certainty = Certainty()
             self._clock.ring()
             self._tick()
         return True
@@ -238,11 +241,11 @@ class ForecastSimulator:
             self._timer.wake_by(due.upcoming)
 
     def _finish(self, at: Instant) -> None:
-        """All that ends at one instant ends in one transaction, as it does in life."""
+        """Ends all work that ends at one instant in one transaction, as the real engine does."""
         ended = []
         while self._ends and self._ends[0][0] == at:
             ended.append(heapq.heappop(self._ends)[2])
-        self._basis = weakest(one.basis for one in ended)
+        self._certainty = weakest(one.certainty for one in ended)
         self._copy.write(lambda tx: self._end(tx, ended))
 
     def _end(self, tx: Tx, ended: Iterable["_End"]) -> None:
@@ -252,9 +255,9 @@ class ForecastSimulator:
             else:
                 self._finisher.finish(tx, end.run_id, end.job_id, end.outcome, self._clock.now())
 
-    # What runs now, and what starts.
+    # Running work, and new starts.
 
-    def _go_on(self, working: Working) -> None:
+    def _continue(self, working: Working) -> None:
         now, work = self._snapshot.now, self._past.of(working.job_type)
         elapsed = max(now - working.started_at, 0) / 1_000_000
         fraction = self._past.progress(working.run_id)
@@ -265,15 +268,15 @@ class ForecastSimulator:
             left = min(left, max(working.timeout_at - now, 0) / 1_000_000)
         if working.is_stopping:
             left = min(left, STOP_SECONDS)
-        basis = EstimateBasis().then(work, share=min(left / work.seconds, 1.0))
+        certainty = Certainty().then(work, share=min(left / work.seconds, 1.0))
         is_known = work.runs > 0 or fraction is not None
         at = now.after(left)
         self.expected[working.id] = Expected(
             expected_start=working.started_at,
             expected_end=at if is_known else None,
-            confidence=basis.confidence(left),
+            confidence=certainty.confidence(left),
         )
-        self._push(at, _End(working.run_id, working.id, working.is_direct, working.is_stopping, basis))
+        self._push(at, _End(working.run_id, working.id, working.is_direct, working.is_stopping, certainty))
 
     def _launch(self, claim: Claim) -> None:
         now, work = self._clock.now(), self._past.of(claim.job_type)
@@ -282,27 +285,27 @@ class ForecastSimulator:
         self.expected[claim.job_id] = Expected(
             expected_start=now,
             expected_end=at if work.runs > 0 else None,
-            confidence=self._basis.confidence((now - self._snapshot.now) / 1_000_000),
+            confidence=self._certainty.confidence((now - self._snapshot.now) / 1_000_000),
         )
         self._open.discard(claim.job_id)
-        self._push(at, _End(claim.run_id, claim.job_id, claim.is_direct, False, self._basis.then(work)))
+        self._push(at, _End(claim.run_id, claim.job_id, claim.is_direct, False, self._certainty.then(work)))
 
     def _share(self) -> float:
-        """Evenly spread, differently in each draw, and the same whenever the same is asked: no chance is needed."""
+        """Returns a number from 0 to 1: evenly spread, different in each draw, but reproducible without randomness."""
         self._drawn += 1
         return (self._drawn * math.sqrt(PRIMES[self._draw % len(PRIMES)]) + self._draw * GOLDEN) % 1.0
 
     def _push(self, at: Instant, end: "_End") -> None:
         heapq.heappush(self._ends, (at, next(self._numbers), end))
 
-    # As the composition does it.
+    # Wiring.
 
     def _close_transaction(self, tx: Tx) -> None:
         self._timeouts.expire_if_late(tx)
         self._dispatcher.claim(tx)
 
     def _count(self, tx: Tx) -> None:
-        """Machines and lanes count what was copied of them; the dispatcher then looks at all of them."""
+        """Counts the copied work in nodes and lanes, so that the dispatcher then checks all of them."""
         for one in self._snapshot.working:
             self._capacity.hold(tx, one.worker_id, self._lanes.lane(tx, one.lane_id))
         counters = self._lanes.counters(tx)
@@ -317,7 +320,7 @@ class _End:
     job_id: str
     is_direct: bool
     is_stopping: bool
-    basis: EstimateBasis
+    certainty: Certainty
 
     @property
     def outcome(self) -> Outcome:
@@ -325,7 +328,7 @@ class _End:
 
 
 class _OnAnyNode(JobTypes):
-    """In a forecast nothing is run: that a live node has the handler is enough."""
+    """Job types in a forecast, which runs nothing: it is enough that a live node has the handler."""
 
     def __init__(self, machines: ClusterCapacity) -> None:
         super().__init__()
@@ -335,8 +338,8 @@ class _OnAnyNode(JobTypes):
         return self._capacity.runs_elsewhere(name)
 
 
-class _PatientCallers(DirectExecutionHandler):
-    """Callers of the real scheduler: they stay on the line until their own patience ends."""
+class _ConnectedCallers(DirectExecutionHandler):
+    """Direct callers of the real scheduler, who stay connected until their own wait timeout."""
 
     @property
     def _here(self) -> str | None:
@@ -350,12 +353,12 @@ class _PatientCallers(DirectExecutionHandler):
 
 
 class _Clock:
-    """Time that is set by the replay, with the one alarm of its timer."""
+    """Time that the simulator sets, with the one alarm of its timer."""
 
     def __init__(self, now: Instant) -> None:
         self.time = now
         self.alarm_at: Instant | None = None
-        self._rung: Callable[[], None] = lambda: None
+        self._ring: Callable[[], None] = lambda: None
 
     def now(self) -> Instant:
         return self.time
@@ -370,13 +373,13 @@ class _Clock:
     def adjust(self, server: int, sent: float, received: float) -> None: ...
 
     def follow(self) -> None:
-        """Nobody sets this clock but the replay."""
+        """Does nothing: only the simulator sets this clock."""
 
     async def sleep(self, seconds: float) -> None:
-        raise AssertionError("a replay waits for nobody")
+        raise AssertionError("a simulation never sleeps")
 
     def alarm(self, ring: Callable[[], None]) -> Alarm:
-        self._rung = ring
+        self._ring = ring
         return self
 
     def set(self, at: Instant | None) -> None:
@@ -384,20 +387,20 @@ class _Clock:
 
     def ring(self) -> None:
         self.alarm_at = None
-        self._rung()
+        self._ring()
 
 
 class _Numbered:
-    """Ids that only have to differ, and no chance at all."""
+    """Ids that only have to differ, and no randomness."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
 
     def new_id(self) -> str:
-        return f"replay-{next(self._numbers)}"
+        return f"simulator-{next(self._numbers)}"
 
     def fraction(self) -> float:
         return 0.5
 
     def secret(self) -> str:
-        raise AssertionError("a replay has nothing to hide")
+        raise AssertionError("a simulation needs no secrets")

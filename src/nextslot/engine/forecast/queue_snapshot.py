@@ -1,6 +1,6 @@
-"""Snapshot: all that decides what an office's next jobs will do, read in one transaction and bounded in size.
+"""Snapshot: everything that decides when an office's next jobs start, read in one transaction and bounded in size.
 
-Taken by `engine.replay`, which plays it through.
+`forecast_simulator` simulates it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,18 +20,18 @@ from nextslot.store.tables import forecast_reads
 from nextslot.store.tables.forecast_reads import Rows
 from nextslot.system.clock import Instant
 
-# Of an office's queue the first so many are foreseen.
+# How many jobs of an office's queue, from the front, are included.
 WINDOW = 1000
-# Of all other offices that share a limit with it, so many together.
+# How many jobs of all other offices that share a limit with it are included in total.
 OTHERS = 3000
 MOST_OFFICES = 1000
 MOST_RUNNING = 10_000
-# An owner that lives renews its reservation, and nobody knows when a resource answers again.
+# A forecast assumes that reservations are renewed, and does not know when a resource answers again.
 NEVER = Instant(2**62)
 
 
 class Working(NamedTuple):
-    """Somebody whose work runs now: a job or a direct caller."""
+    """A job or a direct caller whose work is running now."""
 
     id: str
     run_id: str
@@ -51,10 +51,10 @@ class Snapshot:
     now: Instant
     copies: list[Rows]
     working: list[Working]
-    # The office's queued jobs in their order, as far as they are looked at, and whether that is all of them.
+    # The office's queued jobs in order, up to WINDOW, and whether these are all.
     queue: list[str]
     is_whole: bool
-    # How many of the copied jobs of each lane are free to go.
+    # How many of the copied jobs of each lane are ready to start.
     ready: Mapping[int, int]
     last_turn: int
     nodes: Sequence[Node]
@@ -103,7 +103,7 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
 
 
 def _can_be_full(limits: Rows, policy: ConcurrencyPolicy, nodes: Sequence[Node]) -> set[str]:
-    """The limits between offices through which jobs of one can be in the way of another's."""
+    """Returns the shared limits that can be full, through which jobs of one office can delay another's."""
     limited = {
         key
         for key, capacity, _ in limits.rows
@@ -113,7 +113,7 @@ def _can_be_full(limits: Rows, policy: ConcurrencyPolicy, nodes: Sequence[Node])
 
 
 def _others(tx: Tx, office_id: str, can_be_full: set[str], share_slots: bool) -> dict[str, int]:
-    """The offices in whose queues one has to look too, and how far: all of them, where machines can be full."""
+    """Returns the other offices to include, and how many of their jobs; all offices if nodes have limited slots."""
     queued = forecast_reads.queued_offices(tx, MOST_OFFICES) if can_be_full or share_slots else []
     if set(queued) <= {office_id}:
         return {}
@@ -123,7 +123,7 @@ def _others(tx: Tx, office_id: str, can_be_full: set[str], share_slots: bool) ->
 
 
 def _sharing(tx: Tx, office_id: str, queued: list[str], can_be_full: set[str]) -> set[str]:
-    """Those that share a limit which can be full with this office, or with one that does."""
+    """Returns the queued offices that share such a limit with this office, directly or through others."""
     lanes = forecast_reads.lanes(tx, {office_id, *queued})
     shared: dict[str, set[str]] = {}
     for office, limits in zip(lanes.column("office_id"), lanes.column("shared"), strict=True):
@@ -132,7 +132,7 @@ def _sharing(tx: Tx, office_id: str, queued: list[str], can_be_full: set[str]) -
 
 
 def _members(tx: Tx, jobs: Rows, groups: Rows) -> list[Rows]:
-    """The members of sequential groups from the first copied one on: through them the turn is passed on."""
+    """Returns the members of sequential groups from the first copied one on, since each passes the turn to the next."""
     sequential = {row[0] for row in groups.rows if row[groups.columns.index("mode")] == GroupMode.SEQUENTIAL}
     first: dict[str, int] = {}
     for group_id, sequence in zip(jobs.column("group_id"), jobs.column("sequence"), strict=True):
@@ -142,13 +142,13 @@ def _members(tx: Tx, jobs: Rows, groups: Rows) -> list[Rows]:
 
 
 def _retried(jobs: Rows) -> set[str]:
-    """The chains of retries: what came before them is looked at when they start."""
+    """Returns the chains of copied retries, whose earlier jobs are read when the retry starts."""
     pairs = zip(jobs.column("retry_of"), jobs.column("chain_id"), strict=True)
     return {chain_id for retry_of, chain_id in pairs if retry_of is not None}
 
 
 def _together(parts: Iterable[Rows]) -> Rows:
-    """Rows of the same columns, each job once."""
+    """Merges rows with the same columns, each job once."""
     found: dict[str, tuple[Any, ...]] = {}
     columns: tuple[str, ...] = ()
     for part in parts:

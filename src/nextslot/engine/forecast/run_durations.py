@@ -1,7 +1,7 @@
 """Durations: how long the last completed runs of each type took; a cache that costs the hot path nothing.
 
-Filled from the store when somebody asks for the first time, and from then on by each run that is completed
-(`engine.runner` tells it). `faces.forecast` asks.
+It is filled from the store at the first query, and from then on by each completed run (`engine.execution.runner`
+reports it). `services.forecast` reads it.
 """
 
 from collections import deque
@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 from nextslot.domain.run_estimates import Estimate, estimate
 
-# Older ones say less about what is usual now.
+# Older runs say less about current durations.
 KEPT = 50
-# So many of the newest runs are looked at when the cache is filled.
-LOOKED_AT = 10_000
+# How many of the newest runs are read to fill the cache.
+RUNS_READ = 10_000
 
 
 class Durations:
@@ -29,7 +29,7 @@ class Durations:
         self._estimates.pop(job_type, None)
 
     def fill(self, newest_first: Iterable[tuple[str, float]]) -> None:
-        """What was stored before; a type of which more has been noted already keeps that."""
+        """Adds stored durations. A type that has more durations in memory already keeps those."""
         found: dict[str, list[float]] = {}
         for job_type, seconds in newest_first:
             found.setdefault(job_type, []).append(seconds)

@@ -1,7 +1,7 @@
-"""Why a job is not running: every reason that applies, as a word, a sentence and data; read in one transaction.
+"""Explains why a job is not running: every reason that applies, as a code, a sentence and data, in one transaction.
 
-What would be started is the dispatcher's to say: this asks it (`Dispatcher.look`) and puts the answer into words.
-`faces.forecast` calls it. Whatever it lists is bounded, so that it costs the same in a queue of a million jobs.
+The dispatcher decides which jobs may start; this module asks it (`Dispatcher.look`) and puts the answer into words.
+`services.forecast` calls it. All lists are bounded, so the cost does not grow with the queue.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,9 +39,9 @@ from nextslot.store.tables import (
 )
 from nextslot.store.tables.forecast_reads import Holding
 
-# Counting further would cost more than it tells.
+# Counting further would cost more than the number is worth.
 MOST_AHEAD = 10_000
-# Of those who hold a limit, or are waited for, so many are named.
+# How many holders of a limit, or jobs that are waited for, are named.
 MOST_NAMED = 20
 MOST_HOLDERS = 10_000
 
@@ -53,11 +53,11 @@ class Explained:
     job: Job
     reasons: tuple[Reason, ...]
     ahead: int
-    # Whether it cannot start until somebody does something, or something answers: then nobody knows when.
+    # Whether it can start only after a person or an outside system acts, so that its start cannot be predicted.
     is_blocked: bool
 
 
-# Until these are gone, time alone changes nothing.
+# Reasons that do not go away with time.
 BLOCKING = {"stopping", "paused", "no_handler", "resource_held", "never_fits"}
 
 
@@ -87,8 +87,8 @@ class Explainer:
         return Explained(job, tuple(reasons), ahead, any(map(_is_blocking, reasons)))
 
     def _reasons(self, tx: Tx, job: Job) -> Iterator[Reason]:
-        look, lane = self._dispatcher.look(tx), self._lanes.lane(tx, job.lane_id)
-        yield from self._not_allowed(tx, job, lane, look)
+        view, lane = self._dispatcher.look(tx), self._lanes.lane(tx, job.lane_id)
+        yield from self._not_allowed(tx, job, lane, view)
         if job.unmet:
             yield _dependencies(tx, job)
         if not job.is_turn:
@@ -96,57 +96,57 @@ class Explainer:
         if not job.is_due:
             yield _not_before(job)
         if job.is_ready:
-            yield from self._no_room(tx, job, lane, look)
+            yield from self._no_room(tx, job, lane, view)
 
-    def _not_allowed(self, tx: Tx, job: Job, lane: Lane, look: DispatchView) -> Iterator[Reason]:
-        if ("scheduler", "") in look.paused:
+    def _not_allowed(self, tx: Tx, job: Job, lane: Lane, view: DispatchView) -> Iterator[Reason]:
+        if ("scheduler", "") in view.paused:
             yield Reason(code="paused", text="The whole scheduler is paused.", data={"scope": "scheduler"})
-        if look.counters.office(job.office_id).is_paused:
+        if view.counters.office(job.office_id).is_paused:
             yield _paused("office", job.office_id)
-        if ("type", lane.job_type) in look.paused:
+        if ("type", lane.job_type) in view.paused:
             yield _paused("type", lane.job_type)
         for resource in lane.resources:
-            if ("resource", resource) in look.paused:
+            if ("resource", resource) in view.paused:
                 yield _paused("resource", resource)
         if not has_handler(self._registry.everybody(tx), lane.job_type):
             text = f"There is no handler for the job type {lane.job_type!r} on any live node."
             yield Reason(code="no_handler", text=text, data={"job_type": lane.job_type})
-        held = [resource for resource in lane.resources if look.unavailable.get(resource) is False]
+        held = [resource for resource in lane.resources if view.unavailable.get(resource) is False]
         if held:
             yield from _held(tx, held)
 
-    def _no_room(self, tx: Tx, job: Job, lane: Lane, look: DispatchView) -> Iterator[Reason]:
-        """Limits that are full, and units that are kept back for somebody else."""
+    def _no_room(self, tx: Tx, job: Job, lane: Lane, view: DispatchView) -> Iterator[Reason]:
+        """Yields limits that are full, and units that are kept back for others."""
         holders = forecast_reads.holders(tx, MOST_HOLDERS)
         is_full = False
         for key, limit in lanes.limits(tx, lane.needs).items():
             units = lane.needs[key]
-            if not look.counters.could_ever_fit({key: units}):
+            if not view.counters.could_ever_fit({key: units}):
                 is_full = True
                 yield _never_fits(limit, units)
-            elif look.counters.room({key: units}) < 1:
+            elif view.counters.room({key: units}) < 1:
                 is_full = True
                 yield _full(limit, units, [one for one in holders if key in self._lanes.lane(tx, one.lane_id).needs])
         nowhere = self._nowhere(tx, lane, holders)
-        # Where a limit is full, work that ends makes room in both.
+        # If a limit is full as well, do not report the nodes: running work that ends makes room in both.
         if nowhere is not None and not (is_full and nowhere.data["is_possible"]):
             yield nowhere
-        if look.company is not None and self._job_types.runs_inside(lane.job_type):
-            yield from self._not_alone(tx, lane, look.company, look.next_suspect)
+        if view.company is not None and self._job_types.runs_inside(lane.job_type):
+            yield from self._not_alone(tx, lane, view.company, view.next_suspect)
         waiting = direct.waiting_ids(tx, job.office_id)
         if waiting:
             yield _callers_wait(waiting)
-        for keeper in look.keepers:
-            kept = self._kept(job, lane, look, keeper)
-            if kept and keeper.id not in waiting:
-                yield _kept_back(tx, keeper, kept)
+        for hold in view.holds:
+            kept = self._kept(job, lane, view, hold)
+            if kept and hold.id not in waiting:
+                yield _kept_back(tx, hold, kept)
 
     def _nowhere(self, tx: Tx, lane: Lane, holders: list[Holding]) -> Reason | None:
         running = ((one.node_id, self._lanes.lane(tx, one.lane_id).resources) for one in holders)
         return no_node(self._registry.everybody(tx), lane, Usage(running))
 
     def _not_alone(self, tx: Tx, lane: Lane, company: Company, next_suspect: str | None) -> Iterator[Reason]:
-        """A job that has to run alone: this one, or another that keeps it out of the process of each node."""
+        """Explains that this job must run alone, or that another one that must keeps it out of each node's process."""
         able = [node.node_id for node in self._registry.everybody(tx) if _is_able(node, lane)]
         found = []
         for node_id in able:
@@ -160,26 +160,26 @@ class Explainer:
         if found and len(found) == len(able):
             yield _runs_alone(lane.is_alone, *found[0])
 
-    def _kept(self, job: Job, lane: Lane, look: DispatchView, keeper: CapacityHold) -> list[str]:
-        """The limits that have room for the job, but not besides what this one keeps back of them."""
-        if keeper.id == job.job_id:
+    def _kept(self, job: Job, lane: Lane, view: DispatchView, hold: CapacityHold) -> list[str]:
+        """Returns the limits that have room for the job, but not in addition to what this holder keeps back."""
+        if hold.id == job.job_id:
             return []
         return [
             key
-            for key, units in keeper.needs.items()
+            for key, units in hold.needs.items()
             if key in lane.needs
-            and look.counters.room({key: lane.needs[key]}) >= 1
-            and look.counters.room({key: lane.needs[key]}, {key: units}) < 1
+            and view.counters.room({key: lane.needs[key]}) >= 1
+            and view.counters.room({key: lane.needs[key]}, {key: units}) < 1
         ]
 
 
-# What has begun.
+# Jobs that have started.
 
 
 def _past(tx: Tx, job: Job) -> Reason:
     if job.is_running:
         data = {"started_at": str(job.started_at), "worker_id": job.worker_id}
-        return Reason(code="running", text=f"It runs since {job.started_at}.", data=data)
+        return Reason(code="running", text=f"It has been running since {job.started_at}.", data=data)
     run = runs.of_job(tx, job.job_id)
     because = job.cancel_reason or (run and (run.error or run.reason)) or None
     text = f"It ended {job.status} at {job.finished_at}" + (f": {_short(because)}" if because else ".")
@@ -191,11 +191,11 @@ def _past(tx: Tx, job: Job) -> Reason:
     return Reason(code="ended", text=text, data=data)
 
 
-# What holds a job back that has not.
+# Jobs that have not started.
 
 
 def _stopping() -> Reason:
-    return Reason(code="stopping", text="The scheduler is stopping: it starts nothing more until it is started again.")
+    return Reason(code="stopping", text="The scheduler is stopping: it starts no more jobs until it is started again.")
 
 
 def _paused(scope: str, name: str) -> Reason:
@@ -209,7 +209,7 @@ def _held(tx: Tx, resources: list[str]) -> Iterator[Reason]:
             probe = "it is being tried now" if outage.is_probed else f"it is tried again at {outage.probe_at}"
             yield Reason(
                 code="resource_held",
-                text=f"The resource {outage.resource!r} does not answer since {outage.held_since}; {probe}.",
+                text=f"The resource {outage.resource!r} has not answered since {outage.held_since}; {probe}.",
                 data={
                     "resource": outage.resource,
                     "since": str(outage.held_since),
@@ -220,16 +220,16 @@ def _held(tx: Tx, resources: list[str]) -> Iterator[Reason]:
 
 
 def _dependencies(tx: Tx, job: Job) -> Reason:
-    """The jobs it waits for, and what became of each: a prerequisite stands for its chain."""
+    """Returns the jobs it waits for, and the state of each: a dependency means the whole chain of that job."""
     found = [_prerequisite(tx, *edge) for edge in forecast_reads.unmet(tx, job.job_id, MOST_NAMED)]
-    told = [f"{_named(one)} {one['text']}" for one in found]
+    parts = [f"{_named(one)} {one['text']}" for one in found]
     more = f" and {job.unmet - len(found):,} more" if job.unmet > len(found) else ""
     lost = [one for one in found if one["became"] in ("failed", "cancelled")]
-    hint = " It does not start until that succeeds: retry it, or cancel this one." if lost else ""
+    hint = " It does not start until that succeeds: retry that job, or cancel this one." if lost else ""
     count = "a job" if job.unmet == 1 else f"{job.unmet:,} jobs"
     return Reason(
         code="dependencies",
-        text=f"It waits for {count}: {'; '.join(told)}{more}.{hint}",
+        text=f"It waits for {count}: {'; '.join(parts)}{more}.{hint}",
         data={"count": job.unmet, "jobs": found, "is_lost": bool(lost)},
     )
 
@@ -250,14 +250,14 @@ def _prerequisite(tx: Tx, depends_on: str, chain_id: str) -> dict[str, Json]:
 
 
 def _became(last: Job) -> tuple[str, str]:
-    """What became of a chain, by its last job: a word, and the rest of a sentence."""
+    """Returns the state of a chain by its last job: a word, and the rest of a sentence."""
     if last.is_running:
-        return "running", f"runs since {last.started_at}"
+        return "running", f"has been running since {last.started_at}"
     if last.stage is Stage.CANCELLED:
         return "cancelled", f"was cancelled at {last.finished_at}"
     if last.outcome is RunStatus.FAILED:
         retried = last.decision in (Decision.RETRY, Decision.UNDECIDED)
-        return ("retrying", "failed and is about to be retried") if retried else ("failed", "has failed for good")
+        return ("retrying", "failed and is about to be retried") if retried else ("failed", "has failed permanently")
     if last.retry_of is not None:
         when = "is queued again" if last.is_due else f"is tried again at {last.scheduled_for}"
         return "retrying", f"failed and {when}"
@@ -271,7 +271,7 @@ def _turn(tx: Tx, job: Job) -> Reason:
     assert group is not None
     before = jobs.live_members(tx, job.group_id, 1)
     data: dict[str, Json] = {"group_id": group.group_id, "sequence": job.sequence}
-    text = f"It is number {job.sequence + 1} of {_group(group)}, which runs one after the other"
+    text = f"It is number {job.sequence + 1} of {_group(group)}, whose jobs run one after the other"
     if before and before[0].sequence is not None:
         data["turn_of"] = {"job_id": before[0].job_id, "sequence": before[0].sequence, "status": before[0].status}
         text += f"; it is the turn of number {before[0].sequence + 1}, which {_became(before[0])[1]}"
@@ -280,7 +280,7 @@ def _turn(tx: Tx, job: Job) -> Reason:
 
 def _not_before(job: Job) -> Reason:
     is_retry = job.retry_of is not None
-    what = "It is a retry, and waits" if is_retry else "It is not to start"
+    what = "It is a retry, and waits" if is_retry else "It may not start"
     text = f"{what} {'until' if is_retry else 'before'} {job.scheduled_for}."
     return Reason(code="not_before", text=text, data={"scheduled_for": str(job.scheduled_for), "is_retry": is_retry})
 
@@ -296,12 +296,12 @@ def _full(limit: Limit, units: int, holders: list[Holding]) -> Reason:
         }
         for one in holders[:MOST_NAMED]
     ]
-    told = ", ".join(f"{_named(one)} since {one['since']}" for one in held_by[:3])
+    parts = ", ".join(f"{_named(one)} since {one['since']}" for one in held_by[:3])
     more = f" and {len(holders) - 3:,} more" if len(holders) > 3 else ""
     wants = f", and it needs {units}" if units > 1 else ""
     return Reason(
         code="limit_full",
-        text=f"{_limit(limit)} is full ({limit.used} of {limit.capacity}{wants}): held by {told or 'nobody'}{more}.",
+        text=f"{_limit(limit)} is full ({limit.used} of {limit.capacity}{wants}): held by {parts or 'nobody'}{more}.",
         data={**_limit_data(limit, units), "held_by": held_by, "holders": len(holders)},
     )
 
@@ -333,23 +333,23 @@ def _callers_wait(waiting: list[str]) -> Reason:
     who = "A direct caller waits" if len(waiting) == 1 else f"{len(waiting)} direct callers wait"
     return Reason(
         code="direct_waiting",
-        text=f"{who} in its office, and the next slot is theirs: {', '.join(waiting[:3])}.",
+        text=f"{who} in its office, and gets the next slot: {', '.join(waiting[:3])}.",
         data={"direct_ids": waiting[:MOST_NAMED], "count": len(waiting)},
     )
 
 
-def _kept_back(tx: Tx, keeper: CapacityHold, keys: list[str]) -> Reason:
+def _kept_back(tx: Tx, hold: CapacityHold, keys: list[str]) -> Reason:
     limits = list(lanes.limits(tx, keys).values())
     what = " and ".join(_limit(limit, first=False) for limit in limits)
-    data = {"id": keeper.id, "limits": [limit.limit_key for limit in limits]}
-    if keeper.is_direct:
-        found = direct.get(tx, keeper.id)
+    data = {"id": hold.id, "limits": [limit.limit_key for limit in limits]}
+    if hold.is_direct:
+        found = direct.get(tx, hold.id)
         office = found.office_id if found else ""
-        text = f"What is free of {what} is kept for a direct caller of the office {office!r}: {keeper.id}."
+        text = f"The free units of {what} are kept for a direct caller of the office {office!r}: {hold.id}."
         return Reason(code="reserved", text=text, data={**data, "office_id": office})
-    job = jobs.get(tx, keeper.id)
+    job = jobs.get(tx, hold.id)
     since = str(job.passed_over_since) if job and job.passed_over_since else None
-    text = f"What is free of {what} is kept for job {keeper.id}, which was passed over since {since}."
+    text = f"The free units of {what} are kept for job {hold.id}, which has been passed over since {since}."
     return Reason(code="starving", text=text, data={**data, "since": since})
 
 
@@ -368,7 +368,7 @@ def _limit_data(limit: Limit, units: int) -> dict[str, Json]:
 
 
 def _limit(limit: Limit, first: bool = True) -> str:
-    """What a limit is called in a sentence."""
+    """Returns the name of a limit for a sentence."""
     scope, _, name = limit.limit_key.partition(":")
     the = "The" if first else "the"
     if limit.limit_key == SCHEDULER:

@@ -1,1 +1,1 @@
-"""Makes jobs of schedules and templates."""
+"""Creates jobs from schedules and templates."""

@@ -1,4 +1,4 @@
-"""Schedules as settings: made, changed, disabled and deleted; each change accounts for what came before it."""
+"""Schedules as settings: creates, changes and deletes them. Each change first settles the occurrences before it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -42,8 +42,8 @@ FIELDS = {
     "overlap",
     "priority",
 }
-# What a job of it is made from: when one of these changes, such a job is tried.
-_MATERIAL = {"template_id", "param_overrides", "priority", "office_id"}
+# The fields that shape a schedule's jobs: when one of them changes, such a job is checked.
+_JOB_FIELDS = {"template_id", "param_overrides", "priority", "office_id"}
 
 
 class ScheduleSettings:
@@ -55,7 +55,7 @@ class ScheduleSettings:
         self._audit = audit
 
     def create(self, tx: Tx, fields: Mapping[str, Any], now: Instant) -> Schedule:
-        missing = [Problem(name, "is missing") for name in REQUIRED if fields.get(name) is None]
+        missing = [Problem(name, "is missing; give it") for name in REQUIRED if fields.get(name) is None]
         if missing:
             raise Invalid(missing)
         blank = Schedule(
@@ -72,9 +72,9 @@ class ScheduleSettings:
         return schedule
 
     def change(self, tx: Tx, schedule_id: str, fields: Mapping[str, Any], now: Instant) -> Schedule:
-        """What came up to now was planned as it was; the change applies to the next occurrence (DEC-010)."""
+        """Changes a schedule. Occurrences up to now follow the old settings, the next one the new ones (DEC-010)."""
         before = self.live(tx, schedule_id)
-        # Refused before anything is stored, if it is to be.
+        # Refuse an invalid change before anything is stored.
         self._changed(tx, before, fields, now)
         settled = self._trigger.settle(tx, before, now)
         schedule = self._planned(tx, self._changed(tx, settled, fields, now), now)
@@ -83,7 +83,7 @@ class ScheduleSettings:
         return schedule
 
     def delete(self, tx: Tx, schedule_id: str, now: Instant) -> Schedule:
-        """It plans nothing more and is in no list; what it did can still be read."""
+        """Deletes a schedule: it creates no more jobs and is in no list, but its occurrences can still be read."""
         before = self.live(tx, schedule_id)
         settled = self._trigger.settle(tx, before, now)
         schedule = replace(settled, enabled=False, next_trigger_at=None, deleted_at=now)
@@ -103,7 +103,7 @@ class ScheduleSettings:
         return schedule
 
     def _planned(self, tx: Tx, schedule: Schedule, now: Instant) -> Schedule:
-        """With the instant of its next occurrence; the timer is told."""
+        """Returns the schedule with its next occurrence, and sets the timer for it."""
         accounted = max(schedule.accounted_until, now)
         plan = cron.parse(schedule.cron_expression, schedule.timezone)
         upcoming = plan.after(accounted) if schedule.enabled else None
@@ -113,7 +113,7 @@ class ScheduleSettings:
     def _changed(self, tx: Tx, before: Schedule, fields: Mapping[str, Any], now: Instant) -> Schedule:
         unknown = sorted(fields.keys() - FIELDS)
         if unknown:
-            raise Invalid(f"a schedule has no such field; it has {', '.join(sorted(FIELDS))}", field=unknown[0])
+            raise Invalid(f"is not a field of a schedule; use one of {', '.join(sorted(FIELDS))}", field=unknown[0])
         values = _with_defaults(fields)
         problems = list(_problems(values))
         if problems:
@@ -123,27 +123,29 @@ class ScheduleSettings:
                 values[name] = kind(values[name])
         schedule: Schedule = replace(before, **values)
         template = self._template(tx, schedule)
-        if values.keys() & _MATERIAL:
-            self._try(tx, schedule, template, now)
+        if values.keys() & _JOB_FIELDS:
+            self._check_job(tx, schedule, template, now)
         return schedule
 
     def _template(self, tx: Tx, schedule: Schedule) -> Template:
         template = templates.get(tx, schedule.template_id)
         if template is None:
-            raise Invalid(f"there is no template {schedule.template_id!r}", field="template_id")
+            raise Invalid(
+                f"there is no template {schedule.template_id!r}; create it, or give another", field="template_id"
+            )
         if template.archived_at is not None and schedule.enabled:
             raise Conflict(
                 f"the template {template.name!r} was archived on {template.archived_at}: "
-                "a schedule needs one that is not, or stays disabled"
+                "use another template, or leave the schedule disabled"
             )
         return template
 
-    def _try(self, tx: Tx, schedule: Schedule, template: Template, now: Instant) -> None:
-        """Whether a job of it could be made, as far as is known today."""
+    def _check_job(self, tx: Tx, schedule: Schedule, template: Template, now: Instant) -> None:
+        """Raises Invalid if a job of this schedule could not be created, as far as is known now."""
         office = offices.get(tx, schedule.office_id)
         if office is None or office.status != "active":
-            what = "there is no office" if office is None else "it is archived: office"
-            raise Invalid(f"{what} {schedule.office_id!r}", field="office_id")
+            what = "does not exist" if office is None else "is archived"
+            raise Invalid(f"the office {schedule.office_id!r} {what}; give another", field="office_id")
         try:
             self._intake.check([of_schedule(schedule, template, None)], now)
         except Invalid as error:
@@ -151,10 +153,10 @@ class ScheduleSettings:
 
 
 def _with_defaults(fields: Mapping[str, Any]) -> dict[str, Json]:
-    """What was said, with null as: back to the default."""
+    """Returns the given fields; null means back to the default."""
     optional = {"param_overrides", "priority"}
     defaults = {name: Schedule.__dataclass_fields__[name].default for name in FIELDS - set(REQUIRED)}
-    # On a class with slots, the defaults of a data class are found in its fields only.
+    # A class with slots has the defaults of its fields only in `__dataclass_fields__`.
     return {
         name: defaults[name] if value is None and name in defaults and name not in optional else value
         for name, value in fields.items()
@@ -167,34 +169,34 @@ def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
             yield from request_checks.text_problems(name, values[name])
     yield from _plan_problems(values)
     if "enabled" in values and not isinstance(values["enabled"], bool):
-        yield Problem("enabled", "true or false")
+        yield Problem("enabled", "is neither true nor false; give one of them")
     if values.get("param_overrides") is not None:
         yield from request_checks.json_problems("param_overrides", values["param_overrides"])
     for name, kind in (("catch_up", CatchUp), ("overlap", Overlap)):
         if name in values and values[name] not in list(kind):
-            yield Problem(name, "one of " + ", ".join(kind))
+            yield Problem(name, "has a value that is not allowed; use one of " + ", ".join(kind))
     if "catch_up_window_seconds" in values and not request_checks.is_number(values["catch_up_window_seconds"]):
-        yield Problem("catch_up_window_seconds", "a number of seconds, 0 or more")
+        yield Problem("catch_up_window_seconds", "is not a number of seconds from 0 on; give for example 3600")
     if values.get("priority") is not None:
         yield from request_checks.priority_problems(values["priority"])
 
 
 def _plan_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
-    """Each on its own, so that both are named."""
-    for name, question in (("cron_expression", cron.parse), ("timezone", cron.zone)):
+    """Yields the problems of expression and time zone separately, so that both are reported."""
+    for name, check in (("cron_expression", cron.parse), ("timezone", cron.zone)):
         if name not in values:
             continue
         if not isinstance(values[name], str):
-            yield Problem(name, "must be text")
+            yield Problem(name, "is not a text; give one")
             continue
         try:
-            question(values[name])
+            check(values[name])
         except Invalid as error:
             yield from error.problems
 
 
 def _for_schedule(problem: Problem) -> Problem:
-    """A schedule says parameters in `param_overrides`; what is wrong may also come from the template."""
+    """Renames parameter problems for a schedule, which calls parameters `param_overrides`."""
     if problem.field.partition(".")[0] == "params":
         return Problem("param_overrides" + problem.field.removeprefix("params"), problem.problem)
     return problem

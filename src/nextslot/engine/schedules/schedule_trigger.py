@@ -1,8 +1,8 @@
-"""ScheduleTrigger: makes the jobs of occurrences that have come, and keeps the account of every one of them.
+"""ScheduleTrigger: creates the jobs of due occurrences, and stores the outcome of every occurrence.
 
-It joins the scheduler's one timer (`timeouts.py`) and its recovery. `next_trigger_at` in the store decides; a batch of
-schedules is one transaction: their jobs, the ledger, the events, and when each is next. So a crash is before or after
-all of it, and an occurrence is neither lost nor fired twice. It runs nothing and never looks at the queue.
+The scheduler's one timer (`timeouts.py`) and its recovery call it. `next_trigger_at` in the store decides. A batch of
+schedules is one transaction: their jobs, the occurrences, the events, and the next time of each. So a crash comes
+before or after all of it, and an occurrence is neither lost nor fired twice. It runs no jobs and never reads the queue.
 """
 
 import logging
@@ -36,18 +36,18 @@ from nextslot.system.clock import Instant
 log = logging.getLogger(__name__)
 
 BATCH = 500
-# A batch whose catch-up makes this many jobs ends early: a transaction stays small.
+# A batch that creates this many jobs, by catching up, ends early, so that a transaction stays small.
 MOST_JOBS = 1000
 
 
 @dataclass
 class _Batch:
-    """What a transaction does for the schedules that are due."""
+    """The changes of one transaction for the schedules that are due."""
 
-    # Those that were looked at, each with when it is next; and how far they are then.
+    # The handled schedules, each with its next time; and their stored progress.
     planned: list[tuple[Schedule, Instant | None]] = field(default_factory=list)
     advanced: list[Progress] = field(default_factory=list)
-    # The jobs to be made, each with its schedule and its instant.
+    # The jobs to create, each with its schedule and instant.
     wanted: list[NewJob] = field(default_factory=list)
     wanted_by: list[tuple[Schedule, Instant]] = field(default_factory=list)
     skipped: list[tuple[Schedule, Skipped]] = field(default_factory=list)
@@ -66,18 +66,20 @@ class ScheduleTrigger:
     # What is due.
 
     def do_due(self, tx: Tx, now: Instant, limit: int = BATCH) -> tuple[bool, Instant | None]:
-        """Fires what has come: whether that was all, and when the next is due."""
+        """Fires due occurrences. Returns whether these were all, and when the next is due."""
         due = schedules.due(tx, now, limit)
         done = self._fire(tx, due, now) if due else _Batch()
         handled = len(done.advanced) + len(done.unreadable)
         return handled == len(due) < limit, schedules.next_instant(tx)
 
     def next_instant(self, tx: Tx) -> Instant | None:
-        """When the next is due."""
+        """Returns when the next occurrence is due."""
         return schedules.next_instant(tx)
 
     def settle(self, tx: Tx, schedule: Schedule, now: Instant) -> Schedule:
-        """Accounts for all its occurrences up to now, as it stands; so a change applies to the next one (DEC-010)."""
+        """Stores the outcome of all occurrences up to now by the current settings, so a change applies to the next
+        (DEC-010).
+        """
         if schedule.enabled:
             done = self._fire(tx, [schedule], now)
             if not done.advanced:
@@ -92,14 +94,16 @@ class ScheduleTrigger:
     def trigger(
         self, tx: Tx, schedule_id: str, params: Mapping[str, Json] | None, priority: int | None, now: Instant
     ) -> Job:
-        """A job of this schedule by hand, now: no occurrence, whatever `enabled` and `overlap` say."""
+        """Creates a job of this schedule by hand, now. It is no occurrence, and ignores `enabled` and `overlap`."""
         schedule = schedules.get(tx, schedule_id)
         if schedule is None or schedule.deleted_at is not None:
             raise NotFound("schedule", schedule_id)
         template = templates.get(tx, schedule.template_id)
         assert template is not None
         if template.archived_at is not None:
-            raise Conflict(f"its template {template.name!r} was archived on {template.archived_at}")
+            raise Conflict(
+                f"its template {template.name!r} was archived on {template.archived_at}: give the schedule another"
+            )
         problems = list(request_checks.json_problems("params", params)) if params is not None else []
         if problems:
             raise Invalid(problems)
@@ -113,9 +117,9 @@ class ScheduleTrigger:
     # Recovery.
 
     async def recover(self, store: Store) -> int:
-        """What came while nobody was there, by each schedule's policy: how many occurrences. Safe to repeat.
+        """Fires what was missed while no scheduler ran, by each schedule's policy. Returns the number. Safe to repeat.
 
-        Before that, every next instant is worked out again: a zone may have new rules, the clock may have been set.
+        First computes every next time again: a time zone may have new rules, and the clock may have been set.
         """
         after = ""
         while last := await store.write(lambda tx, after=after: self._replan(tx, after), rows=BATCH):  # type: ignore[misc]
@@ -130,18 +134,18 @@ class ScheduleTrigger:
         return self._fire(tx, schedules.due(tx, now, BATCH), now).count
 
     def plan_again(self, tx: Tx) -> None:
-        """Works out the next instant of every schedule, after the clock was set back: none fires a second time."""
+        """Computes the next time of every schedule, after the clock was set back, so that none fires a second time."""
         after: str | None = ""
         while after is not None:
             after = self._replan(tx, after)
 
     def _replan(self, tx: Tx, after: str) -> str | None:
-        """The next instants of a page of schedules, as they are by today's rules and clock; the last id of the page."""
+        """Computes the next times of a page of schedules by current rules and clock. Returns the page's last id."""
         now = self._clock.now()
         page = schedules.enabled(tx, after, BATCH)
         changed = []
         for schedule in page:
-            # What the ledger covers is done with, whatever the clock says; what it does not can still come.
+            # Stored occurrences are done, whatever the clock says; those that are not stored can still come.
             accounted = schedule.accounted_until
             if accounted > now:
                 accounted = max(now, occurrences.last(tx, schedule.schedule_id) or now)
@@ -156,8 +160,8 @@ class ScheduleTrigger:
 
     def _fire(self, tx: Tx, due: Sequence[Schedule], now: Instant) -> _Batch:
         made_from = templates.get_many(tx, {schedule.template_id for schedule in due})
-        careful = [schedule.schedule_id for schedule in due if schedule.overlap is Overlap.SKIP]
-        at_work = schedules.at_work(tx, careful) if careful else set()
+        skipping = [schedule.schedule_id for schedule in due if schedule.overlap is Overlap.SKIP]
+        at_work = schedules.at_work(tx, skipping) if skipping else set()
         batch = _Batch()
         for schedule in due:
             if len(batch.wanted) >= MOST_JOBS:
@@ -213,37 +217,39 @@ class ScheduleTrigger:
         ]
         schedules.advance(tx, batch.advanced)
         for schedule in batch.unreadable:
-            # Its zone has gone from the time zone database: it cannot be planned, and must not hold up the others.
-            log.error("schedule %r is disabled: %s", schedule.name, f"there is no zone {schedule.timezone!r} any more")
+            # Its time zone no longer exists, so the schedule cannot be planned; it must not delay others.
+            log.error(
+                "schedule %r was disabled: %s", schedule.name, f"its time zone {schedule.timezone!r} no longer exists"
+            )
             schedules.update(tx, replace(schedule, enabled=False, next_trigger_at=None))
 
     def _account_skipped(self, tx: Tx, skipped: Sequence[tuple[Schedule, Skipped]], now: Instant) -> None:
-        """The ledger has them one by one, or as spans; the event (and webhook) is one for each schedule and reason."""
-        occurrences.insert(tx, [_left_out(schedule, one) for schedule, one in skipped])
-        for schedule, told in _by_reason(skipped):
+        """Stores skipped occurrences, singly or as spans, with one event (and webhook) for each schedule and reason."""
+        occurrences.insert(tx, [_skipped_occurrence(schedule, one) for schedule, one in skipped])
+        for schedule, occurrence in _by_reason(skipped):
             details = {
                 "schedule_id": schedule.schedule_id,
-                "reason": told.reason,
-                "instant": str(told.instant),
-                "until": str(told.until) if told.until else None,
-                "count": told.count,
-                "detail": told.detail,
+                "reason": occurrence.reason,
+                "instant": str(occurrence.instant),
+                "until": str(occurrence.until) if occurrence.until else None,
+                "count": occurrence.count,
+                "detail": occurrence.detail,
             }
             self._events.note(tx, "schedule_skipped", now, schedule.office_id, details=details)
-            shown = json_form.schedule(schedule), told.to_dict()
+            shown = json_form.schedule(schedule), occurrence.to_dict()
             self._webhooks.schedule_skipped(tx, schedule.office_id, *shown, now)
 
 
 def open_span(schedule: Schedule, now: Instant) -> Occurrence | None:
-    """Of a disabled schedule: the span that will be stored when it is enabled, as far as it goes today."""
+    """Returns the span that a disabled schedule will store when it is enabled, up to now."""
     if schedule.enabled or schedule.deleted_at is not None or (cron := _readable(schedule)) is None:
         return None
     left_out = catch_up.disabled(schedule, cron, now)
-    return None if left_out is None else _left_out(schedule, left_out)
+    return None if left_out is None else _skipped_occurrence(schedule, left_out)
 
 
 def _readable(schedule: Schedule) -> Cron | None:
-    """Its plan; it was checked when it was made, but time zones come and go."""
+    """Returns the cron expression; None if its time zone, which was valid at creation, has been removed since."""
     try:
         return parse(schedule.cron_expression, schedule.timezone)
     except Invalid:
@@ -255,7 +261,7 @@ def _fired(schedule: Schedule, instant: Instant, job: Job) -> Occurrence:
 
 
 def _or_refused(skipped: tuple[Schedule, Skipped], refused: Mapping[str, str]) -> tuple[Schedule, Skipped]:
-    """What waited for a job that then could not be made was refused as well."""
+    """Marks an occurrence as refused too, if it was skipped for the sake of a job that was then refused."""
     schedule, one = skipped
     detail = refused.get(schedule.schedule_id)
     if detail is None or one.reason not in (SkipReason.REFUSED, SkipReason.OVERLAP):
@@ -263,7 +269,7 @@ def _or_refused(skipped: tuple[Schedule, Skipped], refused: Mapping[str, str]) -
     return schedule, Skipped(one.span, SkipReason.REFUSED, detail)
 
 
-def _left_out(schedule: Schedule, skipped: Skipped) -> Occurrence:
+def _skipped_occurrence(schedule: Schedule, skipped: Skipped) -> Occurrence:
     span = skipped.span
     return Occurrence(
         schedule_id=schedule.schedule_id,
@@ -283,4 +289,4 @@ def _by_reason(skipped: Sequence[tuple[Schedule, Skipped]]) -> Iterator[tuple[Sc
         known = together.get(key)
         together[key] = (schedule, one if known is None else known[1].with_more(one))
     for schedule, one in together.values():
-        yield schedule, _left_out(schedule, one)
+        yield schedule, _skipped_occurrence(schedule, one)

@@ -1,4 +1,4 @@
-"""Templates: reusable job definitions, made, changed and archived; jobs that they made stay as they are (INV-005)."""
+"""Templates, reusable job definitions: creates, changes and archives them. Existing jobs stay as they are (INV-005)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -49,7 +49,7 @@ class TemplateSettings:
         self._audit = audit
 
     def create(self, tx: Tx, fields: Mapping[str, Any], now: Instant) -> Template:
-        missing = [Problem(name, "is missing") for name in ("name", "job_type") if fields.get(name) is None]
+        missing = [Problem(name, "is missing; give it") for name in ("name", "job_type") if fields.get(name) is None]
         if missing:
             raise Invalid(missing)
         blank = Template(template_id=self._chance.new_id(), name="", job_type="", created_at=now)
@@ -59,7 +59,7 @@ class TemplateSettings:
         return template
 
     def change(self, tx: Tx, template_id: str, fields: Mapping[str, Any], now: Instant) -> Template:
-        """For the jobs that it will make; those it has made keep their copies."""
+        """Changes a template for future jobs; existing jobs keep their copies."""
         before = self._live(tx, template_id)
         template = self._changed(tx, before, fields, now)
         templates.update(tx, template)
@@ -67,7 +67,7 @@ class TemplateSettings:
         return template
 
     def archive(self, tx: Tx, template_id: str, now: Instant) -> Template:
-        """It makes no more jobs: its schedules are disabled, and its name is free."""
+        """Archives a template: it creates no more jobs, its schedules are disabled, and its name is free again."""
         before = self._live(tx, template_id)
         self._schedules.disable_all_of(tx, template_id, now)
         template = replace(before, archived_at=now)
@@ -80,13 +80,15 @@ class TemplateSettings:
         if template is None:
             raise NotFound("template", template_id)
         if template.archived_at is not None:
-            raise Conflict(f"the template {template.name!r} was archived on {template.archived_at}")
+            raise Conflict(
+                f"the template {template.name!r} was archived on {template.archived_at}: use another template"
+            )
         return template
 
     def _changed(self, tx: Tx, before: Template, fields: Mapping[str, Any], now: Instant) -> Template:
         unknown = sorted(fields.keys() - FIELDS)
         if unknown:
-            raise Invalid(f"a template has no such field; it has {', '.join(sorted(FIELDS))}", field=unknown[0])
+            raise Invalid(f"is not a field of a template; use one of {', '.join(sorted(FIELDS))}", field=unknown[0])
         values = _with_defaults(fields)
         self._check(values, before, now)
         if values.get("resources") is not None:
@@ -94,11 +96,11 @@ class TemplateSettings:
         template: Template = replace(before, **values)
         holder = templates.by_name(tx, template.name)
         if holder not in (None, template.template_id):
-            raise Conflict(f"there is a template {template.name!r} already: choose another name, or archive that one")
+            raise Conflict(f"another template is named {template.name!r}: choose another name, or archive that one")
         return template
 
     def _check(self, values: Mapping[str, Any], before: Template, now: Instant) -> None:
-        """As a job that is still to be completed: what it will need besides may come from schedule and request."""
+        """Checks a template like an incomplete job: schedule and request may add the missing parameters."""
 
         def now_or_before(name: str) -> Any:
             return values[name] if name in values else getattr(before, name)
@@ -126,7 +128,7 @@ class TemplateSettings:
 
 
 def _with_defaults(fields: Mapping[str, Any]) -> dict[str, Json]:
-    """What was said, with null as: back to the default."""
+    """Returns the given fields; null means back to the default."""
     values = dict(fields)
     for name, default in (("params", dict[str, Json]()), ("priority", 0)):
         if name in values and values[name] is None:

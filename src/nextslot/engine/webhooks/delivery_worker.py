@@ -1,9 +1,10 @@
-"""DeliveryWorker: sends what is in the outbox, and stores what came of each attempt. Nothing else waits for it.
+"""DeliveryWorker: sends the deliveries in the outbox, and stores the result of each attempt. Nothing waits for it.
 
-A delivery stays PENDING, with the instant of its next attempt, until its result is committed: whatever is lost in
-between is sent again, under the same id (at least once). Woken by commits and by the one timer; it never polls.
-Each endpoint (scheme, host, port) begins with little room and gets more with each answer; one that does not answer is
-left with a single attempt at a time, which then speaks for everything that is due there.
+A delivery stays PENDING, with the time of its next attempt, until its result is committed; if the result is lost, the
+message is sent again under the same id (at least once). Commits and the one timer wake the worker; it never polls. Each
+endpoint (scheme, host, port) begins with a small number of concurrent attempts (`room`) and gets more with each
+response. An endpoint that does not respond gets a single attempt at a time, whose result counts for everything that is
+due there.
 """
 
 import asyncio
@@ -30,10 +31,10 @@ log = logging.getLogger(__name__)
 
 FIRST_ROOM = 2
 MOST_ROOM = 16
-# How many of an endpoint are held in memory, and how many results one transaction stores.
+# How many deliveries of an endpoint are kept in memory, and how many results one transaction stores.
 PAGE = 32
 RESULTS = 500
-# How many one attempt at an endpoint that is taken for dead speaks for.
+# How many due deliveries share the result of one attempt at an endpoint that does not respond.
 SHARED = 1000
 RETRY_SECONDS = 1.0
 STOP_SECONDS = 5.0
@@ -41,21 +42,21 @@ _AGENT = "nextslot"
 
 
 class EndpointResponse(NamedTuple):
-    """What an endpoint said; without a status, why there is none."""
+    """The response of an endpoint or, without a status code, why there is none."""
 
     status_code: int | None = None
     error: str | None = None
     text: str | None = None
     retry_after: str | None = None
-    # Not even connected: whatever else is to be sent there would meet the same.
+    # The connection failed, so every other delivery to this endpoint would fail too.
     is_unreachable: bool = False
 
 
 class Sender(Protocol):
-    """Speaks HTTP: `endpoints.HttpSender`, or a mailbox in tests."""
+    """Sends HTTP requests: `http_sender.HttpSender`, or a mailbox in tests."""
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> EndpointResponse:
-        """Takes no longer than that, whatever the other end does, and does not raise."""
+        """Sends a message. Takes no longer than `seconds`, and does not raise."""
 
     async def close(self) -> None: ...
 
@@ -65,17 +66,18 @@ _UNSIGNED = EndpointResponse(error=DELETED)
 
 @dataclass(slots=True)
 class _Endpoint:
-    """Who is at the other end, and what goes there."""
+    """The state of one endpoint and its deliveries."""
 
     origin: str
     next_due: Instant | None = None
     ready: deque[Delivery] = field(default_factory=deque)
-    # In memory, until the result is stored: what the store still shows as due, and must not be sent twice.
+    # Deliveries in memory whose result is not stored yet. The store still lists them as due, but they must not be sent
+    # twice.
     taken: set[str] = field(default_factory=set)
     in_flight: int = 0
     room: int = FIRST_ROOM
     failures: int = 0
-    is_looking: bool = False
+    is_reading: bool = False
 
     @property
     def is_tripped(self) -> bool:
@@ -83,18 +85,20 @@ class _Endpoint:
 
     @property
     def has_room_for_more(self) -> bool:
-        return not self.ready and self.in_flight < self.room and not self.is_looking
+        return not self.ready and self.in_flight < self.room and not self.is_reading
 
     @property
     def is_over(self) -> bool:
-        return self.next_due is None and not self.taken and not self.is_looking
+        return self.next_due is None and not self.taken and not self.is_reading
 
-    def wants_by(self, at: Instant | None) -> None:
+    def due_by(self, at: Instant | None) -> None:
         if at is not None and (self.next_due is None or at < self.next_due):
             self.next_due = at
 
     def answered(self, answer: EndpointResponse) -> None:
-        """A breaker that closes slowly: room grows with every answer, and is gone without."""
+        """Adapts the number of concurrent attempts, like a circuit breaker that closes slowly: it grows with every
+        response.
+        """
         if answer.status_code is None:
             self.failures += 1
             self.room = 1
@@ -107,11 +111,11 @@ class _Result(NamedTuple):
     endpoint: _Endpoint
     delivery: Delivery
     attempt: Attempt
-    # The clock's offset when it began: the wall clock may step before this is stored.
+    # The clock's offset when the attempt began: the wall clock may step before the result is stored.
     clock_offset: int
-    # What else this attempt speaks for: nothing, what goes to the same URL, or to the same origin.
-    speaks_for: str | None
-    but: frozenset[str]
+    # Which other due deliveries share this result: none, those to the same URL, or those to the same origin.
+    shared_by: str | None
+    except_ids: frozenset[str]
 
 
 class DeliveryWorker:
@@ -130,32 +134,32 @@ class DeliveryWorker:
         self._is_closing = False
         self._results: deque[_Result] = deque()
         self._attempts: set[asyncio.Task[None]] = set()
-        self._looks: set[asyncio.Task[None]] = set()
+        self._reads: set[asyncio.Task[None]] = set()
         self._recording: asyncio.Task[None] | None = None
 
-    # Life.
+    # Start and stop.
 
     async def start(self, store: Store) -> None:
-        """What the last life left PENDING is due when it was, or at once."""
+        """Starts. Deliveries that were PENDING before keep their due times."""
         self._store = store
         self._is_closing = self._is_full = False
         self._endpoints, self._in_flight = {}, 0
         await self.refresh()
 
     async def refresh(self) -> None:
-        """Looks in the store to whom there is something to send, whoever put it there."""
+        """Reads from the store which endpoints have something to receive, whichever node stored it."""
         if self._store is None:
             return
         for origin, at in (await self._store.read(deliveries.origins)).items():
-            self._endpoint(origin).wants_by(at)
-        self.look()
+            self._endpoint(origin).due_by(at)
+        self.send_due()
 
     async def close(self) -> None:
-        """Attempts under way have a short while; the rest stays PENDING for the next start."""
+        """Stops. Attempts in progress get a short time; the other deliveries stay PENDING for the next start."""
         self._is_closing = True
         if self._attempts:
             await asyncio.wait(set(self._attempts), timeout=STOP_SECONDS)
-        await self._end(self._attempts | self._looks)
+        await self._end(self._attempts | self._reads)
         if self._recording is not None:
             await asyncio.wait([self._recording], timeout=STOP_SECONDS)
         await self.abandon()
@@ -164,11 +168,11 @@ class DeliveryWorker:
             self._sender = None
 
     def renew(self) -> None:
-        """Attempts from now on go by the settings as they are now; those under way end as they began."""
+        """Lets new attempts use the current settings. Attempts in progress end with the old ones."""
         old, self._sender = self._sender, None
         if old is not None:
-            self._own(self._looks, self._retire(old, set(self._attempts)), "retire")
-        self.look()
+            self._own(self._reads, self._retire(old, set(self._attempts)), "retire")
+        self.send_due()
 
     async def _retire(self, sender: Sender, attempts: set[asyncio.Task[None]]) -> None:
         if attempts:
@@ -176,11 +180,11 @@ class DeliveryWorker:
         await sender.close()
 
     async def abandon(self) -> None:
-        """Nothing more is sent or stored."""
+        """Stops sending and storing at once."""
         self._is_closing = True
         self._store = None
         recording = {self._recording} if self._recording is not None else set()
-        await self._end(self._attempts | self._looks | recording)
+        await self._end(self._attempts | self._reads | recording)
         self._results.clear()
 
     async def _end(self, tasks: Iterable[asyncio.Task[None]]) -> None:
@@ -193,21 +197,21 @@ class DeliveryWorker:
     # What is due.
 
     def wake(self, origins: Iterable[str], now: Instant) -> None:
-        """After a commit: there is something to send to these."""
+        """Is called after a commit that stored deliveries to these endpoints."""
         if self._store is None:
-            return  # Another node leads, and has been told.
+            return  # Another node leads, and has been notified.
         for origin in origins:
             endpoint = self._endpoint(origin)
-            endpoint.wants_by(now)
+            endpoint.due_by(now)
             self._pump(endpoint)
 
-    def look(self) -> None:
-        """Begins what is due and has room, and sets the timer for the rest."""
+    def send_due(self) -> None:
+        """Begins the attempts that are due and have room, and sets the timer for the others."""
         for endpoint in list(self._endpoints.values()):
             self._pump(endpoint)
 
     def shift(self, microseconds: int) -> None:
-        """Moves what is kept in memory of when something is due, after the stored times were moved by as much."""
+        """Moves the due times in memory, after the stored ones were moved by as much."""
         for endpoint in self._endpoints.values():
             if endpoint.next_due is not None:
                 endpoint.next_due = Instant(endpoint.next_due + microseconds)
@@ -219,7 +223,7 @@ class DeliveryWorker:
         if self._is_closing or self._store is None:
             return
         if endpoint.is_tripped and len(endpoint.taken) > len(endpoint.ready):
-            return  # One at a time, and not before what the last one spoke for is stored.
+            return  # One attempt at a time, and only after the shared result of the last one is stored.
         while endpoint.ready and endpoint.in_flight < endpoint.room:
             if self._in_flight >= self._service.settings.concurrency:
                 self._is_full = True
@@ -227,30 +231,30 @@ class DeliveryWorker:
             self._begin(endpoint, endpoint.ready.popleft())
         if endpoint.next_due is not None and endpoint.has_room_for_more:
             if endpoint.next_due <= self._clock.now():
-                endpoint.is_looking = True
-                self._own(self._looks, self._fill(endpoint, self._store), "look")
+                endpoint.is_reading = True
+                self._own(self._reads, self._fill(endpoint, self._store), "read")
             else:
                 self._timer.wake_by(endpoint.next_due)
         elif endpoint.is_over:
             self._endpoints.pop(endpoint.origin, None)
 
     async def _fill(self, endpoint: _Endpoint, store: Store) -> None:
-        """Takes what is due from the store; what was taken before, or when it was read, is not taken again."""
+        """Reads due deliveries from the store, and skips those that are in memory already."""
         now = self._clock.now()
         endpoint.next_due, before = None, set(endpoint.taken)
         try:
             limit = len(before) + PAGE
             found, upcoming = await store.read(lambda tx: _due(tx, endpoint.origin, now, limit))
         except Unavailable as error:
-            log.error("webhooks: the store did not answer; trying again in %g s: %s", RETRY_SECONDS, error)
+            log.error("webhooks: due deliveries cannot be read, trying again in %g s: %s", RETRY_SECONDS, error)
             upcoming, found = self._clock.now().after(RETRY_SECONDS), []
         finally:
-            endpoint.is_looking = False
+            endpoint.is_reading = False
         for delivery in found:
             if delivery.delivery_id not in before and delivery.delivery_id not in endpoint.taken:
                 endpoint.taken.add(delivery.delivery_id)
                 endpoint.ready.append(delivery)
-        endpoint.wants_by(upcoming)
+        endpoint.due_by(upcoming)
         self._pump(endpoint)
 
     def _begin(self, endpoint: _Endpoint, delivery: Delivery) -> None:
@@ -286,15 +290,15 @@ class DeliveryWorker:
             answer=answer.text,
             retry_after_seconds=policy.retry_after(answer.status_code or 0, answer.retry_after, self._clock.now()),
         )
-        speaks_for = None
+        shared_by = None
         if endpoint.is_tripped:
             self._put_back(endpoint)
             if is_probe:
-                speaks_for = "origin" if answer.is_unreachable else "url"
+                shared_by = "origin" if answer.is_unreachable else "url"
         taken = frozenset(endpoint.taken)
-        self._results.append(_Result(endpoint, delivery, attempt, clock_offset, speaks_for, taken))
+        self._results.append(_Result(endpoint, delivery, attempt, clock_offset, shared_by, taken))
         self._record_soon()
-        self._go_on(endpoint)
+        self._begin_more(endpoint)
 
     async def _send(self, delivery: Delivery, now: Instant) -> EndpointResponse:
         body = delivery.body.encode()
@@ -306,9 +310,9 @@ class DeliveryWorker:
         try:
             self._sender = self._sender or self._open_sender()
             return await self._traced(self._sender, delivery, headers, body)
-        except Exception as error:  # An attempt that fails in a way nobody thought of has failed, and no more.
-            log.exception("delivery %s: the attempt broke", delivery.delivery_id)
-            return EndpointResponse(error=f"the attempt broke: {type(error).__name__}")
+        except Exception as error:  # An unexpected error counts as a failed attempt.
+            log.exception("delivery %s: the attempt failed unexpectedly", delivery.delivery_id)
+            return EndpointResponse(error=f"the attempt failed unexpectedly: {type(error).__name__}")
 
     async def _traced(
         self, sender: Sender, delivery: Delivery, headers: Mapping[str, str], body: bytes
@@ -322,21 +326,21 @@ class DeliveryWorker:
             return answer
 
     def _put_back(self, endpoint: _Endpoint) -> None:
-        """What has not been begun goes back to the store, where one attempt can speak for it."""
+        """Returns deliveries that were not begun to the store, where they can share the result of one attempt."""
         if endpoint.ready:
             endpoint.taken -= {one.delivery_id for one in endpoint.ready}
             endpoint.ready.clear()
-            endpoint.wants_by(self._clock.now())
+            endpoint.due_by(self._clock.now())
 
-    def _go_on(self, endpoint: _Endpoint) -> None:
-        """There is room again: for this endpoint, and for those that found everything full."""
+    def _begin_more(self, endpoint: _Endpoint) -> None:
+        """Begins further attempts at this endpoint, and at others that waited because too many were in progress."""
         self._pump(endpoint)
         if self._is_full and self._in_flight < self._service.settings.concurrency:
             self._is_full = False
             for other in list(self._endpoints.values()):
                 self._pump(other)
 
-    # What came of it.
+    # Storing results.
 
     def _record_soon(self) -> None:
         if self._recording is None or self._recording.done():
@@ -344,31 +348,31 @@ class DeliveryWorker:
             self._recording = loop.create_task(self._record_all(), name="nextslot-webhook-results")
 
     async def _record_all(self) -> None:
-        """Results that come while some are being stored are stored together, next."""
+        """Stores results. Those that arrive while some are being stored are stored together in the next transaction."""
         while self._results and self._store is not None:
             batch = [self._results.popleft() for _ in range(min(len(self._results), RESULTS))]
-            rows = len(batch) + SHARED * sum(one.speaks_for is not None for one in batch)
+            rows = len(batch) + SHARED * sum(one.shared_by is not None for one in batch)
             try:
                 stored = await self._store.write(partial(self._record, batch), rows=rows)
             except Unavailable as error:
                 self._results.extendleft(reversed(batch))
-                log.error("webhooks: results cannot be stored yet: %s", error)
+                log.error("webhooks: results cannot be stored, trying again: %s", error)
                 await self._clock.sleep(RETRY_SECONDS)
                 continue
             for result, upcoming in zip(batch, stored, strict=True):
                 result.endpoint.taken.discard(result.delivery.delivery_id)
-                result.endpoint.wants_by(upcoming)
+                result.endpoint.due_by(upcoming)
             for endpoint in {id(one.endpoint): one.endpoint for one in batch}.values():
                 self._pump(endpoint)
 
     def _record(self, batch: list[_Result], tx: Tx) -> list[Instant | None]:
-        """Stores every attempt and what follows it; when the next of each is due."""
+        """Stores every attempt and its consequences. Returns when the next attempt of each is due."""
         upcoming = []
         for one in batch:
             moved = self._clock.offset - one.clock_offset
             ended = Instant(one.attempt.attempted_at.after(one.attempt.duration_seconds) + moved)
             at = self._settle(tx, one.delivery, one.attempt, ended)
-            if one.speaks_for is not None:
+            if one.shared_by is not None:
                 others = self._share(tx, one, ended)
                 at = min((other for other in (at, *others) if other is not None), default=None)
             upcoming.append(at)
@@ -378,7 +382,7 @@ class DeliveryWorker:
         following: Next = policy.after(attempt, delivery.tries + 1, ended)
         deliveries.add_attempt(tx, delivery.delivery_id, attempt)
         if not deliveries.settle(tx, delivery.delivery_id, delivery.tries + 1, following, ended):
-            return ended  # It was ended, or sent again by hand, in the meantime: that is what holds.
+            return ended  # The delivery was ended or sent again by hand meanwhile: leave it as it is.
         tx.cause(DeliverySettled(following.status))
         if following.status is not DeliveryStatus.PENDING and delivery.is_own and delivery.job_id is not None:
             deliveries.mark_job(tx, delivery.job_id)
@@ -389,18 +393,20 @@ class DeliveryWorker:
         return following.at
 
     def _share(self, tx: Tx, result: _Result, ended: Instant) -> list[Instant | None]:
-        """An endpoint that is taken for dead was asked once, for everything that was due there when it was asked."""
-        attempt = replace(result.attempt, error=f"not sent, another delivery there was tried: {result.attempt.error}")
+        """Stores the failed attempt for all deliveries that were due at the endpoint when it was made."""
+        attempt = replace(
+            result.attempt, error=f"not sent, because another delivery to this endpoint failed: {result.attempt.error}"
+        )
         due = deliveries.due(tx, result.endpoint.origin, ended.after(-attempt.duration_seconds), SHARED)
         return [
             self._settle(tx, other, attempt, ended)
             for other in due
-            if other.delivery_id not in result.but
-            and (result.speaks_for == "origin" or other.url == result.delivery.url)
+            if other.delivery_id not in result.except_ids
+            and (result.shared_by == "origin" or other.url == result.delivery.url)
         ]
 
 
 def _due(tx: Tx, origin: str, now: Instant, limit: int) -> tuple[list[Delivery], Instant | None]:
-    """What is due, and when something is again: now, if this was not all."""
+    """Returns the due deliveries, and when the next are due: now, if there are more."""
     found = deliveries.due(tx, origin, now, limit)
     return found, now if len(found) == limit else deliveries.next_due(tx, origin, now)

@@ -1,7 +1,7 @@
-"""Endpoints: the one place that speaks HTTP to webhook receivers. `deliveries` gives it a message and gets an answer.
+"""HttpSender: the only code that sends HTTP requests to webhook receivers. `delivery_worker` calls it.
 
-A name is resolved once for each connection, the addresses are checked, and one of these is connected to: what a name
-resolves to a moment later does not matter. No redirect is followed, no proxy asked, no cookie kept.
+It resolves a name once for each connection, checks the addresses, and connects to one of them, so a name that resolves
+differently a moment later has no effect. It follows no redirects, uses no proxy and stores no cookies.
 """
 
 import asyncio
@@ -22,50 +22,50 @@ from .delivery_worker import EndpointResponse
 from .webhook_outbox import WebhookService
 
 FIRST_BYTES = 1000
-# A connection that was idle for longer is not used again: its other end may be about to close it.
+# A connection that was idle for longer is not reused, because the other side may be about to close it.
 IDLE_SECONDS = 1.0
-# Of several addresses of a name, how long one that does not answer may keep the others waiting.
+# If a name has several addresses, how long to try each before the next.
 CONNECT_SECONDS = 3.0
 
 
 class HttpSender:
-    """Keeps connections while there is much to send, and none when there is nothing."""
+    """Keeps connections open while there is much to send, and closes them afterwards."""
 
     def __init__(self, clock: Clock, threads: Threads, service: WebhookService) -> None:
         self._clock = clock
         self._backend = _CheckedBackend(threads, service)
-        # Read once, and not before it is needed: it takes longer than a message.
+        # Created once, on first use, because that takes longer than sending a message.
         self._tls: ssl.SSLContext | None = None
         self._idle: dict[str, list[httpcore2.AsyncHTTPConnection]] = {}
         self._in_use = 0
         self._exchanges = 0
-        self._tending: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> EndpointResponse:
-        got = _Got()
+        got = _PartialResponse()
         try:
             async with asyncio.timeout(seconds):
                 await self._exchange(url, headers, body, got)
         except TimeoutError:
-            return got.answer(f"no answer within {seconds:g} seconds")
+            return got.answer(f"the endpoint did not respond within {seconds:g} seconds")
         except _Refused as error:
             return EndpointResponse(error=str(error), is_unreachable=True)
         except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
-            return EndpointResponse(error=_told("could not connect", error), is_unreachable=True)
+            return EndpointResponse(error=_with_cause("could not connect", error), is_unreachable=True)
         except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
-            return got.answer(_told("the connection was cut, or what came was not HTTP", error))
+            return got.answer(_with_cause("the connection was cut, or the response was not HTTP", error))
         except (OSError, httpcore2.TimeoutException, httpcore2.UnsupportedProtocol, ValueError) as error:
-            return got.answer(_told("could not be sent", error))
+            return got.answer(_with_cause("the message could not be sent", error))
         return got.answer("")
 
     async def close(self) -> None:
-        if self._tending is not None:
-            self._tending.cancel()
-            await asyncio.wait([self._tending])
+        if self._closing is not None:
+            self._closing.cancel()
+            await asyncio.wait([self._closing])
         await self._close_idle()
 
-    async def _tend(self) -> None:
-        """Lives while there are connections, and closes them when there was nothing to send for a while."""
+    async def _close_when_idle(self) -> None:
+        """Runs while there are connections, and closes them after a time without messages."""
         while self._in_use or self._idle:
             seen = self._exchanges
             await self._clock.sleep(IDLE_SECONDS)
@@ -78,15 +78,17 @@ class HttpSender:
             for connection in connections:
                 await connection.aclose()
 
-    async def _exchange(self, url: str, headers: Mapping[str, str], body: bytes, got: "_Got") -> None:
+    async def _exchange(self, url: str, headers: Mapping[str, str], body: bytes, got: "_PartialResponse") -> None:
         target = httpcore2.URL(url)
         connection = await self._connection(target.origin)
         self._in_use += 1
         self._exchanges += 1
-        if self._tending is None or self._tending.done():
-            self._tending = asyncio.get_running_loop().create_task(self._tend(), name="nextslot-webhook-connections")
+        if self._closing is None or self._closing.done():
+            self._closing = asyncio.get_running_loop().create_task(
+                self._close_when_idle(), name="nextslot-webhook-connections"
+            )
         try:
-            # Named here because the client forgets the brackets of an IPv6 address.
+            # Set here, because the client omits the brackets of an IPv6 address.
             named = [("Host", urlsplit(url).netloc), *headers.items()]
             async with connection.stream("POST", target, headers=named, content=body) as response:
                 await got.read(response)
@@ -99,7 +101,7 @@ class HttpSender:
             self._idle.setdefault(str(target.origin), []).append(connection)
 
     async def _connection(self, origin: httpcore2.Origin) -> httpcore2.AsyncHTTPConnection:
-        """One that is idle and still good, or a new one."""
+        """Returns an idle connection that is still usable, or a new one."""
         idle = self._idle.get(str(origin))
         while idle:
             connection = idle.pop()
@@ -111,8 +113,8 @@ class HttpSender:
         return httpcore2.AsyncHTTPConnection(origin, self._tls, IDLE_SECONDS, network_backend=self._backend)
 
 
-class _Got:
-    """As much of an answer as came before something went wrong."""
+class _PartialResponse:
+    """The part of a response that arrived before an error."""
 
     def __init__(self) -> None:
         self.status_code: int | None = None
@@ -128,7 +130,7 @@ class _Got:
                 return
 
     def answer(self, error: str) -> EndpointResponse:
-        """With a status the endpoint has answered: what its body did after that is its own affair."""
+        """Returns the response. With a status code, the endpoint has responded, even if its body then failed."""
         if self.status_code is None:
             return EndpointResponse(error=error)
         text = self.text[:FIRST_BYTES].decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
@@ -137,7 +139,7 @@ class _Got:
     def _problem(self) -> str | None:
         if self.status_code is not None and 300 <= self.status_code < 400:
             where = self._header(b"location")
-            return f"it answered {self.status_code}, and redirects are not followed" + (
+            return f"the endpoint answered {self.status_code}, and redirects are not followed" + (
                 f" (to {where[:200]})" if where else ""
             )
         return None
@@ -148,11 +150,11 @@ class _Got:
 
 
 class _Refused(Exception):
-    """An address that must not be connected to."""
+    """The address must not be connected to."""
 
 
 class _CheckedBackend(httpcore2.AsyncNetworkBackend):
-    """Connects to addresses that it has checked itself; TLS and the Host header still go by the name."""
+    """Connects only to addresses that it has checked; TLS and the Host header still use the name."""
 
     def __init__(self, threads: Threads, service: WebhookService) -> None:
         self._threads = threads
@@ -181,7 +183,7 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
         for address in found:
             problem = address_problem(address, self._service.settings.allow_private)
             if problem is not None:
-                # One is enough: a name that also leads there is not to be trusted with the others.
+                # One forbidden address is enough: a name that also leads there cannot be trusted.
                 raise _Refused(f"refused: {problem}")
         for address in found[:-1]:
             try:
@@ -191,15 +193,15 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
         return await self._plain.connect_tcp(str(found[-1]), port, timeout, local_address, socket_options)
 
     async def _resolve(self, host: str, port: int) -> list[Address]:
-        """In a thread that nobody waits for at exit: a name server may take longer than any message may."""
+        """Resolves a name in a daemon thread, because a name server may take longer than any message may."""
         found = await self._threads.run(lambda: _look_up(host, port))
         if isinstance(found, OSError):
-            raise httpcore2.ConnectError(f"{host!r} cannot be resolved: {found.strerror or found}")
+            raise httpcore2.ConnectError(f"the name {host!r} cannot be resolved: {found.strerror or found}")
         return found
 
 
 class _Stream(httpcore2.AsyncNetworkStream):
-    """A connection that is closed when its TLS handshake is given up, which the client itself forgets to do."""
+    """Closes the connection if its TLS handshake is cancelled, which the HTTP client does not do."""
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
@@ -223,12 +225,12 @@ def _look_up(host: str, port: int) -> list[Address] | OSError:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         return error if isinstance(error, OSError) else OSError(str(error))
-    # A zone (`fe80::1%eth0`) is cut off: such an address is refused anyway.
+    # Remove a zone (`fe80::1%eth0`): such an address is refused anyway.
     return [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found] or OSError("no address")
 
 
-def _told(what: str, error: BaseException) -> str:
-    """A sentence with the cause, which the client's own errors often hide."""
+def _with_cause(what: str, error: BaseException) -> str:
+    """Returns a sentence with the cause, which the client's own errors often hide."""
     cause: BaseException | None = error
     while cause is not None and not str(cause):
         cause = cause.__cause__ or cause.__context__

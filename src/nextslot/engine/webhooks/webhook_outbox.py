@@ -1,9 +1,9 @@
-"""WebhookService: what is to be sent, to whom, stored in the same transaction as what it tells (DEC-009).
+"""WebhookService: stores webhook messages in the same transaction as the change they report (DEC-009).
 
-Called by whatever ends something, right after it has noted its event; `store` puts the messages into the outbox at the
-end of the transaction, when the events have their numbers. It sends nothing: `deliveries` does, after the commit.
-Who listens is kept in memory, so that a transaction nobody listens to pays nothing; it is read from the store at the
-start and after every change, and takes effect with the commit of the change.
+Code that ends something calls it right after noting its event; `store` puts the messages into the outbox at the end of
+the transaction, when the events have their numbers. It sends nothing: `delivery_worker` does, after the commit. The
+subscriptions are kept in memory, so that a transaction without subscribers pays nothing. They are read at the start and
+after every change, and a change takes effect with its commit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,13 +51,13 @@ from nextslot.system.randomness import Chance
 
 MOST_SUBSCRIPTIONS = 1000
 DISABLED = "disabled by hand"
-GONE = "it answered 410 Gone"
+GONE = "the endpoint answered 410 Gone"
 DELETED = "its subscription was deleted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookSettings:
-    """How webhooks are sent. `secret` signs those of jobs and offices; none: one is generated and kept."""
+    """How webhooks are sent. `secret` signs those of jobs and offices; without it, one is generated and stored."""
 
     secret: str | None = field(default=None, repr=False)
     allow_private: bool = True
@@ -67,7 +67,7 @@ class WebhookSettings:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Who is told of events, as the last commit left it."""
+    """Those who receive events, as of the last commit: subscriptions, webhooks of offices, and their secrets."""
 
     subscriptions: Sequence[Webhook] = ()
     offices: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Listeners:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """Something to be sent, but for its number: `events` is how many its transaction had noted by then."""
+    """A message without its event's number: `events` is how many events its transaction had noted by then."""
 
     delivery_id: str
     event: str
@@ -108,39 +108,43 @@ class WebhookService:
         self._server_secret = settings.secret or ""
 
     def load(self, tx: Tx) -> None:
-        """Before anything can end: who listens, and what signs. Again, when another node has changed that."""
+        """Reads subscriptions and secrets at the start, before anything can end, and after changes by another node."""
         self._listeners = _read(tx)
         self._server_secret = self._signing(tx, self.settings)
 
     def configure(self, tx: Tx, settings: WebhookSettings) -> None:
-        """Other settings, and other offices, while everything runs; from this commit on."""
-        self._listen_anew(tx)
+        """Changes the settings and reads the offices again, effective with this commit."""
+        self._reload_listeners(tx)
         tx.cause(WebhooksConfigured(settings, self._signing(tx, settings)))
 
     def use(self, settings: WebhookSettings, server_secret: str) -> None:
-        """Follows a commit."""
+        """Takes over committed settings."""
         self.settings, self._server_secret = settings, server_secret
 
-    def listen(self, listeners: Listeners) -> None:
-        """Follows a commit."""
+    def use_listeners(self, listeners: Listeners) -> None:
+        """Takes over committed subscriptions."""
         self._listeners = listeners
 
     def _signing(self, tx: Tx, settings: WebhookSettings) -> str:
-        """The secret that signs what jobs and offices send: as configured, else one that is made once and kept."""
-        kept = settings.secret or webhooks.server_secret(tx)
-        if kept is None:
-            kept = policy.secret_of(self._chance.secret())
-            webhooks.keep_server_secret(tx, kept)
-        return kept
+        """Returns the secret that signs the messages of jobs and offices: the configured one, else a generated and
+        stored one.
+        """
+        stored = settings.secret or webhooks.server_secret(tx)
+        if stored is None:
+            stored = policy.secret_of(self._chance.secret())
+            webhooks.keep_server_secret(tx, stored)
+        return stored
 
-    # Something has happened.
+    # Events that cause messages.
 
     def job_ended(
         self, tx: Tx, job_id: str, office_id: str, has_own: bool, events: Sequence[str], now: Instant
     ) -> None:
-        """`has_own`: whether the job has a webhook of its own. Without it and without listeners nothing is done."""
+        """Adds the messages about an ended job. `has_own`: whether the job has its own webhook. Does nothing without
+        receivers.
+        """
         listeners = self._listeners
-        if not has_own and not self._is_heard(office_id):
+        if not has_own and not self._has_listeners(office_id):
             return
         job = jobs.get(tx, job_id)
         assert job is not None
@@ -155,20 +159,20 @@ class WebhookService:
         content = _job_content(tx, job) if any(not target.is_legacy for _, target in wanted) else {}
         for event, target in wanted:
             body = _legacy_content(tx, job, event, now) if target.is_legacy else content
-            self._put(tx, event, target, body, now, office_id, job_id)
+            self._add(tx, event, target, body, now, office_id, job_id)
 
     def group_finished(self, tx: Tx, group: Group, now: Instant) -> None:
         self._batch_finished(tx, group, now)
-        self._tell(tx, "group.finished", group.office_id, {"group": group.to_dict()}, now)
+        self._notify(tx, "group.finished", group.office_id, {"group": group.to_dict()}, now)
         first = jobs.member_at(tx, group.group_id, 0)
         job = None if first is None else jobs.get(tx, first)
         event = policy.batch_event(group)
         target = None if job is None else policy.batch_target(event, job.webhook)
         if target is not None:
-            self._put(tx, event, target, _legacy_batch_content(group, event, now), now, group.office_id)
+            self._add(tx, event, target, _legacy_batch_content(group, event, now), now, group.office_id)
 
     def _batch_finished(self, tx: Tx, group: Group, now: Instant) -> None:
-        """A batch of the old endpoints has a webhook of its own; which message it got is kept with it."""
+        """Adds the message of a batch of the old endpoints to its own webhook, and stores which message that was."""
         own, _ = groups.webhook(tx, group.group_id)
         if own is None:
             return
@@ -177,28 +181,28 @@ class WebhookService:
         if old_words.hears_of_batch(own, status):
             content = {"event": status, **old_words.batch(batch), "timestamp": json_form.time(now)}
             target = Target(own["url"], (SERVER,), is_own=True, is_legacy=True)
-            groups.told(tx, group.group_id, self._put(tx, status, target, content, now, group.office_id))
+            groups.told(tx, group.group_id, self._add(tx, status, target, content, now, group.office_id))
 
     def schedule_skipped(
         self, tx: Tx, office_id: str, schedule: Mapping[str, Json], occurrence: Mapping[str, Json], now: Instant
     ) -> None:
-        """Both as `representation` shows them."""
+        """Adds the messages about skipped occurrences; both arguments have the form of `json_form`."""
         content = {"schedule": schedule, "occurrence": occurrence}
-        self._tell(tx, "schedule.skipped", office_id, content, now)
+        self._notify(tx, "schedule.skipped", office_id, content, now)
 
     def direct_ended(self, tx: Tx, ended: Direct, now: Instant) -> None:
-        """Only the request's own webhook is told; of a caller who left before its work began nobody is."""
+        """Adds a message to the request's own webhook only; none if the caller left before its work began."""
         if ended.status is DirectStatus.CANCELLED:
             return
         own = direct.webhook(tx, ended.direct_id)
         event = f"direct.{ended.status.lower()}"
         for target in policy.targets(event, own, None, (), policy.DIRECT_EVENTS):
-            self._put(tx, event, target, {"direct": ended.to_dict()}, now, ended.office_id)
+            self._add(tx, event, target, {"direct": ended.to_dict()}, now, ended.office_id)
 
     def store(self, tx: Tx) -> None:
-        """The end of a transaction: its messages get their events' numbers and are put into the outbox."""
+        """Puts the messages into the outbox at the end of a transaction, with the numbers of their events."""
         if tx.local(offices.Touched).is_touched:
-            self._listen_anew(tx)
+            self._reload_listeners(tx)
         messages = tx.local(_Outbox).messages
         if not messages:
             return
@@ -206,15 +210,15 @@ class WebhookService:
         deliveries.insert(tx, [_delivery(one, before + one.events) for one in messages])
         self._send_soon(tx, [one.target.url for one in messages], messages[0].now)
 
-    def _is_heard(self, office_id: str) -> bool:
+    def _has_listeners(self, office_id: str) -> bool:
         return bool(self._listeners.subscriptions) or office_id in self._listeners.offices
 
-    def _tell(self, tx: Tx, event: str, office_id: str, content: Mapping[str, Json], now: Instant) -> None:
+    def _notify(self, tx: Tx, event: str, office_id: str, content: Mapping[str, Json], now: Instant) -> None:
         listeners = self._listeners
         for target in policy.targets(event, None, listeners.offices.get(office_id), listeners.of(office_id)):
-            self._put(tx, event, target, content, now, office_id)
+            self._add(tx, event, target, content, now, office_id)
 
-    def _put(
+    def _add(
         self,
         tx: Tx,
         event: str,
@@ -244,7 +248,7 @@ class WebhookService:
         created_by: str | None,
         now: Instant,
     ) -> tuple[Webhook, str]:
-        """A subscription and its secret, which is shown this once."""
+        """Creates a subscription. Returns it with its secret, which is shown only once."""
         webhook = Webhook(
             webhook_id=self._chance.new_id(),
             url=url,
@@ -255,55 +259,60 @@ class WebhookService:
         )
         self._check(tx, webhook)
         if webhooks.count(tx) >= MOST_SUBSCRIPTIONS:
-            raise Conflict(f"there are {MOST_SUBSCRIPTIONS:,} subscriptions already: delete one first")
+            raise Conflict(
+                f"there are already {MOST_SUBSCRIPTIONS:,} subscriptions, the most allowed: delete one first"
+            )
         secret = policy.secret_of(self._chance.secret())
         webhooks.insert(tx, webhook, secret)
-        self._listen_anew(tx)
+        self._reload_listeners(tx)
         return webhook, secret
 
     def change(self, tx: Tx, webhook_id: str, changes: Mapping[str, Json], now: Instant) -> tuple[Webhook, Webhook]:
-        """`url`, `events`, `office_id`, `enabled`; (before, after). Disabled, it does not get what waits for it."""
+        """Changes `url`, `events`, `office_id` or `enabled`. Returns (before, after). Disabling ends its pending
+        deliveries.
+        """
         unknown = sorted(changes.keys() - {"url", "events", "office_id", "enabled"})
         if unknown or not changes:
-            raise Invalid("url, events, office_id and enabled can be changed", *unknown[:1])
+            problem = "cannot be changed" if unknown else "nothing to change was given"
+            raise Invalid(f"{problem}; give url, events, office_id or enabled", *unknown[:1])
         before = self.subscription(tx, webhook_id)
         values = dict(changes)
         if isinstance(values.get("events"), list):
             values["events"] = tuple(values["events"])
         if "enabled" in values:
             if not isinstance(values["enabled"], bool):
-                raise Invalid("true or false", field="enabled")
+                raise Invalid("is neither true nor false; give one of them", field="enabled")
             values["disabled_reason"] = None if values["enabled"] else before.disabled_reason or DISABLED
         after = replace(before, **values)
         self._check(tx, after)
         webhooks.update(tx, after)
         if before.enabled and not after.enabled:
             deliveries.give_up(tx, webhook_id, f"its subscription was {DISABLED}", now)
-        self._listen_anew(tx)
+        self._reload_listeners(tx)
         return before, after
 
     def delete(self, tx: Tx, webhook_id: str, now: Instant) -> Webhook:
-        """What was to be sent to it and to nobody else ends FAILED; what was sent stays on record."""
+        """Deletes a subscription. Pending deliveries to it alone end FAILED; past deliveries stay stored."""
         webhook = self.subscription(tx, webhook_id)
         deliveries.give_up(tx, webhook_id, DELETED, now)
         webhooks.delete(tx, webhook_id)
-        self._listen_anew(tx)
+        self._reload_listeners(tx)
         return webhook
 
     def rotate_secret(self, tx: Tx, webhook_id: str, now: Instant) -> tuple[Webhook, str]:
-        """Another secret; for a day the one before it signs too, so that the receiver can change over."""
+        """Replaces the secret. For a day the old one signs too, so that the receiver can switch."""
         self.subscription(tx, webhook_id)
         secret = policy.secret_of(self._chance.secret())
         webhooks.rotate(tx, webhook_id, secret, now.after(policy.ROTATION_SECONDS))
-        self._listen_anew(tx)
+        self._reload_listeners(tx)
         return self.subscription(tx, webhook_id), secret
 
     def test(self, tx: Tx, webhook_id: str, now: Instant) -> str:
-        """Sends it a message that tells of nothing, disabled or not; the delivery's id."""
+        """Adds a test message, even to a disabled subscription. Returns the delivery's id."""
         webhook = self.subscription(tx, webhook_id)
         target = Target(webhook.url, (webhook_id,), is_own=False)
         content = {"webhook": webhook.to_dict()}
-        return self._put(tx, policy.TEST_EVENT, target, content, now, webhook.office_id)
+        return self._add(tx, policy.TEST_EVENT, target, content, now, webhook.office_id)
 
     def subscription(self, tx: Tx, webhook_id: str) -> Webhook:
         webhook = webhooks.get(tx, webhook_id)
@@ -312,15 +321,15 @@ class WebhookService:
         return webhook
 
     def gone(self, tx: Tx, webhook_id: str, now: Instant) -> None:
-        """Its endpoint says that it does not want to be told any more."""
+        """Disables a subscription, because its endpoint answered that it is gone (410)."""
         webhook = webhooks.get(tx, webhook_id)
         if webhook is not None and webhook.enabled:
             webhooks.update(tx, replace(webhook, enabled=False, disabled_reason=f"{GONE} on {now}"))
             deliveries.give_up(tx, webhook_id, f"its subscription was disabled: {GONE}", now)
-            self._listen_anew(tx)
+            self._reload_listeners(tx)
 
     def refuse_wrong(self, field: str, webhook: Mapping[str, Json], events: Sequence[str]) -> None:
-        """What a request says of its own webhook, with the events that it may name."""
+        """Raises Invalid if a request's own webhook is wrong; `events` are those it may name."""
         problems = list(policy.problems(field, webhook, events, self.settings.allow_private))
         if problems:
             raise Invalid(problems)
@@ -331,28 +340,28 @@ class WebhookService:
             *policy.event_problems("events", webhook.events, policy.EVENTS),
         ]
         if webhook.office_id is not None and not isinstance(webhook.office_id, str):
-            problems.append(Problem("office_id", "must be text"))
+            problems.append(Problem("office_id", "is not a text; give the office's id"))
         if problems:
             raise Invalid(problems)
         if webhook.office_id is not None and offices.get(tx, webhook.office_id) is None:
             raise NotFound("office", webhook.office_id)
 
-    def _listen_anew(self, tx: Tx) -> None:
-        """With the commit, and not before: what is rolled back is heard by nobody."""
+    def _reload_listeners(self, tx: Tx) -> None:
+        """Reads the subscriptions again, effective with the commit: a rolled back change has no effect."""
         nodes.settings_changed(tx)
         tx.cause(SubscribersChanged(_read(tx)))
 
     # Deliveries.
 
     def redeliver(self, tx: Tx, delivery_id: str, now: Instant) -> Delivery:
-        """A new round of attempts of the same message, under the same `webhook-id`."""
+        """Starts a new round of attempts for the same message, with the same `webhook-id`."""
         found = deliveries.get(tx, delivery_id)
         if found is None:
             raise NotFound("delivery", delivery_id)
         if SERVER not in found.signers and not any(webhooks.get(tx, one) for one in found.signers):
-            raise Conflict(f"{DELETED}, and its secret with it: there is nothing to sign with")
+            raise Conflict(f"delivery {delivery_id} cannot be signed: {DELETED}, with its secret")
         if not deliveries.send_again(tx, delivery_id, now):
-            raise Conflict(f"delivery {delivery_id} is PENDING: its next attempt is at {found.next_attempt_at}")
+            raise Conflict(f"delivery {delivery_id} is PENDING: wait for its next attempt at {found.next_attempt_at}")
         if found.is_own and found.job_id is not None:
             deliveries.mark_job(tx, found.job_id)
         self._send_soon(tx, [found.url], now)
@@ -361,11 +370,11 @@ class WebhookService:
         return again
 
     def secret(self) -> str:
-        """What signs the webhooks of jobs and offices."""
+        """Returns the secret that signs the webhooks of jobs and offices."""
         return self._server_secret
 
     def secrets_of(self, signers: Iterable[str], now: Instant) -> list[str]:
-        """With what a message is signed now; nothing, if its subscriptions are gone."""
+        """Returns the secrets that sign a message now; none if its subscriptions are gone."""
         found = []
         for signer in signers:
             if signer == SERVER:
@@ -378,7 +387,7 @@ class WebhookService:
 
 
 class SilentWebhooks(WebhookService):
-    """For a forecast, which plays what will happen and tells nobody."""
+    """For a forecast, which simulates events but sends no messages."""
 
     def __init__(self, chance: Chance, events: EventLog) -> None:
         super().__init__(chance, events, WebhookSettings())
@@ -400,14 +409,14 @@ def _read(tx: Tx) -> Listeners:
 
 
 def _job_content(tx: Tx, job: Job) -> dict[str, Json]:
-    """As `GET /api/jobs/{job_id}` shows the two, at this moment."""
+    """Returns job and run as `GET /api/jobs/{job_id}` shows them now."""
     attempt = 1 if job.retry_of is None else len(jobs.failures(tx, job.chain_id, job.job_id))
     run = runs.of_job(tx, job.job_id)
     return {"job": json_form.job(job, attempt), "run": None if run is None else run.to_dict()}
 
 
 def _legacy_content(tx: Tx, job: Job, event: str, now: Instant) -> dict[str, Json]:
-    """The old service's message: of the whole chain, under the id of its first job."""
+    """Returns the old service's message: about the whole chain, under the id of its first job."""
     chain = jobs.chain(tx, job.chain_id)
     run = runs.of_job(tx, job.job_id)
     return {

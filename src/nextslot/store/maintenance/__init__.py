@@ -1,1 +1,1 @@
-"""Maintains a database offline: doctor, backup, export, import, moving to another database."""
+"""Maintenance of a database: doctor, backup, export, import, moving to another database."""

@@ -1,6 +1,7 @@
-"""Doctor: is what is stored in order? Counters against counted rows, invariants as questions; each finding a sentence.
+"""Doctor: checks whether the stored data is consistent. Each finding is a sentence.
 
-Over a transaction, so that all answers are of one moment. Called by `admin`, for `doctor`, `backup` and `restore`.
+Compares stored counters with counted rows, and queries for rows that violate an invariant, all in one transaction.
+`offline_commands` calls it for `doctor`, `backup` and `restore`.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from nextslot.store.tables import column_codec, lanes
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that should not be, in a sentence, and what to do about it."""
+    """An inconsistency in the stored data, as a sentence, and what to do about it."""
 
     check: str
     problem: str
@@ -29,7 +30,7 @@ class _Lane:
 
 
 class _Sums(NamedTuple):
-    """What an office's statistics are made of. Of a lane: only the sums over an office mean something."""
+    """The counters of a lane that an office's statistics add up. Only the sums over an office are meaningful."""
 
     running: int = 0
     chains: int = 0
@@ -43,65 +44,69 @@ class _Sums(NamedTuple):
         return _Sums(*(mine + more for mine, more in zip(self, other, strict=True)))
 
 
-REPAIR = "run `nextslot doctor --repair` while no server runs: it counts again"
+REPAIR = "run `nextslot doctor --repair` while no server runs: it corrects the counters"
 RETRY = "run `nextslot doctor --repair` while no server runs: it retries the job"
-RESTART = "start the server: its recovery settles this"
-RESTORE = "our own commits cannot leave this: restore a backup, or report it with the job's events"
+RESTART = "start the server: its recovery repairs this"
+RESTORE = "nextslot itself cannot have stored this: restore a backup, or report it with the job's events"
 
-# Questions whose answers should be empty: (statement, what the ids in it are, what to do).
-_QUESTIONS = (
-    ("doctor.runless", "the job {} is RUNNING without a run that goes on (spec 2.10)", RESTART),
-    ("doctor.unfinished_runs", "the run {} goes on although its job has ended", RESTORE),
-    ("doctor.other_outcomes", "the job {} ended otherwise than its run", RESTORE),
+# Queries that should return nothing: (statement, the sentence about each id it returns, what to do).
+_CHECKS = (
+    ("doctor.runless", "the job {} is RUNNING without an unfinished run (spec 2.10)", RESTART),
+    ("doctor.unfinished_runs", "the run {} is unfinished although its job has ended", RESTORE),
+    ("doctor.other_outcomes", "the job {} has another outcome than its run", RESTORE),
     ("doctor.shared_workers", "the worker {} runs two jobs at once (INV-003)", RESTORE),
     ("doctor.shared_slots", "the worker {} runs a job and a direct request at once (INV-003)", RESTORE),
-    ("doctor.torn_jobs", "the job {} did not start and end together with its run (spec 2.10)", RESTORE),
-    ("doctor.other_snapshots", "the run {} was given other parameters than its job has (INV-001)", RESTORE),
+    ("doctor.torn_jobs", "the job {} did not start and end at the same times as its run (spec 2.10)", RESTORE),
+    ("doctor.other_snapshots", "the run {} has other parameters than its job (INV-001)", RESTORE),
     (
         "doctor.shared_places",
-        "the job {} has the place of another one in its queue (INV-004)",
+        "the job {} has the same place in its queue as another job (INV-004)",
         "move it: nextslot move",
     ),
-    ("doctor.undecided", "the failure of the job {} has no decision (spec 6.6)", RESTART),
-    ("doctor.lost_retries", "the job {} was to be retried, and is not (DEC-007)", "retry it: nextslot retry"),
+    ("doctor.undecided", "the job {} failed, and its retry was never decided (spec 6.6)", RESTART),
+    (
+        "doctor.lost_retries",
+        "the job {} should have been retried, but has no retry (DEC-007)",
+        "retry it: nextslot retry",
+    ),
     ("doctor.unstored_outcomes", "the run {} failed only because its outcome could not be stored", RETRY),
-    ("doctor.retried_successes", "the job {} follows one that has not failed (DEC-007)", RESTORE),
-    ("doctor.early_releases", "the job {} was let go before what it waits for succeeded (US-JS01)", RESTORE),
-    ("doctor.early_starts", "the job {} was started while it waited for another (US-JS01)", RESTORE),
-    ("doctor.forked_chains", "the job {} was retried twice: a chain is a line (DEC-007)", RESTORE),
-    ("doctor.miscounted_waits", "the job {} does not know how many jobs it waits for", RESTORE),
-    ("doctor.forgotten_waits", "the job {} waits for one that has succeeded", "cancel it and submit it again"),
-    ("doctor.endless_waits", "the job {} waits for a time that nobody knows", "reschedule it"),
-    ("doctor.miscounted_groups", "the group {} has other members than it counts", RESTORE),
-    ("doctor.miscounted_ends", "the group {} counts other ends than its members have (INV-006)", RESTORE),
+    ("doctor.retried_successes", "the job {} retries a job that has not failed (DEC-007)", RESTORE),
+    ("doctor.early_releases", "the job {} was released before its dependencies had succeeded (US-JS01)", RESTORE),
+    ("doctor.early_starts", "the job {} was started while it waited for a dependency (US-JS01)", RESTORE),
+    ("doctor.forked_chains", "the job {} was retried twice, so its chain forks (DEC-007)", RESTORE),
+    ("doctor.miscounted_waits", "the job {} stores a wrong number of dependencies it waits for", RESTORE),
+    ("doctor.forgotten_waits", "the job {} waits for a dependency that has succeeded", "cancel it and submit it again"),
+    ("doctor.endless_waits", "the job {} waits for a time that is not stored", "reschedule it"),
+    ("doctor.miscounted_groups", "the group {} stores a wrong number of members", RESTORE),
+    ("doctor.miscounted_ends", "the group {} stores a wrong number of ended members (INV-006)", RESTORE),
     ("doctor.early_turns", "the job {} was started before an earlier member of its group had ended", RESTORE),
-    ("doctor.misjudged_groups", "the group {} has another status than its members say (INV-006)", RESTORE),
+    ("doctor.misjudged_groups", "the group {} has a status that its members contradict (INV-006)", RESTORE),
     ("doctor.unreserved_callers", "callers of the office {} wait without a reservation (DEC-004)", RESTART),
-    ("doctor.strange_firings", "the job {} was made by another schedule than the ledger says", RESTORE),
-    ("doctor.fired_twice", "two occurrences claim the job {}", RESTORE),
-    ("doctor.unplanned", "the schedule {} is planned for a time that is accounted for", RESTART),
-    ("doctor.misjudged_webhooks", "the webhook status of the job {} is not what its deliveries say", RESTORE),
+    ("doctor.strange_firings", "the job {} was created by another schedule than its occurrence says", RESTORE),
+    ("doctor.fired_twice", "two occurrences have created the same job {}", RESTORE),
+    ("doctor.unplanned", "the schedule {} is due at a time that already has an occurrence", RESTART),
+    ("doctor.misjudged_webhooks", "the webhook status of the job {} contradicts its deliveries", RESTORE),
     ("doctor.gaps", "numbers are missing before the event {}", RESTORE),
-    ("doctor.untold", "the job {} has more or fewer events than happened to it", RESTORE),
+    ("doctor.untold", "the job {} has too many or too few events", RESTORE),
     ("doctor.unheard", "the job {} has no event", RESTORE),
     ("doctor.told_in_disorder", "the events of the job {} are out of order", RESTORE),
-    ("doctor.forgotten_reservations", "the reservation {} is held for a caller who has left", RESTART),
-    ("doctor.suspended", "the rules are suspended for {}", RESTART),
+    ("doctor.forgotten_reservations", "the reservation {} is held for a caller that no longer waits", RESTART),
+    ("doctor.suspended", "the database's rules are switched off for {}", RESTART),
 )
 
 
 def examine(tx: Tx) -> list[Finding]:
-    """Everything that is not in order; reads only."""
+    """Returns all findings; only reads."""
     return [*_counter_findings(tx), *_sum_findings(tx), *_invariant_findings(tx)]
 
 
 def unstored_outcomes(tx: Tx) -> list[str]:
-    """Runs that failed only because their outcome could not be stored, and whose chain ended with that."""
+    """Returns the runs that failed only because their outcome could not be stored, and whose chain ended with that."""
     return [run_id for (run_id,) in tx.rows("doctor.unstored_outcomes")]
 
 
 def repair(tx: Tx) -> int:
-    """Sets every counter that is wrong to what was counted, and says how many there were."""
+    """Sets every wrong counter to the counted value. Returns how many were wrong."""
     used = _used_counted(tx)
     wrong_limits = [limit for limit in lanes.all_limits(tx) if limit.used != used.get(limit.limit_key, 0)]
     for limit in wrong_limits:
@@ -114,13 +119,13 @@ def repair(tx: Tx) -> int:
 
 
 def _repair_sums(tx: Tx) -> int:
-    """Of an office whose sums are wrong, those of all its lanes are set."""
+    """Corrects the counters of all lanes of each office whose sums are wrong. Returns the number of these offices."""
     stored, counted, offices = _sums(tx)
     wrong = {office_id for office_id, _, _ in _wrong_sums(stored, counted, offices)}
     for lane_id, office_id in offices.items():
         if office_id in wrong:
             values = counted.get(lane_id, _Sums())._asdict()
-            del values["running"]  # Which is right by now: it is a counter of the lane itself.
+            del values["running"]  # This counter of the lane is already correct here.
             tx.execute("doctor.repair_sums", lane_id=lane_id, **values)
     return len(wrong)
 
@@ -130,15 +135,15 @@ def _counter_findings(tx: Tx) -> Iterator[Finding]:
     for limit in lanes.all_limits(tx):
         right = used.pop(limit.limit_key, 0)
         if limit.used != right:
-            problem = f"the limit {limit.limit_key!r} has {limit.used} units in use, and {right} were counted"
+            problem = f"the limit {limit.limit_key!r} stores {limit.used} units in use, but {right} are in use"
             yield Finding("limits.used", problem, REPAIR)
     for key in used:
-        yield Finding("limits.missing", f"the limit {key!r} is in use and not stored", RESTORE)
+        yield Finding("limits.missing", f"the limit {key!r} is in use, but not stored", RESTORE)
     for stored, counted in _lanes(tx):
         for name in ("ready", "running", "is_open"):
             has, right = getattr(stored, name), getattr(counted, name)
             if has != right:
-                problem = f"{name} of the lane {stored.lane_id} is {int(has)}, and {int(right)} was counted"
+                problem = f"{name} of the lane {stored.lane_id} is stored as {int(has)}, but counted as {int(right)}"
                 yield Finding(f"lanes.{name}", problem, REPAIR)
 
 
@@ -146,12 +151,12 @@ def _sum_findings(tx: Tx) -> Iterator[Finding]:
     for office_id, has, right in _wrong_sums(*_sums(tx)):
         for name, one, other in zip(_Sums._fields, has, right, strict=True):
             if one != other:
-                problem = f"{name} of the office {office_id!r} is {one}, and {other} was counted"
+                problem = f"{name} of the office {office_id!r} is stored as {one}, but counted as {other}"
                 yield Finding(f"offices.{name}", problem, REPAIR)
 
 
 def _sums(tx: Tx) -> tuple[dict[int, _Sums], dict[int, _Sums], dict[int, str]]:
-    """By lane, as they are stored and as they were counted; and the office of each lane."""
+    """Returns the sums of each lane, as stored and as counted; and the office of each lane."""
     rows = tx.rows("doctor.sums")
     stored = {lane_id: _Sums(*sums) for lane_id, _, *sums in rows}
     completions = _counts(tx, "doctor.counted_completions")
@@ -165,7 +170,7 @@ def _sums(tx: Tx) -> tuple[dict[int, _Sums], dict[int, _Sums], dict[int, str]]:
 def _wrong_sums(
     stored: dict[int, _Sums], counted: dict[int, _Sums], offices: dict[int, str]
 ) -> list[tuple[str, _Sums, _Sums]]:
-    """(office, what is stored, what was counted)"""
+    """Returns (office, stored sums, counted sums) of each office whose sums differ."""
     has: dict[str, _Sums] = {}
     right: dict[str, _Sums] = {}
     for lane_id, office_id in offices.items():
@@ -175,7 +180,7 @@ def _wrong_sums(
 
 
 def _invariant_findings(tx: Tx) -> Iterator[Finding]:
-    for statement, problem, suggestion in _QUESTIONS:
+    for statement, problem, suggestion in _CHECKS:
         for (name,) in tx.rows(statement):
             yield Finding(statement.removeprefix("doctor."), problem.format(name), suggestion)
 
@@ -185,7 +190,7 @@ def _counts(tx: Tx, statement: str) -> dict[int, int]:
 
 
 def _used_counted(tx: Tx) -> dict[str, int]:
-    """The units of each limit that jobs and direct executions take which run now."""
+    """Returns the units of each limit that running jobs and direct executions use."""
     jobs, callers = _counts(tx, "doctor.running"), _counts(tx, "doctor.direct_running")
     used: dict[str, int] = {}
     for lane_id, _, local, shared, *_ in tx.rows("doctor.lanes"):
@@ -197,7 +202,7 @@ def _used_counted(tx: Tx) -> dict[str, int]:
 
 
 def _lanes(tx: Tx) -> Iterator[tuple[_Lane, _Lane]]:
-    """Each lane as it is stored, and as it was counted."""
+    """Yields each lane, as stored and as counted."""
     ready, running = _counts(tx, "doctor.ready"), _counts(tx, "doctor.running")
     used = _used_counted(tx)
     capacity = {limit.limit_key: limit.capacity for limit in lanes.all_limits(tx)}

@@ -1,6 +1,6 @@
-"""The file that a database is moved by: lines of JSON, each table with its rows, and digests of all of it at the end.
+"""The export file, by which a database is moved: lines of JSON with the rows of each table, and digests at the end.
 
-`move.py` fills and empties such files; what they look like is said in docs/moving.md.
+`move.py` writes and reads these files; docs/moving.md describes the format.
 
     {"format":"nextslot-export","version":1,"schema":4,"release":"0.1.0"}
     {"table":"offices","columns":["office_id",…],"rows":2}
@@ -9,7 +9,7 @@
     {"end":{"offices":{"rows":2,"sha256":"…"},…},"findings":[]}
     {"sha256":"…"}                                              (of all bytes before this line)
 
-The same rows give the same bytes: no time and no name of a machine is in it.
+The same rows always give the same bytes: the file contains neither the time nor the machine's name.
 """
 
 import gzip
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 FORMAT = "nextslot-export"
 VERSION = 1
-# Fast rather than small: at the usual level half of an export would be spent on it.
+# Fast rather than small: the default level would take half of an export's time.
 COMPRESSION = 1
 
 # Columns that had another name when older exports were written: (table, old name) to the name of now.
@@ -43,16 +43,16 @@ _BEGIN = b'{"format":"nextslot-export"'
 
 
 class Unreadable(StoreError):
-    """The file does not answer: it may be read another time."""
+    """The file could not be read, but another attempt may succeed."""
 
 
 class Unfit(StoreError):
-    """The file is no export, or not a whole one, or says what cannot be: nothing will come of it as it is."""
+    """The file is not an export, or is incomplete or inconsistent; another attempt cannot succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Which schema the rows are of, and which release wrote them."""
+    """The schema of the rows, and the release that wrote them."""
 
     schema: int
     release: str
@@ -60,7 +60,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table as the file has it: its columns in their order, and how many rows follow."""
+    """A table in the file: its columns in order, and the number of rows that follow."""
 
     name: str
     columns: tuple[str, ...]
@@ -69,14 +69,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """What a table's rows come to."""
+    """The number of a table's rows, and their digest."""
 
     rows: int
     sha256: str
 
 
 class Summing:
-    """Counts lines and takes their digest, page by page."""
+    """Counts lines and computes their digest, page by page."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -96,12 +96,12 @@ def line(value: object) -> bytes:
 
 
 def lines(rows: Sequence[Sequence[object]]) -> bytes:
-    """Rows as the file has them."""
+    """Returns rows in the format of the file."""
     return b"".join(map(line, rows))
 
 
 class Writer:
-    """Writes an export, front to back."""
+    """Writes an export from front to back."""
 
     def __init__(self, file: IO[bytes], header: Header) -> None:
         self._file = file
@@ -126,9 +126,9 @@ class Writer:
 
 @contextmanager
 def created(target: Path) -> Iterator[IO[bytes]]:
-    """A file that is there as a whole or not at all, for its owner's eyes only: it has secrets in it.
+    """Opens a new file that appears only when complete. Only its owner may read it, since it contains secrets.
 
-    Compressed if its name ends with .gz.
+    The file is compressed if its name ends with .gz.
     """
     part = target.with_name(target.name + ".part")
     try:
@@ -137,18 +137,20 @@ def created(target: Path) -> Iterator[IO[bytes]]:
         with part.open("wb") as plain:
             if target.suffix == ".gz":
                 with gzip.GzipFile("", "wb", COMPRESSION, plain, mtime=0) as packed:
-                    yield packed  # type: ignore[misc]  # It is one, in all that is asked of it here.
+                    yield packed  # type: ignore[misc]  # GzipFile has every method that is used here.
             else:
                 yield plain
         sqlite_files.put(part, target)
     except OSError as error:
-        raise StoreError(f"{target} cannot be written: {error.strerror or error}") from error
+        raise StoreError(
+            f"{target} cannot be written: {error.strerror or error}; check the directory and its space"
+        ) from error
     finally:
         part.unlink(missing_ok=True)
 
 
 class Reader:
-    """Reads an export, front to back; whatever is wrong with it is said before its end is reached, or there."""
+    """Reads an export from front to back. Raises as soon as it finds a problem, at the latest at the end."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self._path = path
@@ -157,44 +159,44 @@ class Reader:
         self._sums: dict[str, Sum] = {}
         self._reading = Summing()
         self._next: dict[str, Any] = {}
-        # How many bytes were read.
+        # The number of bytes read so far.
         self.position = 0
         self.header = self._header()
         self._advance()
 
     def tables(self) -> Iterator[Table]:
-        """Each table; its rows are to be read before the next is asked for."""
+        """Yields each table. The caller must read its rows before it takes the next table."""
         while "table" in self._next:
             found = self._table()
             self._reading = Summing()
             yield found
             if self._reading.rows != found.rows:
-                raise self._damaged(f"{found.name} has other rows than it says")
+                raise self._damaged(f"{found.name} has {self._reading.rows} rows instead of {found.rows}")
             self._sums[found.name] = self._reading.sum
             self._advance()
 
     @property
     def done(self) -> int:
-        """Rows of this table that were read, or passed over."""
+        """Returns how many rows of this table were read or skipped."""
         return self._reading.rows
 
     @property
     def digest(self) -> str:
-        """Of everything up to here."""
+        """Returns the digest of everything read so far."""
         return self._all.hexdigest()
 
     def rows(self, table: Table) -> Iterator[list[Any]]:
-        """Those that are left of it."""
+        """Yields the remaining rows of a table."""
         while self.done < table.rows:
             text = self._line()
             self._reading.add(text, 1)
             row = self._parsed(text)
             if not isinstance(row, list) or len(row) != len(table.columns):
-                raise self._damaged(f"row {self.done} of {table.name} is none")
+                raise self._damaged(f"row {self.done} of {table.name} is not a list of {len(table.columns)} values")
             yield row
 
     def pass_over(self, rows: int) -> None:
-        """So many rows are not looked at; but what they come to is."""
+        """Skips rows without parsing them, but includes them in the digests."""
         lines = self._guarded(lambda: list(islice(self._file, rows)))
         if len(lines) < rows or not lines[-1].endswith(b"\n"):
             raise self._cut()
@@ -203,27 +205,29 @@ class Reader:
         self._reading.add(text, rows)
 
     def end(self) -> tuple[dict[str, Sum], list[str]]:
-        """What the tables come to, and what the doctor said of them; only of a file that is whole and unchanged."""
-        whole = self._all.hexdigest()  # Of all lines but the last, which says it.
+        """Returns the sums of the tables and the doctor's findings in the file. Raises if the file is incomplete or
+        changed.
+        """
+        whole = self._all.hexdigest()  # The digest of all lines before the last one, which contains it.
         if self._parsed(self._line()) != {"sha256": whole} or self._guarded(lambda: self._file.read(1)):
-            raise self._damaged("its digest is another")
+            raise self._damaged("its digest does not match its content")
         ends = {name: {"rows": one.rows, "sha256": one.sha256} for name, one in self._sums.items()}
         if self._next.get("end") != ends:
-            raise self._damaged("its tables have other digests")
+            raise self._damaged("the digest of a table does not match its rows")
         return self._sums, [str(problem) for problem in self._next.get("findings", ())]
 
     def _header(self) -> Header:
         found = self._parsed(self._line())
         if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise Unfit(f"{self._path} is no export of nextslot")
+            raise Unfit(f"{self._path} is not an export of nextslot; give a file that `nextslot export` has written")
         release = str(found.get("release"))
         if found.get("version") != VERSION:
             raise SchemaTooNew(
-                f"{self._path} has format {found.get('version')}, this release knows {VERSION}: "
+                f"{self._path} has format {found.get('version')}, but this release reads only {VERSION}: "
                 f"import it with nextslot {release} or newer"
             )
         if not isinstance(found.get("schema"), int):
-            raise self._damaged("its header names no schema")
+            raise self._damaged("its header contains no schema")
         return Header(found["schema"], release)
 
     def _table(self) -> Table:
@@ -232,12 +236,12 @@ class Reader:
             columns = tuple(RENAMED.get((name, str(column)), str(column)) for column in self._next["columns"])
             return Table(name, columns, int(self._next["rows"]))
         except (KeyError, TypeError, ValueError):
-            raise self._damaged("the head of a table is none") from None
+            raise self._damaged("the header of a table is incomplete") from None
 
     def _advance(self) -> None:
         found = self._parsed(self._line())
         if not isinstance(found, dict) or ("table" in found) == ("end" in found):
-            raise self._damaged("a table or the end was expected")
+            raise self._damaged("a line is neither a table nor the end")
         self._next = found
 
     def _line(self) -> bytes:
@@ -265,17 +269,17 @@ class Reader:
         try:
             return orjson.loads(text)
         except orjson.JSONDecodeError:
-            raise self._damaged("a line of it is no JSON") from None
+            raise self._damaged("a line is not JSON") from None
 
     def _cut(self) -> Unfit:
-        return Unfit(f"{self._path} ends in the middle: it was cut; export again, or copy it again")
+        return Unfit(f"{self._path} is incomplete: its end is missing; export or copy it again")
 
     def _damaged(self, why: str) -> Unfit:
-        return Unfit(f"{self._path} is damaged: {why}; export again, or copy it again")
+        return Unfit(f"{self._path} is damaged: {why}; export or copy it again")
 
 
 def is_export(path: Path) -> bool:
-    """By its first bytes; what is no file, or another kind of one, is told by whoever reads it."""
+    """Returns whether a file begins like an export. Other problems are reported when the file is read."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -285,7 +289,7 @@ def is_export(path: Path) -> bool:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Reader]:
-    """An export, compressed or not."""
+    """Opens an export, compressed or not."""
     try:
         plain = path.open("rb")
     except OSError as error:
@@ -303,4 +307,4 @@ def opened(path: Path) -> Iterator[Reader]:
 
 
 def _unreadable(path: Path, error: OSError) -> Unreadable:
-    return Unreadable(f"{path} cannot be read: {error.strerror or error}")
+    return Unreadable(f"{path} cannot be read: {error.strerror or error}; check the path and its permissions")

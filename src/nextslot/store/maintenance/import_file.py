@@ -1,9 +1,10 @@
-"""Fills an empty database from an export, in a place beside it: seen as a whole when it is verified, and not before.
+"""Imports an export into a staging area beside an empty database, which becomes the database once it is verified.
 
-Called by `move_sqlite.py` and `move_postgres.py`, which make such places. What is loaded is committed there piece by
-piece, each with how far it has come, so that an import that was broken off goes on where it was. A row may come before
-what it refers to, so references are looked at when all rows are there. Indexes are filled with their tables: rows come
-in the order of their keys, and to make the indexes afterwards took as long (measured with 100,000 jobs, on both).
+`move_sqlite.py` and `move_postgres.py` provide the staging area and call this module. Rows are committed there in
+pieces, each with the progress so far, so that an interrupted import can be continued. A row may precede the row that it
+refers to, so references are checked when all rows are loaded. Indexes are filled along with their tables: rows come in
+the order of their keys, and creating the indexes afterwards took as long (measured with 100,000 jobs, on both
+databases).
 """
 
 import logging
@@ -31,13 +32,13 @@ from .move import Moved, Progress
 
 log = logging.getLogger(__name__)
 
-# What one commit takes: about a second's work, which is what is lost when it is broken off.
+# The size of one commit: about a second of work, which is lost when the import is interrupted.
 PIECE_ROWS = 20_000
 PIECE_BYTES = 32 * 2**20
 
-# What a staging place is like. One that an earlier or later release has left otherwise is not gone on with.
+# The version of the staging area's own tables. An import is not continued in an area of another version.
 LAYOUT = 1
-# Its own tables; what is stored in the second is told by `move_postgres.py`.
+# The tables of the staging area itself; `move_postgres.py` explains the second.
 OWN_TABLES = ("import_progress", "import_references")
 _MAKE = (
     "create table import_progress (layout bigint not null, table_name text not null, table_rows bigint not null, "
@@ -47,7 +48,7 @@ _MAKE = (
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far an import has come: rows of a table and in all, and the digest of the export up to there."""
+    """The progress of an import: rows of the current table and in all, and the digest of the export up to there."""
 
     table: str = ""
     table_rows: int = 0
@@ -56,60 +57,60 @@ class Reached:
 
 
 class Staging(Protocol):
-    """A place beside an empty database. What is committed there stays, whatever becomes of this process."""
+    """A staging area beside an empty database. What is committed there survives the end of this process."""
 
     @property
     def tx(self) -> Tx: ...
 
     def is_there(self) -> bool:
-        """Whether an import has left one."""
+        """Returns whether an earlier import has left a staging area."""
 
     def make(self, schema: int) -> None:
-        """A new one, in a transaction that is left open. Its tables may refer to what is not there yet."""
+        """Creates the staging area in a transaction that stays open. References in its tables are not checked yet."""
 
     def begin(self) -> None: ...
 
     def execute(self, sql: str) -> None:
-        """A statement that changes the schema."""
+        """Executes a statement that changes the schema."""
 
     def load(self, table: Table, rows: Iterator[list[Any]]) -> None: ...
 
     def commit(self) -> None: ...
 
     def settle(self) -> None:
-        """All is there: references are checked, and a transaction is begun in which nobody changes it any more."""
+        """Checks the references of all loaded rows, and begins a transaction that no other process can disturb."""
 
     def upgrade(self) -> None:
-        """Brings the schema up to this release, in that transaction."""
+        """Migrates the schema to this release, in that transaction."""
 
     def put_in_place(self) -> None:
-        """Commits, and it is the database."""
+        """Commits, and makes the staging area the database."""
 
     def discard(self) -> None:
-        """Whatever is there is thrown away, also an open transaction."""
+        """Rolls back an open transaction and removes the staging area."""
 
     def translated(self, error: BaseException) -> BaseException:
-        """The driver's error as ours."""
+        """Translates a driver's error into ours."""
 
 
 def load(source: Path, staging: Staging, progress: Progress) -> Moved:
-    """Everything that the file has, compared with it; goes on with what an earlier import of the same file has left.
+    """Imports the whole file and verifies the result. Continues an interrupted import of the same file.
 
-    What is wrong with the file or with what was stored of it throws away what is staged; a database that does not
-    answer, a full disk and an interruption do not.
+    If the file or the staged data is wrong, the staging area is removed. It stays if the database does not answer, if
+    the disk is full, or if the import is interrupted.
     """
     with export_file.opened(source) as reader:
         schema = move.known_schema(reader.header)
         reached = _reached(staging, schema)
         try:
             return _fill(reader, staging, reached, progress)
-        except Exception as error:  # Of whichever driver: what it means is asked.
+        except Exception as error:  # Each driver has its own error classes; `translated` makes them ours.
             if not _is_final(staging.translated(error)):
                 raise
             staging.discard()
             if reached is None or isinstance(error, Unfit):
                 raise
-            _tell_anew(staging.translated(error))
+            _warn_of_restart(staging.translated(error))
     return load(source, staging, progress)
 
 
@@ -117,33 +118,33 @@ def _is_final(error: BaseException) -> bool:
     return isinstance(error, StoreError) and not isinstance(error, Unreadable)
 
 
-def _tell_anew(why: BaseException) -> None:
-    log.warning("what an import that was broken off has left is of no use, so this one begins anew: %s", why)
+def _warn_of_restart(why: BaseException) -> None:
+    log.warning("an interrupted import cannot be continued, so this import starts again from the beginning: %s", why)
 
 
 @contextmanager
 def _committed(staging: Staging) -> Iterator[Tx]:
-    """What is not committed is undone by whoever ends it."""
+    """Runs a transaction and commits it. After an error, the caller rolls back."""
     staging.begin()
     yield staging.tx
     staging.commit()
 
 
-# How far it has come.
+# The progress so far.
 
 
 def _reached(staging: Staging, schema: int) -> Reached | None:
-    """None if there is nothing to go on with."""
+    """Returns the progress of an interrupted import, or None if there is nothing to continue."""
     if not staging.is_there():
         return None
     try:
         with _committed(staging) as tx:
             found = _stored(tx, schema)
-    except Exception as error:  # As above.
+    except Exception as error:  # As in `load`: `translated` makes it ours.
         ours = staging.translated(error)
         if not _is_final(ours):
             raise
-        _tell_anew(ours)
+        _warn_of_restart(ours)
         return None
     return found if found.all_rows else None
 
@@ -151,10 +152,10 @@ def _reached(staging: Staging, schema: int) -> Reached | None:
 def _stored(tx: Tx, schema: int) -> Reached:
     rows = tx.select("select layout, table_name, table_rows, all_rows, sha256 from import_progress", {})
     if len(rows) != 1 or rows[0][0] != LAYOUT:
-        raise StoreError("another release has left it")
+        raise StoreError("another release of nextslot began it")
     [(made,)] = tx.select("select max(version) from schema_migrations", {})
     if made != schema:
-        raise StoreError(f"it has schema {made}, and the export has {schema}")
+        raise StoreError(f"it has schema {made}, but the export has {schema}")
     return Reached(*rows[0][1:])
 
 
@@ -165,7 +166,7 @@ def _note(tx: Tx, reached: Reached) -> None:
     )
 
 
-# Filled.
+# Filling the staging area.
 
 
 def _fill(reader: Reader, staging: Staging, reached: Reached | None, progress: Progress) -> Moved:
@@ -174,7 +175,7 @@ def _fill(reader: Reader, staging: Staging, reached: Reached | None, progress: P
     found = _tables(reader, staging, reached, progress)
     sums, known = reader.end()
     if missing := [name for name in move.TABLES if name not in sums and reader.header.schema == move.newest_schema()]:
-        raise Unfit(f"the export has no table {missing[0]}")
+        raise Unfit(f"the export lacks the table {missing[0]}; export again")
     staging.settle()
     _verify(staging.tx, found, sums, progress)
     staging.upgrade()
@@ -193,7 +194,7 @@ def _begin(staging: Staging, schema: int) -> None:
 
 
 def _tables(reader: Reader, staging: Staging, reached: Reached | None, progress: Progress) -> list[Table]:
-    """Every table of the file; what is stored of them is passed over, and the rest loaded."""
+    """Loads every table of the file, and skips what is already stored. Returns the tables."""
     found: list[Table] = []
     before = 0
     for table in reader.tables():
@@ -208,11 +209,11 @@ def _tables(reader: Reader, staging: Staging, reached: Reached | None, progress:
     return found
 
 
-_OTHER = "it is of another file"
+_OTHER = "it was made from another file"
 
 
 def _passed_over(reader: Reader, table: Table, reached: Reached, progress: Progress) -> Reached | None:
-    """None once the place is found where it goes on."""
+    """Skips the rows of a table that are already stored. Returns None once the end of the stored rows is found."""
     is_last = table.name == reached.table
     rows = reached.table_rows if is_last else table.rows
     if rows > table.rows:
@@ -227,13 +228,15 @@ def _passed_over(reader: Reader, table: Table, reached: Reached, progress: Progr
 
 def _load_table(reader: Reader, staging: Staging, table: Table, before: int, progress: Progress) -> None:
     if table.name in (*move.NOT_MOVED, *OWN_TABLES):
-        raise Unfit(f"the export has a table {table.name}, which is never moved")
+        raise Unfit(f"the export contains the table {table.name}, which is never exported; export again")
     with _committed(staging) as tx:
         own = move.described(tx, table.name)
     if own.columns != table.columns:
-        raise Unfit(f"the export has a table {table.name} that schema {reader.header.schema} has otherwise")
+        raise Unfit(
+            f"the columns of {table.name} in the export are not those of schema {reader.header.schema}; export again"
+        )
     if own.rows != reader.done:
-        raise StoreError(f"{table.name} has {own.rows} rows where {reader.done} were stored")
+        raise StoreError(f"{table.name} has {own.rows} rows instead of the {reader.done} that were stored")
     rows = reader.rows(table)
     while reader.done < table.rows:
         with _committed(staging) as tx:
@@ -245,7 +248,7 @@ def _load_table(reader: Reader, staging: Staging, table: Table, before: int, pro
 
 
 def _piece(reader: Reader, rows: Iterator[list[Any]]) -> Iterator[list[Any]]:
-    """No row is read that is not in it: the digest is that of what is stored."""
+    """Yields the rows of one piece and reads no further, since the digest must cover only what is stored."""
     end = reader.position + PIECE_BYTES
     for row in islice(rows, PIECE_ROWS):
         yield row
@@ -253,19 +256,21 @@ def _piece(reader: Reader, rows: Iterator[list[Any]]) -> Iterator[list[Any]]:
             return
 
 
-# Verified.
+# Verifying.
 
 
 def _verify(tx: Tx, tables: Sequence[Table], sums: dict[str, Sum], progress: Progress) -> None:
     for table in tables:
         if move.summed(tx, table, "verify", progress) != sums[table.name]:
-            raise StoreError(f"what was stored of {table.name} is not what the export has: nothing was imported")
+            raise StoreError(
+                f"the stored rows of {table.name} differ from the export, so nothing was imported; import again"
+            )
 
 
 def _accepted(tx: Tx, header: Header, known: Sequence[str]) -> tuple[str, ...]:
-    """What the doctor finds was there before. An older release may not have known what to look for."""
+    """Returns the doctor's findings. A new finding is an error, unless an older release may not have looked for it."""
     findings = move.findings(tx)
     new = [problem for problem in findings if problem not in known]
     if new and header.schema == move.newest_schema() and header.release == version("nextslot"):
-        raise StoreError(f"what was imported is not in order, and was so before: {new[0]}; nothing was imported")
+        raise StoreError(f"the imported data is inconsistent, so nothing was imported: {new[0]}; export again")
     return tuple(findings)

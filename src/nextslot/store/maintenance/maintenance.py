@@ -1,7 +1,8 @@
-"""What offline commands do with a database, whichever it is: asked, checked, brought up to date, backed up, restored.
+"""The maintenance operations of a database: query, check, migrate, back up, restore.
 
-Called by `admin`, which gets the right one from `open.py`. `offline.py` knows SQLite files, `offline_postgres.py` the
-other. What only reads takes no lock and sees one moment, also while schedulers write.
+`offline_commands` calls them; `open_store.py` selects the implementation. `sqlite_files.py` works on SQLite files,
+`postgres_databases.py` on PostgreSQL. Operations that only read take no lock and see one consistent state, even while
+schedulers write.
 """
 
 from dataclasses import dataclass
@@ -19,28 +20,28 @@ T = TypeVar("T")
 
 
 class Maintenance(Protocol):
-    """Of one database. All of them raise StoreError if it is not there, and make none."""
+    """The operations of one database. All raise StoreError if it does not exist, and never create it."""
 
     def pending(self) -> list[str]:
-        """The migrations that the next start would apply."""
+        """Returns the migrations that the next start would apply."""
 
     def migrate(self) -> list[str]:
-        """Applies them, while nobody else has the database."""
+        """Applies these migrations. Refused while another process uses the database."""
 
     def examine(self) -> list[Finding]:
-        """Whether what is stored is in order."""
+        """Returns the doctor's findings."""
 
     def repair(self) -> int:
-        """Counts again, while nobody else has the database; how many counters were wrong."""
+        """Corrects wrong counters and returns how many there were. Refused while another process uses the database."""
 
     def ask(self, work: Work[T], /) -> T:
-        """What a work finds that only reads."""
+        """Runs a work that only reads, and returns its result."""
 
     def backup(self, target: Path, progress: Progress) -> None:
-        """A copy as of one moment, checked, in one file; it is there as a whole or not at all."""
+        """Writes a consistent, checked copy to one file, which appears only when complete."""
 
     def restore(self, source: Path, progress: Progress) -> Path | None:
-        """Makes a verified backup the database; the name under which a file that was there is kept."""
+        """Makes a verified backup the database. Returns the new name of the file that it replaced, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +69,17 @@ class SqliteMaintenance:
     def restore(self, source: Path, progress: Progress) -> Path | None:
         if export_file.is_export(source):
             raise StoreError(
-                f"{source} is an export, as a backup of PostgreSQL is one: "
-                "`nextslot import` fills an empty data directory with it"
+                f"{source} is an export or a backup of PostgreSQL, not a SQLite file: "
+                "load it into an empty data directory with `nextslot import`"
             )
         return sqlite_files.put_in_place(source, self.path)
 
 
 def verify(source: Path, progress: Progress) -> None:
-    """Raises if it is no sound backup, of either database."""
+    """Raises if the file is not a sound backup of either database."""
     if export_file.is_export(source):
         problems = list(move.verify(source, progress).findings)
     else:
         problems = [one.problem for one in sqlite_files.examine(source) if one.check != "schema"]
     if problems:
-        raise StoreError(f"{source} is not a sound backup: {problems[0]}")
+        raise StoreError(f"{source} is not a sound backup: {problems[0]}; use another one")

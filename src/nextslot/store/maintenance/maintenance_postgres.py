@@ -1,6 +1,6 @@
-"""The chores of a PostgreSQL database. A backup of it is an export of one moment, taken while schedulers write.
+"""The maintenance operations of a PostgreSQL database. Its backup is a consistent export, taken while schedulers write.
 
-Called by `admin`.
+`offline_commands` calls them.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class PostgresMaintenance:
         return postgres_databases.ask(self.url, work)
 
     def backup(self, target: Path, progress: Progress) -> None:
-        # It gets its name when it has been read again, and found to be whole and in order.
+        # The file gets its final name only after it has been read again and found complete and consistent.
         unchecked = target.with_name(f".{target.name}")
         try:
             with postgres_databases.snapshot(self.url) as (address, connection):
@@ -59,11 +59,11 @@ class PostgresMaintenance:
     def restore(self, source: Path, progress: Progress) -> Path | None:
         if not export_file.is_export(source):
             raise StoreError(
-                f"{source} is a SQLite file: restore it into a data directory, `nextslot export` it from there, "
-                "and `nextslot import` that"
+                f"{source} is a SQLite file: restore it into a data directory, export it there with `nextslot export`, "
+                "and load that with `nextslot import`"
             )
         move_postgres.load(source, self.url, progress)
         return None
 
 
-_ADVICE = "`nextslot doctor` tells all of it; `nextslot export` writes it as it is, while no server runs"
+_ADVICE = "`nextslot doctor` shows all findings; `nextslot export` writes the data as it is, while no server runs"

@@ -1,8 +1,8 @@
-"""Moves a database: everything that is stored into a file (`exports.py`), and such a file, whole or not.
+"""Moves a database: writes all stored rows to an export file (`export_file.py`), and verifies such a file.
 
-Called by `admin`. `move_sqlite.py` and `move_postgres.py` open the databases; nobody else has them meanwhile. Rows are
-read in the order of their keys, by pages, and written as they were: ids, numbers and times too. The way back, out of a
-file into an empty database, is `imports.py`.
+`offline_commands` calls it. `move_sqlite.py` and `move_postgres.py` open the databases and lock out schedulers. Rows
+are read in the order of their keys, by pages, and written unchanged, with ids, numbers and times. `import_file.py`
+loads a file into an empty database.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from .export_file import (
     Table,
 )
 
-# Whoever refers to another comes after it.
+# A table comes after the tables that it refers to.
 TABLES = (
     "offices",
     "lanes",
@@ -48,23 +48,23 @@ TABLES = (
     "deliveries",
     "delivery_attempts",
 )
-# What belongs to a database and not to what is stored in it.
+# Tables that belong to the database itself, not to its content.
 NOT_MOVED = ("schema_migrations", "commit_marks", "never", "maintenance", "nodes", "cluster")
 
 PAGE_ROWS = 2000
 
-# What is being done ("export", "import", "verify", or "skip": it was imported already), to which table, how many of its
-# rows are done, of how many.
+# Arguments: the activity ("export", "import", "verify", or "skip" if it was imported before), the table, the number of
+# its rows that are done, the number of its rows.
 Progress = Callable[[str, str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What was moved: rows by table, and what the doctor had to say of them."""
+    """The result of a move: rows by table, and the doctor's findings about them."""
 
     tables: dict[str, int]
     findings: tuple[str, ...]
-    # Rows that an earlier import, which was broken off, had stored already.
+    # Rows that an earlier, interrupted import had stored already.
     resumed_rows: int = 0
 
     @property
@@ -72,11 +72,11 @@ class Moved:
         return sum(self.tables.values())
 
 
-# Into a file.
+# Writing a file.
 
 
 def write(tx: Tx, target: Path, progress: Progress) -> Moved:
-    """Everything that is stored, as of one moment, in one file."""
+    """Writes all stored rows, as of one moment, to one file."""
     problems = findings(tx)
     sums: dict[str, Sum] = {}
     with export_file.created(target) as file:
@@ -93,11 +93,11 @@ def newest_schema() -> int:
     return dialects.migrations()[-1][0]
 
 
-# Out of a file.
+# Reading a file.
 
 
 def verify(source: Path, progress: Progress) -> Moved:
-    """Reads a file to its end, and compares it with its own digests; raises if it is not whole."""
+    """Reads a file to its end and compares it with its own digests. Raises if it is incomplete or damaged."""
     with export_file.opened(source) as reader:
         known_schema(reader.header)
         for table in reader.tables():
@@ -111,7 +111,7 @@ def verify(source: Path, progress: Progress) -> Moved:
 def known_schema(header: Header) -> int:
     if header.schema > newest_schema():
         raise SchemaTooNew(
-            f"this export has schema {header.schema}, this release of nextslot knows up to {newest_schema()}: "
+            f"this export has schema {header.schema}, but this release knows only {newest_schema()}: "
             f"import it with nextslot {header.release} or newer"
         )
     return header.schema
@@ -119,8 +119,8 @@ def known_schema(header: Header) -> int:
 
 def not_empty(table: str) -> Conflict:
     return Conflict(
-        f"the database is not empty (there are {table}): an import needs one that nothing was stored in; "
-        "name a new data directory, or create a new database"
+        f"the database is not empty (it has {table}), and an import needs an empty one: "
+        "give a new data directory, or create a new database"
     )
 
 
@@ -134,7 +134,7 @@ def findings(tx: Tx) -> list[str]:
 def described(tx: Tx, name: str) -> Table:
     columns = tuple(str(column) for column, _ in tx.rows("move.columns", table_name=name))
     if not columns:
-        raise StoreError(f"there is no table {name} in this database")
+        raise StoreError(f"this database has no table {name}; run nextslot migrate")
     [(rows,)] = tx.select(f"select count(*) from {name}", {})
     return Table(name, columns, rows)
 

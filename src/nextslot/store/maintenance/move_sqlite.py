@@ -1,6 +1,6 @@
-"""Moves of a SQLite file: out of one that no scheduler has, and into one that gets its name when all is in it.
+"""Exports a SQLite file that no scheduler uses, and imports into a file that gets its name when it is complete.
 
-Called by `admin`; what is moved is in `move.py`, and how a file is filled in `imports.py`.
+`offline_commands` calls it; `move.py` writes the rows, and `import_file.py` loads them.
 """
 
 import contextlib
@@ -42,11 +42,11 @@ def write(path: Path, target: Path, progress: Progress) -> Moved:
 
 
 def load(source: Path, path: Path, progress: Progress) -> Moved:
-    """Imports into a file beside, which takes the place of the empty one or of none when it is whole and verified."""
-    path = path.resolve()  # Whatever link leads to it, the file is one.
+    """Imports into a staging file, which replaces the empty database file, if any, when it is complete and verified."""
+    path = path.resolve()  # Resolve links, so that the file has one lock.
     part = path.with_name(path.name + ".import")
     if export_file.is_export(part):
-        raise StoreError(f"{part} is in the way: an import is put together under this name, so give the export another")
+        raise StoreError(f"{part} is an export, but the import needs this file name: rename the export")
     try:
         with sqlite_files.locked(path):
             _refuse_unless_empty(path)
@@ -57,7 +57,7 @@ def load(source: Path, path: Path, progress: Progress) -> Moved:
 
 
 class _Staging:
-    """A file that nobody knows of yet."""
+    """The staging file, which no other process knows."""
 
     def __init__(self, part: Path, path: Path) -> None:
         self._part = part
@@ -68,11 +68,11 @@ class _Staging:
     def _connection(self) -> apsw.Connection:
         if self._open is None:
             self._open = connect(self._part, "NORMAL")
-            # A journal of what was there before, which is little while rows are only added: through a log as a
-            # scheduler has it, each would be written twice. It costs no more than no journal at all (measured).
+            # A rollback journal is small while rows are only added; a write-ahead log would write each row twice. It
+            # costs no more than having no journal (measured).
             self._open.pragma("journal_mode", "truncate")
-            self._open.pragma("cache_size", -262144)  # 256 MiB: thirty indexes are filled at once.
-            # A retry may come before what it follows: references are looked at when all rows are there.
+            self._open.pragma("cache_size", -262144)  # 256 MiB, because about thirty indexes are filled at once.
+            # A retry may precede the job that it retries: references are checked when all rows are loaded.
             self._open.pragma("foreign_keys", False)
         return self._open
 
@@ -100,7 +100,7 @@ class _Staging:
 
     def load(self, table: Table, rows: Iterator[list[Any]]) -> None:
         row = f"({', '.join('?' * len(table.columns))})"
-        # What is refused ends the transaction: see `text.sqlite_statement`.
+        # A refusal ends the transaction: see `dialects.sqlite_statement`.
         into = f"insert or rollback into {table.name} ({', '.join(table.columns)}) values "
         many = into + ", ".join([row] * ROWS_AT_ONCE)
         while page := list(islice(rows, ROWS_AT_ONCE)):
@@ -115,7 +115,7 @@ class _Staging:
     def settle(self) -> None:
         self.close()
         if found := sqlite_files.damage(self._part):
-            raise StoreError(f"what was imported is not sound: {found[0].problem}")
+            raise StoreError(f"the imported data is damaged: {found[0].problem}; import again")
         self._connection.pragma("foreign_keys", True)
         self.begin()
 
@@ -124,11 +124,11 @@ class _Staging:
 
     def put_in_place(self) -> None:
         self.commit()
-        # One file, with nothing beside it that would be left behind.
+        # Leave one file, without a companion file that could be left behind.
         if self._connection.pragma("journal_mode", "delete") != "delete":
-            raise StoreError(f"somebody else has {self._part} open")
+            raise StoreError(f"another process has {self._part} open; close it and import again")
         self.close()
-        acknowledged_commits.forget(self._path)  # The database that it is about has nothing in it.
+        acknowledged_commits.forget(self._path)  # Its record belongs to the empty database that is replaced.
         _remove(self._path)
         sqlite_files.put(self._part, self._path)
 
@@ -141,14 +141,14 @@ class _Staging:
 
 
 def _refuse_unless_empty(path: Path) -> None:
-    """Also another program's file is not to be lost."""
+    """Raises unless the database file is absent or empty; a file of another program must not be lost either."""
     if not path.exists():
         return
     connection = connect_reader(path)
     try:
         names = [str(name) for (name,) in connection.execute("select name from sqlite_master where type = 'table'")]
         if names and "schema_migrations" not in names:
-            raise Conflict(f"{path} is a database of something else: name another data directory")
+            raise Conflict(f"{path} is a database of another program: give another data directory")
         for name in names:
             if name not in move.NOT_MOVED and connection.execute(f"select exists (select 1 from {name})").get:
                 raise move.not_empty(name)

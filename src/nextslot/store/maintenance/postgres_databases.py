@@ -1,6 +1,6 @@
-"""A PostgreSQL database without a scheduler: had for itself where something is changed, else read as of one moment.
+"""Opens a PostgreSQL database without a scheduler: exclusively for changes, or read-only as of one moment.
 
-As `offline.py` is for SQLite files: called by `chores_postgres.py` and `move_postgres.py`.
+The counterpart of `sqlite_files.py`; `maintenance_postgres.py` and `move_postgres.py` call it.
 """
 
 import contextlib
@@ -34,18 +34,18 @@ from .sqlite_files import Absent
 
 T = TypeVar("T")
 
-# The questions here are about all rows, not about one of them; and they are asked once.
-PLANS = "set local enable_seqscan = on; set local plan_cache_mode = auto; set local work_mem = '64MB'"
-# A limit that the server has for short statements is not meant for these.
-PATIENCE = "set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
+# Planner settings for one-off queries over all rows of a table.
+PLANNER_SETTINGS = "set local enable_seqscan = on; set local plan_cache_mode = auto; set local work_mem = '64MB'"
+# Lifts the server's timeouts, which are meant for short statements.
+NO_TIMEOUTS = "set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
 _READ = "begin isolation level repeatable read read only"
 
 
 @contextlib.contextmanager
 def alone(url: str) -> Iterator[tuple[Address, Session]]:
-    """Nobody else has the database meanwhile. What is not committed is undone at the end."""
+    """Opens the database exclusively. Changes that are not committed are rolled back at the end."""
     address = Address.of(url)
-    with _speaking_of(address):
+    with _with_place_in_errors(address):
         session = Session(address, "FULL")
         try:
             yield address, session
@@ -55,15 +55,15 @@ def alone(url: str) -> Iterator[tuple[Address, Session]]:
 
 @contextlib.contextmanager
 def snapshot(url: str) -> Iterator[tuple[Address, Connection]]:
-    """One moment of the database, also while schedulers write, and of a standby too: nothing is locked."""
+    """Opens one consistent state of the database without locks, while schedulers write or on a standby."""
     address = Address.of(url)
-    with _speaking_of(address):
+    with _with_place_in_errors(address):
         connection = connect(address, "nextslot reads")
         try:
             read_one_moment(connection)
             if schema_of(connection) == 0:
                 raise Absent(
-                    f"{address.place} was never used: its first server makes the tables, and so does `nextslot key add`"
+                    f"{address.place} has no tables of nextslot yet: start a server on it, or run `nextslot key add`"
                 )
             yield address, connection
         finally:
@@ -71,11 +71,11 @@ def snapshot(url: str) -> Iterator[tuple[Address, Connection]]:
 
 
 def read_one_moment(connection: Connection) -> None:
-    connection.execute(f"{_READ}; {PATIENCE}; {PLANS}", prepare=False)
+    connection.execute(f"{_READ}; {NO_TIMEOUTS}; {PLANNER_SETTINGS}", prepare=False)
 
 
 @contextlib.contextmanager
-def _speaking_of(address: Address) -> Iterator[None]:
+def _with_place_in_errors(address: Address) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
@@ -89,12 +89,12 @@ def commit(session: Session, what: str, advice: str = "try again") -> None:
         while cursor.nextset():
             pass
         if cursor.statusmessage != "COMMIT":
-            raise StoreError(f"the database undid {what} instead of committing it")
+            raise StoreError(f"the database rolled back {what} instead of committing it")
     except psycopg.Error as error:
         if is_lost(session.connection, error):
             raise CommitUnknown(
-                f"the connection to the database broke while {what} was being committed: it is there as a whole or "
-                f"not at all; {advice}"
+                f"the connection broke while {what} was being committed, so it is stored completely or "
+                f"not at all: {advice}"
             ) from error
         raise
 
@@ -103,14 +103,14 @@ def commit(session: Session, what: str, advice: str = "try again") -> None:
 
 
 def pending(url: str) -> list[str]:
-    """The migrations that the next start would apply."""
+    """Returns the migrations that the next start would apply."""
     with snapshot(url) as (address, connection):
         return steps_of(connection, address)
 
 
 def apply_migrations(url: str) -> list[str]:
-    """Brings the schema up to date, and says which steps that took."""
-    pending(url)  # What was never used is left to its first server.
+    """Applies the pending migrations and returns their names."""
+    pending(url)  # Raises if the database was never used: its first server creates the tables.
     with alone(url) as (address, session):
         wanted = steps_of(session.connection, address)
         session.migrate(random.getrandbits(62))
@@ -120,12 +120,14 @@ def apply_migrations(url: str) -> list[str]:
 def steps_of(connection: Connection, address: Address) -> list[str]:
     done, steps = schema_of(connection), dialects.migrations()
     if done > steps[-1][0]:
-        raise SchemaTooNew(f"{address.place} has schema {done}, this release knows up to {steps[-1][0]}")
+        raise SchemaTooNew(
+            f"{address.place} has schema {done}, but this release knows only {steps[-1][0]}: use a newer release"
+        )
     return [f"{number:04d}_{name}" for number, name, _ in steps if number > done]
 
 
 def schema_of(connection: Connection) -> int:
-    """0 is none."""
+    """Returns the version of the schema; 0 if there is none."""
     [(is_there,)] = connection.execute("select to_regclass('schema_migrations') is not null", prepare=False)
     if not is_there:
         return 0
@@ -142,7 +144,7 @@ def refuse_unless_current(connection: Connection, address: Address) -> None:
 
 
 def examine(url: str) -> list[Finding]:
-    """What is stored; the soundness of its own files is the server's business."""
+    """Returns the findings about the stored data. The server checks its own files."""
     with snapshot(url) as (address, connection):
         if steps := steps_of(connection, address):
             return [Finding("schema", f"the schema is older than this release: {', '.join(steps)}", "nextslot migrate")]
@@ -150,17 +152,17 @@ def examine(url: str) -> list[Finding]:
 
 
 def repair(url: str) -> int:
-    """Counts again; how many counters were wrong."""
+    """Corrects wrong counters and returns how many there were."""
     pending(url)
     with alone(url) as (address, session):
         refuse_unless_current(session.connection, address)
-        session.connection.execute(f"{session.opening}; {PATIENCE}; {PLANS}", prepare=False)
+        session.connection.execute(f"{session.opening}; {NO_TIMEOUTS}; {PLANNER_SETTINGS}", prepare=False)
         repaired = doctor.repair(PostgresTx(session.connection))
         commit(session, "the repair")
         return repaired
 
 
 def ask(url: str, work: Work[T]) -> T:
-    """What a work finds."""
+    """Runs a work that only reads, and returns its result."""
     with snapshot(url) as (_, connection):
         return work(PostgresTx(connection))

@@ -1,6 +1,6 @@
-"""A SQLite file while no scheduler has it, and copies of it while one may: examined, migrated, copied, put in place.
+"""Checks, migrates, copies and replaces SQLite files. Copies can be made while a scheduler runs.
 
-Called by `admin`. What writes takes the scheduler's own lock; what reads sees the last commit.
+`offline_commands` calls it. Operations that write take the scheduler's own lock; those that read see the last commit.
 """
 
 import contextlib
@@ -31,17 +31,17 @@ from .doctor import Finding
 
 T = TypeVar("T")
 
-# What SQLite and we keep beside the file itself.
+# The suffixes of SQLite's files beside the database file.
 COMPANIONS = ("-wal", "-shm")
 
 
 class Absent(StoreError):
-    """There is no database where one was named."""
+    """There is no database at the given place."""
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Nobody else has the file meanwhile."""
+    """Locks the file against schedulers and other commands."""
     refuse_affected_version(apsw.sqlite_lib_version())
     lock = FileLock(path.resolve())
     try:
@@ -54,7 +54,7 @@ def locked(path: Path) -> Iterator[None]:
 def _opened(path: Path, *, is_writing: bool = False) -> Iterator[apsw.Connection]:
     acknowledged_commits.refuse_if_removed(path.resolve())
     if not path.is_file():
-        raise Absent(f"there is no database {path}")
+        raise Absent(f"there is no database {path}; check the path, or start a server to create it")
     try:
         connection = connect(path, "FULL") if is_writing else connect_reader(path)
         try:
@@ -69,7 +69,7 @@ def _opened(path: Path, *, is_writing: bool = False) -> Iterator[apsw.Connection
 
 
 def pending(path: Path) -> list[str]:
-    """The migrations that the next start would apply."""
+    """Returns the migrations that the next start would apply."""
     with _opened(path) as connection:
         return _pending(connection)
 
@@ -80,13 +80,15 @@ def _pending(connection: apsw.Connection) -> list[str]:
         done = connection.execute("select coalesce(max(version), 0) from schema_migrations").get
     steps = dialects.migrations()
     if done > steps[-1][0]:
-        raise SchemaTooNew(f"this database has schema {done}, and this release knows up to {steps[-1][0]}")
+        raise SchemaTooNew(
+            f"this database has schema {done}, but this release knows only {steps[-1][0]}: use a newer release"
+        )
     return [f"{number:04d}_{name}" for number, name, _ in steps if number > done]
 
 
 def apply_migrations(path: Path) -> list[str]:
-    """Brings the schema up to date, under the lock, and says which steps that took."""
-    pending(path)  # What is not there is told before a lock is made for it.
+    """Applies the pending migrations under the lock, and returns their names."""
+    pending(path)  # Raises for a missing file before a lock file is created.
     with locked(path), _opened(path, is_writing=True) as connection:
         wanted = _pending(connection)
         migrate(connection)
@@ -97,10 +99,10 @@ def apply_migrations(path: Path) -> list[str]:
 
 
 def examine(path: Path) -> list[Finding]:
-    """The file's own soundness, and then what is stored in it, as of one moment."""
+    """Returns the findings about the file itself, or else about the stored data, as of one moment."""
     recorded = acknowledged_commits.read(
         path.resolve()
-    )  # Before the file: a scheduler that runs records after its commit.
+    )  # Read before the database, because a running scheduler writes its record after its commit.
     with _opened(path) as connection:
         damage = [*_damage(connection)]
         if damage:
@@ -114,20 +116,20 @@ def examine(path: Path) -> list[Finding]:
 
 
 def damage(path: Path) -> list[Finding]:
-    """The file's own soundness, and whether its references lead somewhere."""
+    """Returns the findings about the file itself and about references to missing rows."""
     with _opened(path) as connection:
         return [*_damage(connection)]
 
 
 def ask(path: Path, work: Work[T]) -> T:
-    """What a work finds, as of one moment; also while a scheduler writes."""
+    """Runs a work that only reads, as of one moment, even while a scheduler writes."""
     with _opened(path) as connection:
         connection.execute("begin")
         return work(SqliteTx(connection))
 
 
 def repair(path: Path) -> int:
-    """Counts again, under the lock; how many counters were wrong."""
+    """Corrects wrong counters under the lock, and returns how many there were."""
     pending(path)
     with locked(path), _opened(path, is_writing=True) as connection:
         connection.execute("begin immediate")
@@ -139,21 +141,21 @@ def repair(path: Path) -> int:
 def _damage(connection: apsw.Connection) -> Iterator[Finding]:
     advice = "restore a backup: nextslot restore FILE --force"
     try:
-        said = [line for (line,) in connection.execute("pragma integrity_check") if line != "ok"]
+        lines = [line for (line,) in connection.execute("pragma integrity_check") if line != "ok"]
     except (apsw.CorruptError, apsw.NotADBError) as error:
-        said = [str(error)]
-    if said:
-        yield from (Finding("integrity", f"the file is damaged: {line}", advice) for line in said)
+        lines = [str(error)]
+    if lines:
+        yield from (Finding("integrity", f"the file is damaged: {line}", advice) for line in lines)
         return
     for table, _, parent, _ in connection.execute("pragma foreign_key_check"):
-        yield Finding("references", f"a row of {table} refers to one of {parent} that is not there", advice)
+        yield Finding("references", f"a row of {table} refers to a missing row of {parent}", advice)
 
 
 # Copies.
 
 
 def copy(path: Path, target: Path) -> None:
-    """A copy as of one moment, also while a scheduler writes; it is there as a whole or not at all."""
+    """Copies the database as of one moment, even while a scheduler writes. The copy appears only when complete."""
     part = target.with_name(target.name + ".part")
     part.unlink(missing_ok=True)
     try:
@@ -172,19 +174,19 @@ def _copy(source: apsw.Connection, part: Path) -> None:
     copied = apsw.Connection(str(part))
     try:
         with copied.backup("main", source, "main") as backup:
-            backup.step(-1)  # In one go: page by page it would begin again with every commit of a busy scheduler.
-        # One file, with no log beside it that could be forgotten when it is carried elsewhere.
+            backup.step(-1)  # In one step: page by page, each commit of a busy scheduler would restart the copy.
+        # Leave one file, without a log that could be forgotten when the file is moved.
         copied.pragma("journal_mode", "delete")
     finally:
         copied.close()
 
 
 def put_in_place(source: Path, path: Path) -> Path | None:
-    """Makes a copy of `source` the database, under its lock; the file that was there is kept under another name.
+    """Makes a copy of `source` the database, under its lock. Returns the new name of the replaced file, if any.
 
-    A log that is left of the old file would be taken for the new one's, so it is emptied into its own file first.
+    SQLite would apply a leftover log of the old file to the new one, so the log is first written into its own file.
     """
-    path = path.resolve()  # SQLite keeps the log beside the file itself, whatever link leads to it.
+    path = path.resolve()  # SQLite keeps the log beside the file itself, not beside a link to it.
     part = path.with_name(path.name + ".part")
     with locked(path):
         part.unlink(missing_ok=True)
@@ -193,7 +195,7 @@ def put_in_place(source: Path, path: Path) -> Path | None:
                 number = acknowledged_commits.number_of(connection)
                 _copy(connection, part)
             kept = _put_aside(path) if any(one.exists() for one in (path, *_companions(path))) else None
-            # Before the file: whichever of the two is there after a crash, it does not lack what is recorded now.
+            # Before the file: whichever of the two files is in place after a crash, it has all commits recorded now.
             acknowledged_commits.reset(path, number)
             put(part, path)
         finally:
@@ -202,9 +204,9 @@ def put_in_place(source: Path, path: Path) -> Path | None:
 
 
 def _put_aside(path: Path) -> Path:
-    """Keeps a file with its log under another name; also a log whose file was removed, or is empty.
+    """Renames a file and its log; also a log whose file was removed or is empty.
 
-    Returns the name of the file; without a file that of its log, or of the log's index.
+    Returns the new name of the file; without a file, that of its log or of the log's index.
     """
     number = 1
     kept = path.with_name(f"{path.name}.replaced-{number}")
@@ -223,7 +225,7 @@ def _put_aside(path: Path) -> Path:
 
 
 def _empty_log(path: Path) -> None:
-    # A damaged file keeps its log, for whoever wants to look into it.
+    # A damaged file keeps its log, for an investigation.
     with contextlib.suppress(StoreError), _opened(path, is_writing=True) as connection:
         connection.pragma("wal_checkpoint(truncate)")
 
@@ -233,7 +235,7 @@ def _companions(path: Path) -> list[Path]:
 
 
 def put(part: Path, target: Path) -> None:
-    """Under its name; durable when it returns."""
+    """Renames a file to its target, durably."""
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.replace(target)

@@ -1,1 +1,1 @@
-"""Stores everything in PostgreSQL: sessions, pipelined statements, the lease of a node."""
+"""The store on PostgreSQL: sessions, pipelined statements, the lease of a node."""

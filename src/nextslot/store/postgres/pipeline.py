@@ -1,8 +1,8 @@
-"""Statements on a connection to PostgreSQL without a wait for each: what is sent together is answered together.
+"""Pipelined statements on a PostgreSQL connection: sends several statements, then waits once for all results.
 
-`postgres.py` decides what can wait. What is sent goes out with the next `exchange`, in its order, as one pipeline: if
-one of it fails, nothing after it is done, and the exchange raises why. This talks to libpq below the driver's cursors,
-which would ask and wait for each statement; values are converted by the driver as ever.
+`postgres_store.py` decides which statements can wait. The next `exchange` sends the waiting statements in order as one
+pipeline; if one fails, the server skips the rest, and the exchange raises the error. This module uses libpq below the
+driver's cursors, which would wait for each statement; the driver still converts the values.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ from nextslot.store.contract import Row
 
 from .sessions import Connection
 
-# Statements that the server keeps for a connection; those of filters are without number.
+# How many prepared statements a connection keeps. The statements of filters are unlimited in number.
 MOST_PREPARED = 1000
 
 _DONE = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
 class Reply:
-    """What the server answers to one statement, once it has been exchanged."""
+    """The server's reply to one statement, available after the exchange."""
 
     __slots__ = ("_transformer", "result")
 
@@ -46,7 +46,7 @@ class Reply:
 
     @property
     def changed(self) -> int:
-        """How many rows."""
+        """Returns how many rows the statement changed."""
         assert self.result is not None
         return self.result.command_tuples or 0
 
@@ -57,7 +57,7 @@ class Reply:
 
 
 class _Adapting:
-    """How the driver converts values, without the connection: whatever holds that would keep it alive."""
+    """Gives the driver's converters to a Transformer without the connection, which a reference would keep alive."""
 
     connection = None
 
@@ -72,27 +72,27 @@ class Wire:
         self._prepared: dict[str, bytes] = {}
         self._names = itertools.count()
         self._waiting: list[tuple[Reply, str, Sequence[abc.Buffer | None]]] = []
-        # Whoever is to be answered by what has been sent, in order; and the statements that are new in it.
-        self._under_way: list[Reply] = []
+        # The replies that the sent statements still expect, in order; and the statements newly prepared among them.
+        self._expected: list[Reply] = []
         self._new: list[str] = []
         self._readable, self._usable = select.poll(), select.poll()
         self._readable.register(self._libpq.socket, select.POLLIN)
         self._usable.register(self._libpq.socket, select.POLLIN | select.POLLOUT)
 
     def send(self, statement: dialects.Placed, values: Mapping[str, object]) -> Reply:
-        """With the next exchange."""
+        """Queues a statement for the next exchange."""
         reply = Reply(self._transformer)
         names = statement.names
         dumped = self._transformer.dump_sequence([values[name] for name in names], [PyFormat.TEXT] * len(names))
         self._waiting.append((reply, statement.sql, dumped))
         return reply
 
-    def say(self, sql: str, **values: object) -> Reply:
-        """Several statements, told apart by `; `; the reply is to the last."""
+    def send_all(self, sql: str, **values: object) -> Reply:
+        """Queues several statements, separated by `; `, and returns the reply to the last."""
         return [self.send(dialects.placed(one), values) for one in sql.split("; ")][-1]
 
     def push(self) -> None:
-        """Sends what waits, so that the server can begin with it; it is answered with the next exchange."""
+        """Sends the queued statements, so that the server can begin; the next exchange receives the results."""
         libpq, waiting = self._libpq, self._waiting
         self._waiting = []
         if libpq.pipeline_status == PipelineStatus.OFF:
@@ -101,31 +101,31 @@ class Wire:
             name = self._prepared.get(sql)
             if name is None:
                 name = self._prepare(sql)
-                self._under_way.append(Reply(self._transformer))
+                self._expected.append(Reply(self._transformer))
             libpq.send_query_prepared(name, values)
-            self._under_way.append(reply)
+            self._expected.append(reply)
         libpq.flush()
 
     def exchange(self) -> None:
-        """One round trip; raises what the server says to the first statement that it refuses."""
+        """Makes one round trip. Raises the error of the first statement that the server refuses."""
         try:
             self.push()
-            for reply, result in zip(self._under_way, self._received(), strict=True):
+            for reply, result in zip(self._expected, self._received(), strict=True):
                 if result.status not in _DONE:
                     raise errors.error_from_result(result)
                 reply.result = result
         except BaseException:
-            # The server may know them or not: they are told again, by other names.
+            # The server may or may not know these statements: prepare them again under other names.
             for sql in self._new:
                 del self._prepared[sql]
             if self._libpq.pipeline_status != PipelineStatus.OFF:
-                self._libpq.finish()  # Answers may still come that nobody would read.
+                self._libpq.finish()  # Results may still arrive that nobody would read.
             raise
         finally:
-            self._under_way, self._new = [], []
+            self._expected, self._new = [], []
 
     def forget(self) -> None:
-        """What has not been sent is not sent any more; what has been is done, and whatever is answered is dropped."""
+        """Drops statements that were not sent; lets those that were sent finish, and drops their results."""
         self._waiting = []
         if self._libpq.pipeline_status != PipelineStatus.OFF:
             with contextlib.suppress(psycopg.Error):
@@ -141,7 +141,7 @@ class Wire:
         return name
 
     def _received(self) -> list[PGresult]:
-        """All results up to the end of the pipeline, while what is left to send is sent."""
+        """Returns all results up to the end of the pipeline, while sending the rest."""
         libpq = self._libpq
         results: list[PGresult] = []
         libpq.pipeline_sync()
@@ -154,7 +154,7 @@ class Wire:
             result = libpq.get_result()
             if result is None:
                 if libpq.status != ConnStatus.OK:
-                    raise psycopg.OperationalError("the connection is lost")
+                    raise psycopg.OperationalError("the connection to the database is lost")
             elif result.status == ExecStatus.PIPELINE_SYNC:
                 libpq.exit_pipeline_mode()
                 return results
@@ -166,7 +166,7 @@ _wires: weakref.WeakKeyDictionary[Connection, Wire] = weakref.WeakKeyDictionary(
 
 
 def wire_of(connection: Connection) -> Wire:
-    """There is one to a connection, since it knows what has been prepared there."""
+    """Returns the Wire of a connection. Each connection has one, since it knows the prepared statements."""
     found = _wires.get(connection)
     if found is None:
         found = _wires[connection] = Wire(connection)

@@ -1,8 +1,8 @@
-"""The store on PostgreSQL: one writing connection with group commit, and a few reading ones beside it.
+"""The store on PostgreSQL: one writing connection with group commit, and a few reading connections beside it.
 
-Works that wait together are committed together, in a thread, so that the event loop never waits for the network. A
-transaction that the server gave up, or that went with its connection, is run again; of one whose connection broke in
-the middle of the commit it is found out whether it was committed, as soon as the server answers again.
+Works that wait at the same time are committed together, in a thread, so that the event loop never waits for the
+network. A transaction that the server aborted, or that was lost with its connection, is repeated. If the connection
+breaks during a commit, the store finds out whether it was committed as soon as the server answers again.
 """
 
 import asyncio
@@ -67,39 +67,39 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 READERS = 4
-# How long a server that does not answer is waited for before the callers are told; then each group asks it once.
-PATIENCE_SECONDS = 5.0
+# How long the store tries to reconnect before callers get an error; after that each group tries once.
+RECONNECT_SECONDS = 5.0
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
-# How often a transaction is run again that the server gave up.
+# How often a transaction that the server aborted is tried in total.
 TRIES = 5
-# How often it is asked what became of a commit, while nobody else asks the server for anything.
-ASK_AGAIN_SECONDS = 1.0
+# The interval of checking whether a commit was stored, while nothing else uses the server.
+RESOLVE_AGAIN_SECONDS = 1.0
 
-# Rows that one statement takes: beyond this nothing is gained.
+# How many rows one statement takes; more bring no gain.
 ROWS_AT_ONCE = 100
-# Rows that are put before they are sent.
-MOST_PUT = 2000
-# Questions that are asked ahead because the last transactions asked them.
-MOST_PREFETCHED = 16
+# How many deferred rows are collected before they are sent.
+MAX_DEFERRED = 2000
+# How many reads are sent in advance because the last transactions made them.
+MAX_PREFETCHED = 16
 
 _READ = "begin isolation level repeatable read read only"
-# The end of what runs changes nothing of what waits, and nothing of what else runs. An answer is given once: who asks
-# again about the same one gets another.
+# Statements that end a run change nothing about waiting jobs or other runs, so prefetched results of `_UNTOUCHED` stay
+# valid after them. Each prefetched result is used once; a second read of the same rows is sent again.
 _ENDS = frozenset({"runs.finish", "jobs.succeed", "jobs.fail", "jobs.stop"})
 _UNTOUCHED = frozenset({"jobs.ending_facts", "jobs.heads", "lanes.outlook"})
 
 
-# A question and its answer, if it was asked ahead.
+# A read: its statement and its values.
 _Key = tuple[str, tuple[object, ...]]
 
 
 class PostgresTx(TxMemory):
-    """A transaction on a connection: statements by name, and what its commit causes.
+    """A transaction on a connection: executes statements by name, and collects the effects of its commit.
 
-    It waits for the server as seldom as it can. What is `put` goes with the next question, and what is put of the same
-    kind as one statement. Questions that are foreseen are asked with the first, and their answers kept until somebody
-    asks, or until a statement changes a table that they are about.
+    It waits for the server as rarely as possible. Deferred statements go with the next read, those of the same kind as
+    one statement. Prefetched reads are sent with the first statement; a result is kept until a work reads it, or until
+    a statement changes a table that it depends on.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -108,21 +108,23 @@ class PostgresTx(TxMemory):
         self._statements = dialects.postgres_statements()
         self._opened: Reply | None = None
         self._changes = 0
-        self._put: list[tuple[str, list[Mapping[str, object]]]] = []
-        self._ahead: dict[_Key, Reply] = {}
-        # The tables that have been changed; and those that were by more than the end of something that ran.
+        self._deferred: list[tuple[str, list[Mapping[str, object]]]] = []
+        self._prefetched: dict[_Key, Reply] = {}
+        # The changed tables; and those changed by other statements than the end of a run.
         self._changed: set[str] = set()
         self._changed_more: set[str] = set()
-        # The questions that could have been asked ahead: nothing before them had changed what they are about.
-        self.asked: list[Read] = []
+        # The reads that could have been prefetched: no statement before them had changed their tables.
+        self.reads_made: list[Read] = []
 
     def begin(self, opening: str, prefetched: Iterable[Read]) -> Reply:
-        """Sends what opens it, and what is asked ahead, and waits for nothing. The reply is to the opening's last."""
-        self._opened = reply = self._wire.say(opening)
+        """Sends the opening statements and the prefetched reads without waiting. Returns the reply to the last opening
+        one.
+        """
+        self._opened = reply = self._wire.send_all(opening)
         for statement, values in prefetched:
             key = statement, tuple(values.values())
-            if key not in self._ahead:
-                self._ahead[key] = self._wire.send(dialects.placed(self._statements[statement]), values)
+            if key not in self._prefetched:
+                self._prefetched[key] = self._wire.send(dialects.placed(self._statements[statement]), values)
         self._wire.push()
         return reply
 
@@ -131,83 +133,83 @@ class PostgresTx(TxMemory):
         return rows[0] if rows else None
 
     def rows(self, statement: str, /, **values: object) -> list[Row]:
-        if self._ahead:
-            known = self._ahead.pop((statement, tuple(values.values())), None)
+        if self._prefetched:
+            known = self._prefetched.pop((statement, tuple(values.values())), None)
             if known is not None:
-                self.asked.append(Read(statement, values))
-                return self._answered(known).rows()
+                self.reads_made.append(Read(statement, values))
+                return self._received(known).rows()
         tables = dialects.tables(statement)
         if not tables.changed:
             changed = self._changed_more if statement in _UNTOUCHED else self._changed
             if tables.read.isdisjoint(changed):
-                self.asked.append(Read(statement, values))
-            return self._asked(statement, values).rows()
-        rows = self._asked(statement, values).rows()
+                self.reads_made.append(Read(statement, values))
+            return self._execute(statement, values).rows()
+        rows = self._execute(statement, values).rows()
         self._changes += len(rows)
         return rows
 
     def execute(self, statement: str, /, **values: object) -> int:
-        changed = self._asked(statement, values).changed
+        changed = self._execute(statement, values).changed
         self._changes += changed
         return changed
 
     def execute_later(self, statement: str, /, **values: object) -> None:
-        self._put_all(statement, [values])
+        self._defer(statement, [values])
 
     def execute_batch(self, statement: str, names: tuple[str, ...], rows: Iterable[Sequence[object]], /) -> None:
-        self._put_all(statement, (dict(zip(names, row, strict=True)) for row in rows))
+        self._defer(statement, (dict(zip(names, row, strict=True)) for row in rows))
 
-    def _put_all(self, statement: str, values: Iterable[Mapping[str, object]]) -> None:
+    def _defer(self, statement: str, values: Iterable[Mapping[str, object]]) -> None:
         self._changes += 1
         self._note_change(statement)
-        put = self._group(statement)
+        deferred = self._group(statement)
         for one in values:
-            put.append(one)
-            if len(put) == MOST_PUT:
+            deferred.append(one)
+            if len(deferred) == MAX_DEFERRED:
                 self.settle()
-                put = self._group(statement)
+                deferred = self._group(statement)
 
     def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
-        self._send_put()
-        return self._answered(self._wire.send(dialects.placed(sql), values)).rows()
+        self._send_deferred()
+        return self._received(self._wire.send(dialects.placed(sql), values)).rows()
 
     def footprint(self) -> object:
         return self._changes, self.touches
 
-    def hand_in(self) -> None:
-        """What was put is sent now: the server works on it while it is decided what comes next."""
-        if self._put:
-            self._send_put()
+    def send_deferred(self) -> None:
+        """Sends the deferred statements now, so that the server executes them while the engine decides on."""
+        if self._deferred:
+            self._send_deferred()
             self._wire.push()
 
-    def be_open(self) -> None:
-        """That the connection lives is known before anything is committed on it."""
+    def await_opening(self) -> None:
+        """Waits for the opening's result, to be sure that the connection works before anything is committed on it."""
         if self._opened is not None:
-            self._answered(self._opened)
+            self._received(self._opened)
 
     def settle(self) -> None:
-        """What was put is done."""
-        if self._put:
-            self._send_put()
+        """Sends the deferred statements and waits for their results."""
+        if self._deferred:
+            self._send_deferred()
             self._wire.exchange()
 
     def end(self, closing: str, mark: int) -> Reply:
-        """Sends all that is left, and what closes it, and waits for the answer."""
-        self._send_put()
-        return self._answered(self._wire.say(closing, mark=mark))
+        """Sends all remaining statements and the closing ones, and waits for the result."""
+        self._send_deferred()
+        return self._received(self._wire.send_all(closing, mark=mark))
 
-    def _asked(self, statement: str, values: Mapping[str, object]) -> Reply:
+    def _execute(self, statement: str, values: Mapping[str, object]) -> Reply:
         self._note_change(statement)
-        self._send_put()
-        return self._answered(self._wire.send(dialects.placed(self._statements[statement]), values))
+        self._send_deferred()
+        return self._received(self._wire.send(dialects.placed(self._statements[statement]), values))
 
-    def _answered(self, reply: Reply) -> Reply:
+    def _received(self, reply: Reply) -> Reply:
         if reply.result is None:
             self._wire.exchange()
         return reply
 
     def _note_change(self, statement: str) -> None:
-        """What this may change must be asked again."""
+        """Records the tables that a statement changes, and drops prefetched results that depend on them."""
         changed = dialects.tables(statement).changed
         if not changed:
             return
@@ -215,27 +217,29 @@ class PostgresTx(TxMemory):
         self._changed |= changed
         if not is_end:
             self._changed_more |= changed
-        for known in list(self._ahead):
+        for known in list(self._prefetched):
             if not (is_end and known[0] in _UNTOUCHED) and not dialects.tables(known[0]).read.isdisjoint(changed):
-                del self._ahead[known]
+                del self._prefetched[known]
 
     def _group(self, statement: str) -> list[Mapping[str, object]]:
-        """What has been put of the same kind just before; the ends of several runs do not mind each other's order."""
-        for known, values in reversed(self._put):
+        """Returns the list of deferred rows to append to: the newest of the same statement. Ends of runs may be
+        reordered.
+        """
+        for known, values in reversed(self._deferred):
             if known == statement:
                 return values
             if known not in _ENDS or statement not in _ENDS:
                 break
-        self._put.append((statement, []))
-        return self._put[-1][1]
+        self._deferred.append((statement, []))
+        return self._deferred[-1][1]
 
-    def _send_put(self) -> None:
-        put, self._put = self._put, []
-        for statement, values in put:
+    def _send_deferred(self) -> None:
+        deferred, self._deferred = self._deferred, []
+        for statement, values in deferred:
             self._send_many(statement, values)
 
     def _send_many(self, statement: str, values: Sequence[Mapping[str, object]]) -> None:
-        """As few statements as it can be said in."""
+        """Sends the rows in as few statements as possible."""
         for first in range(0, len(values), ROWS_AT_ONCE):
             chunk, sql = values[first : first + ROWS_AT_ONCE], self._statements[statement]
             together = _together(sql, chunk) if len(chunk) > 1 else None
@@ -247,7 +251,7 @@ class PostgresTx(TxMemory):
 
 
 def _together(sql: str, rows: Sequence[Mapping[str, object]]) -> tuple[str, dict[str, object]] | None:
-    """One statement for many rows, and its values: lists of what differs from row to row. None if there is none."""
+    """Returns one statement for many rows, with the differing values as lists; None if that is impossible."""
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     differing = {name: values for name, values in columns.items() if values.count(values[0]) < len(values)}
     types = tuple((name, _type(values)) for name, values in differing.items())
@@ -256,7 +260,7 @@ def _together(sql: str, rows: Sequence[Mapping[str, object]]) -> tuple[str, dict
         return None
     key = dialects.key_of(sql)
     if key is not None and len(set(differing[key])) < len(rows):
-        return None  # Two changes of one row are two statements.
+        return None  # Two changes of one row need two statements.
     return together, {**rows[0], **{name: _list(values) for name, values in differing.items()}}
 
 
@@ -281,7 +285,7 @@ def _element(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Unsettled:
-    """A commit whose answer did not come."""
+    """A commit whose result did not arrive."""
 
     mark: int
     answers: list[WorkResult]
@@ -292,9 +296,9 @@ _NOTHING = _Unsettled(0, [], [])
 
 
 class PostgresStore:
-    """One node's way to the database, which others may share; without a node nobody does.
+    """One node's connection to a database that other nodes may share. Without a node, no other process may use it.
 
-    `threaded=False` keeps all on the caller's thread, for simulation.
+    `threaded=False` keeps everything on the caller's thread, for simulation.
     """
 
     def __init__(
@@ -312,28 +316,28 @@ class PostgresStore:
         vitals: NodeVitals | None = None,
         now: Callable[[], int] = wall_clock,
     ) -> None:
-        """`refresh` reads again what the scheduler keeps in memory, when another node has changed it."""
+        """Connects. `refresh` reads the data that the scheduler keeps in memory, after another node has changed it."""
         self._address = Address.of(url)
         self.health = Health(now)
         self._opening = opening
         self._closing = closing
         self._refresh = refresh
-        # How often the settings had been changed when they were last read, and whether there were other nodes then.
+        # The version of the settings when they were last read, and whether there were other nodes then.
         self._settings: int | None = None
-        self._has_company = True
+        self._has_other_nodes = True
         self._membership: Membership | None = None
         self._lease: Lease | None = None
         self._vitals = vitals
         self._threaded = threaded
-        # Of the last transaction that is known to be committed.
+        # The mark of the last transaction that is known to be committed.
         self._mark = random.getrandbits(62)
         self._session = self._opened(synchronous, node)
         self._unsettled: _Unsettled | None = None
-        self._last_asked: list[Read] = []
+        self._last_reads: list[Read] = []
         self._prefetched_reads: list[Read] = []
-        self._asking: asyncio.Task[None] | None = None
+        self._resolving: asyncio.Task[None] | None = None
         self._is_away = False
-        self._is_dispossessed = False
+        self._is_replaced = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nextslot-writer")
         self._meters = meters or Unmeasured()
         self._commits = GroupCommit(self, self._thread, effects or NoEffects(), self._meters)
@@ -342,8 +346,9 @@ class PostgresStore:
         self._open_readers: list[Connection] = []
 
     def _opened(self, synchronous: str, node: str | None) -> Session:
-        """Connects and brings the schema up to date. Raises Away if the server does not answer, and what the server
-        says if it does: a second time, since it may have come back just now."""
+        """Connects and migrates the schema. Raises Away if the server does not answer. If it does answer, raises its
+        error, but only the second time, since the server may have come back just now.
+        """
         for is_last in (False, True):
             try:
                 session = Session(self._address, synchronous, node)
@@ -356,7 +361,7 @@ class PostgresStore:
                 try:
                     reach(self._address)
                 except Away as away:
-                    raise Away(f"{self._address.place} cannot be opened: {self._said(error)}") from away
+                    raise Away(f"{self._address.place} cannot be opened: {self._message(error)}") from away
                 if is_last:
                     raise self._not_opened(error) from error
             except psycopg.Error as error:
@@ -365,7 +370,7 @@ class PostgresStore:
                 return session
         raise AssertionError("not reached")
 
-    def _said(self, error: psycopg.Error) -> str:
+    def _message(self, error: psycopg.Error) -> str:
         return self._address.hide(str(error).strip())
 
     def _not_opened(self, error: psycopg.Error) -> BaseException:
@@ -376,7 +381,7 @@ class PostgresStore:
         try:
             return await self._commits.write(work, rows)
         except CommitUnknown:
-            self._ask_again()
+            self._resolve_later()
             raise
         except Fenced:
             if self._membership is not None:
@@ -389,11 +394,11 @@ class PostgresStore:
 
     @property
     def is_shared(self) -> bool:
-        """On one thread, in a simulation, there is nobody to renew a lease."""
+        """Returns False in a simulation, which has no thread to renew a lease."""
         return self._threaded
 
     def join(self, membership: Membership) -> None:
-        self._session.ask_for(membership.life)
+        self._session.check_node(membership.life)
         self._membership = membership
         if self._threaded:
             self._end_lease()
@@ -406,8 +411,9 @@ class PostgresStore:
             self._lease.follow(is_following)
 
     async def leave(self) -> None:
-        self._membership, self._session.question = None, ""
-        if self._lease is not None:  # Its thread has to end; where there is none, virtual time has nothing to wait for.
+        self._membership, self._session.node_check = None, ""
+        # Its thread has to end. Without a lease there is no thread, and virtual time must not wait.
+        if self._lease is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._end_lease)
 
     def _end_lease(self) -> None:
@@ -416,18 +422,18 @@ class PostgresStore:
             lease.close()
 
     async def close(self) -> None:
-        """Everything that was handed in before is stored first."""
+        """Stores all works that were submitted before, then closes the store."""
         await self._commits.close()
-        self._let_go()
+        self._close_connections()
 
     def abandon(self) -> None:
-        """For tests: what waits is dropped, as in a crash."""
+        """Drops the waiting works, as a crash would; for tests."""
         self._commits.abandon()
-        self._let_go()
+        self._close_connections()
 
-    def _let_go(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
+    def _close_connections(self) -> None:
+        if self._resolving is not None:
+            self._resolving.cancel()
         self._end_lease()
         self._thread.shutdown()
         self._readers.close()
@@ -444,11 +450,11 @@ class PostgresStore:
         return translated(error, self._address)
 
     def settle(self) -> list[Effect]:
-        return self._be_connected().effects
+        return self._ensure_connected().effects
 
     def transaction(self, works: list[Work[Any]]) -> tuple[list[WorkResult], list[Effect]]:
         for tries in range(1, TRIES + 1):
-            self._be_connected()
+            self._ensure_connected()
             try:
                 return self._transaction(works)
             except (psycopg.Error, WorkFailed) as failure:
@@ -456,42 +462,45 @@ class PostgresStore:
                 if not isinstance(error, psycopg.Error):
                     raise
                 if self._unsettled is not None:
-                    found = self._found_out(error)
+                    found = self._resolve_commit(error)
                     if found is not _NOTHING:
                         return found.answers, found.effects
-                    # It was not committed, so it is run again.
+                    # It was not committed: run it again.
                 elif tries == TRIES or not (may_be_repeated(error) or is_lost(self._session.connection, error)):
                     raise
-        raise GroupFailed(Unavailable("the connection to the database broke again and again"))
+        raise GroupFailed(Unavailable("the connection to the database broke repeatedly; try again later"))
 
     def _transaction(self, works: list[Work[Any]]) -> tuple[list[WorkResult], list[Effect]]:
         connection = self._session.connection
         try:
             tx = PostgresTx(connection)
             place = tx.begin(self._session.opening, self._prefetched(works))
-            self._look_at(place, tx)
+            self._check_node(place, tx)
             self._opening(tx)
             answers = attempt_all(tx, works)
-            tx.hand_in()
+            tx.send_deferred()
             self._closing(tx)
-            tx.be_open()
+            tx.await_opening()
         except BaseException:
             self._roll_back()
             raise
         self._commit(tx, _Unsettled(self._mark + 1, answers, tx.effects))
-        self._learn(tx.asked)
+        self._learn(tx.reads_made)
         return answers, tx.effects
 
-    def _look_at(self, place: Reply, tx: PostgresTx) -> None:
-        """Once it has joined, a transaction begins with what became of its node, and of the settings."""
+    def _check_node(self, place: Reply, tx: PostgresTx) -> None:
+        """Checks first in each transaction whether other nodes declared this one lost, and whether settings have
+        changed.
+        """
         if self._membership is None:
             return
-        tx.be_open()
-        is_ours, settings, self._has_company = (*place.rows(), (0, 0, 0))[0]
+        tx.await_opening()
+        is_ours, settings, self._has_other_nodes = (*place.rows(), (0, 0, 0))[0]
         if not is_ours:
             raise GroupFailed(
                 Fenced(
-                    f"node {self._membership.node_id} was taken for lost: what it ran is lost, and it has to join anew"
+                    f"node {self._membership.node_id} was declared lost when its lease expired: "
+                    "its runs are lost, and it joins again"
                 )
             )
         if settings != self._settings:
@@ -499,23 +508,23 @@ class PostgresStore:
             self._settings = settings
 
     def _prefetched(self, works: list[Work[Any]]) -> list[Read]:
-        """What these works are known to ask, and what the last two transactions both asked."""
+        """Returns the reads that these works declare, and those that both of the last two transactions made."""
         return [
             read for work in works if isinstance(work, PrefetchedWork) for read in work.reads
         ] + self._prefetched_reads
 
-    def _learn(self, asked: list[Read]) -> None:
-        last, self._last_asked = self._last_asked, asked
-        self._prefetched_reads = [read for read in asked if read in last][:MOST_PREFETCHED]
+    def _learn(self, reads_made: list[Read]) -> None:
+        last, self._last_reads = self._last_reads, reads_made
+        self._prefetched_reads = [read for read in reads_made if read in last][:MAX_PREFETCHED]
 
     def _commit(self, tx: PostgresTx, transaction: _Unsettled) -> None:
-        """One round trip; from here until the answer nobody knows."""
+        """Commits in one round trip. Until its result arrives, it is unknown whether the commit was stored."""
         connection = self._session.connection
         self._unsettled = transaction
         try:
-            topics = sorted(tx.topics) if self._has_company else ()
+            topics = sorted(tx.topics) if self._has_other_nodes else ()
             if tx.end(self._session.closing(":mark", topics), transaction.mark).status != "COMMIT":
-                raise StoreError("the database undid a transaction instead of committing it")
+                raise StoreError("the database rolled a transaction back instead of committing it")
             self._unsettled = None
             self._mark = transaction.mark
             self.health.stored()
@@ -527,21 +536,21 @@ class PostgresStore:
 
     def _roll_back(self) -> None:
         wire_of(self._session.connection).forget()
-        with contextlib.suppress(psycopg.Error):  # Then the connection is gone, and so is the transaction.
+        with contextlib.suppress(psycopg.Error):  # Then the connection is gone, and the transaction with it.
             if not self._session.connection.closed:
                 self._session.connection.execute("rollback", prepare=False)
 
     # When the server does not answer.
 
-    def _be_connected(self) -> _Unsettled:
-        """Returns with a connection, and with a commit that was unsettled if it turned out to be one.
+    def _ensure_connected(self) -> _Unsettled:
+        """Reconnects if necessary. Returns the commit of unknown outcome if it turns out to be stored.
 
         Raises GroupFailed after a while.
         """
         if not self._session.connection.closed and self._unsettled is None:
             return _NOTHING
-        end, pause = time.monotonic() + (0.0 if self._is_away else PATIENCE_SECONDS), FIRST_PAUSE
-        while not self._is_dispossessed:
+        end, pause = time.monotonic() + (0.0 if self._is_away else RECONNECT_SECONDS), FIRST_PAUSE
+        while not self._is_replaced:
             try:
                 self._session.reopen()
                 return self._settled(self._session.stored_mark())
@@ -553,43 +562,47 @@ class PostgresStore:
                 pause = min(2 * pause, LONGEST_PAUSE)
         raise GroupFailed(
             Unavailable(
-                f"{self._address.place} was used by another process of the same node, or went back in time, while this "
-                "one was cut off from it: what is in memory here no longer holds, so start this one again"
+                f"{self._address.place} was used by another process of the same node, or restored, while this "
+                "process was disconnected: its memory is outdated, so restart this process"
             )
         )
 
     def _settled(self, stored_mark: int) -> _Unsettled:
-        """Connected again: what became of the last commit, and whether it was the last."""
+        """Compares marks after a reconnection: was the last commit stored, and has any other process written since?"""
         unsettled = self._unsettled or _NOTHING
         self._unsettled, self._is_away = None, False
         if stored_mark not in (self._mark, unsettled.mark):
-            self._is_dispossessed = True
-            self._session.close()  # Whose it is now must be able to have it.
-            return self._be_connected()
-        log.info("connected again to %s", self._address.place)
+            self._is_replaced = True
+            self._session.close()  # The process that owns the node now needs the lock.
+            return self._ensure_connected()
+        log.info("reconnected to %s", self._address.place)
         was_committed = stored_mark == unsettled.mark
         self._mark = stored_mark
         return unsettled if was_committed else _NOTHING
 
-    def _found_out(self, error: psycopg.Error) -> _Unsettled:
-        """The connection broke during the commit: it is what was committed, or nothing."""
+    def _resolve_commit(self, error: psycopg.Error) -> _Unsettled:
+        """Finds out what became of a commit during which the connection broke: returns that commit, or nothing."""
         try:
-            return self._be_connected()
+            return self._ensure_connected()
         except GroupFailed:
             raise GroupFailed(
                 CommitUnknown(
-                    "the connection to the database broke while this was being committed: it may or may not be stored"
+                    "the connection broke during the commit, so the change may or may not be stored: read it again"
                 )
             ) from error
 
-    def _ask_again(self) -> None:
-        """What was committed must be followed up, also if nobody writes for hours."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.get_running_loop().create_task(self._ask_until_known(), name="nextslot-commit-fate")
+    def _resolve_later(self) -> None:
+        """Starts a task that finds out whether the commit was stored, since its effects must follow even if nobody
+        writes for hours.
+        """
+        if self._resolving is None or self._resolving.done():
+            self._resolving = asyncio.get_running_loop().create_task(
+                self._resolve_until_known(), name="nextslot-commit-fate"
+            )
 
-    async def _ask_until_known(self) -> None:
+    async def _resolve_until_known(self) -> None:
         while self._unsettled is not None:
-            await asyncio.sleep(ASK_AGAIN_SECONDS)
+            await asyncio.sleep(RESOLVE_AGAIN_SECONDS)
             with contextlib.suppress(Unavailable):
                 await self._commits.write(lambda tx: None, 1)
 
@@ -620,7 +633,7 @@ class PostgresStore:
                 connection.execute("rollback", prepare=False)
 
     def _reading_connection(self) -> Connection:
-        """Of this thread; a new one in place of one that broke."""
+        """Returns this thread's connection, or a new one if that broke."""
         found: Connection | None = getattr(self._reader, "connection", None)
         if found is None or found.closed:
             if found is not None:

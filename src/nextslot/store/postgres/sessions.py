@@ -1,6 +1,6 @@
-"""Connections to PostgreSQL: addresses, settings, the schema, the lock of the one scheduler, errors as ours.
+"""Connections to PostgreSQL: addresses, settings, the schema, the locks of schedulers, translation of errors.
 
-`postgres.py` runs transactions on what is opened here.
+`postgres_store.py` runs transactions on these connections.
 """
 
 import hashlib
@@ -33,24 +33,24 @@ from nextslot.store import dialects
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 OLDEST = 150000
-# How long one attempt to connect may take, in whole seconds as the driver wants them.
+# How long one attempt to connect may take, in whole seconds, as the driver requires.
 CONNECT_SECONDS = 5
-# How long a lock that somebody has is waited for: a process that has just died is still being buried by its server.
+# How long to wait for a lock: the server may not yet have released a dead session's lock.
 LOCK_SECONDS = 1.0
-# A server that is gone without a word is noticed within about half a minute, on any network.
+# Detects a server that vanished silently within about half a minute, on any network.
 _NETWORK = {"connect_timeout": CONNECT_SECONDS, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
             "tcp_user_timeout": 20_000}  # fmt: skip
-# Every statement has an index: a plan that was made while a table was empty must not be a scan of it for ever after.
+# Every statement has an index: a plan made while a table was empty must not remain a sequential scan for ever.
 _SETTINGS = """
 select set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false),
     set_config('plan_cache_mode', 'force_generic_plan', false), set_config('client_min_messages', 'warning', false)
 """
-# Whose mark it is that an offline command leaves: no node can have this name.
+# The node name under which offline commands leave their marks; no node can have it.
 OFFLINE = "-"
 _MARKS = "create table if not exists commit_marks (node text not null primary key, mark bigint not null)"
-# A node that the network has swallowed, or that stands still in the middle of a transaction, must not keep its locks:
-# the server notices well before the lease is over, and gives them to others.
-VIGILANCE = """
+# A node that is cut off from the network, or that freezes within a transaction, must not keep its locks: the server
+# notices well before the lease expires, and releases them.
+SERVER_TIMEOUTS = """
 select set_config('tcp_keepalives_idle', '5', false), set_config('tcp_keepalives_interval', '2', false),
     set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', '10000', false),
     set_config('idle_in_transaction_session_timeout', '30s', false)
@@ -58,14 +58,14 @@ select set_config('tcp_keepalives_idle', '5', false), set_config('tcp_keepalives
 _MIGRATIONS = "create table if not exists schema_migrations (version bigint primary key, name text)"
 
 _UNAVAILABLE = (
-    psycopg.OperationalError,  # Lost, refused, out of memory or disk, shut down, cancelled.
-    errors.ReadOnlySqlTransaction,  # A standby, or a server that was made read-only.
+    psycopg.OperationalError,  # Connection lost or refused, out of memory or disk, shut down, cancelled.
+    errors.ReadOnlySqlTransaction,  # A standby, or a server in read-only mode.
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a database is. Its password is never shown."""
+    """The address of a database. It never shows its password."""
 
     parameters: Mapping[str, Any] = field(repr=False)
     place: str
@@ -75,7 +75,7 @@ class Address:
         parameters = _parsed(url)
         if parameters is None:
             raise StoreError(
-                "this is not an address of a PostgreSQL database; use postgresql://user:password@host:5432/database, "
+                "this is not the address of a PostgreSQL database; use postgresql://user:password@host:5432/database, "
                 "with special characters of the password written as %40 and the like"
             )
         return cls(parameters, _place(parameters))
@@ -86,7 +86,9 @@ class Address:
 
 
 def _parsed(url: str) -> dict[str, Any] | None:
-    """None if it is no address; why is not said, since the driver's own message quotes all of it, password and all."""
+    """Returns the connection parameters, or None if this is no address. Hides the driver's error, which quotes the
+    password.
+    """
     try:
         return dict(conninfo_to_dict(url))
     except psycopg.ProgrammingError:
@@ -99,7 +101,7 @@ def _place(parameters: Mapping[str, Any]) -> str:
 
 
 class _Flag(Dumper):
-    """A truth is 1 or 0, as the columns have it."""
+    """Sends a boolean as 1 or 0, as the columns store it."""
 
     oid = psycopg.adapters.types["int8"].oid
 
@@ -113,25 +115,25 @@ class _Truth(Loader):
 
 
 class _Number(Loader):
-    """A sum is of a type of its own there; here it is a number as any other."""
+    """Loads PostgreSQL's `numeric`, the type of sums, as a plain number."""
 
     def load(self, data: Buffer) -> int | float:
         digits = bytes(data).decode()
         return float(digits) if "." in digits else int(digits)
 
 
-_living: weakref.WeakSet[Connection] = weakref.WeakSet()
+_open_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 def reach(address: Address) -> None:
-    """Raises Away unless the server takes connections; whether it takes ours (user, password, database) is not asked.
+    """Raises Away unless the server accepts connections. Does not check our user, password or database.
 
-    By the protocol itself: what a refused connection says is in the server's language.
+    Uses the protocol's own ping, because the error text of a refused connection is in the server's language.
     """
     conninfo = make_conninfo(**{**_NETWORK, **address.parameters})
     answer = pq.Ping(pq.PGconn.ping(conninfo.encode()))
     if answer is pq.Ping.REJECT:
-        raise Away(f"the server of {address.place} takes no connections now: it starts, stops or recovers")
+        raise Away(f"the server of {address.place} accepts no connections now: wait until it has started or recovered")
     if answer is pq.Ping.NO_RESPONSE:
         raise Away(f"the server of {address.place} does not answer: check that it runs and can be reached from here")
 
@@ -140,20 +142,20 @@ def connect(address: Address, name: str, synchronous: str = "FULL") -> Connectio
     connection: Connection = psycopg.connect(
         **{**_NETWORK, **address.parameters, "application_name": name, "client_encoding": "utf8"},
         autocommit=True,
-        # What is prepared is `postgres_wire`'s business: the driver would forget all of it with a rollback.
+        # `pipeline` prepares statements: the driver would forget them all at a rollback.
         prepare_threshold=None,
     )
-    _living.add(connection)
+    _open_connections.add(connection)
     try:
-        # One type for all numbers: else each size of number would be another prepared statement.
+        # Use one type for all integers: otherwise each size of number would be another prepared statement.
         connection.adapters.register_dumper(int, Int8Dumper)
         connection.adapters.register_dumper(bool, _Flag)
         connection.adapters.register_loader("bool", _Truth)
         connection.adapters.register_loader("numeric", _Number)
         _refuse_unfit(connection, address)
         connection.execute(_SETTINGS, prepare=False)
-        connection.execute(VIGILANCE, prepare=False)
-        _promise(connection, synchronous)
+        connection.execute(SERVER_TIMEOUTS, prepare=False)
+        _set_durability(connection, synchronous)
     except BaseException:
         connection.close()
         raise
@@ -163,14 +165,16 @@ def connect(address: Address, name: str, synchronous: str = "FULL") -> Connectio
 def _refuse_unfit(connection: Connection, address: Address) -> None:
     version = connection.info.server_version
     if version < OLDEST:
-        raise StoreError(f"{address.place} is PostgreSQL {version // 10000}; nextslot needs {OLDEST // 10000} or newer")
+        raise StoreError(
+            f"{address.place} is PostgreSQL {version // 10000}, which is too old; use {OLDEST // 10000} or newer"
+        )
     encoding = connection.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise StoreError(f"{address.place} stores text as {encoding}; create it with encoding UTF8")
 
 
-def _promise(connection: Connection, synchronous: str) -> None:
-    """FULL is whatever the server calls durable; only a server that calls nothing so is told."""
+def _set_durability(connection: Connection, synchronous: str) -> None:
+    """Sets `synchronous_commit`. FULL keeps the server's own setting, unless that is off."""
     wanted = "off" if synchronous == "NORMAL" else "on"
     connection.execute(
         f"select set_config('synchronous_commit', '{wanted}', false) "
@@ -181,18 +185,20 @@ def _promise(connection: Connection, synchronous: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The numbers and names that schedulers of one schema know each other by: such locks are of the whole database."""
+    """The lock numbers and names that the schedulers of one schema share. Advisory locks are valid in the whole
+    database.
+    """
 
     channel: str
-    # Held by every node together, or by an offline command alone.
+    # Every node holds this lock shared; an offline command holds it exclusively.
     everybody: int
-    # Held by whoever writes, to the end of its transaction.
+    # The writer holds this lock until the end of its transaction.
     writing: int
-    # Held by the leader.
+    # The leader holds this lock.
     leading: int
-    # Held by the one process that is this node.
+    # The one process of this node holds this lock.
     node: int
-    # Where an import is put together.
+    # The schema in which an import is prepared.
     staging: str
 
     @classmethod
@@ -208,12 +214,12 @@ class Keys:
 
 
 class Session:
-    """The writing connection. Whoever has it is the one process of its node: it holds the lock that says so. Without
-    a node it is an offline command, which has the database for itself.
+    """The writing connection. It holds the lock that makes this the only process of its node. Without a node it belongs
+    to an offline command, which needs the database for itself.
 
-    A lost connection loses the lock with it. The next one waits for the server to have ended the last: so what that
-    one left is either committed or gone. Each transaction leaves its mark, so `stored_mark` tells which; and whether
-    somebody else was this node in between.
+    A lost connection loses the lock. The next connection waits until the server has ended the lost one, so the last
+    transaction is then either committed or rolled back. Each transaction stores a mark, so `stored_mark` shows which of
+    the two happened, and whether another process was this node in the meantime.
     """
 
     def __init__(self, address: Address, synchronous: str, node: str | None = None) -> None:
@@ -221,38 +227,43 @@ class Session:
         self._synchronous = synchronous
         self._node = node
         self.name = _own_name()
-        # What else begins a transaction: a question about the place of its node.
-        self.question = ""
+        # The SQL after the opening of each transaction that reads the state of its node.
+        self.node_check = ""
         self.connection = self._open()
 
     def _open(self) -> Connection:
         connection = connect(self._address, self.name, self._synchronous)
         try:
             self.keys = Keys.of(_schema_number(connection), self._node or "")
-            self._take_possession(connection)
+            self._acquire_locks(connection)
         except BaseException:
             connection.close()
             raise
         return connection
 
     def reopen(self) -> None:
-        """Once; raises what the driver raises, or AlreadyOpen if another scheduler was quicker."""
+        """Reconnects, trying once. Raises the driver's error, or AlreadyOpen if another scheduler was faster."""
         self.connection.close()
         self.connection = self._open()
 
     @property
     def opening(self) -> str:
-        """What begins a writing transaction: one at a time in the whole database, so that counters and the numbers
-        of events are exact, whoever else writes."""
-        return f"begin; select pg_advisory_xact_lock({self.keys.writing}){self.question}"
+        """Returns the SQL that begins a writing transaction. A lock admits one writer in the whole database, so that
+        counters and event numbers are exact.
+        """
+        return f"begin; select pg_advisory_xact_lock({self.keys.writing}){self.node_check}"
 
     def closing(self, mark: int | str, topics: Collection[str] = ()) -> str:
-        told = "".join(f"select pg_notify('{self.keys.channel}_{topic}', {self._name_of_node}); " for topic in topics)
-        return f"update commit_marks set mark = {mark} where node = {self._name_of_node}; {told}commit"
+        notifications = "".join(
+            f"select pg_notify('{self.keys.channel}_{topic}', {self._name_of_node}); " for topic in topics
+        )
+        return f"update commit_marks set mark = {mark} where node = {self._name_of_node}; {notifications}commit"
 
-    def ask_for(self, life: int) -> None:
-        """From now on every transaction begins by asking what became of this life of its node, and of the settings."""
-        self.question = (
+    def check_node(self, life: int) -> None:
+        """Lets every transaction begin by reading whether this incarnation of its node is still live, and the version
+        of the settings.
+        """
+        self.node_check = (
             f"; select life = {life} and status = 'live', settings, "
             "(select count(*) from nodes where status = 'live') > 1 "
             f"from nodes, cluster where node_id = {self._name_of_node}"
@@ -263,12 +274,12 @@ class Session:
         return "'" + (self._node or OFFLINE).replace("'", "''") + "'"
 
     def stored_mark(self) -> int:
-        """The mark of the last transaction that is committed."""
-        mark: int = _asked(self.connection, f"select mark from commit_marks where node = {self._name_of_node}")
+        """Returns the mark of the last committed transaction."""
+        mark: int = _fetch_value(self.connection, f"select mark from commit_marks where node = {self._name_of_node}")
         return mark
 
     def migrate(self, mark: int) -> None:
-        """Brings the schema up to date, all or nothing; refuses one from the future."""
+        """Migrates the schema, all or nothing. Refuses a newer schema."""
         self.connection.execute(self.opening, prepare=False)
         try:
             migrate_tables(self.connection)
@@ -283,33 +294,33 @@ class Session:
             raise
 
     def close(self) -> None:
-        """The lock is given back before the server notices that we are gone, so that the next one need not wait."""
+        """Closes the connection. Releases the locks first, so that the next process need not wait for the server."""
         try:
             if not self.connection.closed:
                 self.connection.execute("rollback; select pg_advisory_unlock_all()", prepare=False)
         except psycopg.Error:
-            pass  # It is gone then, and the lock with it.
+            pass  # The connection is gone, and its locks with it.
         self.connection.close()
 
-    def _take_possession(self, connection: Connection) -> None:
+    def _acquire_locks(self, connection: Connection) -> None:
         everybody, own = self.keys.everybody, self.keys.node
         if self._node is None:
             self._lock(connection, "pg_try_advisory_lock", everybody, "stop it first, or use another database")
         else:
-            advice = "it has it for itself; try again when it is done"
+            advice = "that command needs the database for itself; try again when it has ended"
             self._lock(connection, "pg_try_advisory_lock_shared", everybody, advice)
             advice = f"it is node {self._node!r}; stop it, or give this node another name ([node] name, or --node)"
             self._lock(connection, "pg_try_advisory_lock", own, advice)
 
     def _lock(self, connection: Connection, how: str, key: int, advice: str) -> None:
         end = time.monotonic() + LOCK_SECONDS
-        while not _asked(connection, f"select {how}({key})"):
+        while not _fetch_value(connection, f"select {how}({key})"):
             holder = _holder(connection, key)
             if holder is not None and holder[1] == self.name:
-                # What is left of our own last connection, whose end the server has not noticed.
+                # This is our own last connection, whose end the server has not noticed yet.
                 connection.execute(f"select pg_terminate_backend({holder[0]})", prepare=False)
             elif time.monotonic() > end:
-                who = _spoken(holder[1] if holder else "")
+                who = _readable(holder[1] if holder else "")
                 raise AlreadyOpen(f"{self._address.place} is in use by {who}: {advice}")
             time.sleep(0.01)
 
@@ -318,15 +329,15 @@ def _own_name() -> str:
     return f"nextslot {secrets.token_hex(4)} process {os.getpid()} on {socket.gethostname()}"[:63]
 
 
-def _spoken(application_name: str) -> str:
+def _readable(application_name: str) -> str:
     found = re.fullmatch(r"nextslot [0-9a-f]+ (process .+)", application_name)
     return found[1] if found else "another scheduler"
 
 
 def _schema_number(connection: Connection) -> int:
-    schema = _asked(connection, "select current_schema()::regnamespace::oid::bigint")
+    schema = _fetch_value(connection, "select current_schema()::regnamespace::oid::bigint")
     if schema is None:
-        raise StoreError("there is no schema to create tables in: the search_path of this user names none that exists")
+        raise StoreError("there is no schema to create tables in: create one of the search_path of this user")
     return int(schema)
 
 
@@ -341,20 +352,20 @@ def _holder(connection: Connection, key: int) -> tuple[int, str] | None:
     return None if found is None else (found[0], found[1])
 
 
-def _asked(connection: Connection, sql: str) -> Any:
+def _fetch_value(connection: Connection, sql: str) -> Any:
     row = connection.execute(sql, prepare=False).fetchone()
     return row[0] if row else None
 
 
 def migrate_tables(connection: Connection, last: int | None = None) -> None:
-    """In a transaction: up to date, or up to `last`."""
+    """Migrates the schema to the newest version, or to `last`. Call it inside a transaction."""
     for table in (_MIGRATIONS, _MARKS):
         connection.execute(table, prepare=False)
-    done: int = _asked(connection, "select coalesce(max(version), 0) from schema_migrations")
+    done: int = _fetch_value(connection, "select coalesce(max(version), 0) from schema_migrations")
     steps = dialects.migrations()
     if done > steps[-1][0]:
         raise SchemaTooNew(
-            f"this database has schema {done}, this release of nextslot knows up to {steps[-1][0]}: use a newer release"
+            f"this database has schema {done}, but this release knows only {steps[-1][0]}: use a newer release"
         )
     for number, name, schema in steps:
         if done < number <= (last or number):
@@ -367,41 +378,43 @@ def migrate_tables(connection: Connection, last: int | None = None) -> None:
 
 
 def is_lost(connection: Connection, error: BaseException) -> bool:
-    """Whether the connection is no more, and so what was not committed is undone."""
+    """Returns whether the connection is gone, so that uncommitted changes are rolled back."""
     return isinstance(error, psycopg.OperationalError) and (connection.closed or connection.broken)
 
 
 def may_be_repeated(error: BaseException) -> bool:
-    """The server gave this transaction up because of another: 40001, 40P01 and their kin."""
+    """Returns whether the server aborted the transaction because of another one: 40001, 40P01 and related codes."""
     return isinstance(error, (errors.SerializationFailure, errors.DeadlockDetected, errors.TransactionRollback))
 
 
 def translated(error: BaseException, address: Address) -> BaseException:
-    """The one place where the driver's errors become ours; the driver's own is kept as the cause."""
+    """Translates a driver's error into ours, with the original as its cause. No other place translates PostgreSQL
+    errors.
+    """
     ours: Exception
     if isinstance(error, psycopg.Error):
-        said = address.hide(error.diag.message_primary or str(error).strip() or type(error).__name__)
+        message = address.hide(error.diag.message_primary or str(error).strip() or type(error).__name__)
         if isinstance(error, psycopg.IntegrityError):
-            ours = Refused(said)
+            ours = Refused(message)
         elif isinstance(error, _UNAVAILABLE) or may_be_repeated(error):
-            ours = Unavailable(f"the database did not take it: {said}")
+            ours = Unavailable(f"the database did not store the change: {message}")
         else:
-            ours = StoreError(f"the database failed: {said}")
+            ours = StoreError(f"the database failed: {message}")
     elif isinstance(error, StopIteration):
-        ours = RuntimeError("a work raised StopIteration")  # A future cannot carry the original.
+        ours = RuntimeError("a work raised StopIteration")  # A future cannot carry StopIteration.
     else:
         return error
     ours.__cause__ = error
     return ours
 
 
-def _leave_to_the_parent() -> None:
-    """A forked child must not say goodbye on its parent's connections, nor keep them open after its parent's end."""
+def _detach_after_fork() -> None:
+    """Disconnects a forked child from its parent's connections: it must neither end them nor keep them open."""
     nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for connection in list(_living):
+    for connection in list(_open_connections):
         if not connection.closed:
             os.dup2(nowhere, connection.fileno(), inheritable=False)
     os.close(nowhere)
 
 
-os.register_at_fork(after_in_child=_leave_to_the_parent)
+os.register_at_fork(after_in_child=_detach_after_fork)

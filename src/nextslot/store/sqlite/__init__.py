@@ -1,1 +1,1 @@
-"""Stores everything in one SQLite file: connections, readers, checks of the file."""
+"""The store on one SQLite file: connections, readers, integrity checks."""

@@ -1,15 +1,15 @@
-"""Records the number of the last acknowledged commit in a file beside a SQLite database: it reveals lost commits.
+"""Records the number of the last acknowledged commit in a file beside a SQLite database, to detect lost commits.
 
-`sqlite.py` calls this around each commit and when it opens a database; `offline.py` calls it for the doctor and for
-restore, `move_sqlite.py` for import.
+`sqlite_store.py` calls this module around each commit and when it opens a database. The doctor and restore call it in
+`sqlite_files.py`, import in `move_sqlite.py`.
 
-The number of a commit has two parts, because a counter that every commit changes costs one more page of the log each
-time (3 to 9 % of the hand-overs, measured). Nearly every commit appends an event, and the newest event is never
-deleted, so its `seq` is the first part. A commit without an event adds 1 to the second part, `user_version` in the
-header of the file. Both only grow, and are rolled back with their transaction.
+The number of a commit has two parts, because a counter that every commit changes would cost one more page of the
+write-ahead log each time (3 to 9 % of the hand-overs, measured). Nearly every commit appends an event, and the newest
+event is never deleted, so its `seq` is the first part. A commit without an event adds 1 to the second part,
+`user_version` in the header of the file. Both only grow, and are rolled back with their transaction.
 
-The record is written after the commit has returned and is not synced. So it is never ahead of what `synchronous=FULL`
-has put on the disk, and a crash or a power cut leaves it at most older: an older record refuses nothing.
+The record is written after the commit has returned, and is not synced. So the record is never ahead of what
+`synchronous=FULL` has put on the disk; a crash or a power cut can only leave an older record, which refuses nothing.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ from nextslot.errors import LostCommits
 
 log = logging.getLogger(__name__)
 
-# The header of a SQLite file has 32 bits for it. A server that ever gets there goes on with the first part alone.
+# The header of a SQLite file has 32 bits for `user_version`. Beyond that, only the first part counts on.
 _MOST_OTHERS = 2**31 - 1
 _LAST_EVENT = "select coalesce(max(seq), 0) from events"
 
 
 class CommitNumber(NamedTuple):
-    """How far a database has come: its newest event, and how many commits had no event."""
+    """The number of the last commit in a database: its newest event, and how many commits had no event."""
 
     events: int = 0
     others: int = 0
@@ -41,14 +41,14 @@ class CommitNumber(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What the file beside the database says: the last acknowledged commit, and how durable it was."""
+    """The content of the record file: the last acknowledged commit, and the `synchronous` mode it was made with."""
 
     number: CommitNumber
     synchronous: str
 
 
 class AcknowledgedCommits:
-    """Numbers the commits of one connection, and records each after it is durable."""
+    """Numbers the commits of one connection, and records each commit after it is durable."""
 
     def __init__(self, path: Path, connection: apsw.Connection, synchronous: str) -> None:
         self._path = path
@@ -59,15 +59,15 @@ class AcknowledgedCommits:
         self._file: int | None = None
 
     def begin(self) -> None:
-        """Prepares for a transaction: what SQLite knows of the last inserted row outlives a rollback."""
+        """Prepares for a transaction. SQLite's last inserted rowid survives a rollback, so it is reset here."""
         self._connection.set_last_insert_rowid(0)
         self._changes = self._connection.total_changes()
 
     def next(self) -> CommitNumber | None:
-        """Numbers the transaction that is about to be committed; None if it has changed no row.
+        """Returns the number of the transaction about to be committed, or None if it has changed no row.
 
-        `events` is the only table with a rowid that a store inserts into (`test_only_events_have_a_rowid`), so the
-        last rowid is the number of the last event: to ask the table takes another 4 µs (measured).
+        `events` is the only table with a rowid that a store inserts into (`test_only_events_have_a_rowid`), so the last
+        rowid is the number of the last event. Reading the table instead would take another 4 µs (measured).
         """
         if self._connection.total_changes() == self._changes:
             return None
@@ -79,10 +79,10 @@ class AcknowledgedCommits:
         return CommitNumber(events, others)
 
     def store(self, number: CommitNumber) -> None:
-        """Records a commit that has returned. The commit is durable whatever becomes of its record.
+        """Records a commit that has returned. The commit is durable even if its record cannot be written.
 
-        A mapped file would save 6 of 36 µs (measured in turns, each after a sync); but whoever truncates a mapped file
-        kills the process.
+        A memory-mapped file would save 6 of 36 µs (measured in turns, each after a sync), but the process would die if
+        another program truncated the file.
         """
         self._last = number
         with contextlib.suppress(OSError):  # An older record refuses nothing.
@@ -97,38 +97,38 @@ class AcknowledgedCommits:
 
 
 def refuse_if_removed(path: Path) -> None:
-    """Raises if the database is absent or empty although its log or its record says that it had commits.
+    """Raises if the database is absent or empty although its write-ahead log or its record shows that it had commits.
 
-    SQLite would delete the log of an empty file and begin anew. An empty file with neither is a first start that was
-    killed.
+    SQLite would delete the log of an empty file and begin a new database. An empty file without log and record was left
+    by a first start that was killed.
     """
     if path.exists() and path.stat().st_size > 0:
         return
     wal = path.with_name(path.name + "-wal")
     evidence = [file.name for file in (wal, record_path(path)) if _has_content(file)]
     if evidence and (evidence[0] == wal.name or _says_there_were_commits(path)):
-        what = "is empty" if path.exists() else "is not there"
+        state = "is empty" if path.exists() else "is missing"
         raise LostCommits(
-            f"{path} {what}, but it had commits (see {' and '.join(evidence)}). "
+            f"{path} {state}, but it had commits (see {' and '.join(evidence)}). "
             "Put the file back, or restore a backup: nextslot restore FILE --force. "
-            f"To start anew on purpose, delete {' and '.join(evidence)}"
+            f"To begin an empty database instead, delete {' and '.join(evidence)}"
         )
 
 
 def refuse_if_commits_are_missing(path: Path, connection: apsw.Connection) -> None:
-    """Raises if the database lacks commits that were acknowledged; only warns if a power cut may have taken them."""
+    """Raises if the database lacks acknowledged commits; only warns if a power cut may have lost them."""
     record = read(path)
     found = missing(record, number_of(connection)) if record is not None else None
     if record is None or found is None:
         return
     if record.synchronous == "FULL":
         raise LostCommits(f"{path} {found}. {remedy(path)}")
-    log.warning("%s %s: after a power cut this is what synchronous=NORMAL allows", path, found)
+    log.warning("%s %s; after a power cut, synchronous=NORMAL allows this loss", path, found)
     reset(path, number_of(connection), record.synchronous)
 
 
 def missing(record: Record | None, number: CommitNumber) -> str | None:
-    """Says which commits a database lacks, given its own number; None if it lacks none that were recorded."""
+    """Returns a sentence about the recorded commits that a database lacks, or None if it lacks none."""
     if record is None or not number.lacks(record.number):
         return None
     known, has = record.number, number
@@ -142,7 +142,7 @@ def missing(record: Record | None, number: CommitNumber) -> str | None:
 def remedy(path: Path) -> str:
     return (
         "Put the missing file back, or restore a backup: nextslot restore FILE --force. "
-        f"To go on without these commits on purpose, delete {record_path(path).name}"
+        f"To continue without these commits, delete {record_path(path).name}"
     )
 
 
@@ -152,7 +152,7 @@ def number_of(connection: apsw.Connection) -> CommitNumber:
     return CommitNumber(events, others)
 
 
-# The file.
+# The record file.
 
 
 def record_path(path: Path) -> Path:
@@ -160,7 +160,7 @@ def record_path(path: Path) -> Path:
 
 
 def read(path: Path) -> Record | None:
-    """Reads the record of a database; None if there is none, or if it is torn: then it says nothing."""
+    """Returns the record of a database, or None if the record is missing or incomplete and so proves nothing."""
     try:
         text, _, checksum = record_path(path).read_bytes().strip().rpartition(b" ")
         events, others, synchronous = text.split()
@@ -172,7 +172,7 @@ def read(path: Path) -> Record | None:
 
 
 def reset(path: Path, number: CommitNumber, synchronous: str = "FULL") -> None:
-    """Sets the record, durably: for a database that is put in place on purpose."""
+    """Writes the record durably, for a database that an operator has put in place."""
     file = _opened(path)
     try:
         os.ftruncate(file, 0)
@@ -187,13 +187,13 @@ def forget(path: Path) -> None:
 
 
 def _says_there_were_commits(path: Path) -> bool:
-    """Also a torn record shows that there was a database."""
+    """Returns whether the record shows commits. An incomplete record also shows that there was a database."""
     record = read(path)
     return record is None or record.number > CommitNumber()
 
 
 def _has_content(file: Path) -> bool:
-    """A power cut at a first start can leave an empty file."""
+    """Returns whether a file has content: a power cut at a first start can leave an empty file."""
     return file.exists() and file.stat().st_size > 0
 
 
@@ -202,6 +202,8 @@ def _opened(path: Path) -> int:
 
 
 def _line(number: CommitNumber, synchronous: bytes) -> bytes:
-    """Always as long, so that one small write replaces the last; the checksum tells a torn one."""
+    """Returns the record's line. Its length is fixed, so one small write replaces it; the checksum reveals a partial
+    write.
+    """
     text = b"%020d %020d %-6b" % (*number, synchronous)
     return b"%b %08x\n" % (text, zlib.crc32(text))

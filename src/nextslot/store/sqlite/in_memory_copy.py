@@ -1,7 +1,7 @@
-"""Scratch: a throw-away database in memory, in which `engine.replay` plays the future through with the real engine.
+"""In-memory copy: a temporary database in which `engine.forecast` simulates the future with the real engine.
 
-It has the tables of the real one, so that the same statements do the same things, and none of its rules: what is
-copied into it is in the middle of its life.
+It has the tables of the real database, so the same statements have the same effect, but not its rules, which would
+refuse copied rows that are not in an initial state.
 """
 
 from collections.abc import Iterable
@@ -18,13 +18,13 @@ from .sqlite_store import SqliteTx
 
 T = TypeVar("T")
 
-# What dispatch looks things up by. The others are for lists, which nobody asks a scratch for.
+# The indexes that dispatch needs. The others serve lists, which a forecast never reads.
 _INDEXES = (
     "jobs_queue", "jobs_ready", "jobs_worker", "jobs_chain", "jobs_group ", "jobs_unstarted", "jobs_due", "jobs_expiry",
     "jobs_starving", "jobs_retry", "lanes_", "runs_timeout", "dependencies_", "direct_wait", "direct_running",
     "reservations_active", "reservations_expiry",
 )  # fmt: skip
-# For columns that must have a value, and that a replay never looks at.
+# Values for columns that must not be null but that a forecast never reads.
 _UNUSED = {"text": "{}", "integer": 0, "real": 0.0}
 _UNUSED_BY_NAME = {"webhook_status": "none"}
 
@@ -49,7 +49,7 @@ class InMemoryCopy:
             )
 
     def write(self, work: Work[T]) -> T:
-        """As a store's: the work, the claims it makes possible, and what the commit causes."""
+        """Runs a work as a store does: the work, then the claims at the end of the transaction, then the effects."""
         tx = SqliteTx(self._connection)
         answer = work(tx)
         self._closing(tx)
@@ -63,7 +63,8 @@ class InMemoryCopy:
 
 @cache
 def _empty() -> bytes:
-    """An empty database with the schema: made once, since copying it is a hundred times quicker."""
+    """Returns an empty database with the schema. Cached, since copying it is a hundred times faster than creating
+    it."""
     connection = apsw.Connection(":memory:")
     for _, _, schema in dialects.migrations():
         for statement in dialects.for_sqlite(schema):
@@ -82,7 +83,7 @@ def _is_for_lists(statement: str) -> bool:
 
 @cache
 def _wanted(table: str) -> dict[str, object]:
-    """The columns of a table that must have a value, each with one that does no harm."""
+    """Returns the columns of a table that must not be null, each with a harmless value."""
     connection = apsw.Connection(":memory:")
     connection.deserialize("main", _empty())
     columns = connection.execute('select name, type from pragma_table_info(?) where "notnull" = 1', (table,)).fetchall()

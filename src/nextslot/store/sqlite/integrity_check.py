@@ -1,7 +1,7 @@
-"""Checks whether a SQLite file is sound when a store opens it: a small file at once, a large one in the background.
+"""Checks a SQLite file for damage when a store opens it: a small file at once, a large file in the background.
 
-Called by `sqlite.py`. `quick_check` reads the whole file: 250 MiB a second, measured with 100,000 jobs. It finds pages
-that are no pages of their tables; the contents of a row, and indexes, are compared only by `nextslot doctor`.
+`sqlite_store.py` calls this module. `quick_check` reads the whole file: 250 MiB a second, measured with 100,000 jobs.
+It finds damaged pages. Only `nextslot doctor` compares the contents of rows with the indexes.
 """
 
 import contextlib
@@ -13,12 +13,12 @@ import apsw
 
 from nextslot.errors import Damaged
 
-# What a start may wait for: a quarter of a second.
+# The size that can be checked at start within a quarter of a second.
 CHECKED_AT_ONCE_BYTES = 64 * 2**20
 
 
 def refuse_if_damaged(path: Path, connection: apsw.Connection) -> None:
-    """Raises if a check that a start can wait for finds damage."""
+    """Raises if the file is small enough to be checked at start and the check finds damage."""
     if not is_large(path) and (found := first_damage(connection)) is not None:
         raise Damaged(sentence(found))
 
@@ -36,15 +36,15 @@ def first_damage(connection: apsw.Connection) -> str | None:
 
 
 def sentence(found: str) -> str:
-    """Says what is wrong and what to do. `/ready` shows it to everybody, so it names no path."""
+    """Returns the problem and the remedy as a sentence without paths, because `/ready` shows it to everybody."""
     return (
-        f"the database file is damaged, or not a database: {found}. `nextslot doctor` shows what is wrong; "
+        f"the database file is damaged or not a database: {found}. `nextslot doctor` shows what is wrong; "
         "restore a backup: nextslot restore FILE --force"
     )
 
 
 class BackgroundCheck:
-    """Checks a large file on a thread and a connection of its own, and reports damage once."""
+    """Checks a large file in a separate thread with its own connection, and reports damage once."""
 
     def __init__(self, connection: apsw.Connection, report: Callable[[str], None]) -> None:
         self._report = report
@@ -53,7 +53,7 @@ class BackgroundCheck:
         self._thread.start()
 
     def _check(self) -> None:
-        # What else goes wrong, such as a disk that does not answer, is no damage: the next start checks again.
+        # Other errors, such as a disk that does not answer, are not damage: the next start checks again.
         with contextlib.suppress(apsw.Error):
             if (found := first_damage(self._connection)) is not None:
                 self._report(sentence(found))

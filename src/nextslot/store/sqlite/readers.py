@@ -1,6 +1,6 @@
-"""Readers: the threads on which a store's reads run, and how long each took.
+"""Readers: the threads that run a store's reads, with a measurement of each read.
 
-Both stores read through here; over which connection, and what to do when it breaks, is theirs.
+Both stores use this class; each store chooses the connection and handles its errors.
 """
 
 import asyncio

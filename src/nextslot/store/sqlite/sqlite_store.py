@@ -1,8 +1,8 @@
 """The store on SQLite: one writing connection with group commit, and read-only connections beside it.
 
-Works that wait together are committed together. Where a group runs is decided by how quick commits are: on the event
-loop itself while they are (a hop to a thread and back costs about as much as half a commit), in a thread once they are
-not, so that a slow disk does not stall the loop. Measured in `bench/handover.py`.
+Works that wait at the same time are committed together. While commits are quick, the group runs on the event loop
+itself (switching to a thread and back costs about half a commit). Once commits are slow, it runs in a thread, so that a
+slow disk does not block the loop. Measured in `bench/handover.py`.
 """
 
 import contextlib
@@ -59,10 +59,10 @@ from .readers import Readers
 T = TypeVar("T")
 
 READERS = 4
-# Rows that one INSERT takes. A statement that a rule may refuse costs as much again as a row does (19 → 9 µs a job with
-# its rules and indexes, measured from 1 to 500 rows: nothing is gained beyond 50).
+# How many rows one INSERT statement takes. A statement that a rule may refuse costs as much overhead as a row (19 → 9
+# µs a job with its rules and indexes, measured from 1 to 500 rows: no gain beyond 50).
 ROWS_AT_ONCE = 50
-# Seconds. Between the two the writer stays where it is, so that it does not hop to and fro.
+# Seconds. Between the two thresholds the writer stays where it is, so that it does not switch back and forth.
 SLOW_COMMIT = 0.010
 QUICK_COMMIT = 0.005
 
@@ -73,7 +73,7 @@ _UNAVAILABLE = (apsw.FullError, apsw.IOError, apsw.BusyError, apsw.LockedError, 
 
 
 class SqliteTx(TxMemory):
-    """A transaction on a connection: statements by name, and what its commit causes."""
+    """A transaction on a connection: executes statements by name, and collects the effects of its commit."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class SqliteTx(TxMemory):
     def execute_batch(self, statement: str, names: tuple[str, ...], rows: Iterable[Sequence[object]], /) -> None:
         sql, left = self._statements[statement], iter(rows)
         at_once = dialects.many_rows(sql, names, ROWS_AT_ONCE)
-        # What is left over, or was too few, or is no plain insert, goes one by one.
+        # A remainder, a short list, or a statement that is not a plain insert is executed row by row.
         while chunk := list(islice(left, ROWS_AT_ONCE)):
             if at_once is None or len(chunk) < ROWS_AT_ONCE:
                 self._connection.executemany(sql, chunk)
@@ -112,7 +112,9 @@ class SqliteTx(TxMemory):
 
 
 class SqliteStore:
-    """One process owns the file. `threaded=False` keeps every statement on the caller's thread, for simulation."""
+    """The store of the one process that owns the file. `threaded=False` keeps every statement on the caller's thread,
+    for simulation.
+    """
 
     def __init__(
         self,
@@ -127,9 +129,9 @@ class SqliteStore:
         vfs: str | None = None,
         now: Callable[[], int] = wall_clock,
     ) -> None:
-        """`vfs` names another way to the disk than SQLite's own: one that fails when it is told to."""
+        """`vfs` names a replacement for SQLite's own disk access, such as a faulty disk for tests."""
         refuse_affected_version(apsw.sqlite_lib_version())
-        # Whatever link or relative path leads to it, the file is one, and so is its lock.
+        # Resolve links and relative paths, so that each file has exactly one lock.
         self._path = path = path.resolve()
         self._opening = opening
         self._closing = closing
@@ -167,26 +169,26 @@ class SqliteStore:
         return False
 
     def join(self, membership: Membership) -> None:
-        """Nobody else can write the file: there is no lease to keep, and nobody to lead but this one."""
+        """Makes the member the leader: no other process can write the file, so there is no lease either."""
         membership.member.leads(True)
 
     def follow(self, is_following: bool) -> None:
-        """There are no others."""
+        """Does nothing: there are no other nodes."""
 
     async def leave(self) -> None:
-        """There is no lease."""
+        """Does nothing: there is no lease."""
 
     async def close(self) -> None:
-        """Everything that was handed in before is stored first."""
+        """Stores all works that were submitted before, then closes the store."""
         await self._commits.close()
-        self._let_go()
+        self._close_connections()
 
     def abandon(self) -> None:
-        """For tests: what waits is dropped, as in a crash."""
+        """Drops the waiting works, as a crash would; for tests."""
         self._commits.abandon()
-        self._let_go()
+        self._close_connections()
 
-    def _let_go(self) -> None:
+    def _close_connections(self) -> None:
         if self._check is not None:
             self._check.stop()
         self._thread.shutdown()
@@ -202,7 +204,7 @@ class SqliteStore:
         return not self._threaded or (self._is_quick and rows <= GROUP_ROWS)
 
     def settle(self) -> list[Effect]:
-        """A commit to a file of this machine returns whether it was stored."""
+        """Returns nothing: a commit to a local file always reports whether it was stored."""
         return []
 
     def transaction(self, works: list[Work[Any]]) -> tuple[list[WorkResult], list[Effect]]:
@@ -232,7 +234,7 @@ class SqliteStore:
             self.health.stored()
 
     def translated(self, error: BaseException) -> BaseException:
-        """Translates an error of a write, and notes what it says about the file."""
+        """Translates an error of a write, and records what it says about the file."""
         ours = translated(error)
         if isinstance(ours, (Unavailable, Damaged)) and ours is not error:
             self.health.failed(str(ours))
@@ -244,7 +246,7 @@ class SqliteStore:
             self.health.found_damage(str(error))
 
     def _note_speed(self, seconds: float) -> None:
-        """What matters is how long the event loop stands still, whatever was done in that time."""
+        """Updates the average transaction time, which decides whether transactions may block the event loop."""
         self._commit_seconds += (seconds - self._commit_seconds) * 0.2
         limit = SLOW_COMMIT if self._is_quick else QUICK_COMMIT
         self._is_quick = self._commit_seconds < limit
@@ -267,14 +269,14 @@ class SqliteStore:
 
 
 def connect_writer(path: Path, synchronous: str, vfs: str | None) -> apsw.Connection:
-    """Opens a database for its one scheduler: refuses one that lost commits or is damaged, and migrates its schema."""
+    """Opens a database for writing: refuses one that is damaged or lost commits, migrates the schema."""
     acknowledged_commits.refuse_if_removed(path)
     connection = connect(path, synchronous, vfs)
     try:
         acknowledged_commits.refuse_if_commits_are_missing(path, connection)
         integrity_check.refuse_if_damaged(path, connection)
         migrate(connection)
-        # A plain connection that checks no foreign keys can leave it on; from here on the rules hold.
+        # A maintenance connection without foreign key checks may have left this switch on; the rules hold from here on.
         connection.execute("delete from maintenance")
     except BaseException:
         connection.close()
@@ -284,20 +286,20 @@ def connect_writer(path: Path, synchronous: str, vfs: str | None) -> apsw.Connec
 
 def connect(path: Path, synchronous: str, vfs: str | None = None) -> apsw.Connection:
     if not path.exists():
-        # For its owner's eyes only: it has secrets in it. SQLite gives its log the same rights.
+        # Readable by its owner only, since it contains secrets. SQLite gives its write-ahead log the same permissions.
         path.touch(0o600)
     connection = _prepared(apsw.Connection(str(path), vfs=vfs, statementcachesize=512))
     if connection.pragma("journal_mode", "wal") != "wal":
-        raise StoreError(f"{path} cannot use a write-ahead log here: put it on a local disk")
+        raise StoreError(f"{path} cannot use a write-ahead log on this file system: move it to a local disk")
     connection.pragma("synchronous", synchronous)
     connection.pragma("foreign_keys", True)
-    # A statement that a rule may refuse keeps what it would have to undo: in memory, not in a file (22 → 16 µs a row).
+    # A statement that a rule may refuse keeps an undo journal: in memory instead of a file (22 → 16 µs a row).
     connection.pragma("temp_store", 2)
-    # Pages that were read may take 8 MiB, so that a long queue takes no memory (bench/memory.py); what a transaction
-    # changes may take 64: with less a request of 100,000 jobs writes its pages again and again (bench/graph.py).
+    # Cached pages may take 8 MiB, so that a long queue needs no memory (bench/memory.py). The changes of a transaction
+    # may take 64 MiB: with less, a request of 100,000 jobs writes its pages repeatedly (bench/graph.py).
     connection.pragma("cache_size", -8192)
     connection.pragma("cache_spill", 16384)
-    # Else INSERT OR REPLACE deletes rows without asking the triggers.
+    # Without this, INSERT OR REPLACE deletes rows without firing the triggers.
     connection.pragma("recursive_triggers", True)
     return connection
 
@@ -309,19 +311,22 @@ def connect_reader(path: Path, vfs: str | None = None) -> apsw.Connection:
 
 def _prepared(connection: apsw.Connection) -> apsw.Connection:
     connection.set_busy_timeout(5000)
-    # Else a statement that uses a partial index is compiled again each time its parameters change: 10 µs instead of 2.
+    # Without this, a statement with a partial index is compiled again each time its parameters change: 10 µs instead of
+    # 2.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     return connection
 
 
 def migrate(connection: apsw.Connection, last: int | None = None) -> None:
-    """Brings the schema up to date, or up to `last`, each step in a transaction of its own; refuses a newer one."""
+    """Migrates the schema to the newest version, or to `last`, each step in its own transaction. Refuses a newer
+    schema.
+    """
     connection.execute("create table if not exists schema_migrations (version integer primary key, name text) strict")
     done: int = connection.execute("select coalesce(max(version), 0) from schema_migrations").get
     steps = dialects.migrations()
     if done > steps[-1][0]:
         raise SchemaTooNew(
-            f"this database has schema {done}, this release of nextslot knows up to {steps[-1][0]}: use a newer release"
+            f"this database has schema {done}, but this release knows only {steps[-1][0]}: use a newer release"
         )
     for number, name, schema in steps:
         if done < number <= (last or number):
@@ -332,29 +337,32 @@ def migrate(connection: apsw.Connection, last: int | None = None) -> None:
 
 
 def refuse_affected_version(version: str) -> None:
-    """SQLite before 3.51.3 can lose commits when a checkpoint meets a write (fixed also in 3.50.7 and 3.44.6)."""
+    """Raises if this SQLite can lose commits when a checkpoint meets a write: versions before 3.51.3 (also fixed in
+    3.50.7 and 3.44.6).
+    """
     numbers = tuple(int(part) for part in version.split(".")[:3])
     is_fixed = numbers >= (3, 51, 3) or (3, 50, 7) <= numbers < (3, 51) or (3, 44, 6) <= numbers < (3, 45)
     if not is_fixed:
         raise AffectedDatabase(
             f"SQLite {version} has a defect in its write-ahead log that can lose commits; "
-            "nextslot needs 3.51.3 or newer (the apsw package brings one)"
+            "install SQLite 3.51.3 or newer (the apsw package contains one)"
         )
 
 
 def translated(error: BaseException) -> BaseException:
-    """The one place where the driver's errors become ours; the driver's own is kept as the cause."""
+    """Translates a driver's error into ours, with the original as its cause. No other place translates SQLite
+    errors."""
     ours: Exception
     if isinstance(error, apsw.ConstraintError):
         ours = Refused(str(error))
     elif isinstance(error, _UNAVAILABLE):
-        ours = Unavailable(f"the database did not take it: {error}")
+        ours = Unavailable(f"the database did not store the change: {error}")
     elif isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
         ours = Damaged(integrity_check.sentence(str(error)))
     elif isinstance(error, apsw.Error):
         ours = StoreError(f"the database failed: {error}")
     elif isinstance(error, StopIteration):
-        ours = RuntimeError("a work raised StopIteration")  # A future cannot carry the original.
+        ours = RuntimeError("a work raised StopIteration")  # A future cannot carry StopIteration.
     else:
         return error
     ours.__cause__ = error
@@ -374,25 +382,27 @@ def _no_room(path: Path, error: BaseException) -> DiskLow | None:
 
 
 class FileLock:
-    """One scheduler per database file, by a lock of the operating system that ends with the process.
+    """Allows one scheduler per database file, by a lock of the operating system that ends with the process.
 
-    The lock is on a file beside the database (`.lock`): SQLite's own locks come and go with its transactions.
+    The lock is on a separate file (`.lock`), because SQLite's own locks last only as long as its transactions.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".lock")
-        # Not inheritable, so no child that runs another program keeps it; one that is forked closes it below.
+        # Not inheritable, so that no child program keeps the lock; a forked child closes it below.
         try:
             self._file: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise StoreError(f"{path} cannot be opened: {error.strerror}") from error
+            raise StoreError(
+                f"{path} cannot be opened: {error.strerror}; check the path and its permissions"
+            ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             holder = os.pread(self._file, 100, 0).decode(errors="replace").strip() or "another process"
             self.release()
             raise AlreadyOpen(
-                f"{path} is in use by {holder}: one scheduler per database. Stop it first, or use another file"
+                f"{path} is in use by {holder}. Stop it first, or use another file: a database has one scheduler"
             ) from None
         with contextlib.suppress(OSError):  # Only for people: a full disk is reported by whoever opens the database.
             os.ftruncate(self._file, 0)
@@ -400,7 +410,7 @@ class FileLock:
         os.register_at_fork(after_in_child=self.release)
 
     def release(self) -> None:
-        """Closing is enough; and in a forked child it leaves the parent's lock alone."""
+        """Closes the file, which releases the lock. In a forked child, the parent's lock stays."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -176,7 +176,7 @@ def messages(tx: Tx) -> list[Message]:
     return [Message(*row) for row in tx.rows("inspection.deliveries")]
 
 
-def plans(tx: Tx) -> list[Plan]:
+def schedules(tx: Tx) -> list[Plan]:
     return [Plan(*row) for row in tx.rows("inspection.schedules")]
 
 

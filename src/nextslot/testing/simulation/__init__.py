@@ -1,1 +1,1 @@
-"""The whole scheduler on virtual time, from a seed, on a disk that fails: lives that must keep every law."""
+"""Simulates the whole scheduler on virtual time, from a seed, on a failing disk, and checks every law."""

@@ -1,6 +1,6 @@
-"""Clients of a simulated scheduler: each method is one thing that somebody asks for, decided by a random source.
+"""Clients of a simulated scheduler: each method makes one request, chosen by a random source.
 
-What they were told is kept: a later life has to know it too.
+The clients remember what was acknowledged: after a crash, the restarted scheduler must still know it.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ DOINGS = (
     "permission",
     "session_error",
 )
-# What a crowd asks for beside what is refused, and answers that none of them can get.
-POLITE = ("submit", "submit", "batch", "graph", "group")
-NOT_FOR_THE_POLITE = frozenset({"invalid", "conflict", "not_found", "unknown_job_type", "dependency_cycle", "store"})
-# Keys are good for 24 hours, by a clock that is set by up to an hour now and then.
-KEY_LIFE = 20 * 3600 * 1_000_000
+# Valid requests that are mixed with invalid ones, and error codes that a valid request can never get.
+VALID_REQUESTS = ("submit", "submit", "batch", "graph", "group")
+REFUSALS = frozenset({"invalid", "conflict", "not_found", "unknown_job_type", "dependency_cycle", "store"})
+# Idempotency keys are valid for 24 hours, by a clock that is sometimes changed by up to an hour.
+KEY_LIFETIME = 20 * 3600 * 1_000_000
 CRONS = ("*/5 * * * *", "*/15 * * * *", "*/30 * * * *")
 
 
 class Clients:
     def __init__(self, now: Callable[[], Instant]) -> None:
         self._now = now
-        self.scheduler: Scheduler = None  # type: ignore[assignment]  # Given before each life.
-        # What was acknowledged: jobs, groups, schedules, by the order in which it was.
+        self.scheduler: Scheduler = None  # type: ignore[assignment]  # Set before each start.
+        # What was acknowledged, in that order: jobs, groups, schedules.
         self.jobs: list[str] = []
         self.groups: list[str] = []
         self.schedules: list[str] = []
@@ -52,25 +52,25 @@ class Clients:
         self.deliveries: set[str] = set()
         self.keys: dict[str, tuple[Instant, list[str]]] = {}
         self.pauses: set[tuple[str, str]] = set()
-        # A pause or its end of which nobody knows whether it was stored.
-        self.unsure: set[tuple[str, str]] = set()
+        # Pauses and resumes of which it is unknown whether they were stored.
+        self.uncertain: set[tuple[str, str]] = set()
         self.broken: list[str] = []
-        self.lines: dict[asyncio.Task[Any], None] = {}
-        # From here on what is old may be gone.
+        self.connections: dict[asyncio.Task[Any], None] = {}
+        # Whether retention has run, so that old rows may be gone.
         self.has_purged = False
 
     async def act(self, kind: str, chance: Random) -> str:
-        """Does it, and says in a few words what came of it."""
+        """Makes a request, and returns its result in a few words."""
         action: Callable[[Random], Awaitable[str]] = getattr(self, f"_{kind}")
         try:
             return await action(chance)
         except Refused as error:
-            self.broken.append(f"{kind} was refused by the database itself: {error}")
+            self.broken.append(f"a rule of the database refused {kind}: {error}")
             raise
         except NextslotError as error:
             return f"{error.code}"
 
-    # Jobs in.
+    # Submitting jobs.
 
     async def _submit(self, chance: Random) -> str:
         job = await self.scheduler.submit(**vars_of(self._new(chance)))
@@ -81,7 +81,7 @@ class Clients:
         return self._got(await self.scheduler.submit_many([self._new(chance) for _ in range(chance.randint(2, 6))]))
 
     async def _graph(self, chance: Random) -> str:
-        """Jobs that wait for earlier ones of the same request, and perhaps for one that was there before."""
+        """Submits jobs that depend on earlier ones of the same request."""
         office, made = chance.choice(OFFICES), []
         for number in range(chance.randint(2, 5)):
             depends_on = [f"k{chance.randrange(number)}"] if number and chance.random() < 0.8 else []
@@ -100,13 +100,13 @@ class Clients:
         return f"{mode} {on_failure} {self._got(jobs)}"
 
     async def _same_key(self, chance: Random) -> str:
-        """The same request twice: the second is answered with the jobs of the first."""
+        """Repeats a request with the same idempotency key: the second must return the jobs of the first."""
         key = f"key-{chance.randrange(4)}"
         wanted = [NewJob(job_type="work", params={"do": "ok"}, office_id="a")] * 2
         ids = [job.job_id for job in await self.scheduler.submit_many(wanted, key)]
         since, known = self.keys.get(key, (self._now(), ids))
-        if known != ids and abs(self._now() - since) < KEY_LIFE:
-            self.broken.append(f"the key {key} made {ids} after {known}")
+        if known != ids and abs(self._now() - since) < KEY_LIFETIME:
+            self.broken.append(f"the key {key} created {ids} after {known}")
         self.keys[key] = (since, known) if known == ids else (self._now(), ids)
         self.jobs += [job_id for job_id in ids if job_id not in self.jobs]
         return key
@@ -149,24 +149,24 @@ class Clients:
         self.jobs += [job.job_id for job in jobs]
         return f"{len(jobs)} jobs to {jobs[-1].job_id[-12:]}"
 
-    # Requests that meet in one transaction, some of them refused.
+    # Requests that share a transaction, some of them invalid.
 
     async def _crowd(self, chance: Random) -> str:
-        """Several requests at once; those that are refused change nothing for the others."""
-        impolite = chance.choice((0.2, 0.5, 0.7))
+        """Makes several requests at once. Those that are refused must change nothing for the others."""
+        invalid = chance.choice((0.2, 0.5, 0.7))
         count = chance.randint(3, 12)
-        kinds = ["impolite" if chance.random() < impolite else chance.choice(POLITE) for _ in range(count)]
-        asked = [self.act(kind, Random(chance.getrandbits(32))) for kind in kinds]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        kinds = ["invalid" if chance.random() < invalid else chance.choice(VALID_REQUESTS) for _ in range(count)]
+        requests = [self.act(kind, Random(chance.getrandbits(32))) for kind in kinds]
+        answers = await asyncio.gather(*requests, return_exceptions=True)
         for kind, answer in zip(kinds, answers, strict=True):
             if isinstance(answer, BaseException):
                 raise answer
-            if kind != "impolite" and answer in NOT_FOR_THE_POLITE:
-                self.broken.append(f"{kind} was answered {answer} beside requests that are refused")
+            if kind != "invalid" and answer in REFUSALS:
+                self.broken.append(f"the valid request {kind} got {answer} beside invalid ones")
         return " ".join(answer for answer in answers if isinstance(answer, str))
 
-    async def _impolite(self, chance: Random) -> str:
-        """What must be refused, much of it after it has touched its transaction."""
+    async def _invalid(self, chance: Random) -> str:
+        """Makes a request that must be refused, often after it has changed its transaction."""
         office, job = chance.choice(OFFICES), self._new(chance)
         waiting = (await self.scheduler.queue(office))[:1]
         kind = chance.choice(("cycle", "stranger", "nowhere", "untyped", "half", "group", "defect"))
@@ -189,13 +189,13 @@ class Clients:
         return kind
 
     async def _defect(self) -> str:
-        """A work that the database refuses at the commit itself, when nobody knows any more whose fault it is."""
+        """Runs a work that the database refuses only at the commit, when the culprit is no longer known."""
         with contextlib.suppress(Refused):
             await self.scheduler._access.write(lambda tx: tx.execute("maintenance.begin", reason="left on"))
-            self.broken.append("rules that were left switched off were not refused")
+            self.broken.append("a transaction that left the rules switched off was not refused")
         return "refused"
 
-    # Jobs changed.
+    # Changing jobs.
 
     async def _move(self, chance: Random) -> str:
         queue = await self.scheduler.queue(chance.choice(OFFICES))
@@ -283,13 +283,13 @@ class Clients:
 
     async def _set(self, scope: str, name: str, is_paused: bool) -> None:
         call = self.scheduler.pause if is_paused else self.scheduler.resume
-        self.unsure.add((scope, name))
+        self.uncertain.add((scope, name))
         await call(**({} if scope == "scheduler" else {scope: name}))
         if is_paused:
             self.pauses.add((scope, name))
         else:
             self.pauses.discard((scope, name))
-        self.unsure.discard((scope, name))
+        self.uncertain.discard((scope, name))
 
     async def _office(self, chance: Random) -> str:
         changes: dict[str, Any] = chance.choice(
@@ -372,15 +372,15 @@ class Clients:
         return f"{ended.direct_id[-12:]} {ended.status}"
 
     async def _hang_up(self, chance: Random) -> str:
-        """A caller who does not wait for the end."""
-        patience = chance.choice((0.0, 0.2, 5.0))
-        line = asyncio.ensure_future(self._direct(chance))
-        self.lines[line] = None
-        line.add_done_callback(lambda done: self.lines.pop(done, None))
-        done, _ = await asyncio.wait([line], timeout=patience)
+        """Makes a direct request and disconnects before its end."""
+        seconds = chance.choice((0.0, 0.2, 5.0))
+        connection = asyncio.ensure_future(self._direct(chance))
+        self.connections[connection] = None
+        connection.add_done_callback(lambda done: self.connections.pop(done, None))
+        done, _ = await asyncio.wait([connection], timeout=seconds)
         if not done:
-            line.cancel()
-        answer = (await asyncio.gather(line, return_exceptions=True))[0]
+            connection.cancel()
+        answer = (await asyncio.gather(connection, return_exceptions=True))[0]
         return answer if isinstance(answer, str) else type(answer).__name__
 
     async def _cancel_direct(self, chance: Random) -> str:
@@ -390,21 +390,21 @@ class Clients:
         return (await self.scheduler.cancel_direct(chance.choice(waiting).direct_id)).direct_id[-12:]
 
     async def _wait(self, chance: Random) -> str:
-        """A day passes, without the hundreds of jobs that schedules would make in it."""
+        """Stops all schedules, which would create hundreds of jobs while the next day passes."""
         await self._stop_schedules()
         return "a day"
 
     async def _purge(self, chance: Random) -> str:
-        """Everything that may go and is more than a day old."""
+        """Deletes everything that may be deleted and is more than a day old."""
         self.has_purged = True
         days = chance.choice((1.0, 1.2))
         self.scheduler.retention.keep = Keep(jobs_days=days, events_days=days, deliveries_days=days, audit_days=days)
         return str(await self.scheduler.retention.purge())
 
-    # Back to rest.
+    # Coming to rest.
 
-    async def calm_down(self) -> None:
-        """Everything goes again, and nothing new is planned."""
+    async def settle_all(self) -> None:
+        """Resumes everything, and disables all schedules."""
         for scope in ({}, *({"office_id": one} for one in OFFICES), {"job_type": "render"}, {"resource": "gpu"}):
             await self.scheduler.resume(**scope)
         self.pauses.clear()
@@ -417,12 +417,12 @@ class Clients:
 
 
 def vars_of(new: NewJob) -> dict[str, Any]:
-    """As the arguments of `submit`."""
+    """Returns a new job's fields as the arguments of `submit`."""
     return {name: getattr(new, name) for name in new.__dataclass_fields__ if getattr(new, name) is not None}
 
 
-async def patiently(call: Callable[[], Awaitable[Any]]) -> Any:
-    """Asks again while the store does not answer."""
+async def retried(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Repeats a call while the store does not answer."""
     while True:
         try:
             return await call()

@@ -1,8 +1,8 @@
-"""`nextslot-sim`: many histories, on all cores; a failing one is shown as short as it can be made.
+"""`nextslot-sim`: simulates many histories on all cores, and shows a failing one as short as possible.
 
 nextslot-sim --seeds 100000 --length 6 # short histories of the seeds 0 to 99,999
-nextslot-sim --from 4711 --seeds 1     # one of them again
-nextslot-sim --actions 'submit:1:0 crash:2:5'    # a history that was shown
+nextslot-sim --from 4711 --seeds 1     # repeats one of them
+nextslot-sim --actions 'submit:1:0 crash:2:5'    # repeats a history that was shown
 """
 
 import argparse
@@ -23,15 +23,15 @@ from .plan import (
 )
 from .world import History, simulate
 
-# How many seeds one task of a process has.
+# How many seeds one task of a process simulates.
 CHUNK = 10
-# Where nobody looks on, the figures are said once in so many seeds.
-SAID_EVERY = 5000
+# Without a terminal, progress is printed once for this many seeds.
+PRINT_EVERY = 5000
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A history that broke a law, and the shortest of its kind that was found."""
+    """A history that broke a law, and the shortest history found that breaks the same law."""
 
     seed: int
     length: int
@@ -54,7 +54,7 @@ class Failure:
 
 @dataclass
 class Figures:
-    """What many histories came to."""
+    """The totals of many histories."""
 
     seeds: int = 0
     hours: float = 0.0
@@ -85,7 +85,7 @@ class Figures:
 
 
 def run(seeds: Iterable[int], length: int = LENGTH, tries: int = 150) -> Figures:
-    """Each seed's history, in this process; failures are made as short as `tries` allow."""
+    """Simulates each seed's history in this process. Shortens each failure within `tries` attempts."""
     figures = Figures()
     for seed in seeds:
         history = simulate(seed, make(seed, length))
@@ -96,7 +96,7 @@ def run(seeds: Iterable[int], length: int = LENGTH, tries: int = 150) -> Figures
 
 
 def explain(seed: int, length: int, history: History, tries: int) -> Failure:
-    """The shortest history that breaks the same law."""
+    """Finds the shortest history that breaks the same law."""
     law = history.broken[0].law
 
     def fails(candidate: list[Action]) -> bool:
@@ -110,7 +110,7 @@ def explain(seed: int, length: int, history: History, tries: int) -> Failure:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    logging.disable(logging.CRITICAL)  # The faults are ours, and their log lines would be many.
+    logging.disable(logging.CRITICAL)  # The simulation causes these faults itself, and their log lines would be many.
     try:
         return _main(options)
     finally:
@@ -126,13 +126,13 @@ def _main(options: argparse.Namespace) -> int:
     for done in _spread(seeds, options.processes, options.length):
         figures.merge(done)
         for failure in done.failures:
-            _say(f"{line}{failure}")
+            _print(f"{line}{failure}")
         if line:
             sys.stdout.write(f"{line}{figures}")
             sys.stdout.flush()
-        elif figures.seeds % SAID_EVERY == 0:
-            _say(f"{figures} so far, in {time.monotonic() - began:,.0f} s")
-    _say(f"{line}{figures}, in {time.monotonic() - began:,.0f} s")
+        elif figures.seeds % PRINT_EVERY == 0:
+            _print(f"{figures} so far, in {time.monotonic() - began:,.0f} s")
+    _print(f"{line}{figures}, in {time.monotonic() - began:,.0f} s")
     return 1 if figures.failures else 0
 
 
@@ -148,25 +148,27 @@ def _spread(seeds: range, processes: int, length: int) -> Iterator[Figures]:
 def _replay(seed: int, actions: Sequence[Action]) -> int:
     history = simulate(seed, actions)
     for line in history.lines:
-        _say(line)
+        _print(line)
     for broken in history.broken:
-        _say(str(broken))
+        _print(str(broken))
     return 1 if history.broken else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nextslot-sim", description="Simulates schedulers on failing disks, and checks every law of theirs."
+        prog="nextslot-sim", description="Simulates schedulers on failing disks, and checks every law."
     )
     parser.add_argument("--seeds", type=int, default=100, help="how many histories (100)")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--length", type=int, default=LENGTH, help=f"how many actions each has ({LENGTH})")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many at once (the cores)")
-    parser.add_argument("--actions", help="this history instead, as it was shown")
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, help="how many processes (default: one for each core)"
+    )
+    parser.add_argument("--actions", help="simulate this history instead, as it was shown")
     return parser
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

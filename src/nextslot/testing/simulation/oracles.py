@@ -1,7 +1,7 @@
-"""The laws, as questions to what is stored: after every commit, after every step, and when all has come to rest.
+"""The laws, as checks of the stored data: after every commit, after every step, and when everything has come to rest.
 
-They read by statements of their own (`store/tables/check_reads.py`) and know nothing of how the engine decides. What
-can be asked of a live database, without having watched it, is in `store/maintenance/doctor.py`, and is asked here too.
+They read by their own statements (`store/tables/check_reads.py`) and do not share code with the engine's decisions.
+Checks that a live database allows, without having watched it, are in `store/maintenance/doctor.py`; they run here too.
 """
 
 import json
@@ -27,9 +27,9 @@ MINUTE = 60 * SECOND
 NOT_RETRIED = {"cancelled", "git_conflict", "permission", "dependency", "invalid"}
 AT_ONCE = {"crash", "interrupted"}
 ENDS = {"job_completed", "job_failed", "job_timeout", "job_skipped", "job_cancelled"}
-# No policy of the clients allows more, and few of them retry by hand as well.
+# No retry policy of the clients allows more, and few clients retry by hand in addition.
 LONGEST_CHAIN = 30
-# A smaller difference of two clocks is no step (clock.py), so a timeout may be wrong by as much.
+# A smaller difference between two clocks is no step (clock.py), so a timeout may be wrong by this much.
 NO_STEP_SECONDS = 1.01
 SUCCEEDED = ("COMPLETED", "SKIPPED")
 
@@ -43,7 +43,7 @@ class Broken(NamedTuple):
 
 
 class Watch:
-    """Sees every commit, and remembers what it has seen: nothing of that may vanish or change."""
+    """Checks every commit, and remembers the events it has seen: none of them may vanish or change."""
 
     def __init__(self, starvation_after_seconds: float) -> None:
         self._starvation_us = int(starvation_after_seconds * SECOND)
@@ -51,7 +51,7 @@ class Watch:
         self._needs: dict[int, LaneNeeds] = {}
         self._running_callers: set[str] = set()
         self._last_served: dict[str, int] = {}
-        # How long the chain is that a retry ends.
+        # The length of the chain that ends with a given retry.
         self._lengths: dict[str, int] = {}
 
     @property
@@ -60,46 +60,47 @@ class Watch:
 
     @property
     def ended(self) -> set[str]:
-        """Jobs that have ended, by what was told."""
+        """Returns the jobs that have ended, according to the events."""
         return {event.job_id for event in self.events if event.type in ENDS and event.job_id is not None}
 
     def reopened(self, tx: Tx, has_purged: bool) -> list[Broken]:
-        """After a crash: all that was committed is there, as it was; perhaps more, of which nobody was told.
+        """Checks after a crash that all committed events are unchanged; there may be more, which nobody was notified
+        of.
 
-        Of what retention may have taken, the oldest may be gone.
+        If retention has run, the oldest events may be gone.
         """
         stored = check_reads.events(tx, 0)
         first = stored[0].seq if has_purged and stored else 1
         known = [event for event in self.events if event.seq >= first]
         broken = []
         if stored[: len(known)] != known:
-            broken.append(Broken("nothing committed is ever lost", f"of {len(known)} events some are gone or changed"))
+            broken.append(Broken("nothing committed is ever lost", f"some of {len(known)} events are gone or changed"))
         self.events = self.events[: len(self.events) - len(known)] + stored
         self._serve_order(stored)
         self._running_callers = set()
         return broken
 
     def committed(self, tx: Tx, now: int, is_dispatching: bool) -> list[Broken]:
-        """One transaction more: what it started was right, and nothing that could start was left."""
+        """Checks a commit: every start in it was allowed, and no job that could start was left."""
         new = check_reads.events(tx, self.last_seq)
         started = check_reads.started(tx, self.last_seq)
         self.events += new
         broken = [*numbered(new, self.events), *self._endless(new)]
-        look = self._look(tx, now)
-        broken += self._judge_starts(look, started)
+        facts = self._facts(tx, now)
+        broken += self._judge_starts(facts, started)
         if is_dispatching:
-            broken += idle(look)
+            broken += idle(facts)
         return broken
 
     def _endless(self, new: list[Told]) -> Iterator[Broken]:
-        """A chain that goes on and on is seen before it has filled the history."""
+        """Finds an endless chain of retries before it has filled the history."""
         for event in new:
             if event.type == "job_retrying" and event.job_id is not None:
                 length = self._lengths[json.loads(event.details)["retry"]] = self._lengths.get(event.job_id, 1) + 1
                 if length > LONGEST_CHAIN:
                     yield Broken("retries are as many as agreed (DEC-007)", f"a chain of {length} with {event.job_id}")
 
-    def _look(self, tx: Tx, now: int) -> "Look":
+    def _facts(self, tx: Tx, now: int) -> "DispatchFacts":
         running = check_reads.running_lanes(tx)
         callers = check_reads.callers(tx)
         ready = check_reads.ready(tx)
@@ -109,7 +110,7 @@ class Watch:
         used: Counter[str] = Counter()
         for lane_id in [*running, *(one.lane_id for one in callers if one.status == "RUNNING")]:
             used.update(self._needs[lane_id].units)
-        return Look(
+        return DispatchFacts(
             now,
             used,
             check_reads.capacities(tx),
@@ -122,26 +123,26 @@ class Watch:
             [one for one in check_reads.insiders(tx) if one.since > now - self._starvation_us],
         )
 
-    def _judge_starts(self, look: "Look", started: list[Waiting]) -> Iterator[Broken]:
-        """Plays the starts of a transaction again, each at its moment."""
-        used = Counter(look.used)
+    def _judge_starts(self, facts: "DispatchFacts", started: list[Waiting]) -> Iterator[Broken]:
+        """Replays the starts of a transaction one by one, each with the usage at its moment."""
+        used = Counter(facts.used)
         for one in started:
-            used.subtract(look.needs[one.lane_id].units)
+            used.subtract(facts.needs[one.lane_id].units)
         new_callers = [
-            one for one in look.callers if one.status == "RUNNING" and one.direct_id not in self._running_callers
+            one for one in facts.callers if one.status == "RUNNING" and one.direct_id not in self._running_callers
         ]
-        self._running_callers = {one.direct_id for one in look.callers if one.status == "RUNNING"}
+        self._running_callers = {one.direct_id for one in facts.callers if one.status == "RUNNING"}
         for caller in new_callers:
-            used.subtract(look.needs[caller.lane_id].units)
+            used.subtract(facts.needs[caller.lane_id].units)
         for caller in new_callers:
-            yield from _over_limit(look, used, look.needs[caller.lane_id].units, f"direct {caller.direct_id}")
-            used.update(look.needs[caller.lane_id].units)
+            yield from _over_limit(facts, used, facts.needs[caller.lane_id].units, f"direct {caller.direct_id}")
+            used.update(facts.needs[caller.lane_id].units)
         for number, one in enumerate(started):
-            needs = look.needs[one.lane_id]
-            yield from _over_limit(look, used, needs.units, f"job {one.job_id}")
-            yield from held_back(look, one, needs)
-            yield from beside_a_suspect(look, one)
-            yield from out_of_order(look, used, one, [*look.ready, *started[number + 1 :]], self._last_served)
+            needs = facts.needs[one.lane_id]
+            yield from _over_limit(facts, used, needs.units, f"job {one.job_id}")
+            yield from held_back(facts, one, needs)
+            yield from beside_a_suspect(facts, one)
+            yield from out_of_order(facts, used, one, [*facts.ready, *started[number + 1 :]], self._last_served)
             used.update(needs.units)
             self._last_served[one.office_id] = max(self._last_served.values(), default=0) + 1
 
@@ -153,8 +154,8 @@ class Watch:
         }
 
 
-class Look(NamedTuple):
-    """What decides about the next start, read plainly."""
+class DispatchFacts(NamedTuple):
+    """The facts that decide about the next start, read directly from the tables."""
 
     now: int
     used: Counter[str]
@@ -177,11 +178,11 @@ class Look(NamedTuple):
 
     @property
     def has_starving(self) -> bool:
-        """Whether units are kept back for a job that was passed over for long: then others may have to wait."""
+        """Returns whether units are kept free for a job that was passed over for long: then others may have to wait."""
         return any(_is_starving(self, one) for one in self.ready)
 
     def kept_back(self) -> Counter[str]:
-        """What direct callers who hold a reservation, and wait, keep back in every office."""
+        """Returns the units that waiting direct callers with a reservation keep back in every office."""
         kept: Counter[str] = Counter()
         for one in self.callers:
             if one.status == "WAITING" and one.is_holder and not self.needs[one.lane_id].resources & self.held:
@@ -189,7 +190,7 @@ class Look(NamedTuple):
         return kept
 
     def may_go(self, one: Waiting) -> bool:
-        """Nothing but order and limits holds it: no pause, no caller, no outage."""
+        """Returns whether only order and limits can hold a job back: no pause, no direct caller, no outage."""
         needs = self.needs[one.lane_id]
         return not (
             ("scheduler", "") in self.pauses
@@ -205,48 +206,48 @@ class Look(NamedTuple):
         )
 
 
-def _is_starving(look: Look, one: Waiting) -> bool:
-    return one.passed_over_since is not None and one.passed_over_since <= look.now - look.starvation_us
+def _is_starving(facts: DispatchFacts, one: Waiting) -> bool:
+    return one.passed_over_since is not None and one.passed_over_since <= facts.now - facts.starvation_us
 
 
-def _over_limit(look: Look, used: Counter[str], units: Mapping[str, int], what: str) -> Iterator[Broken]:
+def _over_limit(facts: DispatchFacts, used: Counter[str], units: Mapping[str, int], what: str) -> Iterator[Broken]:
     for key, count in units.items():
-        if look.capacities[key] and used[key] + count > look.capacities[key]:
-            how = f"{what} was started with {used[key]} of {look.capacities[key]} units of {key} in use"
+        if facts.capacities[key] and used[key] + count > facts.capacities[key]:
+            how = f"{what} was started with {used[key]} of {facts.capacities[key]} units of {key} in use"
             yield Broken("limits hold at every instant", how)
 
 
-def held_back(look: Look, one: Waiting, needs: LaneNeeds) -> Iterator[Broken]:
-    """What a pause or a caller on the line holds back does not start."""
-    if ("scheduler", "") in look.pauses or ("office", one.office_id) in look.pauses:
+def held_back(facts: DispatchFacts, one: Waiting, needs: LaneNeeds) -> Iterator[Broken]:
+    """Finds started jobs that a pause or a waiting direct caller should have held back."""
+    if ("scheduler", "") in facts.pauses or ("office", one.office_id) in facts.pauses:
         yield Broken("what is paused does not start", f"job {one.job_id} in {one.office_id}")
-    if ("type", needs.job_type) in look.pauses or any(("resource", name) in look.pauses for name in needs.resources):
+    if ("type", needs.job_type) in facts.pauses or any(("resource", name) in facts.pauses for name in needs.resources):
         yield Broken("what is paused does not start", f"job {one.job_id} of type {needs.job_type}")
-    if any(caller.office_id == one.office_id and caller.status == "WAITING" for caller in look.callers):
+    if any(caller.office_id == one.office_id and caller.status == "WAITING" for caller in facts.callers):
         yield Broken("direct requests come first (DEC-004)", f"job {one.job_id} started while a caller waited")
 
 
-def beside_a_suspect(look: Look, one: Waiting) -> Iterator[Broken]:
-    """All handlers here run inside the process: who is a suspect starts where nobody is, and nobody starts there."""
+def beside_a_suspect(facts: DispatchFacts, one: Waiting) -> Iterator[Broken]:
+    """Finds a suspect that started beside other work, and work that started beside a suspect: all handlers run inside."""
     law = "a suspect runs alone"
-    others = [other for other in look.insiders if other.id != one.job_id]
-    if look.needs[one.lane_id].is_alone and others:
+    others = [other for other in facts.insiders if other.id != one.job_id]
+    if facts.needs[one.lane_id].is_alone and others:
         yield Broken(law, f"job {one.job_id} was started beside {others[0].id}")
     elif any(other.is_suspect for other in others):
         yield Broken(law, f"job {one.job_id} was started beside a suspect")
 
 
 def out_of_order(
-    look: Look, used: Counter[str], one: Waiting, others: list[Waiting], last_served: dict[str, int]
+    facts: DispatchFacts, used: Counter[str], one: Waiting, others: list[Waiting], last_served: dict[str, int]
 ) -> Iterator[Broken]:
-    """INV-004, and between offices: at its moment, nobody who fitted too was before it."""
-    if look.has_starving or _is_starving(look, one):
+    """Finds violations of the order (INV-004, and turns between offices): another job that fitted too came first."""
+    if facts.has_starving or _is_starving(facts, one):
         return
-    taken = used + look.kept_back()
+    taken = used + facts.kept_back()
     for other in others:
-        if not look.may_go(other) or not look.fits(taken, look.needs[other.lane_id].units):
+        if not facts.may_go(other) or not facts.fits(taken, facts.needs[other.lane_id].units):
             continue
-        if look.needs[one.lane_id].is_alone or look.has_suspects:
+        if facts.needs[one.lane_id].is_alone or facts.has_suspects:
             continue  # A suspect goes first, and then nobody.
         if other.office_id == one.office_id and other.place < one.place:
             yield Broken("jobs start in the queue's order (INV-004)", f"{one.job_id} before {other.job_id}")
@@ -255,20 +256,20 @@ def out_of_order(
             yield Broken("offices are served in turn", f"{one.office_id} again, and {other.office_id} waits longer")
 
 
-def idle(look: Look) -> Iterator[Broken]:
-    """What can run does run: no commit leaves a job behind that order, limits and pauses would let start."""
-    if look.has_starving:
+def idle(facts: DispatchFacts) -> Iterator[Broken]:
+    """Finds jobs that a commit left although order, limits and pauses would let them start."""
+    if facts.has_starving:
         return
-    taken = look.used + look.kept_back()
-    for one in look.ready:
-        if look.has_suspects and (look.insiders or not look.needs[one.lane_id].is_alone):
+    taken = facts.used + facts.kept_back()
+    for one in facts.ready:
+        if facts.has_suspects and (facts.insiders or not facts.needs[one.lane_id].is_alone):
             continue
-        if look.may_go(one) and look.fits(taken, look.needs[one.lane_id].units):
+        if facts.may_go(one) and facts.fits(taken, facts.needs[one.lane_id].units):
             yield Broken("what can run does run", f"job {one.job_id} in {one.office_id} is ready, and there is room")
 
 
 def numbered(new: list[Told], events: list[Told]) -> Iterator[Broken]:
-    """Numbers leave nothing out and come once."""
+    """Finds gaps and repetitions in the numbers of events."""
     before = events[-len(new) - 1].seq if len(events) > len(new) else 0
     for event in new:
         if before and event.seq != before + 1:
@@ -277,15 +278,15 @@ def numbered(new: list[Told], events: list[Told]) -> Iterator[Broken]:
 
 
 def examined(tx: Tx) -> list[Broken]:
-    """What `nextslot doctor` asks."""
+    """Returns the findings of `nextslot doctor`."""
     return [Broken(finding.check, finding.problem) for finding in doctor.examine(tx)]
 
 
-# When all has come to rest.
+# When everything has come to rest.
 
 
 def timed_out_early(events: list[Told], took: Mapping[str, float]) -> Iterator[Broken]:
-    """No run is out of time before its seconds have passed, whatever the wall clock did. `took` is by run."""
+    """Finds runs that timed out too early, whatever the wall clock did. `took` has seconds by run."""
     for event in events:
         limit = re.search(r"timed out after ([\d.]+) seconds", event.details) if event.type == "job_timeout" else None
         seconds = took.get(event.run_id or "")
@@ -295,7 +296,7 @@ def timed_out_early(events: list[Told], took: Mapping[str, float]) -> Iterator[B
 
 
 def unfinished(tx: Tx, now: int) -> Iterator[Broken]:
-    """Liveness: nothing runs, waits, is reserved or is to be sent any more, but for what can never go on."""
+    """Finds what still runs, waits, is reserved or has to be sent, except what can never continue."""
     facts = check_reads.jobs(tx)
     stuck = {job.job_id: job for job in facts.values() if job.stage == "QUEUED"}
     for job in facts.values():
@@ -323,10 +324,10 @@ def _stuck_without_reason(tx: Tx, facts: dict[str, JobFacts], stuck: dict[str, J
         elif job.unmet:
             open_ = [chain_id for job_id, chain_id in waits if job_id == job.job_id]
             if not any(ends[chain_id].job_id in stuck or ends[chain_id].outcome not in SUCCEEDED for chain_id in open_):
-                yield Broken(law, f"job {job.job_id} waits for what has succeeded")
+                yield Broken(law, f"job {job.job_id} waits for dependencies that have succeeded")
         elif not job.is_turn:
             if not any(group_id == job.group_id and (place or 0) < (job.sequence or 0) for group_id, place in in_group):
-                yield Broken(law, f"job {job.job_id} waits for its turn, and nobody has it")
+                yield Broken(law, f"job {job.job_id} waits for its turn, but no other member has the turn")
         else:
             units = needs[job.lane_id].units
             if all(capacities[key] == 0 or count <= capacities[key] for key, count in units.items()):
@@ -334,15 +335,15 @@ def _stuck_without_reason(tx: Tx, facts: dict[str, JobFacts], stuck: dict[str, J
 
 
 def _ends(facts: dict[str, JobFacts]) -> dict[str, JobFacts]:
-    """The last job of each chain."""
+    """Returns the last job of each chain."""
     followed = {job.retry_of for job in facts.values()}
     return {job.chain_id: job for job in facts.values() if job.job_id not in followed}
 
 
 def misretried(tx: Tx, events: list[Told]) -> Iterator[Broken]:
-    """DEC-007 from the failures alone: how many retries there were, and what delay each had."""
+    """Checks DEC-007 from the failures alone: the number of retries and the delay of each."""
     facts = check_reads.jobs(tx)
-    told = {event.job_id: json.loads(event.details) for event in events if event.type == "job_retrying"}
+    retry_details = {event.job_id: json.loads(event.details) for event in events if event.type == "job_retrying"}
     for job in facts.values():
         if job.outcome != "FAILED" or job.stage == "CANCELLED":
             continue
@@ -355,17 +356,17 @@ def misretried(tx: Tx, events: list[Told]) -> Iterator[Broken]:
         should = may and most > 0 and number <= most and job.cancel_mode is None and not is_culprit
         if should != (job.decision == "retry"):
             yield Broken("retries are as many as agreed (DEC-007)", f"{job.job_id}: {kinds}, {job.decision}, {most}")
-        delay = told.get(job.job_id, {}).get("delay_seconds")
+        delay = retry_details.get(job.job_id, {}).get("delay_seconds")
         if job.decision == "retry" and delay is not None and delay != _delay(policy, number, kind):
             yield Broken("retries come after the delay agreed", f"{job.job_id}: {delay}")
 
 
 def _failures(facts: dict[str, JobFacts], job: JobFacts) -> list[str]:
-    """What the links of a chain follow, up to this job."""
+    """Returns the failure kinds of a chain's jobs up to this one."""
     kinds = []
     at: JobFacts | None = job
     while at is not None:
-        # One that was cancelled before it ran, and retried by hand, is a link like any other.
+        # A job that was cancelled before it ran, and retried by hand, counts like any other.
         kinds.append(at.failure_kind or "error")
         at = facts.get(at.retry_of) if at.retry_of is not None else None
     return kinds[::-1]
@@ -382,7 +383,7 @@ def _crowds(facts: dict[str, JobFacts], job: JobFacts) -> list[tuple[str, bool]]
 
 
 def _lone_crashes(facts: dict[str, JobFacts], job: JobFacts) -> int:
-    """How often in a row the scheduler died while it ran this chain, and nothing else inside its process."""
+    """Returns how often in a row the scheduler died while only this chain ran inside its process."""
     count, at = 0, facts.get(job.job_id)
     while at is not None and at.failure_kind == "crash":
         count += at.beside == 0
@@ -391,8 +392,8 @@ def _lone_crashes(facts: dict[str, JobFacts], job: JobFacts) -> int:
 
 
 def _counted(kinds: list[tuple[str, bool]]) -> int:
-    """Links that count: all but those after an interruption, up to the fourth in a row, and after a crash with company
-    that does not follow another one."""
+    """Counts the failures that use up retries: all but interruptions, unless there are more than four in a row, and
+    crashes with company that do not follow another one."""
     counted = streak = 0
     is_second = False
     for kind, has_company in kinds:
@@ -413,9 +414,9 @@ def _delay(policy: Mapping[str, Any], number: int, kind: str) -> float:
 
 
 def unaccounted(tx: Tx, has_purged: bool) -> Iterator[Broken]:
-    """Every instant of a schedule, from its beginning to where its account ends, is in the ledger, once."""
+    """Checks that every instant of a schedule up to the accounted time is stored as an occurrence exactly once."""
     law = "every occurrence is accounted for, once"
-    for plan in check_reads.plans(tx):
+    for plan in check_reads.schedules(tx):
         every = _minutes_between(plan.cron_expression)
         if every is None:
             continue
@@ -436,11 +437,13 @@ def fired_twice(events: list[Told]) -> Iterator[Broken]:
     fired = Counter(event.details for event in events if event.type == "schedule_fired")
     for details, times in fired.items():
         if times > 1:
-            yield Broken("every occurrence is accounted for, once", f"{details} was told {times} times")
+            yield Broken("every occurrence is accounted for, once", f"{details} has {times} events")
 
 
 def _minutes_between(cron: str) -> int | None:
-    """Of `*/n * * * *` in UTC, in microseconds; other plans are not followed here."""
+    """Returns the microseconds between occurrences of `*/n * * * *` in UTC; None for other expressions, which are not
+    checked.
+    """
     fields = cron.split()
     if fields[1:] != ["*"] * 4 or not fields[0].startswith("*/") or 60 % int(fields[0][2:]):
         return None
@@ -448,11 +451,11 @@ def _minutes_between(cron: str) -> int | None:
 
 
 def undelivered(tx: Tx, received: set[str], seen: set[str], has_purged: bool) -> Iterator[Broken]:
-    """At least once: what counts as delivered was taken by its endpoint; and none vanishes before it may."""
+    """Checks that every delivered message was received by its endpoint, and that no delivery vanishes too early."""
     messages = {message.delivery_id: message for message in check_reads.messages(tx)}
     for delivery_id, message in messages.items():
         if message.status == "DELIVERED" and delivery_id not in received:
-            yield Broken("webhooks are delivered at least once", f"nobody has got {delivery_id}")
+            yield Broken("webhooks are delivered at least once", f"no endpoint has received {delivery_id}")
     if has_purged:
         return
     for delivery_id in seen - messages.keys():
@@ -460,4 +463,4 @@ def undelivered(tx: Tx, received: set[str], seen: set[str], has_purged: bool) ->
     own = Counter(message.job_id for message in messages.values() if message.is_own)
     for job in check_reads.jobs(tx).values():
         if job.has_webhook and job.outcome is not None and job.stage != "CANCELLED" and not own[job.job_id]:
-            yield Broken("the end of a run is told to its webhook", job.job_id)
+            yield Broken("the end of a run is sent to its webhook", job.job_id)

@@ -1,4 +1,4 @@
-"""What happens in a simulation, made from a seed before it begins, so that parts of it can be left out. Pure."""
+"""The plan of a simulation, made from a seed in advance, so that parts of it can be left out. No side effects."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 # How many actions a history has.
 LENGTH = 60
-# How often clients do what, against each other.
+# The relative frequency of the clients' actions.
 _CLIENTS = {
     "submit": 30,
     "batch": 6,
@@ -37,9 +37,9 @@ _CLIENTS = {
     "subscribe": 2,
     "redeliver": 1,
 }
-# A tenth of all histories goes on for more than a day, after which what has ended is purged, by hand and daily.
+# A tenth of all histories last for more than a day; then ended jobs are purged, by request and daily.
 _PURGE_EVERY, _LONG_PAUSE = 10, 100_000.0
-# And what goes wrong.
+# The relative frequency of faults.
 _FAULTS = {
     "crash": 4,
     "die_before_commit": 4,
@@ -54,12 +54,12 @@ _FAULTS = {
     "clock_back": 2,
     "restart": 2,
 }
-# How much of a history: as much as this, but in a short one so many on average, else most would have none.
+# The share of faults in a history; in a short one at least this many on average, or most would have none.
 _MORE_FAULTS, _FEWEST_FAULTS = 0.12, 1.5
 
 
 class Action(NamedTuple):
-    """One thing that somebody does, or that breaks; `seed` decides the rest of it, `pause` what time passes after."""
+    """A client's action or a fault. `seed` decides its details; `pause` is the time that passes afterwards."""
 
     kind: str
     seed: int
@@ -75,9 +75,10 @@ class Action(NamedTuple):
 
 
 def make(seed: int, length: int = LENGTH) -> list[Action]:
-    """The same for the same seed, on every machine."""
+    """Makes the plan of a seed, which is the same on every machine."""
     chance = random.Random(seed)
-    has_faults = seed % 5 != 0  # A fifth of all histories has none: what goes wrong then is not the disk's doing.
+    # A fifth of all histories have no faults, so that a failure in them is not caused by one.
+    has_faults = seed % 5 != 0
     faults = max(_MORE_FAULTS, _FEWEST_FAULTS / length)
     made = []
     for _ in range(length):
@@ -91,7 +92,7 @@ def make(seed: int, length: int = LENGTH) -> list[Action]:
 
 
 def _pause(chance: random.Random) -> float:
-    """Often none, so that requests meet in one transaction; now and then hours."""
+    """Returns a pause: often none, so that requests share a transaction; sometimes hours."""
     kind = chance.random()
     if kind < 0.45:
         return 0.0
@@ -103,7 +104,7 @@ def _pause(chance: random.Random) -> float:
 
 
 def shrink(actions: Sequence[Action], fails: Callable[[list[Action]], bool], tries: int = 200) -> list[Action]:
-    """As few of them as still fail, found by leaving out larger and then smaller parts; bounded."""
+    """Returns as few actions as still fail, found by leaving out ever smaller parts, in at most `tries` attempts."""
     left = list(actions)
     size = max(1, len(left) // 2)
     while size >= 1 and tries > 0:

@@ -1,4 +1,4 @@
-"""What is around a simulated scheduler: handlers that fail, hang and ignore their signal, and bad endpoints."""
+"""The environment of a simulated scheduler: handlers that fail, hang or ignore a cancel, unreliable endpoints."""
 
 import asyncio
 import random
@@ -15,11 +15,11 @@ ENDPOINTS = ("http://127.0.0.1:9001/hook", "http://127.0.0.1:9002/hook", "http:/
 
 
 class Witness:
-    """Sees every handler begin, and what is stored of it then."""
+    """Records the start of every handler, and checks that its run is stored as running."""
 
     def __init__(self) -> None:
         self.began: dict[str, str] = {}
-        # In monotonic time: when each run began, and how long those took that have ended.
+        # In monotonic time: when each run began, and how long the ended ones took.
         self.began_at: dict[str, float] = {}
         self.took: dict[str, float] = {}
         self.broken: list[str] = []
@@ -31,7 +31,7 @@ class Witness:
         if run.job_id in self.began.values():
             self.broken.append(f"job {run.job_id} was run twice")
         if not self.is_under_way(run.run_id):
-            self.broken.append(f"run {run.run_id} began, and is not stored as running")
+            self.broken.append(f"run {run.run_id} began, but is not stored as running")
         self.began[run.run_id] = run.job_id
         self.began_at[run.run_id] = asyncio.get_running_loop().time()
 
@@ -40,7 +40,7 @@ class Witness:
 
 
 def register(scheduler: Scheduler, witness: Witness) -> None:
-    """The same handler for each type; its parameters say what it does."""
+    """Registers the same handler for each type; its parameters decide what it does."""
 
     async def work(run: RunContext, do: str = "ok", seconds: float = 1.0, times: int = 1) -> Any:
         witness.begins(run)
@@ -54,7 +54,7 @@ def register(scheduler: Scheduler, witness: Witness) -> None:
         if do == "skip":
             raise Skip("nothing to do")
         if do not in ("ok", "stubborn") and run.attempt <= times:
-            raise Fail(f"{do}, as was asked for", "error" if do == "fail" else do)
+            raise Fail(f"simulated failure: {do}", "error" if do == "fail" else do)
         return {"attempt": run.attempt}
 
     scheduler.job_type("work")(work)
@@ -72,12 +72,12 @@ async def _ignoring_signals(seconds: float) -> None:
 
 
 class Endpoints:
-    """The other ends of webhooks: at times they are slow, refuse, ask for patience, or are not there."""
+    """Receives webhooks; at times it is slow, refuses, asks for a retry later, or is unreachable."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self.is_well = False
-        # By id of the message: who got it and said so.
+        # The ids of the messages that were received and acknowledged.
         self.received: set[str] = set()
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> EndpointResponse:

@@ -1,4 +1,4 @@
-"""A simulated world: a scheduler that lives, dies and is started again, its clients, its disk, and who watches them.
+"""A simulated world: a scheduler that crashes and restarts, its clients, its disk, and the checks of every law.
 
 One thread, virtual time, a real SQLite file. The same plan gives the same history, to the byte.
 """
@@ -30,13 +30,13 @@ from nextslot.testing.faulty_disk import (
     FaultyDisk,
     FaultyStore,
     PowerCut,
+    create_empty,
     dump,
-    lay_out,
     salvage,
 )
 
 from . import oracles
-from .clients import Clients, patiently
+from .clients import Clients, retried
 from .oracles import Broken, Watch
 from .plan import Action, make
 from .surroundings import (
@@ -48,12 +48,12 @@ from .surroundings import (
 
 FILE = "nextslot.db"
 STARVATION_AFTER_SECONDS = 600.0
-# How long after the last action all has to have come to rest.
+# The time within which everything must have come to rest after the last action.
 REST_HOURS = 36
-# Every so many commits the whole database is examined.
+# The doctor examines the whole database after this many commits.
 EXAMINED_EVERY = 5
-# As often it may fail to start while the disk fails; each try is a second later.
-MOST_STARTS = 100
+# How often a start may fail while the disk fails; attempts are a second apart.
+MAX_STARTS = 100
 # How long a disk stays full, or does not answer.
 OUTAGES = (0.5, 3.0, 40.0)
 
@@ -66,7 +66,7 @@ class LawBroken(Exception):
 
 @dataclass
 class History:
-    """What happened, line by line, and how it ended; `dump` is all that is stored at the end, if it was asked for."""
+    """What happened, line by line, and the broken laws. `dump` is the stored data at the end, if requested."""
 
     lines: list[str] = field(default_factory=list)
     broken: list[Broken] = field(default_factory=list)
@@ -79,7 +79,7 @@ class History:
 
 
 class SimulatedScheduler(Scheduler):
-    """The real one, on a disk of ours."""
+    """The real scheduler on a faulty disk."""
 
     def __init__(self, path: Path, disk: FaultyDisk, committed: Callable[[Tx], None], **options: Any) -> None:
         super().__init__(
@@ -123,32 +123,32 @@ class World:
         # In the order of their requests: a set would be in another order each time.
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._death = asyncio.Event()
-        self._disk: FaultyDisk = None  # type: ignore[assignment]  # There is one from the first life on.
+        self._disk: FaultyDisk = None  # type: ignore[assignment]  # Set before the first start.
         self._scheduler: SimulatedScheduler = None  # type: ignore[assignment]
-        # Of the next life: in which of its first transactions the power goes again.
-        self._dies_again: int | None = None
-        # What was stored when it was last looked at, and when it was last examined.
+        # In which of its first transactions the next scheduler loses its power.
+        self._next_dies_in: int | None = None
+        # The state that was last checked, and the state that the doctor last examined.
         self._watched: object = None
         self._examined: object = None
-        # A run's time counts from its claim, which the witness sees only once that is committed.
+        # A run's time counts from its claim, which the witness sees only after the commit.
         self._has_slow_commits = False
         self.history = History()
 
-    # The whole.
+    # The whole simulation.
 
     async def run(self, actions: Sequence[Action]) -> None:
         asyncio.get_running_loop().set_exception_handler(self._unhandled)
         try:
-            await self._live(self._directory / "life-0" / FILE, is_new=True)
+            await self._start(self._directory / "life-0" / FILE, is_new=True)
             for office in OFFICES[1:]:
-                await patiently(lambda office=office: self._make_office(office))  # type: ignore[misc]
+                await retried(lambda office=office: self._make_office(office))  # type: ignore[misc]
             for action in actions:
                 await self._step(action)
             await self._come_to_rest()
         except LawBroken as error:
             self.history.broken = error.broken
         finally:
-            await self._leave()
+            await self._close()
 
     async def _make_office(self, office: str) -> None:
         await self._scheduler.offices.create(office, max_concurrent_jobs=2, role_limits={"FE": 1, "QA": 1})
@@ -179,7 +179,7 @@ class World:
         self.history.lines.append(f"{self._clock.now()} {action.kind} {what}")
 
     async def _pass_time(self, seconds: float) -> None:
-        """As long as the power is there; when it goes, the next life begins at once."""
+        """Lets time pass. If the power fails meanwhile, the scheduler is restarted at once."""
         loop = asyncio.get_running_loop()
         end = loop.time() + max(seconds, 1e-6)
         while (left := end - loop.time()) > 0 or self._death.is_set():
@@ -187,20 +187,22 @@ class World:
             await asyncio.wait([waiting], timeout=max(left, 1e-6))
             waiting.cancel()
             if self._death.is_set():
-                await self._die_and_live_again()
+                await self._restart()
 
-    # Lives.
+    # Starts and crashes.
 
     @property
     def path(self) -> Path:
         return self._scheduler._path
 
-    async def _live(self, path: Path, is_new: bool = False) -> None:
-        """Starts on what is there, as often as it takes; a start may be cut short too."""
+    async def _start(self, path: Path, is_new: bool = False) -> None:
+        """Starts a scheduler on the existing database, repeating failed starts. A start may be cut short by a crash
+        too.
+        """
         if is_new:
-            lay_out(path)
-            self._plug_in()
-        for _ in range(MOST_STARTS):
+            create_empty(path)
+            self._new_disk()
+        for _ in range(MAX_STARTS):
             self.history.lives += 1
             scheduler = self._scheduler = self._compose(path)
             self._clients.scheduler = scheduler
@@ -209,10 +211,10 @@ class World:
             await asyncio.wait([starting, death], return_when=asyncio.FIRST_COMPLETED)
             death.cancel()
             if self._death.is_set():
-                path = await self._bury(path)
+                path = await self._cut_power(path)
                 starting.cancel()
                 await asyncio.wait([starting])
-                self._plug_in()
+                self._new_disk()
                 continue
             error = starting.exception()
             if error is None:
@@ -221,9 +223,11 @@ class World:
                 raise error
             if not isinstance(error, NextslotError) or isinstance(error, Refused):
                 raise LawBroken([Broken("it starts on whatever a crash leaves", repr(error))])
-            self.history.lines.append(f"{self._clock.now()} could not start: {type(error).__name__}")
+            self.history.lines.append(f"{self._clock.now()} the start failed: {type(error).__name__}")
             await asyncio.sleep(1)
-        raise LawBroken([Broken("it starts again once the disk is well", f"it did not in {MOST_STARTS} seconds")])
+        raise LawBroken(
+            [Broken("it starts again once the disk is well", f"it did not start within {MAX_STARTS} seconds")]
+        )
 
     def _compose(self, path: Path) -> SimulatedScheduler:
         scheduler = SimulatedScheduler(
@@ -241,38 +245,38 @@ class World:
         return scheduler
 
     def _opened(self, store: FaultyStore) -> None:
-        """Before recovery has touched it."""
-        self._witness.is_under_way = lambda run_id: store.look(lambda tx: check_reads.is_under_way(tx, run_id))
-        broken = store.look(lambda tx: self._watch.reopened(tx, self._clients.has_purged))
-        if self._dies_again is not None:
-            store.dies_in, self._dies_again = self._dies_again, None
-        self._refuse(broken + store.look(self._unkept))
+        """Checks the reopened store before recovery has changed it."""
+        self._witness.is_under_way = lambda run_id: store.inspect(lambda tx: check_reads.is_under_way(tx, run_id))
+        broken = store.inspect(lambda tx: self._watch.reopened(tx, self._clients.has_purged))
+        if self._next_dies_in is not None:
+            store.dies_in, self._next_dies_in = self._next_dies_in, None
+        self._refuse(broken + store.inspect(self._forgotten))
 
-    def _plug_in(self) -> None:
+    def _new_disk(self) -> None:
         if self._disk is not None:
             self._disk.unregister()
         self._disk = FaultyDisk()
         self._death = asyncio.Event()
         self._disk.on_death = self._death.set
 
-    async def _die_and_live_again(self) -> None:
-        path = await self._bury(self.path)
-        self._plug_in()
-        await self._live(path)
+    async def _restart(self) -> None:
+        path = await self._cut_power(self.path)
+        self._new_disk()
+        await self._start(path)
 
-    async def _bury(self, path: Path) -> Path:
-        """What the power cut leaves is put where the next life finds it; whoever was on the line hears nothing."""
+    async def _cut_power(self, path: Path) -> Path:
+        """Cuts the power: copies what is left to where the next start finds it; waiting clients get no response."""
         self._disk.die()
         target = self._directory / f"life-{self.history.lives}" / FILE
         salvage(path, target)
-        for task in [*self._tasks, *self._clients.lines]:
+        for task in [*self._tasks, *self._clients.connections]:
             task.cancel()
         await testing.crash(self._scheduler)
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=1)
         return target
 
-    async def _leave(self) -> None:
+    async def _close(self) -> None:
         store = self._scheduler.faulty_store
         self._disk.heal()
         if store is not None:
@@ -281,7 +285,7 @@ class World:
         self.history.seconds = asyncio.get_running_loop().time()
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Tasks of a life that is over are dropped as they are; what else breaks unseen is a defect."""
+        """Ignores tasks of a crashed scheduler; any other unhandled error is a defect."""
         error = context.get("exception")
         if error is not None and not isinstance(error, PowerCut):
             self._witness.broken.append(f"{context.get('message')}: {error!r}")
@@ -302,7 +306,7 @@ class World:
         if store is not None:
             store.dies_in, store.dies_before_commit = chance.randrange(4), is_before
         if chance.random() < 0.4:
-            self._dies_again = chance.randrange(6)
+            self._next_dies_in = chance.randrange(6)
 
     async def _fault_tear(self, chance: Random) -> None:
         self._disk.arm("tear", chance.randrange(12))
@@ -322,7 +326,7 @@ class World:
         asyncio.get_running_loop().call_later(chance.choice(OUTAGES), disk.heal)
 
     async def _fault_bad_sync(self, chance: Random) -> None:
-        """A commit that is on the disk, and was reported as failed; half of the time the power goes soon after."""
+        """Lets a commit succeed but report a failure; half of the time the power fails soon afterwards."""
         self._disk.arm("sync", chance.randrange(3))
         if chance.random() < 0.5:
             self._die_in(chance, is_before=True)
@@ -339,30 +343,30 @@ class World:
         self._clock.jump(-chance.choice((1.0, 61.0, 3601.0)))
 
     async def _fault_restart(self, chance: Random) -> None:
-        """A stop as it should be: what runs is interrupted after its grace."""
+        """Stops the scheduler regularly, which interrupts runs after a grace period, and starts it again."""
         path = self.path
         stopping = asyncio.ensure_future(self._scheduler.stop(grace_seconds=chance.choice((0.0, 30.0))))
         death = asyncio.ensure_future(self._death.wait())
         await asyncio.wait([stopping, death], return_when=asyncio.FIRST_COMPLETED)
         death.cancel()
         if self._death.is_set():
-            path = await self._bury(path)
+            path = await self._cut_power(path)
             stopping.cancel()
             await asyncio.wait([stopping])
-            self._plug_in()
+            self._new_disk()
         elif stopping.exception() is not None:
             self._disk.heal()
             self._disk.die()
-            path = await self._bury(path)
-            self._plug_in()
-        await self._live(path)
+            path = await self._cut_power(path)
+            self._new_disk()
+        await self._start(path)
 
     # Laws.
 
     def _committed(self, tx: Tx) -> None:
-        """Not raised here: it would be taken for the transaction's own error.
+        """Checks a commit. Collects broken laws instead of raising, which would count as the transaction's own error.
 
-        What was found right and has not changed is not read again: a third of all commits change nothing.
+        Skips unchanged data that was already checked: a third of all commits change nothing.
         """
         self.history.commits += 1
         store = self._scheduler.faulty_store
@@ -381,16 +385,16 @@ class World:
         )
         self._refuse([Broken("clients are answered rightly", how) for how in self._clients.broken])
 
-    def _unkept(self, tx: Tx) -> list[Broken]:
-        """What clients were told, and a later life does not know."""
+    def _forgotten(self, tx: Tx) -> list[Broken]:
+        """Finds acknowledged jobs and pauses that the restarted scheduler does not know."""
         jobs = set(check_reads.jobs(tx))
-        if self._clients.has_purged:  # Then what has ended may be gone; but nothing else.
+        if self._clients.has_purged:  # Then ended jobs may be gone, but no others.
             jobs |= self._watch.ended
         broken = [
             Broken("nothing acknowledged is ever lost", job_id) for job_id in self._clients.jobs if job_id not in jobs
         ]
         scopes = {"office_id": "office", "job_type": "type", "resource": "resource", "scheduler": "scheduler"}
-        wanted = {(scopes[scope], name) for scope, name in self._clients.pauses - self._clients.unsure}
+        wanted = {(scopes[scope], name) for scope, name in self._clients.pauses - self._clients.uncertain}
         missing = wanted - check_reads.pauses(tx)
         return broken + [Broken("a pause survives a restart", str(one)) for one in sorted(missing)]
 
@@ -399,31 +403,31 @@ class World:
             raise LawBroken(broken)
 
     async def _come_to_rest(self) -> None:
-        """Nobody wants anything more and nothing breaks; what can happen yet, happens."""
+        """Ends all requests and faults, lets everything that is under way end, and checks the final state."""
         self._disk.heal()
         await self._pass_time(60)
         store = self._scheduler.faulty_store
         assert store is not None
-        store.dies_in = self._dies_again = None
+        store.dies_in = self._next_dies_in = None
         self._endpoints.is_well = True
-        await self._clients.calm_down()
-        seen = {message.delivery_id for message in store.look(check_reads.messages)}
+        await self._clients.settle_all()
+        seen = {message.delivery_id for message in store.inspect(check_reads.messages)}
         await self._pass_time(REST_HOURS * 3600)
         self._check()
-        self._refuse(store.look(oracles.examined))
+        self._refuse(store.inspect(oracles.examined))
         now = self._clock.now()
         took = {} if self._has_slow_commits else self._witness.took
         received, has_purged = self._endpoints.received, self._clients.has_purged
-        self.history.jobs = len(store.look(check_reads.jobs))
+        self.history.jobs = len(store.inspect(check_reads.jobs))
         self._refuse(
             [
-                *store.look(lambda tx: list(oracles.unfinished(tx, now))),
+                *store.inspect(lambda tx: list(oracles.unfinished(tx, now))),
                 *oracles.fired_twice(self._watch.events),
                 *oracles.timed_out_early(self._watch.events, took),
-                *store.look(lambda tx: list(oracles.misretried(tx, self._watch.events))),
-                *store.look(lambda tx: list(oracles.unaccounted(tx, has_purged))),
-                *store.look(lambda tx: list(oracles.undelivered(tx, received, seen, has_purged))),
-                *store.look(self._unkept),
+                *store.inspect(lambda tx: list(oracles.misretried(tx, self._watch.events))),
+                *store.inspect(lambda tx: list(oracles.unaccounted(tx, has_purged))),
+                *store.inspect(lambda tx: list(oracles.undelivered(tx, received, seen, has_purged))),
+                *store.inspect(self._forgotten),
             ]
         )
 
@@ -431,8 +435,8 @@ class World:
 def simulate(
     seed: int, actions: Sequence[Action] | None = None, directory: Path | None = None, dumps: bool = False
 ) -> History:
-    """One history, from a seed, or of these actions."""
-    memory = Path("/dev/shm")  # Nothing here is to outlive anything, and a disk is slower.
+    """Simulates one history, from a seed or of the given actions."""
+    memory = Path("/dev/shm")  # Nothing here has to survive, and a disk is slower.
     if directory is None and memory.is_dir() and os.access(memory, os.W_OK):
         directory = memory
     with tempfile.TemporaryDirectory(prefix="nextslot-sim-", dir=directory, ignore_cleanup_errors=True) as place:
