@@ -1,9 +1,9 @@
 """SQL as text: named statements, and schema files with placeholders for the words that differ between databases.
 
-A statement file is a list of blocks, each opened by `-- name: purpose`; `{file.name}` includes another statement, or the
-columns that follow from the declaration of a value (`tables/rows.py`).
-Statements are written for both databases. Where that is impossible, `file.postgres.sql` has PostgreSQL's own statement
-under the same name, with the reason. Parameters are `:name`; PostgreSQL gets them by position.
+A statement file is a list of blocks, each opened by `-- name: purpose`; `{file.name}` includes another statement, or
+the columns that follow from the declaration of a value (`tables/rows.py`). Statements are written for both databases.
+Where that is impossible, `file.postgres.sql` has PostgreSQL's own statement under the same name, with the reason.
+Parameters are `:name`; PostgreSQL gets them by position.
 
 A schema file is plain SQL in which `{int}`, `{real}`, `{serial}`, `{table}`, `{log}` stand for the dialect's words, and
 in which an invariant is written once, as
