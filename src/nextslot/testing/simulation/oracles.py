@@ -228,7 +228,7 @@ def held_back(facts: DispatchFacts, one: Waiting, needs: LaneNeeds) -> Iterator[
 
 
 def beside_a_suspect(facts: DispatchFacts, one: Waiting) -> Iterator[Broken]:
-    """Finds a suspect that started beside other work, and work that started beside a suspect. All handlers run inside."""
+    """Finds work that started beside a suspect, and a suspect that started beside other work."""
     law = "a suspect runs alone"
     others = [other for other in facts.insiders if other.id != one.job_id]
     if facts.needs[one.lane_id].is_alone and others:
