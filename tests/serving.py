@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import uvicorn
 
-from nextslot import Fail, Scheduler, Skip
+from nextslot import Fail, Scheduler, Skip, extension
 from nextslot.server.app import Options, create_app
 from tests import databases
 
@@ -45,7 +45,9 @@ def serving(
     up: Future[Served] = Future()
 
     async def main() -> None:
-        scheduler = Scheduler(databases.url(directory), data=directory, synchronous="NORMAL")
+        scheduler = Scheduler(
+            databases.url(directory), data=directory, synchronous="NORMAL", extensions=extension.names()
+        )
         register(scheduler)
         prepare(scheduler)
         app = create_app(scheduler, options)

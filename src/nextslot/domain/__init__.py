@@ -29,7 +29,6 @@ from .groups import (
 from .jobs import (
     DEFAULT_OFFICE,
     MAX_PRIORITY,
-    SESSION,
     TRANSITIONS,
     URGENT,
     CancelMode,
@@ -90,7 +89,6 @@ __all__ = [
     "DEFAULT_OFFICE",
     "MAX_PRIORITY",
     "RETRYABLE",
-    "SESSION",
     "TRANSITIONS",
     "URGENT",
     "Actor",

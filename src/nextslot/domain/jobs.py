@@ -14,8 +14,6 @@ from .runs import RunStatus
 MAX_PRIORITY = 999_999
 URGENT = 1_000_000
 DEFAULT_OFFICE = "default"
-# The type of a job that names none: its role's command, run as a session.
-SESSION = "session"
 
 
 class JobStatus(StrEnum):

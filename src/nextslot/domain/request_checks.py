@@ -1,7 +1,7 @@
 """What a request for a job may say: every problem with it, named; nothing is stored while there is one."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -38,7 +38,12 @@ AN_INSTANT = "an instant between 1970 and 9999"
 _OPTIONAL_TEXTS = ("key", "role", "task_id", "title", "unique_key", "created_by", "template_id", "schedule_id")
 
 
-def problems(new: NewJob, now: Instant, allow_private: bool = True) -> list[Problem]:
+def problems(
+    new: NewJob,
+    now: Instant,
+    allow_private: bool = True,
+    formats: Mapping[str, Sequence[str]] = webhook_delivery.NO_FORMATS,
+) -> list[Problem]:
     """Everything that is wrong with a request, apart from its parameters' schema.
 
     Most requests say little and are right: what they do not say costs nothing, what is wrong is looked at again.
@@ -50,7 +55,7 @@ def problems(new: NewJob, now: Instant, allow_private: bool = True) -> list[Prob
         *(resource_problems(new.resources) if new.resources is not None else ()),
         *(_policy_problems(new.retry_policy) if new.retry_policy is not None else ()),
         *(
-            webhook_delivery.problems("webhook", new.webhook, allow_private=allow_private)
+            webhook_delivery.problems("webhook", new.webhook, allow_private=allow_private, formats=formats)
             if new.webhook is not None
             else ()
         ),

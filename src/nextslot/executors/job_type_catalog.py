@@ -1,18 +1,11 @@
-"""Catalog: the job types of a scheduler, and every way to add one: a function, a command, a language model's."""
+"""Catalog: the job types of a scheduler, and every way to add one: a function, or a command."""
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nextslot.domain import SESSION
 from nextslot.errors import Invalid, Problem
-from nextslot.extensions.offices.session import (
-    RoleCommand,
-    SessionHandler,
-    checked_roles,
-    register_session,
-)
 from nextslot.system.clock import Clock, SystemClock
 
 from .command import register_command
@@ -27,20 +20,14 @@ from .job_types import (
 )
 from .process import Guardians
 
-if TYPE_CHECKING:
-    from nextslot.extensions.stories.language_models import LanguageModels
-    from nextslot.extensions.stories.story import EarlierStories
-
 
 class Catalog(JobTypes):
-    """Owns what the handlers run with: the guardians of commands, and the language models."""
+    """Owns the guardians that the commands of handlers run under."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
-        self._guardians = Guardians()
-        self._sessions: SessionHandler | None = None
-        self._closing: list[Callable[[], Any]] = []
+        self.guardians = Guardians()
         # The names that came with a configuration: when it is read again, others may take their place.
         self._configured: frozenset[str] = frozenset()
 
@@ -49,7 +36,7 @@ class Catalog(JobTypes):
         function = load_handler(handler) if isinstance(handler, str) else handler
         if isolate:
             options.setdefault("params_schema", signature_schema(function))
-            function = IsolatedHandler(function, self._guardians)
+            function = IsolatedHandler(function, self.guardians)
         return self.register(name, function, **options)
 
     def add_offered(self) -> list[JobType]:
@@ -61,7 +48,7 @@ class Catalog(JobTypes):
     ) -> JobType:
         """A program: an argv in which `{name}` stands for a parameter. Options as in a `[job_types.NAME]` table."""
         table = {"command": list(command), **options}
-        return register_command(self, name, command_type(table, Path(base_dir or Path.cwd())), self._guardians)
+        return register_command(self, name, command_type(table, Path(base_dir or Path.cwd())), self.guardians)
 
     def load(self, path: Path | str) -> list[JobType]:
         """The `[job_types.NAME]` tables of a configuration file, all or none."""
@@ -70,12 +57,12 @@ class Catalog(JobTypes):
             tables = tomllib.loads(path.read_text()).get("job_types", {})
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise Invalid(f"{path} cannot be read: {error}", field="job_types") from error
-        return load_job_types(tables, path.parent.absolute(), self, self._guardians)
+        return load_job_types(tables, path.parent.absolute(), self, self.guardians)
 
     def prepared(self, tables: Mapping[str, Mapping[str, Any]], base_dir: Path) -> dict[str, JobType]:
         """The `[job_types.NAME]` tables of a configuration as types, all or none; `configure` puts them to use."""
         draft = Catalog(self._clock)
-        draft._guardians = self._guardians
+        draft.guardians = self.guardians
         taken = set(self.names()) - self._configured
         problems: list[Problem] = []
         for name, table in tables.items():
@@ -102,47 +89,19 @@ class Catalog(JobTypes):
         """A `[job_types.NAME]` table: a command, or a function that `handler` names."""
         if isinstance(table, Mapping) and "handler" in table:
             return self.add(name, **function_options(table, base_dir))
-        return register_command(self, name, command_type(table, base_dir), self._guardians)
-
-    def use_roles(
-        self, roles: Mapping[str, RoleCommand | Mapping[str, Any]], base_dir: Path | str | None = None
-    ) -> None:
-        """The commands of roles, as in the `[roles.ROLE]` tables of a configuration; in place of those there were."""
-        checked = checked_roles(roles, base_dir)
-        if self._sessions is None and checked:
-            self._sessions = SessionHandler(checked, self._guardians)
-            if SESSION not in self:
-                register_session(self, self._sessions)
-        elif self._sessions is not None:
-            self._sessions.roles = checked
-        self.role_timeouts = {
-            name: role.timeout_seconds for name, role in checked.items() if role.timeout_seconds is not None
-        }
-
-    def add_language_models(self, models: "LanguageModels", earlier_stories: "EarlierStories") -> list[JobType]:
-        """`story` and `research`, answered by these models."""
-        from nextslot.extensions.stories.research import register_research
-        from nextslot.extensions.stories.story import register_story
-
-        self._closing.append(models.close)
-        return [
-            register_story(self, models, earlier_stories=earlier_stories, clock=self._clock),
-            register_research(self, models, clock=self._clock),
-        ]
+        return register_command(self, name, command_type(table, base_dir), self.guardians)
 
     def renew(self, deadline: float) -> None:
         """Commands are killed at this instant of CLOCK_BOOTTIME, unless it is put off again."""
-        self._guardians.renew(deadline)
+        self.guardians.renew(deadline)
 
     def go_by(self, pulse: int | None) -> None:
         """Commands that start from now on read their deadline from this file too, when it seems to have passed."""
-        self._guardians.pulse = pulse
+        self.guardians.pulse = pulse
 
     async def close(self) -> None:
-        """Ends what the handlers ran with; it is started again when it is needed again."""
-        for close in self._closing:
-            await close()
-        self._guardians.close()
+        """End what the handlers ran with; it is started again when it is needed again."""
+        self.guardians.close()
 
 
 def check_job_type(table: Mapping[str, Any], base_dir: Path) -> None:

@@ -69,7 +69,6 @@ from nextslot.engine.webhooks.webhook_outbox import WebhookService, WebhookSetti
 from nextslot.executors.job_type_catalog import Catalog
 from nextslot.executors.run_files import RunFiles
 from nextslot.executors.threads import Threads
-from nextslot.extensions.offices.office_jobs import OfficeJobs
 from nextslot.services.settings_reload import ReloadableParts
 from nextslot.store.contract import Tx
 from nextslot.store.membership import LeaseTimes
@@ -149,7 +148,6 @@ class Runtime:
         self.schedule_settings = ScheduleSettings(engine, self.intake, self.trigger, self.audit)
         self.template_settings = TemplateSettings(engine, self.intake, self.schedule_settings, self.audit)
         self.bulk_actions = BulkActions(self.finisher, self.retries, self.intake)
-        self.office_jobs = OfficeJobs(engine, self.intake, self.queue, self.retries, self.finisher)
 
     def new_cluster(
         self,

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from nextslot.domain import (
     Direct,
@@ -33,17 +33,17 @@ from nextslot.engine.settings.key_ring import KeyRing
 from nextslot.engine.submit.intake import Accepted
 from nextslot.engine.webhooks.delivery_worker import Sender
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
-from nextslot.errors import Draining
+from nextslot.errors import Draining, NotFound
 from nextslot.executors.threads import DaemonThreads, Threads
-from nextslot.extensions.legacy.legacy_service import LegacyService
-from nextslot.extensions.offices.office_service import OfficeService
-from nextslot.extensions.stories.registration import use_language_models
+from nextslot.extension import Attached, Extension, find
+from nextslot.extension.host import Host
 from nextslot.services import arguments
 from nextslot.services.bulk import BulkService
 from nextslot.services.forecast import ForecastService
 from nextslot.services.keys import KeyService
 from nextslot.services.lists import ListService
 from nextslot.services.nodes import NodeService
+from nextslot.services.offices import OfficeService
 from nextslot.services.retention import RetentionService
 from nextslot.services.run_files import RunFileService
 from nextslot.services.schedules import ScheduleService
@@ -77,10 +77,8 @@ from .runtime import Dependencies, Runtime, default_node
 from .startup_and_shutdown import Lifespan
 from .waiters import Ended, Waiters
 
-if TYPE_CHECKING:
-    from nextslot.extensions.stories.language_models import LanguageModels
-
 F = TypeVar("F", bound=Callable[..., Any])
+A = TypeVar("A", bound=Attached)
 
 
 class Scheduler:
@@ -94,6 +92,7 @@ class Scheduler:
         url: str = "sqlite:///nextslot.db",
         *,
         data: Path | str | None = None,
+        extensions: Sequence[str | Extension] = (),
         limits: ConcurrencyPolicy | None = None,
         node: str | None = None,
         node_running: int = 0,
@@ -146,10 +145,7 @@ class Scheduler:
         self.lists = ListService(access)
         self.webhooks = WebhookSubscriptions(access, runtime.webhooks, audit)
         self.bulk = BulkService(access, runtime.bulk_actions)
-        self.legacy = LegacyService(access, runtime.job_types, runtime.intake, runtime.finisher)
-        self.offices = OfficeService(
-            access, given.chance, runtime.offices, runtime.office_jobs, runtime.queue, self.bulk, audit
-        )
+        self.offices = OfficeService(access, given.chance, runtime.offices, runtime.queue, audit)
         self.tuning = SettingsReload(access, audit, runtime.reloadable())
         # Its life, alone or among other nodes.
         self._waiters = Waiters(access, runtime.events)
@@ -165,7 +161,10 @@ class Scheduler:
             now=self._clock.now,
         )
         self.watchdog = runtime.watchdog
-        self._life = Lifespan(opening, runtime, access, cluster, self._waiters)
+        self.extensions = [find(one) if isinstance(one, str) else one for one in extensions]
+        host = self._host(access)
+        self.attached = {one.name: one.attach(host) for one in self.extensions}
+        self._life = Lifespan(opening, runtime, access, cluster, self._waiters, list(self.attached.values()))
         self._readiness = Readiness(access, self.disk, self.node)
         self.nodes = NodeService(access, cluster, audit)
         self.forecast = ForecastService(
@@ -176,6 +175,7 @@ class Scheduler:
             runtime.durations,
             runtime.executor.progress,
             given.threads,
+            runtime.job_types.note,
         )
         # What its own verbs work with.
         self._access = access
@@ -200,9 +200,33 @@ class Scheduler:
 
         return register
 
-    def use_language_models(self, models: "LanguageModels | None" = None) -> None:
-        """Adds `story` and `research`, and asks Ollama itself when it was held because it did not answer."""
-        use_language_models(models, self.job_types, self._runtime.outages, self._access)
+    # Extensions.
+
+    def extension(self, kind: type[A]) -> A:
+        """Return the part of an extension that this scheduler has, by its class."""
+        for one in self.attached.values():
+            if isinstance(one, kind):
+                return one
+        there = ", ".join(self.attached) or "none"
+        raise NotFound("extension", f"{kind.__name__} (this scheduler has: {there}); use Scheduler(extensions=[…])")
+
+    def _host(self, access: UnitOfWork) -> Host:
+        runtime = self._runtime
+        return Host(
+            clock=self._clock,
+            work=access,
+            job_types=runtime.job_types,
+            probe=self.probe,
+            find=lambda name: self.attached.get(name),
+            intake=runtime.intake,
+            queue=runtime.queue,
+            dispatcher=runtime.dispatcher,
+            retries=runtime.retries,
+            finisher=runtime.finisher,
+            webhooks=runtime.webhooks,
+            offices=self.offices,
+            bulk=self.bulk,
+        )
 
     # Life.
 

@@ -13,10 +13,13 @@ from starlette.exceptions import HTTPException
 
 from nextslot.domain import Scope
 from nextslot.errors import Invalid
+from nextslot.extension import Attached
+from nextslot.scheduler import Scheduler
 
 from .auth import OfficeOf, admit
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+A = TypeVar("A", bound=Attached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,16 @@ class Route(APIRoute):
             return await handle(request)
 
         return admit_and_handle
+
+
+def scheduler_of(request: Request) -> Scheduler:
+    scheduler: Scheduler = request.app.state.scheduler
+    return scheduler
+
+
+def extension_of(request: Request, kind: type[A]) -> A:
+    """Return what an extension has attached to the scheduler, for the routes of that extension."""
+    return scheduler_of(request).extension(kind)
 
 
 def router(subject: str) -> APIRouter:

@@ -47,7 +47,8 @@ class Tx(Protocol):
         """As `put`, for each row of values, in their order; `names` are its parameters, in the order it has them."""
 
     def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
-        """Runs SQL that a filter put together. Only `store/tables/keyset_pagination.py` calls this."""
+        """Runs SQL that a filter put together, or that an extension brings. Core code outside
+        `store/tables/keyset_pagination.py` has named statements instead."""
 
     def cause(self, effect: Effect, /) -> None:
         """Adds what the commit of this transaction causes; a rollback causes nothing."""

@@ -1,8 +1,10 @@
 """Legacy: the old endpoints' verbs on top of the queue (CON-004); `scheduler.legacy`. A chain is one old job."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
 
 from nextslot.domain import (
     DEFAULT_OFFICE,
@@ -14,18 +16,16 @@ from nextslot.domain import (
     OnFailure,
     RunStatus,
 )
-from nextslot.engine.finish.job_finisher import Cancelled, JobFinisher
-from nextslot.engine.submit.intake import Intake
-from nextslot.errors import AlreadyFinished, Invalid, NotFound
-from nextslot.executors.job_types import JobTypes
-from nextslot.extensions.stories.similarity import KnownText, find_duplicate
+from nextslot.errors import AlreadyFinished, Invalid, NotFound, Unavailable
+from nextslot.extension import Attached, Counters
+from nextslot.extension.host import Cancelled, Host, Tx
+from nextslot.extension.tables import deliveries, groups
 from nextslot.services.arguments import found
-from nextslot.services.unit_of_work import UnitOfWork
-from nextslot.store.contract import Tx
-from nextslot.store.tables import deliveries, groups
 
 from . import legacy_table
+from .messages import OldMessages
 from .old_words import (
+    FORMAT,
     DedupCheck,
     OldBatch,
     OldJob,
@@ -38,12 +38,38 @@ MOST_CARDS = 10_000
 REASON = "cancelled through the old API"
 
 
-class LegacyService:
-    def __init__(self, access: UnitOfWork, job_types: JobTypes, intake: Intake, finisher: JobFinisher) -> None:
-        self._access = access
-        self._job_types = job_types
-        self._intake = intake
-        self._finisher = finisher
+@runtime_checkable
+class ComparesCards(Protocol):
+    """What the extension `stories` offers, if it is there."""
+
+    def most_similar_card(self, card: Mapping[str, Json], earlier: Sequence[Json]) -> tuple[str, float] | None: ...
+
+
+class LegacyService(Attached):
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._access = host.work
+        self._job_types = host.job_types
+        self._intake = host.intake
+        self._finisher = host.finisher
+        host.webhooks.add_format(FORMAT, OldMessages())
+        # How often each old endpoint was called.
+        self.calls: Counter[str] = Counter()
+
+    def wrap(self, app: Any, root_path: str) -> Any:
+        from .routes import Deprecated
+
+        return Deprecated(app, root_path)
+
+    def counters(self) -> Iterable[Counters]:
+        calls: dict[tuple[str, ...], float] = {(route,): count for route, count in self.calls.items()}
+        return [("nextslot_legacy_requests", "Calls of the old endpoints.", ("route",), calls)]
+
+    async def notes(self, jobs: Iterable[OldJob]) -> list[str]:
+        """Return what the types of new jobs say to who submits them, as sentences without a full stop at their end."""
+        firsts = {one.root.job_type: one.root for one in jobs}
+        found = [await self._job_types.note(job.job_type, job.params) for job in firsts.values()]
+        return list(dict.fromkeys(note.removesuffix(".") for note in found if note is not None))
 
     async def trigger(self, wanted: NewJob, idempotency_key: str | None = None) -> tuple[OldJob, bool]:
         """A job in the queue, and whether it is new."""
@@ -135,8 +161,13 @@ class LegacyService:
         card = None if old.run is None else old.run.result
         if old.root.job_type != "research" or not _is_card(card):
             return DedupCheck(old)
+        stories = self._host.find("stories")
+        if not isinstance(stories, ComparesCards):
+            raise Unavailable("the extension 'stories' is off: it compares research cards")
         # Of thousands of cards this takes a while.
-        return await asyncio.to_thread(_compared, old, card, [one for one in earlier if _is_card(one)])
+        cards = [one for one in earlier if _is_card(one)]
+        same = await asyncio.to_thread(stories.most_similar_card, card, cards)
+        return _compared(old, card, same)
 
 
 def _job(tx: Tx, job_id: str) -> OldJob:
@@ -158,10 +189,9 @@ def _is_card(result: Json) -> bool:
     return isinstance(result, dict) and {"card_id", "metadata", "fingerprint", "sketch"} <= result.keys()
 
 
-def _compared(old: OldJob, card: Json, earlier: Sequence[Json]) -> DedupCheck:
-    known = [KnownText(one["fingerprint"], one["sketch"], one["card_id"]) for one in earlier]
-    same = find_duplicate(card["fingerprint"], card["sketch"], known, threshold=0.0)
+def _compared(old: OldJob, card: Json, same: tuple[str, float] | None) -> DedupCheck:
     path = next((one for one in old.artifacts if one.endswith(f"/{card['metadata']}")), None)
     if same is None:
         return DedupCheck(old, path, 0.0)
-    return DedupCheck(old, path, round(same.similarity, 3), same.story_id)
+    card_id, score = same
+    return DedupCheck(old, path, round(score, 3), card_id)

@@ -11,11 +11,10 @@ import pytest
 from pytest_httpserver import HTTPServer
 from standardwebhooks import Webhook
 
-from tests.executors import ollama_server as ollama
+from tests.extensions.legacy.old_service import CARD, LIGHTHOUSE, NOTHING, RESEARCH, STORY, TOPIC, old_service, seen
+from tests.extensions.stories import ollama_server as ollama
+from tests.server.support import Server, with_server
 from tests.support import eventually
-
-from .old_service import CARD, LIGHTHOUSE, NOTHING, RESEARCH, STORY, TOPIC, old_service, seen
-from .support import Server, with_server
 
 Main = Callable[[Server, ollama.ScriptedOllama], Awaitable[None]]
 

@@ -16,6 +16,7 @@ import pytest
 
 from nextslot.executors.run_context import Fail, RunContext
 from tests.engine.receivers import Receiver, answers
+from tests.extensions.offices.support import office_jobs
 from tests.server.support import Server, with_server
 from tests.support import database, eventually
 
@@ -109,7 +110,7 @@ def with_office(tmp_path: Path, main: Callable[[Office], Awaitable[None]], **con
 
     async def body(server: Server) -> None:
         server.scheduler.job_types.add("flaky", flaky)
-        server.scheduler.job_types.use_roles(
+        office_jobs(server.scheduler).use_roles(
             {"Listener": {"command": [sys.executable, "-ISc", LISTENING]}, **SESSIONS}, tmp_path
         )
         made = await server.client.post("/api/offices", json={"office_id": "o"})

@@ -1,0 +1,58 @@
+"""The tables `[roles.ROLE]` of a configuration."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from nextslot.config.settings import Seconds, Section
+from nextslot.errors import Invalid
+from nextslot.extension import SettingProblem
+
+from .session import RoleCommand
+
+
+class RoleTable(Section):
+    """How the office jobs of a role are run: a session command, given the job on stdin."""
+
+    command: list[str] | None = Field(
+        default=None, description="The argv of its session; a role without one runs nothing."
+    )
+    timeout_seconds: Seconds | None = Field(
+        default=None, description="The timeout of its jobs, where they have no other."
+    )
+    stall_timeout_seconds: Seconds | None = Field(default=None, description="How long a session may be silent.")
+    grace_seconds: float = Field(default=10, ge=0, le=3600, description="How long it has to end when it is told to.")
+    log_cap_bytes: int | None = Field(default=None, ge=1, description="How much of its output is kept; none: 10 MiB.")
+    cwd: str = Field(default="", description="Its working directory.")
+    env: dict[str, str] = Field(default={}, description="Variables of its environment.")
+    pass_env: list[str] = Field(default=[], description="Variables that it inherits from the server.")
+    exit_codes: dict[str, str] = Field(
+        default={}, description="What exit codes mean: `completed`, `skipped`, failure kinds."
+    )
+    patterns: dict[str, str] = Field(
+        default={}, description="Regular expressions, and the failure kind that each means."
+    )
+    default_patterns: bool = Field(
+        default=True, description="Whether merge conflicts and missing permissions are known too."
+    )
+
+    def options(self) -> dict[str, Any]:
+        """The table as the handler of sessions takes it."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+def role_problems(values: Mapping[str, Any], data: Path) -> Iterator[SettingProblem]:
+    """Find what is wrong with the command of each role; a table whose form is wrong has its own problem."""
+    roles = values.get("roles")
+    for name, table in roles.items() if isinstance(roles, Mapping) else ():
+        try:
+            role = RoleTable.model_validate(table)
+            if role.command is not None:
+                RoleCommand.of(role.options(), data)
+        except ValidationError:
+            continue
+        except Invalid as error:
+            for one in error.problems:
+                yield ("roles", name, *filter(None, one.field.split("."))), one.problem
