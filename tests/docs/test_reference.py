@@ -68,7 +68,7 @@ def test_every_method_of_the_scheduler_is_listed_with_its_parameters() -> None:
 def test_every_way_to_add_a_job_type_is_listed_with_its_parameters() -> None:
     listed = listed_methods("Ways to add a job type")
 
-    used_by_others = {"register", "get", "names", "add_language_models", "close", "renew", "go_by", "runs_inside"}
+    used_by_others = {"register", "get", "names", "close", "renew", "go_by", "runs_inside", "has_session", "note"}
     used_by_others |= {"add_table", "prepared", "configure", "replace", "of_claim"}  # By the configuration of a server.
     assert listed == {
         name: parameters for name, parameters in methods_of(Catalog).items() if name not in used_by_others

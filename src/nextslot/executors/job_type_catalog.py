@@ -9,7 +9,7 @@ from nextslot.errors import Invalid, Problem
 from nextslot.system.clock import Clock, SystemClock
 
 from .command import register_command
-from .command_config import command_type, function_options, load_job_types
+from .command_config import command_type, function_options
 from .handler_loading import load_handler, offered_handlers
 from .isolated import IsolatedHandler
 from .job_types import (
@@ -57,7 +57,9 @@ class Catalog(JobTypes):
             tables = tomllib.loads(path.read_text()).get("job_types", {})
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise Invalid(f"{path} cannot be read: {error}", field="job_types") from error
-        return load_job_types(tables, path.parent.absolute(), self, self.guardians)
+        types = self.prepared(tables, path.parent.absolute())
+        self.replace((), types)
+        return list(types.values())
 
     def prepared(self, tables: Mapping[str, Mapping[str, Any]], base_dir: Path) -> dict[str, JobType]:
         """The `[job_types.NAME]` tables of a configuration as types, all or none; `configure` puts them to use."""

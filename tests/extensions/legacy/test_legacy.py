@@ -213,7 +213,7 @@ def test_CON_004_without_language_models_a_trigger_is_422_unknown_job_type(tmp_p
 
         assert (answer.status_code, answer.json()["code"]) == (422, "unknown_job_type")
 
-    with_server(tmp_path, main)
+    with_server(tmp_path, main, extensions=["legacy"])
 
 
 @pytest.mark.parametrize("kind", ["story", "batch"])

@@ -1144,7 +1144,7 @@ def test_an_execution_has_its_session_times_and_end(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         sessions: list[str] = []
 
-        @scheduler.job_type("session")
+        @scheduler.job_type("session", has_session=True)
         async def session(run: Any) -> None:
             sessions.append(run.session_id)
             assert (run.title, run.role, run.task_id) == ("Login page", "FE", "t1")
