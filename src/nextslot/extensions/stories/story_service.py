@@ -35,8 +35,8 @@ class StoryService(Attached):
     def __init__(self, host: Host) -> None:
         self._host = host
         self._is_configured = False
-        self._reachable = True
-        self._known_until = 0.0
+        # Which models were asked whether they answer, what was found, and until when that is used.
+        self._known: tuple[LanguageModels, bool, float] | None = None
         self._asking = asyncio.Lock()
         self._first_look: asyncio.Task[None] | None = None
         self.models = LanguageModels()
@@ -44,7 +44,7 @@ class StoryService(Attached):
 
     def use(self, models: LanguageModels) -> None:
         """Let these models answer `story` and `research`, in place of those before."""
-        self.models, self._known_until = models, 0.0
+        self.models = models
         types, clock, note = JobTypes(), self._host.clock, self.note
         register_story(types, models, earlier_stories=self._earlier_stories, clock=clock, note=note)
         register_research(types, models, clock=clock, note=note)
@@ -101,11 +101,10 @@ class StoryService(Attached):
 
     async def _answers(self) -> bool:
         async with self._asking:
-            now = asyncio.get_running_loop().time()
-            if now >= self._known_until:
-                self._reachable = await self.models.answers()
-                self._known_until = asyncio.get_running_loop().time() + FRESH_SECONDS
-            return self._reachable
+            models, loop = self.models, asyncio.get_running_loop()
+            if self._known is None or self._known[0] is not models or loop.time() >= self._known[2]:
+                self._known = models, await models.answers(), loop.time() + FRESH_SECONDS
+            return self._known[1]
 
     async def _earlier_stories(self) -> list[KnownText]:
         found = await self._host.work.read(_results)
