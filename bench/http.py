@@ -42,8 +42,8 @@ uvicorn.run(app, port=int(sys.argv[1]), log_level="error", access_log=False)
 CONFIGURATION = """
 [job_types.noop]
 command = ["true"]
-[llm]
-enabled = false
+[extensions]
+disabled = ["stories"]
 [logs]
 level = "error"
 """

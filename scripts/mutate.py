@@ -38,8 +38,8 @@ TESTS = (
     "tests/domain",
     "tests/engine",
     "tests/config",
-    "tests/server/test_legacy.py",
-    "tests/server/test_14_offices.py",
+    "tests/extensions/legacy/test_legacy.py",
+    "tests/extensions/offices/test_14_office_routes.py",
     "tests/server/test_metrics.py",
 )
 WORK = Path(os.environ.get("NEXTSLOT_MUTATE", "/tmp/nextslot-mutate"))

@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from nextslot import NewJob, Scheduler, testing  # noqa: E402
 from nextslot.executors.run_context import RunContext  # noqa: E402
+from nextslot.extensions.offices.office_service import OfficeJobService  # noqa: E402
 from nextslot.server.app import Options  # noqa: E402
 from nextslot.server.serve import Process  # noqa: E402
 from nextslot.system.clock import SystemClock  # noqa: E402
@@ -99,10 +100,10 @@ def _wait_until_it_is_drawn(page: Page) -> None:
 
 async def _live_through_the_past(folder: Path) -> None:
     beginning = SystemClock().now().after(-HOURS * 3600)
-    scheduler = testing.scheduler(folder, clock=testing.VirtualClock(beginning))
+    scheduler = testing.scheduler(folder, clock=testing.VirtualClock(beginning), extensions=["offices"])
     _register(scheduler, is_past=True)
     async with scheduler:
-        await scheduler.offices.change_config("default", {"maxConcurrentJobs": 3})
+        await scheduler.extension(OfficeJobService).change_config("default", {"maxConcurrentJobs": 3})
         await scheduler.offices.create("studio")
         template = await scheduler.templates.create(name="index the archive", job_type="index", params={"full": False})
         await scheduler.schedules.create(
@@ -159,7 +160,7 @@ def _serving(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
     found: dict[str, Any] = {}
 
     async def serve() -> None:
-        scheduler = Scheduler(f"sqlite:///{folder}/nextslot.db", data=folder)
+        scheduler = Scheduler(f"sqlite:///{folder}/nextslot.db", data=folder, extensions=["offices"])
         _register(scheduler, is_past=False)
         process = Process(scheduler, Options(), "127.0.0.1", 0)
         ready = asyncio.get_running_loop().create_future()
@@ -223,7 +224,7 @@ async def _office_work(scheduler: Scheduler) -> None:
         {"key": "store", "description": "Store the answers", "role": "BE", "job_type": "index"},
         {"description": "Try it out", "role": "QA", "job_type": "index", "depends_on": ["design", "store"]},
     ]
-    await scheduler.offices.submit("studio", jobs, "survey")
+    await scheduler.extension(OfficeJobService).submit("studio", jobs, "survey")
 
 
 async def _newest_failed(scheduler: Scheduler) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import uvicorn
 
-from nextslot import Fail, Scheduler, Skip
+from nextslot import Fail, Scheduler, Skip, extension
 from nextslot.server.app import Options, create_app
 from tests import databases
 
@@ -39,13 +39,15 @@ def serving(
     *,
     port: int = 0,
     options: Options | None = None,
+    extensions: Sequence[str] | None = None,
 ) -> Iterator[Served]:
     listener = socket.create_server(("127.0.0.1", port))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     up: Future[Served] = Future()
 
     async def main() -> None:
-        scheduler = Scheduler(databases.url(directory), data=directory, synchronous="NORMAL")
+        names = extension.names() if extensions is None else extensions
+        scheduler = Scheduler(databases.url(directory), data=directory, synchronous="NORMAL", extensions=names)
         register(scheduler)
         prepare(scheduler)
         app = create_app(scheduler, options)

@@ -7,22 +7,19 @@ a direct caller gets a preview before the queued jobs, and a language model, if 
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import random
 import signal
 import socket
 import sys
 import textwrap
-import urllib.request
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
+from nextslot import extension
 from nextslot.engine.direct.direct_requests import Update
 from nextslot.executors.run_context import RunContext
-from nextslot.extensions.stories.embedded_model import weights
-from nextslot.extensions.stories.language_models import DEFAULT_MODEL, LlmConfig
 from nextslot.server.app import Options
 from nextslot.server.serve import Process
 from nextslot.system.clock import Instant, SystemClock
@@ -65,11 +62,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 async def _run(options: argparse.Namespace) -> None:
     data: Path = options.data
-    scheduler = Scheduler(f"sqlite:///{data}/nextslot.db")
+    scheduler = Scheduler(f"sqlite:///{data}/nextslot.db", extensions=extension.names())
     _register(scheduler)
     narrator = Narrator(scheduler)
     print(f"One scheduler, one gpu, three jobs at a time. All its data is in {data}/nextslot.db.", flush=True)
-    model = None if options.no_story else await asyncio.to_thread(_find_model)
+    model = None if options.no_story else await asyncio.to_thread(_find_model, scheduler)
     print(f"A story is written by {model}.\n" if model else "No story: there is no language model here.\n", flush=True)
     process = Process(scheduler, Options(), "127.0.0.1", _free_port(options.port))
     serving = asyncio.create_task(process.run(), name="demo-server")
@@ -120,16 +117,16 @@ def _free_port(wanted: int) -> int:
     return wanted
 
 
-def _find_model() -> str | None:
-    """Returns a model for the story: the smallest of an Ollama that answers, else the embedded one if installed."""
-    url = LlmConfig.from_environment().ollama_base_url
-    try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/api/tags", timeout=2) as answer:
-            models = json.load(answer)["models"]
-            writers = [model for model in models if "embed" not in model["name"]]
-            return f"ollama:{min(writers, key=lambda model: model['size'])['name']}" if writers else None
-    except (OSError, ValueError, LookupError, TypeError):
-        return DEFAULT_MODEL if weights() else None
+@runtime_checkable
+class FindsModels(Protocol):
+    """What the extension `stories` offers, if it is there."""
+
+    def find_model(self) -> str | None: ...
+
+
+def _find_model(scheduler: Scheduler) -> str | None:
+    stories = scheduler.attached.get("stories")
+    return stories.find_model() if isinstance(stories, FindsModels) else None
 
 
 # The work.
@@ -166,8 +163,6 @@ def _register(scheduler: Scheduler) -> None:
     # A command: each parameter in its argv becomes exactly one argument. No shell is involved.
     pack = [sys.executable, "-m", "tarfile", "--verbose", "--create", "{to}", "{what}"]
     scheduler.job_types.add_command("pack", pack)
-    # Registers `story` and `research`.
-    scheduler.use_language_models()
 
 
 async def _work(

@@ -3,17 +3,19 @@
 import asyncio
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from ipaddress import ip_address
 from typing import Any
 
+from nextslot import extension
 from nextslot.config.loading import Configuration
 from nextslot.config.settings import Settings
 from nextslot.domain.limits import Limits
 from nextslot.engine.retention import Keep
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from nextslot.executors.job_types import JobType
+from nextslot.extension import used_by_server
 from nextslot.services.settings_reload import ReloadableSettings
 from nextslot.store.membership import LeaseTimes
 from nextslot.system.clock import Clock
@@ -32,14 +34,14 @@ RESTART = (
     "server.allowed_hosts",
     "server.allowed_origins",
     "server.root_path",
-    "server.legacy",
     "server.docs",
     "server.max_body_bytes",
     "store.",
     "node.",
-    "llm.",
     "logs.format",
     "telemetry.",
+    "extensions.",
+    *(name for one in extension.find_all() for name in one.restart_settings),
 )
 
 
@@ -96,6 +98,7 @@ def compose(configuration: Configuration, clock: Clock | None = None, **options:
     scheduler = Scheduler(
         configuration.store_url,
         **{"data": configuration.data, "clock": clock, **watched, **options},
+        extensions=used_by_server(settings.extensions.disabled, settings.model_fields_set),
         node=node,
         node_running=settings.node.running,
         node_resources=settings.node.resources,
@@ -106,8 +109,6 @@ def compose(configuration: Configuration, clock: Clock | None = None, **options:
         webhooks=_webhooks(settings),
     )
     scheduler.job_types.add_offered()
-    if settings.llm.enabled:
-        _use_language_models(scheduler, settings)
     scheduler.tuning.use(reloadable_settings(settings))
     _use(scheduler, configuration, _job_types(scheduler, configuration))
     return scheduler
@@ -202,32 +203,13 @@ def _job_types(scheduler: Scheduler, configuration: Configuration) -> dict[str, 
 def _use(scheduler: Scheduler, configuration: Configuration, types: Mapping[str, JobType]) -> Mapping[str, JobType]:
     """Applies the settings that live in memory only. Returns the previous job types."""
     settings = configuration.settings
-    roles = settings.roles
     scheduler.shutdown_grace_seconds = settings.server.shutdown_grace_seconds
     scheduler.retention.keep = Keep(**settings.retention.model_dump())
-    scheduler.job_types.use_roles(
-        {name: role.options() for name, role in roles.items() if role.command is not None}, configuration.data
-    )
-    # A role may have a timeout without a command: its jobs then name their own type.
-    scheduler.job_types.role_timeouts = {
-        name: role.timeout_seconds for name, role in roles.items() if role.timeout_seconds is not None
-    }
+    for one in scheduler.extensions:
+        tables = {name: getattr(settings, name) for name in one.settings()}
+        scheduler.attached[one.name].configure(tables, configuration.data)
     return scheduler.job_types.configure(types)
 
 
 def _tracer(settings: Settings, node: str) -> tracing.Tracer:
     return tracing.tracer(settings.telemetry.otel_endpoint, os.environ, node, version("nextslot"))
-
-
-def _use_language_models(scheduler: Scheduler, settings: Settings) -> None:
-    # Imported here, because a scheduler without language models needs no HTTP client.
-    from nextslot.extensions.stories.language_models import LanguageModels, LlmConfig, ProviderConfig
-
-    given: dict[str, Any] = {
-        "ollama_base_url": settings.llm.ollama_base_url,
-        "default_model": settings.llm.default_model,
-    }
-    providers = {name: ProviderConfig(one.base_url, one.token_env) for name, one in settings.llm.providers.items()}
-    named = {name: value for name, value in given.items() if value is not None}
-    config = replace(LlmConfig.from_environment(providers=providers), **named)
-    scheduler.use_language_models(LanguageModels(config))

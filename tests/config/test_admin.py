@@ -38,7 +38,7 @@ Main = Callable[[Scheduler], Awaitable[None]]
 
 def configuration(directory: Path) -> Configuration:
     directory.mkdir(exist_ok=True)
-    return load(directory, environment=databases.variables(directory), overrides={"llm.enabled": False})
+    return load(directory, environment=databases.variables(directory), overrides={"extensions.disabled": ["stories"]})
 
 
 def with_server(directory: Path, main: Main, *, crash: bool = False) -> None:

@@ -242,8 +242,8 @@ def test_level_and_secrets_change_with_the_configuration(tmp_path: Path) -> None
     secret = "whsec_" + "c2VjcmV0IHRoYXQgbm9ib2R5IG1heSBzZWUh"
 
     async def main() -> None:
-        old = load(tmp_path, environment={}, overrides={"llm.enabled": False})
-        new_values = {"llm.enabled": False, "logs.level": "debug", "webhooks.secret": secret}
+        old = load(tmp_path, environment={}, overrides={"extensions.disabled": ["stories"]})
+        new_values = {"extensions.disabled": ["stories"], "logs.level": "debug", "webhooks.secret": secret}
         new = load(tmp_path, environment={}, overrides=new_values)
         async with compose(old) as scheduler:
             log.info("not yet")

@@ -50,12 +50,12 @@ class Server:
         register_handlers(self.scheduler)
 
     def written(self, text: str) -> Configuration:
-        (self.directory / "nextslot.toml").write_text("[llm]\nenabled = false\n" + text)
+        (self.directory / "nextslot.toml").write_text('[extensions]\ndisabled = ["stories"]\n' + text)
         return load(self.directory, environment=databases.variables(self.directory))
 
     async def reload(self, text: str, context: RequestContext = PYTHON) -> Reloaded:
         """What SIGHUP does."""
-        (self.directory / "nextslot.toml").write_text("[llm]\nenabled = false\n" + text)
+        (self.directory / "nextslot.toml").write_text('[extensions]\ndisabled = ["stories"]\n' + text)
         return await self.configured.reload(context)
 
 
@@ -570,12 +570,16 @@ def test_a_changed_command_is_used_by_the_next_job(tmp_path: Path) -> None:
     """In real time, because commands are real processes."""
 
     async def body() -> None:
-        configuration = load(tmp_path, environment=databases.variables(tmp_path), overrides={"llm.enabled": False})
+        configuration = load(
+            tmp_path, environment=databases.variables(tmp_path), overrides={"extensions.disabled": ["stories"]}
+        )
         scheduler = compose(configuration)
         async with scheduler:
             for word in ("one", "two"):
                 (tmp_path / "nextslot.toml").write_text(f"[job_types.say]\ncommand = ['echo', '{word}']")
-                new = load(tmp_path, environment=databases.variables(tmp_path), overrides={"llm.enabled": False})
+                new = load(
+                    tmp_path, environment=databases.variables(tmp_path), overrides={"extensions.disabled": ["stories"]}
+                )
                 await reload(scheduler, configuration, new)
                 configuration = new
                 ended = await scheduler.wait((await scheduler.submit("say")).job_id)

@@ -13,6 +13,7 @@ from playwright.sync_api import APIResponse, Route, expect
 from nextslot import NewJob
 from nextslot.domain.filters import JobFilter
 from nextslot.executors.run_context import RunContext
+from tests.extensions.offices.support import office_jobs
 from tests.server.support import ServerThread
 
 from .support import Console, queue_order
@@ -507,7 +508,7 @@ def test_an_office_is_made_configured_paused_and_emptied(console: Console, serve
     console.dialog().get_by_role("button", name="Cancel everything").click()
 
     console.says("2 jobs cancelled")
-    config = server.run(server.server.scheduler.offices.config("studio"))
+    config = server.run(office_jobs(server.server.scheduler).config("studio"))
     assert (config.max_concurrent_jobs, config.max_concurrent_by_role) == (7, {"FE": 2, "BE": 3})
 
 

@@ -21,8 +21,8 @@ handler = "tests.crash.server_jobs:tiny"
 retry_policy = {{ max_attempts = 100 }}
 [offices.default]
 max_concurrent_jobs = {LIMIT}
-[llm]
-enabled = false
+[extensions]
+disabled = ["stories"]
 """
 # A bound for what hangs; a machine that is busy with other things takes its time.
 PATIENCE = 300.0

@@ -45,9 +45,9 @@ def attempt(status_code: int | None = None, **more: Any) -> Attempt:
 @pytest.mark.parametrize(
     ("status", "is_cancelled", "is_last", "expected"),
     [
-        (RunStatus.COMPLETED, False, True, ("job.run.completed", "succeeded")),
-        (RunStatus.SKIPPED, False, True, ("job.run.skipped", "skipped")),
-        (RunStatus.FAILED, False, True, ("job.run.failed", "failed")),
+        (RunStatus.COMPLETED, False, True, ("job.run.completed", "chain.completed")),
+        (RunStatus.SKIPPED, False, True, ("job.run.skipped", "chain.skipped")),
+        (RunStatus.FAILED, False, True, ("job.run.failed", "chain.failed")),
         (RunStatus.FAILED, False, False, ("job.run.failed",)),
         (RunStatus.FAILED, True, True, ("job.run.failed", "job.cancelled")),
     ],
@@ -75,9 +75,8 @@ def test_every_way_that_leads_to_a_url_signs_the_one_message_to_it() -> None:
         ("job.cancelled", None, OWN, []),
         ("job.cancelled", {"url": URL, "events": ["job.cancelled"]}, None, [True]),
         ("job.run.failed", {"url": URL, "events": ["job.cancelled"]}, None, []),
-        ("failed", OWN, OWN, []),
-        ("failed", {"url": URL, "format": "legacy"}, OWN, [True]),
-        ("job.run.failed", {"url": URL, "format": "legacy"}, None, []),
+        ("chain.failed", OWN, OWN, []),
+        ("job.run.failed", {"url": URL, "format": "gone", "events": ["failed"]}, None, [True]),
         ("direct.failed", OWN, None, []),
     ],
 )
@@ -85,12 +84,6 @@ def test_a_webhook_hears_what_it_names_and_else_its_default(
     event: str, own: Any, office: Any, expected: list[bool]
 ) -> None:
     assert [target.is_own for target in targets(event, own, office, ())] == expected
-
-
-def test_a_legacy_event_is_for_the_job_s_own_legacy_webhook_only() -> None:
-    every = subscription("a", URL, *webhook_delivery.LEGACY_EVENTS)
-
-    assert targets("failed", None, None, [every]) == []
 
 
 @pytest.mark.parametrize(
@@ -114,7 +107,7 @@ def test_a_legacy_event_is_for_the_job_s_own_legacy_webhook_only() -> None:
     ],
 )
 def test_what_is_wrong_with_a_webhook_is_named(webhook: Any, fields: list[str]) -> None:
-    assert [problem.field for problem in problems("w", webhook)] == fields
+    assert [problem.field for problem in problems("w", webhook, formats={"legacy": ("succeeded", "failed")})] == fields
 
 
 # What follows an attempt.
@@ -226,12 +219,3 @@ def test_a_secret_has_24_to_64_bytes(length: int, is_fine: bool) -> None:
     secret = "whsec_" + base64.b64encode(bytes(length)).decode()
 
     assert (webhook_delivery.secret_problem(secret) is None) == is_fine
-
-
-def test_the_old_batchs_message_is_signed_by_the_server_and_is_no_jobs_own() -> None:
-    first = {"url": "http://example.com/hook", "format": webhook_delivery.LEGACY_BATCH_FORMAT, "events": ["failed"]}
-
-    assert webhook_delivery.batch_target("partial", first) == Target(
-        "http://example.com/hook", (webhook_delivery.SERVER,), False, is_legacy=True
-    )
-    assert webhook_delivery.batch_target("completed", first) is None

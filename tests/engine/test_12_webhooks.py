@@ -16,13 +16,11 @@ from nextslot import (
     testing,
 )
 from nextslot.domain import json_form
-from nextslot.domain.webhook_delivery import LEGACY_EVENTS
 from nextslot.engine.webhooks.delivery_worker import EndpointResponse
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from nextslot.testing import Mailbox, Message
-from tests import databases
 from tests.engine.test_cost import HAND_OVER, transactions
-from tests.support import eventually, history, named, new_scheduler, with_scheduler
+from tests.support import history, named, new_scheduler, with_scheduler
 
 HOOK = "http://example.com/hook"
 OTHER = "http://example.com/other"
@@ -335,125 +333,6 @@ def test_listeners_are_known_again_after_a_restart(tmp_path: Path, box: Mailbox)
             verified(box.messages[1], secret)
 
     testing.run(main())
-
-
-# The old endpoints' webhooks.
-
-
-def legacy(*events: str) -> dict[str, Any]:
-    return {"url": HOOK, "events": list(events or LEGACY_EVENTS), "format": "legacy"}
-
-
-def test_CON_004_a_legacy_webhook_is_sent_once_when_the_chain_has_ended_with_the_first_job_s_id(
-    tmp_path: Path, box: Mailbox
-) -> None:
-    async def main(scheduler: Scheduler) -> None:
-        root = await scheduler.submit("fail", {"times": 1}, webhook=legacy())
-        ended = await scheduler.wait(root.job_id)
-        await testing.settled()
-
-        (message,) = box.messages
-        content = verified(message, scheduler.webhooks.secret())
-        assert list(content) == [
-            *("event", "job_id", "type", "status", "params", "created_at", "started_at", "finished_at"),
-            *("exit_code", "error", "artifacts", "timestamp"),
-        ]
-        assert (content["event"], content["status"], content["job_id"]) == ("succeeded", "succeeded", root.job_id)
-        assert content["created_at"] == str(root.created_at)
-        assert content["started_at"] == str((await scheduler.job(root.job_id)).started_at)
-        assert content["finished_at"] == str(ended.job.finished_at)
-        assert (content["exit_code"], content["error"], content["artifacts"]) == (None, None, [])
-        assert message.headers["X-Job-ID"] == root.job_id
-        assert message.headers["X-Job-Event"] == "succeeded"
-        assert message.headers["User-Agent"] == "HorrorStoryGenerator/1.3"
-
-    with_scheduler(tmp_path, main, sender=box)
-
-
-@pytest.mark.parametrize(
-    ("job_type", "events", "heard"),
-    [
-        ("fail", (), ["failed"]),
-        ("skip", (), ["skipped"]),
-        ("work", ("failed",), []),
-        ("fail", ("failed",), ["failed"]),
-    ],
-)
-def test_CON_004_a_legacy_webhook_hears_the_old_words(
-    tmp_path: Path, box: Mailbox, job_type: str, events: tuple[str, ...], heard: list[str]
-) -> None:
-    async def main(scheduler: Scheduler) -> None:
-        await run_to_its_end(scheduler, job_type, webhook=legacy(*events))
-
-        assert told(box) == heard
-
-    with_scheduler(tmp_path, main, sender=box)
-
-
-def test_CON_004_a_legacy_webhook_hears_with_which_code_and_error_a_command_ended(tmp_path: Path, box: Mailbox) -> None:
-    async def main() -> None:
-        scheduler = Scheduler(databases.url(tmp_path), data=tmp_path, sender=box)
-        scheduler.job_types.add_command("exits", ["sh", "-c", "exit 3"])
-        async with asyncio.timeout(30), scheduler:
-            job = await scheduler.submit("exits", webhook=legacy(), retry_policy={"max_attempts": 0})
-            ended = await scheduler.wait(job.job_id)
-            await eventually(lambda: box.messages)
-
-        content = box.messages[0].content
-        assert (content["event"], content["exit_code"], content["error"]) == ("failed", 3, ended.error)
-
-    asyncio.run(main())
-
-
-def test_CON_004_a_legacy_webhook_does_not_hear_of_a_cancel(tmp_path: Path, box: Mailbox) -> None:
-    async def main(scheduler: Scheduler) -> None:
-        running = await scheduler.submit("work", {"seconds": 100}, webhook=legacy())
-        queued = await scheduler.submit("work", webhook=legacy())
-        await scheduler.cancel(queued.job_id)
-        await scheduler.cancel(running.job_id, interrupt=True)
-        await scheduler.wait(running.job_id)
-        await testing.settled()
-
-        assert box.messages == []
-
-    with_scheduler(tmp_path, main, sender=box)
-
-
-@pytest.mark.parametrize(
-    ("types", "events", "heard"),
-    [
-        (("work", "skip"), None, ["succeeded"]),
-        (("work", "fail"), None, ["partial"]),
-        (("fail", "fail"), ["failed"], ["failed"]),
-        (("work", "fail"), ["succeeded"], []),
-        (("work", "work"), ["failed"], []),
-    ],
-)
-def test_CON_004_an_old_batch_is_told_once_when_all_of_it_has_ended(
-    tmp_path: Path, box: Mailbox, types: tuple[str, ...], events: list[str] | None, heard: list[str]
-) -> None:
-    async def main(scheduler: Scheduler) -> None:
-        webhook = {"url": HOOK, "format": "legacy_batch", "events": events}
-        never = {"max_attempts": 0}
-        wanted = [
-            NewJob(job_type=one, webhook=webhook if n == 0 else None, retry_policy=never) for n, one in enumerate(types)
-        ]
-        group, _ = await scheduler.submit_group(wanted, mode="parallel", on_failure="continue")
-        await asyncio.sleep(100)
-
-        assert told(box) == heard
-        assert {message.headers["X-Job-ID"] for message in box.messages} <= {group.group_id}
-        if heard:
-            content, failed = box.messages[0].content, types.count("fail")
-            assert (content["type"], content["job_id"], content["batch_id"]) == (
-                "batch",
-                group.group_id,
-                group.group_id,
-            )
-            counts = [content[f"{name}_jobs"] for name in ("total", "completed", "succeeded", "failed")]
-            assert counts == [len(types), len(types), len(types) - failed, failed]
-
-    with_scheduler(tmp_path, main, sender=box)
 
 
 # Subscriptions.

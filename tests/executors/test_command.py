@@ -17,9 +17,11 @@ from nextslot import Run, Scheduler
 from nextslot.errors import Invalid, Unavailable
 from nextslot.executors import command
 from nextslot.executors.command import CommandType, register_command
-from nextslot.executors.command_config import command_type, load_job_types
+from nextslot.executors.command_config import command_type
+from nextslot.executors.job_type_catalog import Catalog
 from nextslot.executors.job_types import JobTypes
 from nextslot.executors.process import WAS_KILLED, WAS_STOPPED, Guardians
+from nextslot.system.clock import SystemClock
 from tests.support import database, eventually, processes_of
 
 NO_RETRY = {"max_attempts": 0}
@@ -428,9 +430,9 @@ def test_job_types_come_from_the_tables_of_the_configuration(tmp_path: Path) -> 
         [plain]
         command = ["true"]
     """)
-    job_types = JobTypes()
+    job_types = Catalog(SystemClock())
 
-    load_job_types(tables, tmp_path, job_types, Guardians())
+    job_types.configure(job_types.prepared(tables, tmp_path))
 
     assert job_types.names() == ["plain", "thumbnail"]
     thumbnail = job_types.get("thumbnail")
@@ -471,10 +473,10 @@ def test_job_types_come_from_the_tables_of_the_configuration(tmp_path: Path) -> 
 )  # fmt: skip
 def test_a_mistake_in_the_configuration_is_named_with_its_place(tmp_path: Path, table: str, problem: str) -> None:
     tables = {"good": {"command": ["true"]}, "thumb": tomllib.loads(f"x = {table}" if table[0] == "{" else table)["x"]}
-    job_types = JobTypes()
+    job_types = Catalog(SystemClock())
 
     with pytest.raises(Invalid) as refused:
-        load_job_types(tables, tmp_path, job_types, Guardians())
+        job_types.prepared(tables, tmp_path)
 
     assert str(refused.value).startswith(problem)
     assert job_types.names() == []

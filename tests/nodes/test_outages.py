@@ -22,8 +22,8 @@ NEXTSLOT = Path(sys.executable).with_name("nextslot")
 CONFIGURATION = """
 [job_types.quick]
 command = ["true"]
-[llm]
-enabled = false
+[extensions]
+disabled = ["stories"]
 """
 PATIENCE = 120.0
 

@@ -26,8 +26,8 @@ command = ["sh", "-c", "while [ ! -e go ]; do sleep 0.05; done; echo through"]
 grace_seconds = 1
 [job_types.quick]
 command = ["true"]
-[llm]
-enabled = false
+[extensions]
+disabled = ["stories"]
 """
 
 

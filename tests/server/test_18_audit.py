@@ -11,9 +11,11 @@ import httpx2
 import pytest
 
 import nextslot
-from nextslot import NewJob, Scheduler
+from nextslot import NewJob, Scheduler, extension
 from nextslot.config import load
 from nextslot.domain import Key, RequestContext, Scope
+from nextslot.executors.job_types import JobTypes
+from nextslot.extensions.legacy.legacy_service import LegacyService
 from nextslot.scheduler_from_config import ConfiguredScheduler
 from nextslot.server.app import Options, application, routes_of
 from nextslot.server.auth import SAFE
@@ -27,7 +29,7 @@ from .support import Server, served
 SOURCE = Path(nextslot.__file__).parent
 ROUTES = [
     route
-    for route in routes_of(application(Scheduler("sqlite:///never-opened.db"), Options()))
+    for route in routes_of(application(Scheduler("sqlite:///never-opened.db", extensions=extension.names()), Options()))
     if not set(route.methods or ()) <= SAFE
 ]
 HOOK = "http://127.0.0.1:9/"
@@ -178,13 +180,15 @@ def test_a_request_that_only_reads_can_change_nothing(tmp_path: Path) -> None:
 
 def test_a_route_reaches_the_scheduler_for_its_caller_alone_and_a_service_the_store_by_one_path() -> None:
     """So a route that changes something and audits nothing cannot be written."""
-    owners = {file.name for file in (SOURCE / "server").rglob("*.py") if "app.state.scheduler" in file.read_text()}
-    services = [*(SOURCE / "services").glob("*.py"), SOURCE / "scheduler" / "services.py"]
+    extensions = [*(SOURCE / "extensions").rglob("*.py")]
+    servers = [*(SOURCE / "server").rglob("*.py"), *extensions]
+    services = [*(SOURCE / "services").glob("*.py"), SOURCE / "scheduler" / "services.py", *extensions]
+    owners = {file.name for file in servers if "app.state.scheduler" in file.read_text()}
     past_it = {file.name for file in services for call in calls_of(file) if ast.unparse(call).endswith("store.write")}
     further = {file.name for file in services for call in calls_of(file) if ast.unparse(call).endswith("write_more")}
 
     assert owners == {"app.py", "auth.py"}
-    assert past_it == {"access.py"}
+    assert past_it == {"unit_of_work.py"}
     assert further <= {"bulk.py"}
 
 
@@ -202,7 +206,7 @@ async def prepared(directory: Path) -> Server:
     gone = Scheduler(databases.url(directory), data=directory, node="gone")
     async with gone:
         pass
-    configuration = load(directory, environment=databases.variables(directory), overrides={"llm.enabled": False})
+    configuration = load(directory, environment=databases.variables(directory))
     configured = ConfiguredScheduler(configuration, sender=Mailbox())
     return Server(configured.scheduler, Options(reload=configured.reload))
 
@@ -226,8 +230,10 @@ class World:
             await scheduler.offices.create(office_id, max_concurrent_jobs=0)
         for office_id in ("quiet", "default"):
             await scheduler.pause(office_id=office_id)
+        broken = JobTypes()
         for job_type in ("story", "research"):
-            scheduler.job_types.add(job_type, _broken, retry_policy={"max_attempts": 0})
+            broken.register(job_type, _broken, retry_policy={"max_attempts": 0})
+        scheduler.job_types.replace(broken.names(), {name: broken.get(name) for name in broken.names()})
         scopes = (Scope.ADMIN, Scope.READ, Scope.SUBMIT, Scope.OPERATE)
         return cls(server, {scope: await scheduler.keys.create(f"the {scope} key", [scope]) for scope in scopes})
 
@@ -283,7 +289,7 @@ class World:
         return direct_id
 
     async def old(self) -> str:
-        old, _ = await self.scheduler.legacy.trigger(NewJob(job_type="story"))
+        old, _ = await self.scheduler.extension(LegacyService).trigger(NewJob(job_type="story"))
         return old.root.job_id
 
     async def template(self) -> str:

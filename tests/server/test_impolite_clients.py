@@ -29,8 +29,8 @@ command = ["/bin/true"]
 max_concurrent_jobs = 0
 [node]
 running = 8
-[llm]
-enabled = false
+[extensions]
+disabled = ["stories"]
 """
 BATCH = [
     {"job_type": "true", "key": "first"},

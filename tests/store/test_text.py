@@ -12,11 +12,17 @@ from nextslot.store import dialects
 from nextslot.store.tables.rows import JOBS
 
 SOURCE = Path(nextslot.__file__).parent
-STATEMENTS = dialects.statements()
+STATEMENTS = dict(dialects.statements())
+# Those of extensions, as `ext_NAME.statement`.
+EXTENSIONS = {
+    f"{file.stem}.{name}": sql
+    for file in SOURCE.glob("extensions/*/ext_*.sql")
+    for name, sql in dialects.extension_statements(file).items()
+}
 # Those of one database only are in test_postgres_text.py.
 FILES = [path for path in (SOURCE / "store" / "statements").glob("*.sql") if path.suffixes == [".sql"]]
 # Lists of columns and the like, which other statements include.
-PARTS = {name for name in STATEMENTS if name.endswith((".columns", ".brief", ".chains", ".now"))}
+PARTS = {name for name in STATEMENTS | EXTENSIONS if name.endswith((".columns", ".brief", ".chains", ".now"))}
 
 
 # Statements.
@@ -42,9 +48,9 @@ def test_includes_are_resolved() -> None:
     assert not [name for name, sql in STATEMENTS.items() if "{" in sql or "}" in sql]
 
 
-@pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - PARTS))
+@pytest.mark.parametrize("name", sorted((STATEMENTS | EXTENSIONS).keys() - PARTS))
 def test_every_statement_is_one_that_SQLite_understands(empty: apsw.Connection, name: str) -> None:
-    sql = STATEMENTS[name]
+    sql = (STATEMENTS | EXTENSIONS)[name]
 
     assert ";" not in sql
     assert empty.execute(f"explain {sql}", bindings(sql)).fetchall()
@@ -83,6 +89,14 @@ def test_no_statement_is_dead(name: str) -> None:
     assert f'"{name}"' in code or f"{{{name}}}" in sql
 
 
+@pytest.mark.parametrize("name", sorted(EXTENSIONS))
+def test_no_statement_of_an_extension_is_dead(name: str) -> None:
+    [file] = SOURCE.glob(f"extensions/*/{name.partition('.')[0]}.sql")
+    code = "".join(path.read_text() for path in file.parent.glob("*.py"))
+
+    assert f'SQL.rows(tx, "{name.partition(".")[2]}"' in code or f"{{{name}}}" in file.read_text()
+
+
 def test_the_code_names_no_statement_that_is_not_there() -> None:
     named = {
         name
@@ -104,17 +118,17 @@ HOT = {
     "jobs.expired": "jobs_expiry",
     "jobs.starving": "jobs_starving",
     "jobs.undecided": "jobs_undecided",
-    "legacy.page": "jobs_by_legacy",
-    "legacy.total": "jobs_by_legacy",
-    "legacy.all": "jobs_by_legacy",
-    "legacy.running": "jobs_worker",
+    "ext_legacy.page": "jobs_by_legacy",
+    "ext_legacy.total": "jobs_by_legacy",
+    "ext_legacy.all": "jobs_by_legacy",
+    "ext_legacy.running": "jobs_worker",
     "lanes.of_office": "lanes_class",
     "lanes.first_open": "lanes_open",
     "lanes.next_open": "lanes_open",
-    "offices.roots": "jobs_by_office",
-    "offices.roots_of_task": "jobs_by_task",
-    "offices.failed": "jobs_office_failed",
-    "offices.cancelled": "jobs_office_cancelled",
+    "ext_offices.roots": "jobs_by_office",
+    "ext_offices.roots_of_task": "jobs_by_task",
+    "ext_offices.failed": "jobs_office_failed",
+    "ext_offices.cancelled": "jobs_office_cancelled",
     "dependencies.meet": "dependencies_chain",
     "runs.overdue": "runs_timeout",
 }
@@ -281,5 +295,5 @@ def bindings(sql: str) -> dict[str, object]:
 
 
 def plan(connection: apsw.Connection, name: str) -> list[str]:
-    sql = STATEMENTS[name]
+    sql = (STATEMENTS | EXTENSIONS)[name]
     return [str(row[3]) for row in connection.execute(f"explain query plan {sql}", bindings(sql))]

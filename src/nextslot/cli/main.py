@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from nextslot.errors import NextslotError, NotFound
-from nextslot.extensions.offices import commands as offices
+from nextslot.extension import find_all
 
 from .commands import (
     database,
@@ -32,8 +32,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.callback()(before_the_command)
-for part in (service, jobs, top, queue, schedules, templates, groups, offices, webhooks, keys, nodes, database):
+for part in (service, jobs, top, queue, schedules, templates, groups, webhooks, keys, nodes, database):
     part.register(app)
+for extension in find_all():
+    extension.add_commands(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

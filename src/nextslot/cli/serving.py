@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from nextslot import offline_commands
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 async def serve(configuration: Configuration, ready: Callable[[str], None]) -> bool:
     """Serves until it is asked to stop. Returns whether the outcome of everything that ran has been stored."""
     settings = configuration.settings
+    _refuse_old_switch(os.environ)
     logs.install(settings.logs.format, settings.logs.level, configuration.secrets())
     is_shared = offline_commands.is_shared(configuration)
     if not is_shared:
@@ -60,10 +62,18 @@ def options_of(configuration: Configuration, reload: Reload | None = None) -> Op
             max_body_bytes=server.max_body_bytes,
         ),
         root_path=server.root_path,
-        has_legacy=server.legacy,
         has_docs=server.docs,
         reload=reload,
     )
+
+
+def _refuse_old_switch(environment: Mapping[str, str]) -> None:
+    """Whoever sets this variable of the old service takes the server for guarded, and it would not be."""
+    if environment.get("API_AUTH_ENABLED", "").strip().lower() == "true":
+        raise Invalid(
+            "API_AUTH_ENABLED is a switch of the old service and guards nothing here: unset it, "
+            "and make a key with `nextslot key add NAME --scope admin`"
+        )
 
 
 async def _prepare(configuration: Configuration) -> None:

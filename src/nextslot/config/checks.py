@@ -9,18 +9,16 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from nextslot import extension
 from nextslot.engine.settings.office_settings import settings_problems
 from nextslot.errors import Invalid
 from nextslot.executors.job_type_catalog import check_job_type
-from nextslot.extensions.offices.session import RoleCommand
 
 from .fields import table_of
 from .settings import (
     OfficeTable,
-    ProviderSettings,
-    RoleTable,
     Section,
-    Settings,
+    settings_class,
 )
 
 Found = tuple[tuple[str, ...], str]
@@ -72,7 +70,7 @@ def _suggestion(path: tuple[str, ...]) -> str:
 
 def _names_at(path: tuple[str, ...]) -> list[str]:
     """Returns the names of the settings of the table at a path."""
-    section: type[Section] | None = Settings
+    section: type[Section] | None = settings_class()
     is_name_next = False
     for part in path:
         if is_name_next:
@@ -84,7 +82,7 @@ def _names_at(path: tuple[str, ...]) -> list[str]:
 
 
 def table_problems(values: Mapping[str, Any], data: Path) -> Iterator[Found]:
-    """Checks job types, offices, roles and providers beyond what the declarations can express.
+    """Checks job types, offices and the tables of extensions beyond what the declarations can express.
 
     Skips a table whose form is wrong, because that has been reported already.
     """
@@ -96,14 +94,13 @@ def table_problems(values: Mapping[str, Any], data: Path) -> Iterator[Found]:
         office = _valid(OfficeTable, table)
         if office is not None:
             yield from _named(("offices", name), settings_problems(name, office.named()))
-    for name, table in _tables(values, "roles"):
-        role = _valid(RoleTable, table)
-        if role is not None and role.command is not None:
-            yield from _problems(("roles", name), lambda r=role: RoleCommand.of(r.options(), data))
-    llm = values.get("llm")
-    for name, table in _tables(llm if isinstance(llm, Mapping) else {}, "providers"):
-        if _valid(ProviderSettings, table) is not None and (name == "ollama" or not name.isidentifier()):
-            yield ("llm", "providers", name), "cannot be the name of a provider; use letters and digits, and not ollama"
+    disabled = values.get("extensions")
+    for name in (disabled.get("disabled") or ()) if isinstance(disabled, Mapping) else ():
+        if isinstance(name, str) and name not in extension.names():
+            there = ", ".join(extension.names())
+            yield ("extensions", "disabled"), f"there is no extension {name!r}; there are: {there}"
+    for one in extension.find_all():
+        yield from one.setting_problems(values, data)
 
 
 def _tables(values: Mapping[str, Any], name: str) -> list[tuple[str, Any]]:

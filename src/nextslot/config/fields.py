@@ -13,7 +13,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from .settings import Section, Settings
+from .settings import Section, settings_class
 
 _TRUTHS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
@@ -59,7 +59,7 @@ def from_text(path: tuple[str, ...], text: str) -> Any:
 
 
 def _annotation(path: tuple[str, ...]) -> Any:
-    here: Any = Settings
+    here: Any = settings_class()
     for part in path:
         here = _plain(here)
         if isinstance(here, type) and issubclass(here, BaseModel):
@@ -93,7 +93,7 @@ def table_of(annotation: Any) -> tuple[type[Section] | None, bool]:
 
 def tables() -> str:
     """Returns the tables of docs/configuration.md, one for each section, generated from the declarations."""
-    return "\n".join(_table(name, field) for name, field in Settings.model_fields.items())
+    return "\n".join(_table(name, field) for name, field in settings_class().model_fields.items())
 
 
 def _table(name: str, field: FieldInfo) -> str:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from nextslot.errors import Invalid, Problem
 
 from . import checks, fields
-from .settings import Settings
+from .settings import Settings, settings_class
 
 FILE = "nextslot.toml"
 PREFIX = "NEXTSLOT_"
@@ -184,7 +184,7 @@ def _checked(merged: _Merged, data: Path) -> Settings:
     problems: list[tuple[Path_, str]] = []
     settings: Settings | None = None
     try:
-        settings = Settings.model_validate(merged.values)
+        settings = settings_class().model_validate(merged.values)
     except ValidationError as error:
         problems += checks.sentences(error)
     problems += checks.table_problems(merged.values, data)

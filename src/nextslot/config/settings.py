@@ -5,10 +5,12 @@ tables in docs/configuration.md are generated from them.
 """
 
 import re
+from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, create_model
 
+from nextslot import extension
 from nextslot.domain import request_checks
 from nextslot.domain.webhook_delivery import secret_problem
 from nextslot.system.disk_space import DiskLimits
@@ -80,7 +82,6 @@ class ServerSettings(Section):
     root_path: Annotated[str, AfterValidator(_sub_path)] = Field(
         default="", description="The path below which a proxy serves this server, such as /scheduler."
     )
-    legacy: bool = Field(default=True, description="Whether the old /jobs endpoints are served (CON-004).")
     docs: bool = Field(default=True, description="Whether /docs and /openapi.json are served.")
     max_body_bytes: int = Field(
         default=64 * 1024 * 1024, ge=1024, description="The largest request body; a larger one is refused with 413."
@@ -187,60 +188,6 @@ class OfficeTable(Section):
         return values
 
 
-class RoleTable(Section):
-    """How the office jobs of a role are run: by a session command, which gets the job on stdin."""
-
-    command: list[str] | None = Field(
-        default=None, description="The argv of its session command; a role without one runs no sessions."
-    )
-    timeout_seconds: Seconds | None = Field(default=None, description="The timeout of its jobs that set none.")
-    stall_timeout_seconds: Seconds | None = Field(
-        default=None, description="How long a session may produce no output before it is stopped."
-    )
-    grace_seconds: float = Field(
-        default=10, ge=0, le=3600, description="How long a session may take to end when it is asked to stop."
-    )
-    log_cap_bytes: int | None = Field(
-        default=None, ge=1, description="How many bytes of its output are stored; none: 10 MiB."
-    )
-    cwd: str = Field(default="", description="Its working directory.")
-    env: dict[str, str] = Field(default={}, description="Environment variables to set.")
-    pass_env: list[str] = Field(default=[], description="Environment variables to inherit from the server.")
-    exit_codes: dict[str, str] = Field(
-        default={}, description="The meaning of exit codes: `completed`, `skipped` or a failure kind."
-    )
-    patterns: dict[str, str] = Field(
-        default={}, description="Regular expressions for the output, each with the failure kind that a match means."
-    )
-    default_patterns: bool = Field(
-        default=True, description="Whether to recognise merge conflicts and missing permissions as well."
-    )
-
-    def options(self) -> dict[str, Any]:
-        """Returns the table in the form that the session handler takes."""
-        return {name: getattr(self, name) for name in self.model_fields_set}
-
-
-class ProviderSettings(Section):
-    base_url: WebAddress = Field(description="The address of an OpenAI-compatible server.")
-    token_env: str | None = Field(
-        default=None, min_length=1, description="The environment variable that contains its token."
-    )
-
-
-class LlmSettings(Section):
-    enabled: bool = Field(default=True, description="Whether to register the job types `story` and `research`.")
-    ollama_base_url: WebAddress | None = Field(
-        default=None, description="The address of Ollama; none: `OLLAMA_BASE_URL`, else http://127.0.0.1:11434."
-    )
-    default_model: str | None = Field(
-        default=None, min_length=1, description="The model of jobs that name none; none: the embedded model."
-    )
-    providers: dict[str, ProviderSettings] = Field(
-        default={}, description="Other servers, by name; jobs use their models as `NAME:MODEL`."
-    )
-
-
 class WebhookTable(Section):
     secret: WebhookSecret | None = Field(
         default=None,
@@ -281,7 +228,15 @@ class TelemetrySettings(Section):
     )
 
 
+class ExtensionSettings(Section):
+    disabled: list[str] = Field(
+        default=[], description="Names of the [extensions](extensions.md) that this server does without."
+    )
+
+
 class Settings(Section):
+    """The tables of the core. `settings_class` adds those of the extensions."""
+
     server: ServerSettings = ServerSettings()
     store: StoreSettings = StoreSettings()
     limits: LimitsTable = LimitsTable()
@@ -292,9 +247,17 @@ class Settings(Section):
         description="A command, or a Python function as `handler`; see [commands](commands.md#settings).",
     )
     offices: dict[str, OfficeTable] = {}
-    roles: dict[str, RoleTable] = {}
-    llm: LlmSettings = LlmSettings()
     webhooks: WebhookTable = WebhookTable()
     retention: RetentionSettings = RetentionSettings()
     logs: LogSettings = LogSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    extensions: ExtensionSettings = ExtensionSettings()
+
+
+@cache
+def settings_class() -> type[Settings]:
+    """Make the class of all settings: the core's tables, and those of every extension, disabled ones too."""
+    # `Any`: what extensions declare is known only when they are found.
+    tables: Any = {name: declared for one in extension.find_all() for name, declared in one.settings().items()}
+    found: type[Settings] = create_model("AllSettings", __base__=Settings, **tables)
+    return found

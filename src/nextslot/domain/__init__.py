@@ -36,7 +36,6 @@ from .groups import (
 )
 from .jobs import (
     DEFAULT_OFFICE,
-    SESSION,
     TRANSITIONS,
     CancelMode,
     ChainEnd,
@@ -107,7 +106,6 @@ __all__ = [
     "MAX_PRIORITY",
     "PYTHON",
     "RETRYABLE",
-    "SESSION",
     "TRANSITIONS",
     "URGENT",
     "Actor",

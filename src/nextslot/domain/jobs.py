@@ -27,8 +27,6 @@ from .json_types import Json
 from .runs import RunStatus
 
 DEFAULT_OFFICE = "default"
-# The type of a job that names none: its role's command, run as a session.
-SESSION = "session"
 
 
 class Stage(StrEnum):

@@ -1,7 +1,7 @@
 """What a request for a job may say: every problem with it, named; nothing is stored while there is one."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -56,7 +56,12 @@ _PLAIN = itemgetter(*(one.name for one in _DECLARED if _is_plain_kind(one)))
 _COMPOUND = itemgetter(*(one.name for one in _DECLARED if not _is_plain_kind(one) and one.name != "params"))
 
 
-def problems(new: NewJob, now: Instant, allow_private: bool = True) -> list[Problem]:
+def problems(
+    new: NewJob,
+    now: Instant,
+    allow_private: bool = True,
+    formats: Mapping[str, Sequence[str]] = webhook_delivery.NO_FORMATS,
+) -> list[Problem]:
     """Everything that is wrong with a request, apart from its parameters' schema.
 
     Most requests say little and are right: what they do not say costs nothing, what is wrong is looked at again.
@@ -68,7 +73,7 @@ def problems(new: NewJob, now: Instant, allow_private: bool = True) -> list[Prob
         *(resource_problems(new.resources) if new.resources is not None else ()),
         *(_policy_problems(new.retry_policy) if new.retry_policy is not None else ()),
         *(
-            webhook_delivery.problems("webhook", new.webhook, allow_private=allow_private)
+            webhook_delivery.problems("webhook", new.webhook, allow_private=allow_private, formats=formats)
             if new.webhook is not None
             else ()
         ),

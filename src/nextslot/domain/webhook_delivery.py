@@ -19,7 +19,6 @@ from nextslot.system.clock import Instant
 from . import (
     Attempt,
     DeliveryStatus,
-    Group,
     Json,
     RunStatus,
     Webhook,
@@ -33,11 +32,8 @@ DIRECT_EVENTS = ("direct.completed", "direct.failed", "direct.skipped")
 # A permanent failure notifies the office (spec 14.8), so it is among what an office's webhook is told unless it says.
 OFFICE_EVENTS = (*RUN_EVENTS, "job.failed_permanently")
 TEST_EVENT = "webhook.test"
-# The words of the old endpoints, sent once when a chain has ended; a batch may also end `partial`.
-LEGACY_EVENTS = ("succeeded", "failed", "skipped")
-LEGACY_FORMAT = "legacy"
-# On the first member of a batch that was made through the old endpoints: told once, when the whole batch has ended.
-LEGACY_BATCH_FORMAT = "legacy_batch"
+# How a chain ended: `chain.completed` and so on. Only the formats of extensions hear of it, each in its own words.
+CHAIN_PREFIX = "chain."
 
 # The first attempt, and then so long after each that failed.
 RETRY_DELAYS = (5.0, 15.0, 45.0)
@@ -47,6 +43,7 @@ BREAKER_FAILURES = 5
 # How long the old secret of a subscription still signs beside the new one.
 ROTATION_SECONDS = 24 * 3600.0
 
+NO_FORMATS: Mapping[str, Sequence[str]] = {}
 SERVER = "server"
 SECRET_PREFIX = "whsec_"
 REDIRECTED = "redirects are not followed"
@@ -58,7 +55,6 @@ class Target(NamedTuple):
     url: str
     signers: tuple[str, ...]
     is_own: bool
-    is_legacy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +70,23 @@ class Next:
 
 
 def problems(
-    field: str, webhook: object, allowed: Sequence[str] = JOB_EVENTS, allow_private: bool = True
+    field: str,
+    webhook: object,
+    allowed: Sequence[str] = JOB_EVENTS,
+    allow_private: bool = True,
+    formats: Mapping[str, Sequence[str]] = NO_FORMATS,
 ) -> Iterator[Problem]:
-    """What is wrong with `{"url": …, "events": […]}`."""
+    """Find what is wrong with `{"url": …, "events": […]}`; `formats` has the words of each other `format`."""
     if not isinstance(webhook, dict):
         yield Problem(field, 'must be a JSON object: {"url": …, "events": […]}')
         return
-    legacy = webhook.get("format") in (LEGACY_FORMAT, LEGACY_BATCH_FORMAT)
+    words = formats.get(str(webhook.get("format")))
     for name in webhook:
-        if name not in ("url", "events") and not (legacy and name == "format"):
+        if name not in ("url", "events") and not (words is not None and name == "format"):
             yield Problem(field, f"has no part {name!r}; its parts are url and events")
     yield from url_problems(f"{field}.url", webhook.get("url"), allow_private)
     if webhook.get("events") is not None:
-        yield from event_problems(f"{field}.events", webhook["events"], LEGACY_EVENTS if legacy else allowed)
+        yield from event_problems(f"{field}.events", webhook["events"], allowed if words is None else words)
 
 
 def url_problems(field: str, url: object, allow_private: bool) -> Iterator[Problem]:
@@ -106,13 +106,19 @@ def event_problems(field: str, events: object, allowed: Sequence[str]) -> Iterat
 
 
 def run_events(status: RunStatus, is_cancelled: bool, is_last: bool) -> tuple[str, ...]:
-    """What the end of a run is called: for everybody, and for those who know only the old words."""
+    """Name the end of a run: for everybody, and, if no retry follows, for the formats of extensions."""
     events = [f"job.run.{status.lower()}"]
     if is_cancelled:
         events.append("job.cancelled")
     elif is_last:
-        events.append("succeeded" if status is RunStatus.COMPLETED else status.lower())
+        events.append(f"{CHAIN_PREFIX}{status.lower()}")
     return tuple(events)
+
+
+def chain_end(events: Iterable[str]) -> RunStatus | None:
+    """Return how a chain ended, if these events say so."""
+    found = (event.removeprefix(CHAIN_PREFIX) for event in events if event.startswith(CHAIN_PREFIX))
+    return next((RunStatus(status.upper()) for status in found), None)
 
 
 def targets(
@@ -124,10 +130,8 @@ def targets(
 ) -> list[Target]:
     """One per URL; where several ways lead to the same, it is signed with the secret of each."""
     found: dict[str, Target] = {}
-    if own is not None and own.get("format") != LEGACY_BATCH_FORMAT and event in _wanted(own, own_default):
-        found[own["url"]] = Target(own["url"], (SERVER,), True, own.get("format") == LEGACY_FORMAT)
-    if event in LEGACY_EVENTS:
-        return list(found.values())
+    if own is not None and event in _wanted(own, own_default):
+        found[own["url"]] = Target(own["url"], (SERVER,), True)
     if office is not None and event in _wanted(office, OFFICE_EVENTS):
         found.setdefault(office["url"], Target(office["url"], (SERVER,), False))
     for one in subscriptions:
@@ -137,27 +141,12 @@ def targets(
     return list(found.values())
 
 
-def batch_target(event: str, first: Mapping[str, Json] | None) -> Target | None:
-    """The old batch's webhook, which is its first member's; one that ended `partial` has failed in part."""
-    if first is None or first.get("format") != LEGACY_BATCH_FORMAT:
-        return None
-    wanted = first.get("events") or LEGACY_EVENTS
-    is_wanted = event in wanted or (event == "partial" and "failed" in wanted)
-    return Target(first["url"], (SERVER,), False, is_legacy=True) if is_wanted else None
-
-
-def batch_event(group: Group) -> str:
-    """In the old words: skipped counts as succeeded, cancelled as failed."""
-    if group.succeeded == group.members:
-        return "succeeded"
-    return "partial" if group.succeeded else "failed"
-
-
 def _wanted(webhook: Mapping[str, Json], default: Sequence[str]) -> Sequence[str]:
-    if webhook.get("events") is not None:
-        wanted: Sequence[str] = webhook["events"]
-        return wanted
-    return LEGACY_EVENTS if webhook.get("format") == LEGACY_FORMAT else default
+    # The words of a format that no extension has any more are nobody's: its webhook hears the usual events.
+    if webhook.get("events") is None or "format" in webhook:
+        return default
+    wanted: Sequence[str] = webhook["events"]
+    return wanted
 
 
 # What follows an attempt.

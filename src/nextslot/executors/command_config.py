@@ -23,10 +23,8 @@ from .command import (
     PLACEHOLDER,
     SKIPPED,
     CommandType,
-    register_command,
 )
-from .job_types import JobType, JobTypes, resource_units
-from .process import Guardians
+from .job_types import resource_units
 
 # What a configured exit code may mean. Only the scheduler itself decides that a run crashed or was cancelled.
 MEANINGS = frozenset({COMPLETED, SKIPPED, *FailureKind}) - {
@@ -39,25 +37,6 @@ MEANINGS = frozenset({COMPLETED, SKIPPED, *FailureKind}) - {
 FUNCTION = frozenset(
     {"handler", "isolate", "resources", "timeout_seconds", "stall_timeout_seconds", "retry_policy", "params_schema"}
 )
-
-
-def load_job_types(
-    tables: Mapping[str, Any], base_dir: Path, job_types: JobTypes, guardians: Guardians
-) -> list[JobType]:
-    """Registers the tables `[job_types.NAME]` of a configuration, all or none. Each problem names its field."""
-    commands, problems = {}, []
-    for name, table in tables.items():
-        try:
-            commands[name] = command_type(table, base_dir)
-            if name in job_types:
-                raise Invalid("another job type has this name already; choose another name")
-        except Invalid as error:
-            problems += [
-                Problem(".".join(filter(None, ["job_types", name, one.field])), one.problem) for one in error.problems
-            ]
-    if problems:
-        raise Invalid(problems)
-    return [register_command(job_types, name, command, guardians) for name, command in commands.items()]
 
 
 def command_type(table: Mapping[str, Any], base_dir: Path) -> CommandType:

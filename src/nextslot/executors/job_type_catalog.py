@@ -1,22 +1,15 @@
-"""Catalog: the job types of a scheduler, and every way to add one: a function, a command, a language model."""
+"""Catalog: the job types of a scheduler, and every way to add one: a function, or a command."""
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nextslot.domain import SESSION
 from nextslot.errors import Invalid, Problem
-from nextslot.extensions.offices.session import (
-    RoleCommand,
-    SessionHandler,
-    checked_roles,
-    register_session,
-)
 from nextslot.system.clock import Clock, SystemClock
 
 from .command import register_command
-from .command_config import command_type, function_options, load_job_types
+from .command_config import command_type, function_options
 from .handler_loading import load_handler, offered_handlers
 from .isolated import IsolatedHandler
 from .job_types import (
@@ -27,20 +20,14 @@ from .job_types import (
 )
 from .process import Guardians
 
-if TYPE_CHECKING:
-    from nextslot.extensions.stories.language_models import LanguageModels
-    from nextslot.extensions.stories.story import EarlierStories
-
 
 class Catalog(JobTypes):
-    """Holds the job types, and owns what their handlers need: the guardians of commands and the language models."""
+    """Holds the job types, and owns the guardians of their commands."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
-        self._guardians = Guardians()
-        self._sessions: SessionHandler | None = None
-        self._closing: list[Callable[[], Any]] = []
+        self.guardians = Guardians()
         # The names from the configuration: reloading the configuration may replace these types.
         self._configured: frozenset[str] = frozenset()
 
@@ -50,7 +37,7 @@ class Catalog(JobTypes):
         function = load_handler(handler) if isinstance(handler, str) else handler
         if isolate:
             options.setdefault("params_schema", signature_schema(function))
-            function = IsolatedHandler(function, self._guardians)
+            function = IsolatedHandler(function, self.guardians)
         return self.register(name, function, **options)
 
     def add_offered(self) -> list[JobType]:
@@ -66,7 +53,7 @@ class Catalog(JobTypes):
         `[job_types.NAME]` table.
         """
         table = {"command": list(command), **options}
-        return register_command(self, name, command_type(table, Path(base_dir or Path.cwd())), self._guardians)
+        return register_command(self, name, command_type(table, Path(base_dir or Path.cwd())), self.guardians)
 
     def load(self, path: Path | str) -> list[JobType]:
         """Adds the `[job_types.NAME]` tables of a configuration file, all or none."""
@@ -75,14 +62,16 @@ class Catalog(JobTypes):
             tables = tomllib.loads(path.read_text()).get("job_types", {})
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise Invalid(f"{path} cannot be read: {error}; check the path and its TOML", field="job_types") from error
-        return load_job_types(tables, path.parent.absolute(), self, self._guardians)
+        types = self.prepared(tables, path.parent.absolute())
+        self.replace((), types)
+        return list(types.values())
 
     def prepared(self, tables: Mapping[str, Mapping[str, Any]], base_dir: Path) -> dict[str, JobType]:
         """Checks the `[job_types.NAME]` tables of a configuration, all or none, and returns them as types for
         `configure`.
         """
         draft = Catalog(self._clock)
-        draft._guardians = self._guardians
+        draft.guardians = self.guardians
         taken = set(self.names()) - self._configured
         problems: list[Problem] = []
         for name, table in tables.items():
@@ -109,50 +98,22 @@ class Catalog(JobTypes):
         """Adds a `[job_types.NAME]` table: a command, or the function that `handler` names."""
         if isinstance(table, Mapping) and "handler" in table:
             return self.add(name, **function_options(table, base_dir))
-        return register_command(self, name, command_type(table, base_dir), self._guardians)
-
-    def use_roles(
-        self, roles: Mapping[str, RoleCommand | Mapping[str, Any]], base_dir: Path | str | None = None
-    ) -> None:
-        """Replaces the commands of roles, which are given as in the `[roles.ROLE]` tables of a configuration."""
-        checked = checked_roles(roles, base_dir)
-        if self._sessions is None and checked:
-            self._sessions = SessionHandler(checked, self._guardians)
-            if SESSION not in self:
-                register_session(self, self._sessions)
-        elif self._sessions is not None:
-            self._sessions.roles = checked
-        self.role_timeouts = {
-            name: role.timeout_seconds for name, role in checked.items() if role.timeout_seconds is not None
-        }
-
-    def add_language_models(self, models: "LanguageModels", earlier_stories: "EarlierStories") -> list[JobType]:
-        """Adds the job types `story` and `research`, which use these models."""
-        from nextslot.extensions.stories.research import register_research
-        from nextslot.extensions.stories.story import register_story
-
-        self._closing.append(models.close)
-        return [
-            register_story(self, models, earlier_stories=earlier_stories, clock=self._clock),
-            register_research(self, models, clock=self._clock),
-        ]
+        return register_command(self, name, command_type(table, base_dir), self.guardians)
 
     def renew(self, deadline: float) -> None:
         """Tells every guardian to kill its command at this instant of CLOCK_BOOTTIME, unless a later call postpones
         it."""
-        self._guardians.renew(deadline)
+        self.guardians.renew(deadline)
 
     def use_heartbeat_file(self, heartbeat_file: int | None) -> None:
         """Sets the heartbeat file. Guardians of commands started from now on read the deadline there when theirs has
         passed.
         """
-        self._guardians.heartbeat_file = heartbeat_file
+        self.guardians.heartbeat_file = heartbeat_file
 
     async def close(self) -> None:
-        """Stops the language models and the fork server; they start again on demand."""
-        for close in self._closing:
-            await close()
-        self._guardians.close()
+        """Stops the fork server of the guardians; it starts again on demand."""
+        self.guardians.close()
 
 
 def check_job_type(table: Mapping[str, Any], base_dir: Path) -> None:

@@ -4,7 +4,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,8 @@ InferResources = Callable[[Mapping[str, Any]], Mapping[str, int]]
 CheckRole = Callable[[str | None], None]
 # Returns problems with parameters that fit the JSON Schema, for rules that a schema cannot express.
 Check = Callable[[Mapping[str, Any]], list[Problem]]
+# What callers should know now about jobs with such parameters: a sentence, or nothing.
+Note = Callable[[Mapping[str, Any]], Awaitable[str | None]]
 
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array",
                type(None): "null"}  # fmt: skip
@@ -43,6 +45,9 @@ class JobType:
     validator: jsonschema_rs.Validator = field(repr=False, compare=False)
     check: Check | None = None
     check_role: CheckRole | None = None
+    # Whether each run of it is a session with an id of its own.
+    has_session: bool = False
+    note: Note | None = None
 
     def needs(self, params: Mapping[str, Any]) -> dict[str, int]:
         """Returns the resources of a job with these parameters: those of the type, and those its parameters call
@@ -95,6 +100,8 @@ class JobTypes:
         infer_resources: InferResources | None = None,
         check: Check | None = None,
         check_role: CheckRole | None = None,
+        has_session: bool = False,
+        note: Note | None = None,
     ) -> JobType:
         if not name or len(name) > 200:
             raise Invalid("the name of this job type is empty or too long; use 1 to 200 characters", field="job_type")
@@ -119,6 +126,8 @@ class JobTypes:
             validator=validator,
             check=check,
             check_role=check_role,
+            has_session=has_session,
+            note=note,
         )
         self._types = {**self._types, name: job_type}
         return job_type
@@ -139,6 +148,15 @@ class JobTypes:
         """
         job_type = self._types.get(name)
         return job_type is not None and not hasattr(job_type.handler, "grace_seconds")
+
+    def has_session(self, name: str) -> bool:
+        job_type = self._types.get(name)
+        return job_type is not None and job_type.has_session
+
+    async def note(self, name: str, params: Mapping[str, Any]) -> str | None:
+        """Return what who submits such a job, or waits for one, should know."""
+        job_type = self._types.get(name)
+        return None if job_type is None or job_type.note is None else await job_type.note(params)
 
     def get(self, name: str) -> JobType:
         job_type = self._types.get(name)

@@ -71,7 +71,6 @@ from nextslot.engine.webhooks.webhook_outbox import WebhookService, WebhookSetti
 from nextslot.executors.job_type_catalog import Catalog
 from nextslot.executors.run_files import RunFiles
 from nextslot.executors.threads import Threads
-from nextslot.extensions.offices.office_jobs import OfficeJobs
 from nextslot.services.forecast import ForecastService
 from nextslot.services.settings_reload import ReloadableParts
 from nextslot.services.unit_of_work import UnitOfWork
@@ -159,7 +158,6 @@ class Runtime:
         self.schedule_settings = ScheduleSettings(engine, self.intake, self.trigger, self.audit)
         self.template_settings = TemplateSettings(engine, self.intake, self.schedule_settings, self.audit)
         self.bulk_actions = BulkActions(self.finisher, self.retries, self.intake)
-        self.office_jobs = OfficeJobs(engine, self.intake, self.queue, self.retries, self.finisher)
 
         self.waiters = Waiters(access, self.events)
         self.cluster = self._new_cluster(lease)
@@ -172,6 +170,7 @@ class Runtime:
             self.durations,
             self.executor.progress,
             given.threads,
+            self.job_types.note,
         )
 
     def _new_cluster(self, times: LeaseTimes) -> Cluster:

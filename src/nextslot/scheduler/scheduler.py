@@ -1,11 +1,11 @@
 """`Scheduler`: the Python API. It makes the engine and the services, and starts and stops them."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from nextslot.domain.limits import ConcurrencyPolicy, Limits
 from nextslot.engine.cluster.recovery import Recovered
@@ -16,7 +16,7 @@ from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.webhooks.delivery_worker import Sender
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from nextslot.executors.threads import DaemonThreads, Threads
-from nextslot.extensions.stories.registration import use_language_models
+from nextslot.extension import Extension, find
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.store.membership import LeaseTimes
 from nextslot.store.open_store import (
@@ -35,9 +35,6 @@ from .runtime import Dependencies, Runtime, default_node
 from .services import Services
 from .startup_and_shutdown import Lifespan
 
-if TYPE_CHECKING:
-    from nextslot.extensions.stories.language_models import LanguageModels
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -52,6 +49,7 @@ class Scheduler(Services):
         url: str = "sqlite:///nextslot.db",
         *,
         data: Path | str | None = None,
+        extensions: Sequence[str | Extension] = (),
         limits: ConcurrencyPolicy | None = None,
         node: str | None = None,
         node_running: int = 0,
@@ -96,7 +94,7 @@ class Scheduler(Services):
             place,
             lease or LeaseTimes(),
         )
-        super().__init__(runtime, access)
+        super().__init__(runtime, access, {})
         self.watchdog = runtime.watchdog
         opening = partial(
             open_store,
@@ -108,7 +106,9 @@ class Scheduler(Services):
             vitals=runtime.watchdog,
             now=clock.now,
         )
-        self._life = Lifespan(opening, runtime, access)
+        self.extensions = [find(one) if isinstance(one, str) else one for one in extensions]
+        self.attached.update({one.name: one.attach(self._host) for one in self.extensions})
+        self._life = Lifespan(opening, runtime, access, list(self.attached.values()))
 
     # Job types.
 
@@ -120,10 +120,6 @@ class Scheduler(Services):
             return handler
 
         return register
-
-    def use_language_models(self, models: "LanguageModels | None" = None) -> None:
-        """Adds `story` and `research`, and asks Ollama itself when it was held because it did not answer."""
-        use_language_models(models, self.job_types, self._runtime.outages, self._access)
 
     # Life.
 

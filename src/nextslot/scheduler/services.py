@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from nextslot.domain import (
     Direct,
@@ -23,16 +23,17 @@ from nextslot.engine.finish.job_finisher import Cancelled
 from nextslot.engine.finish.retries import Retried
 from nextslot.engine.submit.idempotency import Once, Replayed
 from nextslot.engine.submit.intake import Accepted
-from nextslot.errors import Draining
+from nextslot.errors import Draining, NotFound
 from nextslot.executors.job_type_catalog import Catalog
-from nextslot.extensions.legacy.legacy_service import LegacyService
-from nextslot.extensions.offices.office_service import OfficeService
+from nextslot.extension import Attached
+from nextslot.extension.host import Host
 from nextslot.services import arguments
 from nextslot.services.bulk import BulkService
 from nextslot.services.forecast import ForecastService
 from nextslot.services.keys import KeyService
 from nextslot.services.lists import ListService
 from nextslot.services.nodes import NodeService
+from nextslot.services.offices import OfficeService
 from nextslot.services.retention import RetentionService
 from nextslot.services.run_files import RunFileService
 from nextslot.services.schedules import ScheduleService
@@ -53,6 +54,8 @@ from .job_changes import JobChanges, checked
 from .runtime import Runtime
 from .waiters import Ended
 
+A = TypeVar("A", bound=Attached)
+
 
 class Services:
     """Everything that one caller can ask of a scheduler; each change is stored with the caller's context.
@@ -60,14 +63,16 @@ class Services:
     A `Scheduler` has the services of callers in Python. `for_caller` gives the same services to another caller.
     """
 
-    def __init__(self, runtime: Runtime, access: UnitOfWork) -> None:
+    def __init__(self, runtime: Runtime, access: UnitOfWork, attached: dict[str, Attached]) -> None:
         self._runtime = runtime
         self._access = access
         self._clock = runtime.clock
+        # The scheduler's part of each extension, by the extension's name.
+        self.attached = attached
 
     def for_caller(self, context: RequestContext) -> "Services":
         """Returns the same services for another caller: what they store names that caller, in the same transaction."""
-        return Services(self._runtime, self._access.for_caller(context))
+        return Services(self._runtime, self._access.for_caller(context), self.attached)
 
     @property
     def context(self) -> RequestContext:
@@ -108,13 +113,9 @@ class Services:
         return BulkService(self._access, self._runtime.bulk_actions)
 
     @cached_property
-    def legacy(self) -> LegacyService:
-        return LegacyService(self._access, self._runtime.job_types, self._runtime.intake, self._runtime.finisher)
-
-    @cached_property
     def offices(self) -> OfficeService:
         parts = self._runtime
-        return OfficeService(self._access, parts.chance, parts.offices, parts.office_jobs, parts.queue, self.bulk)
+        return OfficeService(self._access, parts.chance, parts.offices, parts.queue)
 
     @cached_property
     def nodes(self) -> NodeService:
@@ -132,6 +133,42 @@ class Services:
     def forecast(self) -> ForecastService:
         """Only reads, and keeps what it has worked out: one for all callers."""
         return self._runtime.forecasts
+
+    # Extensions.
+
+    def extension(self, kind: type[A]) -> A:
+        """Returns an extension's part of this scheduler by its class: what it stores names the caller."""
+        for one in self.attached.values():
+            if isinstance(one, kind):
+                return self._for_caller(one)
+        there = ", ".join(self.attached) or "none"
+        raise NotFound("extension", f"{kind.__name__} (this scheduler has: {there}); use Scheduler(extensions=[…])")
+
+    def _find(self, name: str) -> Attached | None:
+        one = self.attached.get(name)
+        return None if one is None else self._for_caller(one)
+
+    def _for_caller(self, one: A) -> A:
+        return one if one.host is self._host else one.for_caller(self._host)
+
+    @cached_property
+    def _host(self) -> Host:
+        runtime = self._runtime
+        return Host(
+            clock=self._clock,
+            work=self._access,
+            job_types=runtime.job_types,
+            probe=runtime.outages.set_probe,
+            find=self._find,
+            intake=runtime.intake,
+            queue=runtime.queue,
+            dispatcher=runtime.dispatcher,
+            retries=runtime.retries,
+            finisher=runtime.finisher,
+            webhooks=runtime.webhooks,
+            offices=self.offices,
+            bulk=self.bulk,
+        )
 
     # About the scheduler.
 

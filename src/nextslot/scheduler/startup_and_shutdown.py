@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ from nextslot.engine.cluster.recovery import Recovered
 from nextslot.engine.execution.left_logs import join_left_logs
 from nextslot.engine.execution.runner import Runner
 from nextslot.errors import NextslotError, Unavailable
+from nextslot.extension import Attached
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.store.contract import (
     Closing,
@@ -38,12 +40,15 @@ class OpenStore(Protocol):
 
 
 class Lifespan:
-    def __init__(self, open_store: OpenStore, runtime: Runtime, access: UnitOfWork) -> None:
+    def __init__(
+        self, open_store: OpenStore, runtime: Runtime, access: UnitOfWork, extensions: Sequence[Attached]
+    ) -> None:
         self.open_store = open_store
         self._runtime = runtime
         self._access = access
         self._cluster = runtime.cluster
         self._waiters = runtime.waiters
+        self._extensions = extensions
         self.store: Store | None = None
         self._runner: Runner | None = None
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
@@ -76,6 +81,8 @@ class Lifespan:
             runtime.dispatcher.start(await store.read(lanes.last_turn))
             # Callers from here on: until now they hear that it is starting.
             self._access.open(store)
+            for extension in self._extensions:
+                await extension.start()
             await self.process()
         except BaseException:
             # Else the database would stay locked, with nobody to stop.
@@ -137,6 +144,8 @@ class Lifespan:
         await self._wait_for_the_end(runner, grace_seconds)
         await self._cluster.leave(runner.has_stored_all)
         await runtime.direct.close()
+        for extension in reversed(self._extensions):
+            await extension.stop()
         await runtime.job_types.close()
         runtime.events.close()
         await store.close()

@@ -1,7 +1,6 @@
 """The application: every router, what stands before them, and an OpenAPI document that is true."""
 
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +10,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nextslot.extensions.legacy.routes import Deprecated, legacy
-from nextslot.extensions.offices.routes import offices
-from nextslot.extensions.stories.routes import generate
+from nextslot import extension
 from nextslot.scheduler import Scheduler
 from nextslot.server.routes.console import console
 from nextslot.server.routes.direct import direct
@@ -50,8 +47,8 @@ A durable job scheduler. Jobs wait in a queue with a strict order until every li
 """
 
 ROUTERS: list[APIRouter] = [
-    jobs, queue, runs, templates, schedules, groups, direct, generate, offices, webhooks, events, keys, nodes,
-    service, metrics, pages, console,
+    jobs, queue, runs, templates, schedules, groups, direct, webhooks, events, keys, nodes, service, metrics, pages,
+    console,
 ]  # fmt: skip
 
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}
@@ -75,8 +72,6 @@ class Options:
 
     admission: Admission = field(default_factory=Admission)
     root_path: str = ""
-    # The old /jobs endpoints (CON-004).
-    has_legacy: bool = True
     has_docs: bool = True
     # None: there is no configuration that could be read again.
     reload: Reload | None = None
@@ -93,11 +88,11 @@ def create_app(scheduler: Scheduler, options: Options | None = None) -> ASGIApp:
             allow_origins=options.admission.allowed_origins,
             allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Location", "Retry-After", "X-Log-Next", "X-Log-Size", "X-Request-ID"],
+            expose_headers=["Location", "Retry-After", "X-Log-Next", "X-Log-Size", "X-Note", "X-Request-ID"],
         )
     app = Guard(app, options.admission)
-    if options.has_legacy:
-        app = Deprecated(app, options.root_path)
+    for attached in scheduler.attached.values():
+        app = attached.wrap(app, options.root_path)
     return _with_heads(RequestLog(Turns(app), options.http, time.perf_counter, scheduler.tracer))
 
 
@@ -135,14 +130,14 @@ def application(scheduler: Scheduler, options: Options) -> FastAPI:
         # Requests are traced and counted once, by `Requests`; the framework's own would also tell what they say.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
+    used = scheduler.extensions
     app.state.scheduler = scheduler
     app.state.options = options
-    # How often each old endpoint was called.
-    app.state.legacy_calls = Counter()
+    app.state.off = {path: one.name for one in extension.find_all() if one not in used for path in one.paths}
     app.state.exposition = Exposition(app, scheduler, options.http)
     app.openapi = lambda: app.openapi_schema or _describe(app)  # type: ignore[method-assign]
     problems.install(app)
-    for router in [*ROUTERS, legacy] if options.has_legacy else ROUTERS:
+    for router in [*ROUTERS, *(router for one in used for router in one.routers())]:
         # As they are, without the framework's layer for routers inside routers.
         app.router.routes.extend(router.routes)
     return app

@@ -96,10 +96,9 @@ class Exposition:
             yield from _measured(self._meters)
             yield from _followed(self._meters, status)
         yield from _requests(self._http)
-        calls: Mapping[str, int] = getattr(self._app.state, "legacy_calls", {})
-        yield _counter(
-            "nextslot_legacy_requests", "Calls of the old endpoints.", ("route",), {(k,): n for k, n in calls.items()}
-        )
+        for attached in self._scheduler.attached.values():
+            for counters in attached.counters():
+                yield _counter(*counters)
 
 
 class _Scraped(Collector):

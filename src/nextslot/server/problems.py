@@ -175,7 +175,7 @@ async def _of_validation(request: Request, error: Exception) -> Response:
 async def _of_framework(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return problem(404, "not_found", f"there is no route {request.url.path}; /docs lists those there are")
+        return problem(404, "not_found", _missing(request))
     if error.status_code == 413:
         return problem(413, "too_large", str(error.detail))
     if error.status_code == 422:
@@ -185,6 +185,14 @@ async def _of_framework(request: Request, error: Exception) -> Response:
         detail = f"{request.url.path} does not know {request.method}, but {allowed}"
         return problem(405, "method_not_allowed", detail, {"Allow": allowed})
     return problem(400, "malformed", str(error.detail), error.headers)
+
+
+def _missing(request: Request) -> str:
+    path = request.url.path.removeprefix(request.scope.get("root_path", "").rstrip("/"))
+    for place, name in request.app.state.off.items():
+        if path == place or path.startswith(f"{place}/"):
+            return f"the extension {name!r} is off on this server: see `extensions.disabled` in its configuration"
+    return f"there is no route {request.url.path}; /docs lists those there are"
 
 
 def _methods(request: Request) -> set[str]:

@@ -10,8 +10,10 @@ import orjson
 from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 
+from nextslot.domain import Job
 from nextslot.engine.submit.idempotency import Replayed
 from nextslot.errors import NextslotError
+from nextslot.executors.job_types import JobTypes
 from nextslot.executors.run_log import LogPart
 
 from .problems import problem_of
@@ -28,19 +30,27 @@ def answer(content: object, status: int = 200, headers: Mapping[str, str] | None
     return Response(orjson.dumps(content), status, headers, media_type="application/json")
 
 
-async def answer_many(items: Iterable[object], status: int = 200) -> Response:
+async def notes(job_types: JobTypes, jobs: Iterable[Job]) -> dict[str, str]:
+    """Return the header with what the types of new jobs say to their caller, each asked about its first job."""
+    firsts = {job.job_type: job for job in reversed(list(jobs))}
+    found = [await job_types.note(job.job_type, job.params) for job in firsts.values()]
+    said = dict.fromkeys(note for note in found if note is not None)
+    return {"X-Note": " ".join(said)} if said else {}
+
+
+async def answer_many(items: Iterable[object], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A long list, written some at a time: others have their turn in between, and no more than some are held twice."""
     rest, parts = iter(items), [b'{"items":[']
     while some := list(islice(rest, SOME)):
         parts += [orjson.dumps(some)[1:-1], b","]
         await asyncio.sleep(0)
     parts[-1] = b"]}"
-    return Response(b"".join(parts), status, media_type="application/json")
+    return Response(b"".join(parts), status, headers, media_type="application/json")
 
 
-def created(content: object, location: str, is_new: bool = True) -> Response:
+def created(content: object, location: str, is_new: bool = True, headers: Mapping[str, str] | None = None) -> Response:
     """201 and where it is; a replay is 200."""
-    return answer(content, 201 if is_new else 200, {"Location": location})
+    return answer(content, 201 if is_new else 200, {"Location": location, **(headers or {})})
 
 
 def page(items: list[Any], next_cursor: str | None) -> Response:

@@ -13,10 +13,12 @@ from starlette.exceptions import HTTPException
 
 from nextslot.domain import Scope
 from nextslot.errors import Invalid
+from nextslot.extension import Attached
 
-from .auth import OfficeOf, admit
+from .auth import OfficeOf, admit, scheduler_for
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+A = TypeVar("A", bound=Attached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,11 @@ class Route(APIRoute):
             return await handle(request)
 
         return admit_and_handle
+
+
+def extension_of(request: Request, kind: type[A]) -> A:
+    """Returns an extension's part of the scheduler for the caller of this request: its changes are audited."""
+    return scheduler_for(request).extension(kind)
 
 
 def router(subject: str) -> APIRouter:

@@ -1,7 +1,7 @@
 """Forecasts: why a job is not running, and when it will (spec 16); the same for the whole queue of an office."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from nextslot.domain import (
@@ -10,6 +10,9 @@ from nextslot.domain import (
     Expected,
     Forecast,
     Job,
+    Json,
+    Reason,
+    Stage,
     Why,
 )
 from nextslot.domain.run_estimates import guess
@@ -32,6 +35,8 @@ REUSED = 10
 LONGEST_USE_SECONDS = 5.0
 
 Progress = Callable[[str], tuple[float | None, str] | None]
+# What a job type says to who waits for its jobs, by its name and their parameters.
+Note = Callable[[str, Mapping[str, Json]], Awaitable[str | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,7 @@ class ForecastService:
         durations: Durations,
         progress: Progress,
         threads: Threads,
+        note: Note,
     ) -> None:
         self._access = access
         self._explainer = explainer
@@ -58,6 +64,7 @@ class ForecastService:
         self._durations = durations
         self._progress = progress
         self._threads = threads
+        self._note = note
         self._kept: dict[str, _Kept] = {}
         self._making: dict[str, asyncio.Lock] = {}
 
@@ -66,10 +73,13 @@ class ForecastService:
         explained = await self._access.read(
             lambda tx: self._explainer.explain(tx, job_id, is_stopping=self._access.is_draining)
         )
+        job = explained.job
+        note = await self._note(job.job_type, job.params) if job.stage is Stage.QUEUED else None
+        noted = () if note is None else (Reason(code="note", text=note, data={"job_type": job.job_type}),)
         return Why(
             job_id=job_id,
-            status=explained.job.status,
-            reasons=explained.reasons,
+            status=job.status,
+            reasons=(*noted, *explained.reasons),
             ahead=min(explained.ahead, MOST_AHEAD),
             expected=await self._expected(explained),
         )

@@ -49,7 +49,7 @@ class Tx(Protocol):
         """
 
     def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
-        """Runs SQL that a filter has built. Only `store/tables/keyset_pagination.py` calls this."""
+        """Runs SQL that a filter has built or that an extension brings; other core code uses named statements."""
 
     def cause(self, effect: Effect, /) -> None:
         """Adds an effect of this transaction's commit. A rollback drops it."""

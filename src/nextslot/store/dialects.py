@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
 
 from .tables import rows
@@ -80,6 +81,14 @@ def postgres_statements() -> Mapping[str, str]:
             raise ValueError(f"{name} overrides no statement; correct its name or delete it")
         found[name] = sql
     return _included(found)
+
+
+@cache
+def extension_statements(file: Path) -> Mapping[str, str]:
+    """Reads the statements of an extension from its SQL file, each by its name, for `Tx.select` on either database."""
+    own = dict(_blocks(file.read_text()))
+    known = rows.fragments() | _common_statements() | {f"{file.stem}.{name}": sql for name, sql in own.items()}
+    return {name: _INCLUDE.sub(lambda part: known[part[1]], sql) for name, sql in own.items()}
 
 
 @dataclass(frozen=True, slots=True)

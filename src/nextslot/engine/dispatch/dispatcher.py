@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nextslot.domain import SESSION, Lane
+from nextslot.domain import Lane
 from nextslot.domain.suspects import Company
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.effects import Claim, Launch, TurnTaken
@@ -302,7 +302,7 @@ class Dispatcher:
 
     def _start(self, tx: Tx, pass_: _DispatchRound, lane: Lane, head: FirstInLane) -> None:
         run_id, worker_id, now = self._chance.new_id(), self._workers.take(tx, lane), pass_.now
-        session_id = self._chance.new_id() if lane.job_type == SESSION else None
+        session_id = self._chance.new_id() if self._job_types.has_session(lane.job_type) else None
         pass_.starting.append(_Starting(run_id, head.job_id, head.spec, lane, worker_id, session_id))
         heads = pass_.heads.get(lane.lane_id)
         if heads:
@@ -362,6 +362,11 @@ class Dispatcher:
         if tried:
             self._outages.let_through(tx, tried)
             pass_.unavailable.update(dict.fromkeys(tried, False))
+
+    def look_at(self, tx: Tx, office_id: str) -> Started:
+        """Look at an office's queue at the end of this transaction; what that started is in the result by then."""
+        self._lanes.counters(tx).office(office_id)
+        return tx.local(Started)
 
     # Callers on the line.
 

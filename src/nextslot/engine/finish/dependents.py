@@ -1,6 +1,7 @@
 """DependencyResolver: which jobs wait for which, and what becomes of them when a chain ends (US-JS01)."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from nextslot.domain import ChainEnd, Job, OnDependencyFailure
 from nextslot.domain.job_lifecycle import Dependents, dependent_after
@@ -67,23 +68,11 @@ def refuse_cycle(waits: Mapping[str, Iterable[str]], names: Mapping[str, str]) -
 
 
 def find_cycle(waits: Mapping[str, Iterable[str]]) -> list[str] | None:
-    """The first cycle, each job waiting for the next; walks every edge once, without recursion."""
-    done: set[str] = set()
-    for start in waits:
-        path: list[str] = []
-        on_path: set[str] = set()
-        stack: list[tuple[str, bool]] = [(start, False)]
-        while stack:
-            job_id, is_left = stack.pop()
-            if is_left:
-                path.pop()
-                on_path.discard(job_id)
-                done.add(job_id)
-            elif job_id in on_path:
-                return path[path.index(job_id) :]
-            elif job_id not in done:
-                path.append(job_id)
-                on_path.add(job_id)
-                stack.append((job_id, True))
-                stack.extend((other, False) for other in waits.get(job_id, ()))
+    """Return a cycle, each job waiting for the next and the last for the first."""
+    try:
+        TopologicalSorter(waits).prepare()
+    except CycleError as error:
+        # Each comes before the one that waits for it, and the first is named again at the end.
+        closed: list[str] = error.args[1]
+        return closed[:0:-1]
     return None

@@ -53,10 +53,10 @@ EXPIRED = "expired"
 PREDECESSOR_FAILED = "predecessor failed"
 DEPENDENCY_FAILED = "dependency failed"
 
-# What webhooks are told beside the ends of runs; the last is for those who know only the old words.
+# What webhooks are told beside the ends of runs; the last is for the formats of extensions.
 FAILED_PERMANENTLY = ("job.failed_permanently",)
 CANCELLED_UNSTARTED = ("job.cancelled",)
-LAST_FAILED = ("failed",)
+LAST_FAILED = ("chain.failed",)
 
 # Of a chain that begins here, and of which no process died.
 _FIRST = Failure(None)

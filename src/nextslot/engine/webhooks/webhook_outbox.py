@@ -8,6 +8,7 @@ after every change, and a change takes effect with its commit.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
 from nextslot.domain import (
     Delivery,
@@ -17,6 +18,7 @@ from nextslot.domain import (
     Group,
     Job,
     Json,
+    RunStatus,
     Webhook,
     json_form,
 )
@@ -31,8 +33,6 @@ from nextslot.errors import (
     NotFound,
     Problem,
 )
-from nextslot.extensions.legacy import legacy_table as old_jobs
-from nextslot.extensions.legacy import old_words
 from nextslot.store.contract import Tx
 from nextslot.store.tables import (
     column_codec,
@@ -77,6 +77,30 @@ class Listeners:
         return [one for one in self.subscriptions if one.office_id is None or one.office_id == office_id]
 
 
+class FormattedMessage(NamedTuple):
+    """A message in the words of another format: its event, its whole body, and the headers that go with it."""
+
+    event: str
+    body: Mapping[str, Json]
+    headers: Mapping[str, str]
+
+
+class MessageFormat(Protocol):
+    """Another form of the messages that a job or a group sends to its own webhook: `{"format": NAME, …}`.
+
+    An extension adds one with `add_format`. Both methods return None if the webhook does not want to hear of this end.
+    """
+
+    # The words that `events` of such a webhook may have.
+    words: Sequence[str]
+
+    def of_job(self, tx: Tx, job: Job, status: RunStatus, now: Instant) -> FormattedMessage | None:
+        """Tell how the chain ended whose last job this is."""
+
+    def of_group(self, tx: Tx, group: Group, webhook: Mapping[str, Json], now: Instant) -> FormattedMessage | None:
+        """Tell how a group ended; `webhook` is the group's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Message:
     """A message without its event's number: `events` is how many events its transaction had noted by then."""
@@ -89,6 +113,8 @@ class _Message:
     office_id: str | None
     job_id: str | None
     now: Instant
+    # Not None: `content` is the whole body.
+    headers: Mapping[str, str] | None = None
 
 
 class _Outbox:
@@ -106,6 +132,16 @@ class WebhookService:
         self._events = events
         self._listeners = Listeners()
         self._server_secret = settings.secret or ""
+        self._formats: dict[str, MessageFormat] = {}
+
+    def add_format(self, name: str, format_: MessageFormat) -> None:
+        """Send to webhooks that say `"format": name` in this form, from now on."""
+        self._formats[name] = format_
+
+    @property
+    def format_words(self) -> Mapping[str, Sequence[str]]:
+        """The words of each format, for the checks of requests."""
+        return {name: one.words for name, one in self._formats.items()}
 
     def load(self, tx: Tx) -> None:
         """Reads subscriptions and secrets at the start, before anything can end, and after changes by another node."""
@@ -148,40 +184,33 @@ class WebhookService:
             return
         job = jobs.get(tx, job_id)
         assert job is not None
-        wanted = [
-            (event, target)
-            for event in events
-            for target in policy.targets(event, job.webhook, listeners.offices.get(office_id), listeners.of(office_id))
-        ]
-        if any(target.is_own for _, target in wanted):
+        format_ = self._format_of(job.webhook)
+        own = job.webhook if format_ is None else None
+        office, subscribed = listeners.offices.get(office_id), listeners.of(office_id)
+        wanted = [(event, target) for event in events for target in policy.targets(event, own, office, subscribed)]
+        status = policy.chain_end(events)
+        message = None if format_ is None or status is None else format_.of_job(tx, job, status, now)
+        if message is not None or any(target.is_own for _, target in wanted):
             deliveries.mark_pending(tx, job_id)
             job = job._replace(webhook_status="pending")
-        content = _job_content(tx, job) if any(not target.is_legacy for _, target in wanted) else {}
+        if message is not None and job.webhook is not None:
+            self._add_formatted(tx, message, job.webhook, now, office_id, job_id)
+        content = _job_content(tx, job) if wanted else {}
         for event, target in wanted:
-            body = _legacy_content(tx, job, event, now) if target.is_legacy else content
-            self._add(tx, event, target, body, now, office_id, job_id)
+            self._add(tx, event, target, content, now, office_id, job_id)
 
     def group_finished(self, tx: Tx, group: Group, now: Instant) -> None:
-        self._batch_finished(tx, group, now)
-        self._notify(tx, "group.finished", group.office_id, {"group": group.to_dict()}, now)
-        first = jobs.member_at(tx, group.group_id, 0)
-        job = None if first is None else jobs.get(tx, first)
-        event = policy.batch_event(group)
-        target = None if job is None else policy.batch_target(event, job.webhook)
-        if target is not None:
-            self._add(tx, event, target, _legacy_batch_content(group, event, now), now, group.office_id)
-
-    def _batch_finished(self, tx: Tx, group: Group, now: Instant) -> None:
-        """Adds the message of a batch of the old endpoints to its own webhook, and stores which message that was."""
         own, _ = groups.webhook(tx, group.group_id)
-        if own is None:
-            return
-        batch = old_words.OldBatch(group, old_jobs.members(tx, group.group_id), own)
-        status = old_words.batch_status(batch)
-        if old_words.hears_of_batch(own, status):
-            content = {"event": status, **old_words.batch(batch), "timestamp": json_form.time(now)}
-            target = Target(own["url"], (SERVER,), is_own=True, is_legacy=True)
-            groups.told(tx, group.group_id, self._add(tx, status, target, content, now, group.office_id))
+        format_ = self._format_of(own)
+        message = None if format_ is None or own is None else format_.of_group(tx, group, own, now)
+        if message is not None and own is not None:
+            # Which message the group's own webhook got is kept with the group.
+            groups.told(tx, group.group_id, self._add_formatted(tx, message, own, now, group.office_id))
+        self._notify(tx, "group.finished", group.office_id, {"group": group.to_dict()}, now)
+
+    def _format_of(self, webhook: Mapping[str, Json] | None) -> MessageFormat | None:
+        """None also if the extension is off that the format came with: its webhooks then get the usual messages."""
+        return None if webhook is None else self._formats.get(webhook.get("format", ""))
 
     def schedule_skipped(
         self, tx: Tx, office_id: str, schedule: Mapping[str, Json], occurrence: Mapping[str, Json], now: Instant
@@ -227,11 +256,25 @@ class WebhookService:
         now: Instant,
         office_id: str | None,
         job_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> str:
         delivery_id = self._chance.new_id()
         noted = self._events.noted(tx)
-        tx.local(_Outbox).messages.append(_Message(delivery_id, event, target, content, noted, office_id, job_id, now))
+        message = _Message(delivery_id, event, target, content, noted, office_id, job_id, now, headers)
+        tx.local(_Outbox).messages.append(message)
         return delivery_id
+
+    def _add_formatted(
+        self,
+        tx: Tx,
+        message: FormattedMessage,
+        webhook: Mapping[str, Json],
+        now: Instant,
+        office_id: str,
+        job_id: str | None = None,
+    ) -> str:
+        target = Target(webhook["url"], (SERVER,), is_own=True)
+        return self._add(tx, message.event, target, message.body, now, office_id, job_id, message.headers)
 
     def _send_soon(self, tx: Tx, urls: Iterable[str], now: Instant) -> None:
         tx.announce("deliveries")
@@ -330,7 +373,7 @@ class WebhookService:
 
     def refuse_wrong(self, field: str, webhook: Mapping[str, Json], events: Sequence[str]) -> None:
         """Raises Invalid if a request's own webhook is wrong; `events` are those it may name."""
-        problems = list(policy.problems(field, webhook, events, self.settings.allow_private))
+        problems = list(policy.problems(field, webhook, events, self.settings.allow_private, self.format_words))
         if problems:
             raise Invalid(problems)
 
@@ -415,50 +458,9 @@ def _job_content(tx: Tx, job: Job) -> dict[str, Json]:
     return {"job": json_form.job(job, attempt), "run": None if run is None else run.to_dict()}
 
 
-def _legacy_content(tx: Tx, job: Job, event: str, now: Instant) -> dict[str, Json]:
-    """Returns the old service's message: about the whole chain, under the id of its first job."""
-    chain = jobs.chain(tx, job.chain_id)
-    run = runs.of_job(tx, job.job_id)
-    return {
-        "event": event,
-        "job_id": job.chain_id,
-        "type": old_words.TYPES.get(job.job_type, job.job_type),
-        "status": event,
-        "params": old_words.params(chain[0]),
-        "created_at": json_form.time(chain[0].created_at),
-        "started_at": json_form.time(next((one.started_at for one in chain if one.started_at), None)),
-        "finished_at": json_form.time(job.finished_at),
-        "exit_code": None if run is None else run.exit_code,
-        "error": None if run is None else run.error,
-        "artifacts": [] if run is None else [one.path for one in run.artifacts],
-        "timestamp": json_form.time(now),
-    }
-
-
-def _legacy_batch_content(group: Group, event: str, now: Instant) -> dict[str, Json]:
-    return {
-        "event": event,
-        "job_id": group.group_id,
-        "batch_id": group.group_id,
-        "type": "batch",
-        "status": event,
-        "total_jobs": group.members,
-        "completed_jobs": group.ended,
-        "succeeded_jobs": group.succeeded,
-        "failed_jobs": group.ended - group.succeeded,
-        "created_at": json_form.time(group.created_at),
-        "finished_at": json_form.time(group.finished_at),
-        "timestamp": json_form.time(now),
-    }
-
-
 def _delivery(message: _Message, seq: int) -> Delivery:
-    headers: dict[str, str] = {}
-    if message.target.is_legacy:
-        body = message.content
-        old_id = message.content.get("job_id") or message.content["batch_id"]
-        headers = {"User-Agent": old_words.USER_AGENT, "X-Job-ID": old_id, "X-Job-Event": message.event}
-    else:
+    body = message.content
+    if message.headers is None:
         body = {
             "event": message.event,
             "delivery_id": message.delivery_id,
@@ -475,7 +477,7 @@ def _delivery(message: _Message, seq: int) -> Delivery:
         signers=message.target.signers,
         is_own=message.target.is_own,
         body=column_codec.dumps(body),
-        headers=headers,
+        headers=dict(message.headers or {}),
         created_at=message.now,
         office_id=message.office_id,
         job_id=message.job_id,

@@ -1,8 +1,10 @@
-"""Legacy: the old endpoints' verbs on top of the queue (CON-004); `scheduler.legacy`. A chain is one old job."""
+"""LegacyService: the old endpoints' verbs on top of the queue (CON-004). A chain is one old job."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
 
 from nextslot.domain import (
     DEFAULT_OFFICE,
@@ -14,19 +16,16 @@ from nextslot.domain import (
     OnFailure,
     RunStatus,
 )
-from nextslot.engine.finish.job_finisher import Cancelled, JobFinisher
-from nextslot.engine.submit.idempotency import Once, Replayed
-from nextslot.engine.submit.intake import Intake
-from nextslot.errors import AlreadyFinished, Invalid, NotFound
-from nextslot.executors.job_types import JobTypes
-from nextslot.extensions.stories.similarity import KnownText, find_duplicate
+from nextslot.errors import AlreadyFinished, Invalid, NotFound, Unavailable
+from nextslot.extension import Attached, Counters
+from nextslot.extension.host import Cancelled, Host, Once, Replayed, Tx
+from nextslot.extension.tables import deliveries, groups
 from nextslot.services.arguments import found
-from nextslot.services.unit_of_work import UnitOfWork
-from nextslot.store.contract import Tx
-from nextslot.store.tables import deliveries, groups
 
 from . import legacy_table
+from .messages import OldMessages
 from .old_words import (
+    FORMAT,
     DedupCheck,
     OldBatch,
     OldJob,
@@ -39,23 +38,45 @@ MOST_CARDS = 10_000
 REASON = "cancelled through the old API"
 
 
-class LegacyService:
-    def __init__(self, access: UnitOfWork, job_types: JobTypes, intake: Intake, finisher: JobFinisher) -> None:
-        self._access = access
-        self._job_types = job_types
-        self._intake = intake
-        self._finisher = finisher
+@runtime_checkable
+class ComparesCards(Protocol):
+    """What the extension `stories` offers, if it is there."""
+
+    def most_similar_card(self, card: Mapping[str, Json], earlier: Sequence[Json]) -> tuple[str, float] | None: ...
+
+
+class LegacyService(Attached):
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        host.webhooks.add_format(FORMAT, OldMessages())
+        # How often each old endpoint was called.
+        self.calls: Counter[str] = Counter()
+
+    def wrap(self, app: Any, root_path: str) -> Any:
+        from .routes import Deprecated
+
+        return Deprecated(app, root_path, self.calls)
+
+    def counters(self) -> Iterable[Counters]:
+        calls: dict[tuple[str, ...], float] = {(route,): count for route, count in self.calls.items()}
+        return [("nextslot_legacy_requests", "Calls of the old endpoints.", ("route",), calls)]
+
+    async def notes(self, jobs: Iterable[OldJob]) -> list[str]:
+        """Return what the types of new jobs say to who submits them, as sentences without a full stop at their end."""
+        firsts = {one.root.job_type: one.root for one in jobs}
+        found = [await self.host.job_types.note(job.job_type, job.params) for job in firsts.values()]
+        return list(dict.fromkeys(note.removesuffix(".") for note in found if note is not None))
 
     async def trigger(self, wanted: NewJob) -> tuple[OldJob, bool]:
         """A job in the queue, and whether it is new."""
 
         def work(tx: Tx) -> tuple[OldJob, bool]:
-            (accepted,) = self._intake.accept(tx, [wanted], self._access.clock.now())
+            (accepted,) = self.host.intake.accept(tx, [wanted], self.host.work.clock.now())
             return found(legacy_table.old_job(tx, accepted.job.job_id), "job", accepted.job.job_id), accepted.is_new
 
         once: Once[tuple[OldJob, bool]] = Once("legacy", wanted.office_id, [wanted], lambda made: [made[0].root.job_id])
         try:
-            return await self._access.create(work, once=once)
+            return await self.host.work.create(work, once=once)
         except Replayed as known:
             return await self.job(known.ids[0]), False
         except Invalid as error:
@@ -69,14 +90,14 @@ class LegacyService:
         def work(tx: Tx) -> tuple[OldBatch, bool]:
             # Said of the type, where several jobs could only be called invalid.
             for new in wanted:
-                self._job_types.get(new.job_type or "")
-            group, accepted = self._intake.accept_group(
+                self.host.job_types.get(new.job_type or "")
+            group, accepted = self.host.intake.accept_group(
                 tx,
                 wanted,
                 GroupMode.PARALLEL,
                 OnFailure.CONTINUE,
                 None,
-                self._access.clock.now(),
+                self.host.work.clock.now(),
                 webhook,
             )
             return _batch(tx, group), accepted[0].is_new
@@ -85,25 +106,25 @@ class LegacyService:
             "legacy_batch", DEFAULT_OFFICE, [*wanted, webhook], lambda made: [made[0].group.group_id]
         )
         try:
-            return await self._access.create(work, len(wanted), once)
+            return await self.host.work.create(work, len(wanted), once)
         except Replayed as known:
             return await self.batch(known.ids[0]), False
         except Invalid as error:
             raise refusal(error) from None
 
     async def job(self, job_id: str) -> OldJob:
-        return await self._access.read(lambda tx: _job(tx, job_id))
+        return await self.host.work.read(lambda tx: _job(tx, job_id))
 
     async def jobs(
         self, job_type: str | None = None, status: str | None = None, limit: int = 50
     ) -> tuple[list[OldJob], int]:
         """The newest first, and how many there are."""
-        return await self._access.read(
+        return await self.host.work.read(
             lambda tx: (legacy_table.page(tx, job_type, status, limit), legacy_table.total(tx, job_type, status))
         )
 
     async def running(self) -> list[OldJob]:
-        return await self._access.read(legacy_table.running)
+        return await self.host.work.read(legacy_table.running)
 
     async def batch(self, batch_id: str) -> OldBatch:
         def read(tx: Tx) -> OldBatch:
@@ -115,7 +136,7 @@ class LegacyService:
                 raise NotFound("batch", batch_id)
             return batch
 
-        return await self._access.read(read)
+        return await self.host.work.read(read)
 
     async def cancel(self, job_id: str) -> tuple[OldJob, Cancelled | None]:
         """The last job of the chain is cancelled, or told to stop if it runs; None if the chain has ended."""
@@ -123,12 +144,12 @@ class LegacyService:
         def work(tx: Tx) -> tuple[OldJob, Cancelled | None]:
             old = _job(tx, job_id)
             try:
-                done = self._finisher.cancel(tx, old.last.job_id, REASON, True, self._access.clock.now())
+                done = self.host.finisher.cancel(tx, old.last.job_id, REASON, True, self.host.work.clock.now())
             except AlreadyFinished:
                 return old, None
             return replace(old, last=done.job), done
 
-        return await self._access.write(work)
+        return await self.host.work.write(work)
 
     async def dedup_check(self, job_id: str) -> DedupCheck:
         """How much the card of a research job is like those that were completed before it."""
@@ -138,12 +159,17 @@ class LegacyService:
             before = old.last.finished_at if old.last.outcome is RunStatus.COMPLETED else None
             return old, [] if before is None else legacy_table.cards(tx, before, MOST_CARDS)
 
-        old, earlier = await self._access.read(read)
+        old, earlier = await self.host.work.read(read)
         card = None if old.run is None else old.run.result
         if old.root.job_type != "research" or not _is_card(card):
             return DedupCheck(old)
+        stories = self.host.find("stories")
+        if not isinstance(stories, ComparesCards):
+            raise Unavailable("the extension 'stories' is off: it compares research cards")
         # Of thousands of cards this takes a while.
-        return await asyncio.to_thread(_compared, old, card, [one for one in earlier if _is_card(one)])
+        cards = [one for one in earlier if _is_card(one)]
+        same = await asyncio.to_thread(stories.most_similar_card, card, cards)
+        return _compared(old, card, same)
 
 
 def _job(tx: Tx, job_id: str) -> OldJob:
@@ -165,10 +191,9 @@ def _is_card(result: Json) -> bool:
     return isinstance(result, dict) and {"card_id", "metadata", "fingerprint", "sketch"} <= result.keys()
 
 
-def _compared(old: OldJob, card: Json, earlier: Sequence[Json]) -> DedupCheck:
-    known = [KnownText(one["fingerprint"], one["sketch"], one["card_id"]) for one in earlier]
-    same = find_duplicate(card["fingerprint"], card["sketch"], known, threshold=0.0)
+def _compared(old: OldJob, card: Json, same: tuple[str, float] | None) -> DedupCheck:
     path = next((one for one in old.artifacts if one.endswith(f"/{card['metadata']}")), None)
     if same is None:
         return DedupCheck(old, path, 0.0)
-    return DedupCheck(old, path, round(same.similarity, 3), same.story_id)
+    card_id, score = same
+    return DedupCheck(old, path, round(score, 3), card_id)

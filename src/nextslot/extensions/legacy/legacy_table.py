@@ -1,32 +1,34 @@
 """What the old endpoints read: chains of the two old types, batches and research cards; one function a statement."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from nextslot.domain import Job, Json
-from nextslot.store.contract import Row, Tx
-from nextslot.store.tables import column_codec, jobs, runs
+from nextslot.extension.host import Row, Statements, Tx
+from nextslot.extension.tables import column_codec, jobs, runs
 from nextslot.system.clock import Instant
 
 from .old_words import OldJob
 
+SQL = Statements(Path(__file__).with_name("ext_legacy.sql"))
+
 
 def page(tx: Tx, job_type: str | None, status: str | None, limit: int) -> list[OldJob]:
     """The newest first; of one type, and of one status, if said."""
-    return _old_jobs(tx, tx.rows("legacy.page", job_type=job_type or "", status=status or "", limit=limit))
+    return _old_jobs(tx, SQL.rows(tx, "page", job_type=job_type or "", status=status or "", limit=limit))
 
 
 def total(tx: Tx, job_type: str | None, status: str | None) -> int:
     if job_type is None and status is None:
-        row = tx.row("legacy.all")
+        (row,) = SQL.rows(tx, "all")
     else:
-        row = tx.row("legacy.total", job_type=job_type or "", status=status or "")
-    assert row is not None
+        (row,) = SQL.rows(tx, "total", job_type=job_type or "", status=status or "")
     count: int = row[0]
     return count
 
 
 def running(tx: Tx) -> list[OldJob]:
-    return _old_jobs(tx, tx.rows("legacy.running"))
+    return _old_jobs(tx, SQL.rows(tx, "running"))
 
 
 def old_job(tx: Tx, job_id: str) -> OldJob | None:
@@ -46,7 +48,7 @@ def members(tx: Tx, group_id: str) -> list[OldJob]:
 def of_ends(tx: Tx, ends: Sequence[tuple[Job, Job]]) -> list[OldJob]:
     """Chains, each by its first and its last job."""
     last = [job.job_id for _, job in ends]
-    found = runs.of_rows(tx, tx.rows("legacy.runs", job_ids=column_codec.key_set(last)))
+    found = runs.of_rows(tx, SQL.rows(tx, "runs", job_ids=column_codec.key_set(last)))
     of_job = {run.job_id: run for run in found}
     told = (job.job_id for _, job in ends if job.webhook_status in ("pending", "failed"))
     reasons = undelivered(tx, told)
@@ -55,12 +57,12 @@ def of_ends(tx: Tx, ends: Sequence[tuple[Job, Job]]) -> list[OldJob]:
 
 def undelivered(tx: Tx, job_ids: Iterable[str]) -> dict[str, str]:
     """Why the webhooks of jobs have not been delivered."""
-    return dict(tx.rows("legacy.undelivered", job_ids=column_codec.key_set(job_ids)))
+    return dict(SQL.rows(tx, "undelivered", job_ids=column_codec.key_set(job_ids)))
 
 
 def cards(tx: Tx, before: Instant, limit: int) -> list[Json]:
     """What completed work of the type `research` returned, the newest first."""
-    return [column_codec.loads(row[0]) for row in tx.rows("legacy.cards", before=before, limit=limit)]
+    return [column_codec.loads(row[0]) for row in SQL.rows(tx, "cards", before=before, limit=limit)]
 
 
 def _old_jobs(tx: Tx, ids: Sequence[Row]) -> list[OldJob]:

@@ -1,6 +1,6 @@
 """The words of the old `/jobs` endpoints (CON-004): a chain is one old job, a parallel group one old batch.
 
-Pure; `faces.legacy` reads what is stored and `engine.webhooks` tells of it, both in these forms.
+Pure: `legacy_service` reads what is stored and `messages` tells of it, both in these forms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from nextslot.domain import (
     JobStatus,
     Json,
     Run,
+    RunStatus,
 )
 from nextslot.errors import Invalid, Problem
 from nextslot.system.clock import Instant
@@ -32,11 +33,18 @@ STATUSES: Mapping[JobStatus, str] = {
     JobStatus.CANCELLED: "cancelled",
     JobStatus.SKIPPED: "skipped",
 }
+RUN_STATUSES: Mapping[RunStatus, str] = {
+    RunStatus.COMPLETED: "succeeded",
+    RunStatus.FAILED: "failed",
+    RunStatus.SKIPPED: "skipped",
+}
 # And what is stored of a chain's last job when it is so.
 STORED: Mapping[str, str] = {word: status.value for status, word in STATUSES.items()}
 # A batch that is `partial` has both successes and failures: who wants to hear of either hears of it.
 PARTIAL = "partial"
 WEBHOOK_EVENTS = ("succeeded", "failed", "skipped")
+# How jobs and batches say that their webhook speaks these words.
+FORMAT = "legacy"
 USER_AGENT = "HorrorStoryGenerator/1.3"
 
 # 2026-11-15 and a year later (RFC 9745, RFC 8594).
@@ -98,9 +106,9 @@ def is_old(job: Job) -> bool:
     return job.office_id == DEFAULT_OFFICE and job.job_type in TYPES
 
 
-def webhook(url: str | None, events: Sequence[str]) -> dict[str, Json] | None:
+def webhook(url: str | None, wanted: Sequence[str]) -> dict[str, Json] | None:
     """What a request says of its webhook, as a job or a batch keeps it; one that hears of nothing is none."""
-    return {"url": url, "events": list(events), "format": "legacy"} if url is not None and events else None
+    return {"url": url, "events": list(wanted), "format": FORMAT} if url is not None and wanted else None
 
 
 def trigger(old: OldJob, notes: Sequence[str]) -> dict[str, Json]:
@@ -131,7 +139,7 @@ def job(old: OldJob) -> dict[str, Json]:
         "exit_code": None if old.run is None else old.run.exit_code,
         "error": old.error,
         "webhook_url": given.get("url"),
-        "webhook_events": _events(given),
+        "webhook_events": events(given),
         "webhook_sent": old.last.webhook_status == "delivered",
         "webhook_error": old.webhook_error,
     }
@@ -140,7 +148,7 @@ def job(old: OldJob) -> dict[str, Json]:
 def params(root: Job) -> dict[str, Json]:
     """The old request: what the work was given, and the webhook."""
     given = root.webhook or {}
-    return {**root.params, "webhook_url": given.get("url"), "webhook_events": _events(given)}
+    return {**root.params, "webhook_url": given.get("url"), "webhook_events": events(given)}
 
 
 def monitored(old: OldJob) -> dict[str, Json]:
@@ -200,7 +208,7 @@ def batch_status(old: OldBatch) -> str:
 
 
 def hears_of_batch(given: Mapping[str, Json], status: str) -> bool:
-    wanted = _events(given)
+    wanted = events(given)
     return status in wanted or (status == PARTIAL and bool({"succeeded", "failed"} & set(wanted)))
 
 
@@ -284,7 +292,8 @@ def _member(old: OldJob) -> dict[str, Json]:
     }
 
 
-def _events(given: Mapping[str, Json]) -> list[str]:
+def events(given: Mapping[str, Json]) -> list[str]:
+    """Return what a webhook hears of: what it names, else everything."""
     return list(given.get("events") or WEBHOOK_EVENTS)
 
 

@@ -1,8 +1,9 @@
 """The old `/jobs` endpoints (CON-004): their requests, answers and words, on top of the queue.
 
-Each answer says that they are deprecated, and each call is counted. `Options.has_legacy` switches them off.
+Each answer says that they are deprecated, and each call is counted.
 """
 
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
@@ -14,13 +15,13 @@ from starlette.types import Scope as AsgiScope
 from nextslot.domain import DEFAULT_OFFICE, NewJob, Scope
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.errors import NotFound
-from nextslot.scheduler import Services
-from nextslot.server.auth import caller_of, of_default, scheduler_for
+from nextslot.server.auth import caller_of, of_default
 from nextslot.server.responses import answer
-from nextslot.server.routing import Route, needs
+from nextslot.server.routing import Route, extension_of, needs
 
 from . import old_words as policy
 from . import schemas as schemas
+from .legacy_service import LegacyService
 from .schemas import (
     BatchTrigger,
     ListQuery,
@@ -28,12 +29,16 @@ from .schemas import (
     StoryTrigger,
 )
 
+# Where `Deprecated` puts the counts of calls into the scope of a request.
+CALLS = "nextslot.legacy_calls"
+
 
 class Deprecated:
     """Around everything else, so that refusals say so too."""
 
-    def __init__(self, app: ASGIApp, root_path: str) -> None:
+    def __init__(self, app: ASGIApp, root_path: str, calls: Counter[str]) -> None:
         self._app = app
+        self._calls = calls
         self._root_path = root_path.rstrip("/")
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
@@ -42,6 +47,8 @@ class Deprecated:
             await self._app(scope, receive, send)
             return
         headers = policy.headers(path, self._root_path)
+        # For `CountedRoute`, which counts before it is known who calls.
+        scope[CALLS] = self._calls
 
         async def send_deprecated(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -58,7 +65,7 @@ class CountedRoute(Route):
         handle = super().get_route_handler()
 
         async def count_and_handle(request: Request) -> Response:
-            request.app.state.legacy_calls[f"{request.method} {self.path}"] += 1
+            request.scope[CALLS][f"{request.method} {self.path}"] += 1
             return await handle(request)
 
         return count_and_handle
@@ -86,16 +93,17 @@ async def trigger_research(body: ResearchTrigger, request: Request) -> Response:
 async def trigger_batch(body: BatchTrigger, request: Request) -> Response:
     """Use `POST /api/job-groups` with the mode `parallel`. All of its jobs, or none."""
     wanted = [_new_job(one.type, one.params(), None, request) for one in body.jobs]
-    batch, is_new = await _of(request).legacy.trigger_batch(wanted, body.webhook())
+    batch, is_new = await _of(request).trigger_batch(wanted, body.webhook())
     headers = {"Location": f"/jobs/batch/{batch.group.group_id}"}
-    return answer(policy.batch_trigger(batch, body.notes()), 202 if is_new else 200, headers)
+    notes = [*body.notes(), *await _of(request).notes(batch.members)]
+    return answer(policy.batch_trigger(batch, notes), 202 if is_new else 200, headers)
 
 
 @legacy.get("/jobs/batch/{batch_id}", response_model=schemas.Batch, deprecated=True)
 @needs(Scope.READ, of_default)
 async def get_batch(batch_id: str, request: Request) -> Response:
     """Use `GET /api/job-groups/{group_id}`."""
-    return answer(policy.batch(await _of(request).legacy.batch(batch_id)))
+    return answer(policy.batch(await _of(request).batch(batch_id)))
 
 
 @legacy.get("/jobs", response_model=schemas.JobList, deprecated=True)
@@ -104,7 +112,7 @@ async def list_old_jobs(query: Annotated[ListQuery, Query()], request: Request) 
     """The newest first. Use `GET /api/jobs`."""
     job_type = None if query.type is None else policy.JOB_TYPES[query.type]
     status = None if query.status is None else policy.STORED[query.status]
-    found, total = await _of(request).legacy.jobs(job_type, status, query.limit)
+    found, total = await _of(request).jobs(job_type, status, query.limit)
     message = f"{len(found)} of {total} jobs"
     return answer({"jobs": [policy.job(one) for one in found], "total": total, "message": message})
 
@@ -113,7 +121,7 @@ async def list_old_jobs(query: Annotated[ListQuery, Query()], request: Request) 
 @needs(Scope.READ, of_default)
 async def monitor_jobs(request: Request) -> Response:
     """What runs now. Nothing needs to be monitored to be current; use `GET /api/jobs?status=RUNNING`."""
-    running = await _of(request).legacy.running()
+    running = await _of(request).running()
     return answer({"monitored_count": len(running), "results": [policy.monitored(one) for one in running]})
 
 
@@ -121,7 +129,7 @@ async def monitor_jobs(request: Request) -> Response:
 @needs(Scope.READ, of_default)
 async def get_old_job(job_id: str, request: Request) -> Response:
     """Use `GET /api/jobs/{job_id}`."""
-    return answer(policy.job(await _of(request).legacy.job(job_id)))
+    return answer(policy.job(await _of(request).job(job_id)))
 
 
 @legacy.post("/jobs/{job_id}/cancel", response_model=schemas.JobCancelled, deprecated=True)
@@ -129,7 +137,7 @@ async def get_old_job(job_id: str, request: Request) -> Response:
 async def cancel_old_job(job_id: str, request: Request) -> Response:
     """A queued job is cancelled, a running one told to stop. Use `POST /api/jobs/{job_id}/cancel`."""
     try:
-        old, done = await _of(request).legacy.cancel(job_id)
+        old, done = await _of(request).cancel(job_id)
     except NotFound as error:
         return answer(_cancelled(job_id, False, "Nothing was cancelled", str(error)))
     if done is None:
@@ -145,7 +153,7 @@ async def cancel_old_job(job_id: str, request: Request) -> Response:
 async def monitor_job(job_id: str, request: Request) -> Response:
     """Use `GET /api/jobs/{job_id}`."""
     try:
-        return answer(policy.monitored(await _of(request).legacy.job(job_id)))
+        return answer(policy.monitored(await _of(request).job(job_id)))
     except NotFound as error:
         return answer(_not_monitored(job_id, str(error)))
 
@@ -154,14 +162,15 @@ async def monitor_job(job_id: str, request: Request) -> Response:
 @needs(Scope.READ, of_default)
 async def check_duplicate(job_id: str, request: Request) -> Response:
     """How much the card of a research job is like earlier ones: HIGH from 0.8 on, MEDIUM from 0.4 on."""
-    return answer(policy.dedup_check(await _of(request).legacy.dedup_check(job_id)))
+    return answer(policy.dedup_check(await _of(request).dedup_check(job_id)))
 
 
 async def _triggered(body: StoryTrigger | ResearchTrigger, job_type: str, request: Request) -> Response:
     wanted = _new_job(job_type, body.params(), body.webhook(), request)
-    old, is_new = await _of(request).legacy.trigger(wanted)
+    old, is_new = await _of(request).trigger(wanted)
     headers = {"Location": f"/jobs/{old.root.job_id}"}
-    return answer(policy.trigger(old, body.notes()), 202 if is_new else 200, headers)
+    notes = [*body.notes(), *await _of(request).notes([old])]
+    return answer(policy.trigger(old, notes), 202 if is_new else 200, headers)
 
 
 def _new_job(job_type: str, params: dict[str, Any], webhook: dict[str, Any] | None, request: Request) -> NewJob:
@@ -170,8 +179,8 @@ def _new_job(job_type: str, params: dict[str, Any], webhook: dict[str, Any] | No
     return NewJob(job_type=job_type, params=params, office_id=DEFAULT_OFFICE, webhook=webhook, created_by=created_by)
 
 
-def _of(request: Request) -> Services:
-    return scheduler_for(request)
+def _of(request: Request) -> LegacyService:
+    return extension_of(request, LegacyService)
 
 
 def _cancelled(job_id: str, success: bool, message: str, error: str | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""OfficeJobs: what an office's jobs are and what can be done to them, a chain at a time; called by the face of offices.
+"""OfficeJobs: what an office's jobs are and what can be done to them, a chain at a time; called by `OfficeJobService`.
 
 Reads are by sets: a page costs a few statements, however long its chains are, and none that grows with the history.
 """
@@ -12,16 +12,9 @@ from nextslot.domain import (
     Event,
     Job,
     NewJob,
-    Office,
     RunStatus,
 )
 from nextslot.domain.job_lifecycle import Cancellation
-from nextslot.engine.dispatch.dispatcher import Started
-from nextslot.engine.engine_context import EngineContext
-from nextslot.engine.finish.job_finisher import JobFinisher
-from nextslot.engine.finish.retries import RetryController
-from nextslot.engine.submit.intake import Accepted, Intake
-from nextslot.engine.submit.queue_order import QueueManager
 from nextslot.errors import (
     Conflict,
     Invalid,
@@ -30,12 +23,13 @@ from nextslot.errors import (
     Problem,
     UnknownJobType,
 )
-from nextslot.store.contract import Tx
-from nextslot.store.tables import events, jobs, offices
-from nextslot.store.tables.jobs import Place
-from nextslot.store.tables.offices import RootPlace
+from nextslot.extension.host import Accepted, Host, Started, Tx
+from nextslot.extension.tables import events, jobs
+from nextslot.services.offices import get_office
 from nextslot.system.clock import Instant
 
+from . import office_table as offices
+from .office_table import RootPlace
 from .office_words import (
     Blocker,
     OfficeJob,
@@ -70,20 +64,13 @@ class Filter(NamedTuple):
 
 
 class OfficeJobs:
-    def __init__(
-        self,
-        engine: EngineContext,
-        intake: Intake,
-        queue: QueueManager,
-        retries: RetryController,
-        finisher: JobFinisher,
-    ) -> None:
-        self._job_types = engine.job_types
-        self._lanes = engine.lanes
-        self._intake = intake
-        self._queue = queue
-        self._retries = retries
-        self._finisher = finisher
+    def __init__(self, host: Host) -> None:
+        self._job_types = host.job_types
+        self._dispatcher = host.dispatcher
+        self._intake = host.intake
+        self._queue = host.queue
+        self._retries = host.retries
+        self._finisher = host.finisher
 
     # What there is.
 
@@ -222,15 +209,7 @@ class OfficeJobs:
     def process(self, tx: Tx, office_id: str) -> Started:
         """Asks for a look at the office's queue at the end of this transaction; what that started is there then."""
         get_office(tx, office_id)
-        self._lanes.counters(tx).office(office_id)
-        return tx.local(Started)
-
-
-def get_office(tx: Tx, office_id: str) -> Office:
-    office = offices.get(tx, office_id)
-    if office is None:
-        raise NotFound("office", office_id)
-    return office
+        return self._dispatcher.look_at(tx, office_id)
 
 
 def _chain(tx: Tx, office_id: str, job_id: str) -> list[Job]:
@@ -325,7 +304,7 @@ def _by_age(tx: Tx, office_id: str, task_id: str | None, after: Key | None, limi
 
 
 def _queued(tx: Tx, office_id: str, task_id: str | None, after: Key | None, limit: int) -> list[tuple[Key, str]]:
-    found = jobs.queue(tx, office_id, None if after is None else Place(*after), limit)  # type: ignore[arg-type]
+    found = jobs.queue(tx, office_id, None if after is None else jobs.Place(*after), limit)  # type: ignore[arg-type]
     return [(jobs.place_of(job), job.chain_id) for job in found]
 
 

@@ -1,32 +1,33 @@
-"""Offices: teams with their own jobs and settings, in the words of the office API; `scheduler.offices`."""
+"""OfficeJobService: the jobs and settings of an office in the words of the office API, and sessions by role.
+
+`scheduler.extension(OfficeJobService)` is this; the routes and the command line call it.
+"""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from nextslot.domain import Office, Page, json_form, request_checks
+from nextslot.domain import Page, request_checks
 from nextslot.domain.filters import JobFilter
 from nextslot.domain.job_lifecycle import Cancellation
-from nextslot.engine.settings.office_settings import OfficeSettings
-from nextslot.engine.submit.idempotency import Once, Replayed
-from nextslot.engine.submit.queue_order import QueueManager
 from nextslot.errors import Invalid
+from nextslot.extension import Attached
+from nextslot.extension.host import Host, Once, Replayed, Tx
+from nextslot.extension.tables import jobs
 from nextslot.services import cursors
 from nextslot.services.arguments import choice
-from nextslot.services.bulk import BulkCancelled, BulkService, Counted
+from nextslot.services.bulk import BulkCancelled, Counted
 from nextslot.services.cursors import DEFAULT_LIMIT, checked_limit
-from nextslot.services.unit_of_work import UnitOfWork
-from nextslot.store.contract import Tx
-from nextslot.store.tables import jobs, offices
-from nextslot.system.randomness import Chance
+from nextslot.services.offices import get_office
 
 from .office_jobs import (
     Filter,
     OfficeJobs,
-    get_office,
     source_of,
     views,
 )
 from .office_words import (
+    SESSION,
     Execution,
     OfficeConfig,
     OfficeEvents,
@@ -38,73 +39,44 @@ from .office_words import (
     new_jobs,
     settings_of,
 )
+from .session import RoleCommand, SessionHandler, checked_roles, register_session
+from .settings import RoleTable
 
 
-class OfficeService:
-    def __init__(
-        self,
-        access: UnitOfWork,
-        chance: Chance,
-        settings: OfficeSettings,
-        jobs: OfficeJobs,
-        queue: QueueManager,
-        bulk: BulkService,
+class OfficeJobService(Attached):
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self._jobs = OfficeJobs(host)
+        self._sessions: SessionHandler | None = None
+
+    # Sessions.
+
+    def configure(self, tables: Mapping[str, Any], data: Path) -> None:
+        """Use the `[roles.ROLE]` tables."""
+        roles: Mapping[str, RoleTable] = tables["roles"]
+        self.use_roles({name: role.options() for name, role in roles.items() if role.command is not None}, data)
+        # A role may have a time without a command: its jobs name a type of their own.
+        self.host.job_types.role_timeouts = {
+            name: role.timeout_seconds for name, role in roles.items() if role.timeout_seconds is not None
+        }
+
+    def use_roles(
+        self, roles: Mapping[str, RoleCommand | Mapping[str, Any]], base_dir: Path | str | None = None
     ) -> None:
-        self._access = access
-        self._chance = chance
-        self._settings = settings
-        self._jobs = jobs
-        self._queue = queue
-        self._bulk = bulk
+        """Run jobs that name no type as the command of their role: the job type `session`.
 
-    # The offices themselves.
-
-    async def create(self, office_id: str | None = None, **settings: Any) -> Office:
-        """A new office, with the defaults of spec 14.5 for what is not said; without an id, one is made for it."""
-        chosen = self._chance.new_id() if office_id is None else office_id
-        content = {**settings, "office_id": office_id}
-
-        def work(tx: Tx) -> Office:
-            is_paused, rest = _split_status(settings)
-            now = self._access.clock.now()
-            office = self._settings.create(tx, chosen, rest, now)
-            if is_paused:
-                self._queue.pause(tx, "office", chosen, now)
-            return self._changed(tx, None, chosen) if is_paused else self._noted(tx, None, office)
-
-        once: Once[Office] = Once("offices", None, content, lambda made: [made.office_id])
-        return await self._access.create(work, once=once)
-
-    async def change(self, office_id: str, **settings: Any) -> Office:
-        """While everything runs; `status` is `active`, `paused` (the queue's pause) or `archived`."""
-
-        def work(tx: Tx) -> Office:
-            is_paused, rest = _split_status(settings)
-            before = get_office(tx, office_id)
-            self._settings.change(tx, office_id, rest)
-            if is_paused is not None:
-                move = self._queue.pause if is_paused else self._queue.resume
-                move(tx, "office", office_id, self._access.clock.now())
-            return self._changed(tx, before, office_id)
-
-        return await self._access.write(work)
-
-    def _changed(self, tx: Tx, before: Office | None, office_id: str) -> Office:
-        return self._noted(tx, before, get_office(tx, office_id))
-
-    def _noted(self, tx: Tx, before: Office | None, after: Office) -> Office:
-        self._access.audit.changed(tx, None if before is None else json_form.office(before), json_form.office(after))
-        return after
-
-    async def get(self, office_id: str) -> Office:
-        return await self._access.read(lambda tx: get_office(tx, office_id))
-
-    async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Office]:
-        """All of them, by their ids."""
-        checked_limit(limit)
-        (after,) = cursors.decode("offices", cursor, (str,)) or ("",)
-        found = await self._access.read(lambda tx: offices.page(tx, str(after), limit + 1))
-        return cursors.page_of("offices", found, limit, lambda office: (office.office_id,))
+        `roles` are as in the `[roles.ROLE]` tables of a configuration, and replace those that there were.
+        """
+        checked = checked_roles(roles, base_dir)
+        if self._sessions is None and checked:
+            self._sessions = SessionHandler(checked, self.host.job_types.guardians)
+            if SESSION not in self.host.job_types:
+                register_session(self.host.job_types, self._sessions)
+        elif self._sessions is not None:
+            self._sessions.roles = checked
+        self.host.job_types.role_timeouts = {
+            name: role.timeout_seconds for name, role in checked.items() if role.timeout_seconds is not None
+        }
 
     # Their jobs.
 
@@ -114,7 +86,7 @@ class OfficeService:
         jobs: Sequence[Mapping[str, Any]],
         task_id: str | None = None,
         idempotency_key: str | None = None,
-    ) -> "list_[OfficeJob]":
+    ) -> list[OfficeJob]:
         """A graph of jobs in one transaction, all or none; they depend on each other by `key`, on others by id.
 
         Each has `description`, `role`, and optionally `key`, `priority` (the lower the sooner), `depends_on`,
@@ -129,20 +101,20 @@ class OfficeService:
         task_id: str | None = None,
         idempotency_key: str | None = None,
         created_by: str | None = None,
-    ) -> "tuple[list_[OfficeJob], bool]":
+    ) -> tuple[list[OfficeJob], bool]:
         """As `submit`, but says whether they are new or were there already."""
         wanted = new_jobs(office_id, jobs, task_id, created_by)
 
-        def work(tx: Tx) -> tuple[list_[OfficeJob], bool]:
+        def work(tx: Tx) -> tuple[list[OfficeJob], bool]:
             get_office(tx, office_id)
-            return self._jobs.submit(tx, wanted, self._access.clock.now())
+            return self._jobs.submit(tx, wanted, self.host.work.clock.now())
 
-        once: Once[tuple[list_[OfficeJob], bool]] = Once("office_jobs", office_id, wanted, _ids_of)
+        once: Once[tuple[list[OfficeJob], bool]] = Once("office_jobs", office_id, wanted, _ids_of)
         try:
-            return await self._access.with_key(idempotency_key).create(work, max(len(wanted), 1), once)
+            return await self.host.work.with_key(idempotency_key).create(work, max(len(wanted), 1), once)
         except Replayed as known:
-            ids = list_(known.ids)
-            return await self._access.read(lambda tx: views(tx, ids)), False
+            ids = list(known.ids)
+            return await self.host.work.read(lambda tx: views(tx, ids)), False
 
     async def jobs(
         self,
@@ -158,11 +130,11 @@ class OfficeService:
         wanted = Filter(None if status is None else choice(OfficeJobStatus, status, "status"), role, task_id)
         source = source_of(wanted)
         after = cursors.decode(source.name, cursor, source.shape)
-        found, goes_on = await self._access.read(lambda tx: self._jobs.page(tx, office_id, wanted, after, limit))
+        found, goes_on = await self.host.work.read(lambda tx: self._jobs.page(tx, office_id, wanted, after, limit))
         return Page(tuple(found), cursors.encode(source.name, goes_on))
 
     async def job(self, office_id: str, job_id: str) -> OfficeJob:
-        return await self._access.read(lambda tx: self._jobs.get(tx, office_id, job_id))
+        return await self.host.work.read(lambda tx: self._jobs.get(tx, office_id, job_id))
 
     async def executions(self, office_id: str, job_id: str) -> tuple[Execution, ...]:
         """Each attempt, from the first on."""
@@ -170,14 +142,16 @@ class OfficeService:
 
     async def retry(self, office_id: str, job_id: str) -> OfficeJob:
         """A job that failed, again, also after its retries are spent; one that waits to be retried goes now."""
-        return await self._access.create(lambda tx: self._jobs.retry(tx, office_id, job_id, self._access.clock.now()))
+        return await self.host.work.create(
+            lambda tx: self._jobs.retry(tx, office_id, job_id, self.host.work.clock.now())
+        )
 
     async def cancel(
         self, office_id: str, job_id: str, reason: str | None = None, interrupt: bool | None = None
     ) -> tuple[OfficeJob, Cancellation]:
         """The job as it is now, and whether it is cancelled, was told to stop, or will finish first."""
-        return await self._access.write(
-            lambda tx: self._jobs.cancel(tx, office_id, job_id, _reason(reason), interrupt, self._access.clock.now())
+        return await self.host.work.write(
+            lambda tx: self._jobs.cancel(tx, office_id, job_id, _reason(reason), interrupt, self.host.work.clock.now())
         )
 
     async def cancel_all(
@@ -187,40 +161,40 @@ class OfficeService:
 
         In small steps, so that a large office does not hold up the others (US-JS06).
         """
-        await self.get(office_id)
+        await self.host.offices.get(office_id)
         wanted = JobFilter(office_id=office_id, task_id=() if task_id is None else task_id)
-        done = await self._bulk.cancel(wanted, include_running=include_running, reason=reason)
-        return await self._access.read(lambda tx: _by_chain(tx, done))
+        done = await self.host.bulk.cancel(wanted, include_running=include_running, reason=reason)
+        return await self.host.work.read(lambda tx: _by_chain(tx, done))
 
     async def change_priority(
         self, office_id: str, job_id: str, priority: int | None = None, urgent: bool | None = None
     ) -> OfficeJob:
-        return await self._access.write(
-            lambda tx: self._jobs.change_priority(tx, office_id, job_id, priority, urgent, self._access.clock.now())
+        return await self.host.work.write(
+            lambda tx: self._jobs.change_priority(tx, office_id, job_id, priority, urgent, self.host.work.clock.now())
         )
 
     # Its scheduler, as the office API calls it.
 
     async def stats(self, office_id: str) -> OfficeStats:
         """Right at every moment, at a cost that does not grow with the number of jobs."""
-        return await self._access.read(lambda tx: self._jobs.stats(tx, office_id))
+        return await self.host.work.read(lambda tx: self._jobs.stats(tx, office_id))
 
     async def config(self, office_id: str) -> OfficeConfig:
-        return config_of(await self.get(office_id))
+        return config_of(await self.host.offices.get(office_id))
 
     async def change_config(self, office_id: str, changes: Mapping[str, Any]) -> OfficeConfig:
         """Change settings by their names in the office API, times in milliseconds. A lower limit stops no job."""
         settings = settings_of(changes)
         try:
-            return config_of(await self.change(office_id, **settings))
+            return config_of(await self.host.offices.change(office_id, **settings))
         except Invalid as error:
             raise in_config_words(error) from error
 
-    async def process(self, office_id: str) -> "list_[OfficeJob]":
+    async def process(self, office_id: str) -> list[OfficeJob]:
         """Looks at the office's queue, and answers what that started: nothing, unless something changed unseen."""
-        started = await self._access.write(lambda tx: self._jobs.process(tx, office_id))
+        started = await self.host.work.write(lambda tx: self._jobs.process(tx, office_id))
         job_ids = [claim.job_id for claim in started.claims if claim.office_id == office_id]
-        return await self._access.read(lambda tx: _views_of(tx, job_ids))
+        return await self.host.work.read(lambda tx: _views_of(tx, job_ids))
 
     async def events(
         self, office_id: str, after: int = 0, cursor: str | None = None, limit: int = DEFAULT_LIMIT
@@ -229,13 +203,11 @@ class OfficeService:
         not used."""
         checked_limit(limit)
         (start,) = cursors.decode("office_events", cursor, (int,)) or (after,)
-        found, last, has_more = await self._access.read(lambda tx: self._jobs.events(tx, office_id, int(start), limit))
+        found, last, has_more = await self.host.work.read(
+            lambda tx: self._jobs.events(tx, office_id, int(start), limit)
+        )
         next_cursor = cursors.encode("office_events", (last,) if has_more else None)
         return OfficeEvents(items=tuple(found), next_cursor=next_cursor, next_after=last)
-
-
-# Inside the class above, `list` is its method.
-list_ = list
 
 
 def _ids_of(made: tuple[list[OfficeJob], bool]) -> list[str]:
@@ -252,16 +224,6 @@ def _by_chain(tx: Tx, done: BulkCancelled) -> BulkCancelled:
     counts = (done.cancelled, done.stopping, done.finishing)
     chains = jobs.chains(tx, [job_id for counted in counts for job_id in counted.ids])
     return BulkCancelled(*(Counted(one.count, tuple(chains[job_id][0] for job_id in one.ids)) for one in counts))
-
-
-def _split_status(settings: Mapping[str, Any]) -> tuple[bool | None, dict[str, Any]]:
-    """Whether the office is to be paused, if that is said, and the rest as the settings are stored."""
-    rest = dict(settings)
-    status = rest.get("status")
-    if status == "paused":
-        rest["status"] = "active"
-        return True, rest
-    return (False if status == "active" else None), rest
 
 
 def _reason(reason: str | None) -> str | None:

@@ -1,6 +1,6 @@
 """The words of the office API (spec 14): a chain of jobs is one office job, and its runs are that job's executions.
 
-Pure: `engine.office_jobs` reads what is stored, the face of offices says it in these words.
+Pure: `office_jobs` reads what is stored and `office_service` says it in these words.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,6 @@ from typing import Any
 
 from nextslot.domain import (
     MAX_PRIORITY,
-    SESSION,
     URGENT,
     Backoff,
     Decision,
@@ -28,6 +27,8 @@ from nextslot.domain import (
 from nextslot.errors import Invalid, Problem
 from nextslot.system.clock import Instant
 
+# The job type of jobs that name none: the command of their role.
+SESSION = "session"
 # Of a large request that is wrong all over, the first so many problems are enough.
 MOST_PROBLEMS = 100
 

@@ -9,12 +9,7 @@ from nextslot.domain import MAX_PRIORITY, Office, Scope, json_form, request_chec
 from nextslot.domain import Page as PageOf
 from nextslot.domain.bounds import Text
 from nextslot.domain.job_lifecycle import Cancellation
-from nextslot.server.auth import (
-    caller_of,
-    of_path,
-    scheduler_for,
-    whole,
-)
+from nextslot.server.auth import caller_of, of_path, scheduler_for, whole
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import (
     answer,
@@ -23,7 +18,7 @@ from nextslot.server.responses import (
     page,
 )
 from nextslot.server.routes.jobs import Cancelled, cancelled
-from nextslot.server.routing import needs, router
+from nextslot.server.routing import extension_of, needs, router
 from nextslot.server.schemas import (
     Body,
     Page,
@@ -33,6 +28,8 @@ from nextslot.server.schemas import (
     WebhookBody,
 )
 
+from . import office_json
+from .office_service import OfficeJobService
 from .office_words import ExecutionStatus, OfficeJobStatus
 
 offices = router("Offices")
@@ -206,9 +203,8 @@ class OfficeEventQuery(PageQuery):
 @needs(Scope.OPERATE, whole, creates=True, conflicts=True)
 async def create_office(body: OfficeBody, request: Request) -> Response:
     """With the defaults of spec 14.5: three jobs at once, one of each role, 30 minutes, two retries."""
-    scheduler = scheduler_for(request)
-    fields = _said(body)
-    office, is_new = await create_once(scheduler.offices.create(**fields), scheduler.offices.get)
+    offices_ = scheduler_for(request).offices
+    office, is_new = await create_once(offices_.create(**_said(body)), offices_.get)
     return created(json_form.office(office), f"/api/offices/{office.office_id}", is_new)
 
 
@@ -216,12 +212,9 @@ async def create_office(body: OfficeBody, request: Request) -> Response:
 @needs(Scope.READ)
 async def list_offices(query: Annotated[PageQuery, Query()], request: Request) -> Response:
     """By their ids. A key of one office sees that one."""
-    scheduler = scheduler_for(request)
-    own = caller_of(request).office_id
+    own, offices_ = caller_of(request).office_id, scheduler_for(request).offices
     found: PageOf[Office] = (
-        await scheduler.offices.list(query.cursor, query.limit)
-        if own is None
-        else PageOf((await scheduler.offices.get(own),), None)
+        await offices_.list(query.cursor, query.limit) if own is None else PageOf((await offices_.get(own),), None)
     )
     return page([json_form.office(one) for one in found.items], found.next_cursor)
 
@@ -229,37 +222,39 @@ async def list_offices(query: Annotated[PageQuery, Query()], request: Request) -
 @offices.get("/api/offices/{office_id}", response_model=OfficeAnswer)
 @needs(Scope.READ, of_path)
 async def get_office(office_id: str, request: Request) -> Response:
-    scheduler = scheduler_for(request)
-    return answer(json_form.office(await scheduler.offices.get(office_id)))
+    return answer(json_form.office(await scheduler_for(request).offices.get(office_id)))
 
 
 @offices.patch("/api/offices/{office_id}", response_model=OfficeAnswer)
 @needs(Scope.OPERATE, of_path, conflicts=True)
 async def change_office(office_id: str, body: OfficeChange, request: Request) -> Response:
     """While everything runs."""
-    scheduler = scheduler_for(request)
-    return answer(json_form.office(await scheduler.offices.change(office_id, **_said(body, but=("webhook",)))))
+    return answer(
+        json_form.office(await scheduler_for(request).offices.change(office_id, **_said(body, but=("webhook",))))
+    )
 
 
 @offices.post("/api/offices/{office_id}/jobs", status_code=201, response_model=OfficeJobs)
 @needs(Scope.SUBMIT, of_path, creates=True)
 async def submit_jobs(office_id: str, body: OfficeJobsBody, request: Request) -> Response:
     """A graph of jobs, all or none. A cycle is answered with the jobs that form it."""
-    scheduler = scheduler_for(request)
     wanted = [job.given() for job in body.jobs]
     caller = caller_of(request)
     created_by = None if caller.key_id is None else caller.name
-    made, is_new = await scheduler.offices.accept(office_id, wanted, body.task_id, created_by=created_by)
-    return answer({"items": [json_form.office_job(one) for one in made]}, 201 if is_new else 200)
+    made, is_new = await extension_of(request, OfficeJobService).accept(
+        office_id, wanted, body.task_id, created_by=created_by
+    )
+    return answer({"items": [office_json.office_job(one) for one in made]}, 201 if is_new else 200)
 
 
 @offices.get("/api/offices/{office_id}/jobs", response_model=Page[OfficeJob])
 @needs(Scope.READ, of_path)
 async def list_jobs(office_id: str, query: Annotated[OfficeJobQuery, Query()], request: Request) -> Response:
     """A page may have fewer than `limit`, or none, and still not be the last: `next_cursor` tells."""
-    scheduler = scheduler_for(request)
-    found = await scheduler.offices.jobs(office_id, query.status, query.role, query.task_id, query.cursor, query.limit)
-    return page([json_form.office_job(one) for one in found.items], found.next_cursor)
+    found = await extension_of(request, OfficeJobService).jobs(
+        office_id, query.status, query.role, query.task_id, query.cursor, query.limit
+    )
+    return page([office_json.office_job(one) for one in found.items], found.next_cursor)
 
 
 @offices.post("/api/offices/{office_id}/jobs/cancel-all", response_model=Cancelled)
@@ -267,34 +262,32 @@ async def list_jobs(office_id: str, query: Annotated[OfficeJobQuery, Query()], r
 async def cancel_all(office_id: str, request: Request, body: CancelAllBody | None = None) -> Response:
     """Everything of the office, or of one task, that has not ended (US-JS06), in small transactions: what is
     cancelled stays so if this is cut short."""
-    scheduler = scheduler_for(request)
     asked = body or CancelAllBody()
-    done = await scheduler.offices.cancel_all(office_id, asked.task_id, asked.include_running, asked.reason)
+    done = await extension_of(request, OfficeJobService).cancel_all(
+        office_id, asked.task_id, asked.include_running, asked.reason
+    )
     return cancelled(done)
 
 
 @offices.get("/api/offices/{office_id}/jobs/{job_id}", response_model=OfficeJob)
 @needs(Scope.READ, of_path)
 async def get_job(office_id: str, job_id: str, request: Request) -> Response:
-    scheduler = scheduler_for(request)
-    return answer(json_form.office_job(await scheduler.offices.job(office_id, job_id)))
+    return answer(office_json.office_job(await extension_of(request, OfficeJobService).job(office_id, job_id)))
 
 
 @offices.get("/api/offices/{office_id}/jobs/{job_id}/executions", response_model=Page[Execution])
 @needs(Scope.READ, of_path)
 async def list_executions(office_id: str, job_id: str, request: Request) -> Response:
     """Each attempt, from the first on."""
-    scheduler = scheduler_for(request)
-    found = await scheduler.offices.executions(office_id, job_id)
-    return page([json_form.execution(one) for one in found], None)
+    found = await extension_of(request, OfficeJobService).executions(office_id, job_id)
+    return page([office_json.execution(one) for one in found], None)
 
 
 @offices.post("/api/offices/{office_id}/jobs/{job_id}/retry", response_model=OfficeJob)
 @needs(Scope.OPERATE, of_path, conflicts=True)
 async def retry_job(office_id: str, job_id: str, request: Request) -> Response:
     """A failed job again, also after its retries are spent; one that waits to be retried goes now."""
-    scheduler = scheduler_for(request)
-    return answer(json_form.office_job(await scheduler.offices.retry(office_id, job_id)))
+    return answer(office_json.office_job(await extension_of(request, OfficeJobService).retry(office_id, job_id)))
 
 
 @offices.post(
@@ -304,61 +297,56 @@ async def retry_job(office_id: str, job_id: str, request: Request) -> Response:
 )
 @needs(Scope.OPERATE, of_path, conflicts=True)
 async def cancel_job(office_id: str, job_id: str, request: Request, body: CancelBody | None = None) -> Response:
-    scheduler = scheduler_for(request)
     asked = body or CancelBody()
-    job, how = await scheduler.offices.cancel(office_id, job_id, asked.reason, asked.interrupt)
-    return answer(json_form.office_job(job), 200 if how is Cancellation.CANCELLED else 202)
+    job, how = await extension_of(request, OfficeJobService).cancel(office_id, job_id, asked.reason, asked.interrupt)
+    return answer(office_json.office_job(job), 200 if how is Cancellation.CANCELLED else 202)
 
 
 @offices.patch("/api/offices/{office_id}/jobs/{job_id}/priority", response_model=OfficeJob)
 @needs(Scope.OPERATE, of_path, conflicts=True)
 async def change_priority(office_id: str, job_id: str, body: PriorityBody, request: Request) -> Response:
     """Lower goes first; urgent goes before everything."""
-    scheduler = scheduler_for(request)
-    changed = await scheduler.offices.change_priority(office_id, job_id, body.priority, body.urgent)
-    return answer(json_form.office_job(changed))
+    changed = await extension_of(request, OfficeJobService).change_priority(
+        office_id, job_id, body.priority, body.urgent
+    )
+    return answer(office_json.office_job(changed))
 
 
 @offices.get("/api/offices/{office_id}/scheduler/stats", response_model=Stats)
 @needs(Scope.READ, of_path)
 async def get_stats(office_id: str, request: Request) -> Response:
     """Right at every moment."""
-    scheduler = scheduler_for(request)
-    return answer(json_form.office_stats(await scheduler.offices.stats(office_id)))
+    return answer(office_json.office_stats(await extension_of(request, OfficeJobService).stats(office_id)))
 
 
 @offices.get("/api/offices/{office_id}/scheduler/config", response_model=Config)
 @needs(Scope.READ, of_path)
 async def get_config(office_id: str, request: Request) -> Response:
-    scheduler = scheduler_for(request)
-    return answer(json_form.office_config(await scheduler.offices.config(office_id)))
+    return answer(office_json.office_config(await extension_of(request, OfficeJobService).config(office_id)))
 
 
 @offices.patch("/api/offices/{office_id}/scheduler/config", response_model=Config)
 @needs(Scope.OPERATE, of_path, conflicts=True)
 async def change_config(office_id: str, body: ConfigBody, request: Request) -> Response:
     """While everything runs. What the configuration file names is refused (409)."""
-    scheduler = scheduler_for(request)
-    changed = await scheduler.offices.change_config(office_id, body.given())
-    return answer(json_form.office_config(changed))
+    changed = await extension_of(request, OfficeJobService).change_config(office_id, body.given())
+    return answer(office_json.office_config(changed))
 
 
 @offices.post("/api/offices/{office_id}/scheduler/process", response_model=OfficeJobs)
 @needs(Scope.OPERATE, of_path)
 async def process(office_id: str, request: Request) -> Response:
     """Looks at the queue now, which otherwise happens by itself; what that started."""
-    scheduler = scheduler_for(request)
-    started = await scheduler.offices.process(office_id)
-    return answer({"items": [json_form.office_job(one) for one in started]})
+    started = await extension_of(request, OfficeJobService).process(office_id)
+    return answer({"items": [office_json.office_job(one) for one in started]})
 
 
 @offices.get("/api/offices/{office_id}/events", response_model=OfficeEvents)
 @needs(Scope.READ, of_path)
 async def list_events(office_id: str, query: Annotated[OfficeEventQuery, Query()], request: Request) -> Response:
     """The oldest first. A page may have fewer than `limit`, or none, and still not be the last."""
-    scheduler = scheduler_for(request)
-    found = await scheduler.offices.events(office_id, query.after, query.cursor, query.limit)
-    items = [json_form.office_event(one) for one in found.items]
+    found = await extension_of(request, OfficeJobService).events(office_id, query.after, query.cursor, query.limit)
+    items = [office_json.office_event(one) for one in found.items]
     return answer({"items": items, "next_cursor": found.next_cursor, "next_after": found.next_after})
 
 

@@ -1,6 +1,6 @@
 """Sessions: jobs that name no type of their own, run as the command of their role, a process tree for each attempt.
 
-`Catalog.use_roles` makes the job type `session` of them. The command gets the job as JSON on its standard input.
+`OfficeJobService.use_roles` makes the job type `session` of them. The command gets the job as JSON on its stdin.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from nextslot.domain import SESSION, FailureKind, Outcome
+from nextslot.domain import FailureKind, Outcome
 from nextslot.domain.request_checks import text_problems
 from nextslot.errors import Invalid, NoHandler, Problem
 from nextslot.executors.command import (
@@ -28,6 +28,8 @@ from nextslot.executors.command_output import Output
 from nextslot.executors.job_types import JobType, JobTypes
 from nextslot.executors.process import End, Guardians, Start
 from nextslot.executors.run_context import RunContext
+
+from .office_words import SESSION
 
 # How much of the end of its output tells why a session failed.
 LONGEST_TAIL = 16 * 1024
@@ -205,4 +207,6 @@ def register_session(job_types: JobTypes, handler: SessionHandler) -> JobType:
             there = ", ".join(sorted(handler.roles)) or "none has"
             raise NoHandler([Problem("role", f"{what} (roles that have a command: {there})")])
 
-    return job_types.register(SESSION, handler, params_schema={"type": "object"}, check_role=check_role)
+    return job_types.register(
+        SESSION, handler, params_schema={"type": "object"}, check_role=check_role, has_session=True
+    )

@@ -1,1 +1,40 @@
-"""The job types `story` and `research`, and the language models that they ask."""
+"""The job types `story` and `research`, their direct endpoints, and the language models that answer them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nextslot.extension import Attached, Extension, SettingProblem
+
+if TYPE_CHECKING:
+    from nextslot.extension.host import Host
+
+
+class Stories(Extension):
+    name = "stories"
+    is_on_by_default = True
+    paths = ("/story", "/research")
+    restart_settings = ("llm.",)
+
+    def settings(self) -> Mapping[str, tuple[Any, Any]]:
+        from .settings import LlmSettings
+
+        return {"llm": (LlmSettings, LlmSettings())}
+
+    def setting_problems(self, values: Mapping[str, Any], data: Path) -> Iterator[SettingProblem]:
+        from .settings import provider_problems
+
+        yield from provider_problems(values)
+
+    def attach(self, host: "Host") -> Attached:
+        from .story_service import StoryService
+
+        return StoryService(host)
+
+    def routers(self) -> Sequence[Any]:
+        from .routes import generate
+
+        return (generate,)
+
+
+extension = Stories()

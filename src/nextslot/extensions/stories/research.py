@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from nextslot.domain import FailureKind
-from nextslot.executors.job_types import JobType, JobTypes
+from nextslot.executors.job_types import JobType, JobTypes, Note
 from nextslot.executors.run_context import RunContext
 from nextslot.system.clock import Clock, SystemClock
 
@@ -77,12 +77,15 @@ FORMAT: Mapping[str, Any] = {
 }
 
 
-def register_research(job_types: JobTypes, models: LanguageModels, *, clock: Clock | None = None) -> JobType:
+def register_research(
+    job_types: JobTypes, models: LanguageModels, *, clock: Clock | None = None, note: Note | None = None
+) -> JobType:
     return job_types.register(
         "research",
         ResearchHandler(models, clock or SystemClock()),
         params_schema=SCHEMA,
         infer_resources=lambda params: resource_for(params, models.config),
+        note=note,
     )
 
 

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from fastapi import Request, Response
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from nextslot.domain import (
     Direct,
@@ -15,18 +15,8 @@ from nextslot.domain import (
     Scope,
     json_form,
 )
-from nextslot.errors import Invalid, NotFound
-from nextslot.extensions.legacy.old_words import refusal
-from nextslot.extensions.legacy.schemas import (
-    RESEARCH_SECONDS,
-    Length,
-    Model,
-    OldBody,
-    Tags,
-    Timeout,
-    Url,
-)
-from nextslot.scheduler import Services
+from nextslot.domain.request_checks import MAX_TEXT
+from nextslot.errors import Invalid, NotFound, Problem
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_default, scheduler_for
 from nextslot.server.problems import HttpProblem, content_of
@@ -39,6 +29,7 @@ from nextslot.server.responses import (
 )
 from nextslot.server.routes.direct import begun, told
 from nextslot.server.routing import needs, router
+from nextslot.services.run_files import RunFileService
 
 from .story import read_story
 
@@ -48,8 +39,23 @@ Shown = Callable[[Direct], Awaitable[dict[str, Any]]]
 Wait = Annotated[float, Field(ge=0, le=86_400, description="For the slot; default 300")]
 
 
-class Asked(OldBody):
+Url = Annotated[str, Field(max_length=MAX_TEXT * 10, examples=["https://example.org/hook"])]
+Tags = Annotated[list[Annotated[str, Field(min_length=1, max_length=100)]], Field(max_length=50)]
+Model = Annotated[str, Field(min_length=1, max_length=200, description="None: the configured one")]
+Length = Annotated[int, Field(ge=300, le=10_000, description="Characters, about")]
+Timeout = Annotated[int, Field(ge=1, le=86_400, description="Seconds; 300 unless said")]
+
+# How long a research question may take unless its caller says.
+RESEARCH_SECONDS = 300
+
+
+class Asked(BaseModel):
     """What both say. Fields of old clients that are not known here are ignored, and the answer names them."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    # What is taken for the sake of old clients, and has no effect.
+    WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset()
 
     model: Model | None = None
     tags: Tags | None = None
@@ -126,10 +132,10 @@ async def generate_story(body: StoryBody, request: Request) -> Response:
 
     With `Accept: text/event-stream`: `place`, `started`, `progress` and `output` as they come, `result` at the end.
     """
-    scheduler = scheduler_for(request)
+    files = scheduler_for(request).files
 
     async def shown(ended: Direct) -> dict[str, Any]:
-        return await _story(scheduler, body, ended)
+        return await _story(files, body, ended)
 
     return await _in_old_words(_answered(request, "story", body, body.params(), shown))
 
@@ -169,7 +175,18 @@ async def _in_old_words(work: Awaitable[Response]) -> Response:
     try:
         return await work
     except Invalid as error:
-        raise refusal(error) from None
+        raise _in_words_of_the_body(error) from None
+
+
+def _in_words_of_the_body(error: Invalid) -> Invalid:
+    """The same refusal, with its code: our `params.topic` is `topic` here, and `webhook.url` is `webhook_url`."""
+
+    def renamed(field: str) -> str:
+        return "" if field == "params" else field.replace("webhook.", "webhook_").replace("params.", "")
+
+    error.problems = [Problem(renamed(one.field), one.problem) for one in error.problems]
+    error.args = ("; ".join(str(problem) for problem in error.problems),)
+    return error
 
 
 def _options(body: Asked, request: Request) -> dict[str, Any]:
@@ -184,7 +201,7 @@ def _options(body: Asked, request: Request) -> dict[str, Any]:
     return options
 
 
-async def _story(scheduler: Services, body: StoryBody, ended: Direct) -> dict[str, Any]:
+async def _story(files: RunFileService, body: StoryBody, ended: Direct) -> dict[str, Any]:
     metadata: dict[str, Any] = {"direct_id": ended.direct_id, "ignored": body.ignored()}
     if ended.status is not DirectStatus.COMPLETED:
         error = ended.error or ended.reason or f"the request was {ended.status.lower()}"
@@ -200,7 +217,7 @@ async def _story(scheduler: Services, body: StoryBody, ended: Direct) -> dict[st
     [told_of] = ended.result["stories"]
     title, text, path = told_of["title"], told_of.get("text"), None
     if text is None:
-        title, text, path = await _saved(scheduler, ended, told_of)
+        title, text, path = await _saved(files, ended, told_of)
     return {
         "success": True,
         "story_id": told_of["story_id"],
@@ -230,11 +247,11 @@ def _about(body: StoryBody, ended: Direct, story: dict[str, Any]) -> dict[str, A
     }
 
 
-async def _saved(scheduler: Services, ended: Direct, story: dict[str, Any]) -> tuple[str, str | None, str | None]:
+async def _saved(files: RunFileService, ended: Direct, story: dict[str, Any]) -> tuple[str, str | None, str | None]:
     """The title, the text and where it is kept; no text, if somebody has taken the file away meanwhile."""
     [artifact] = [one for one in ended.artifacts if one.name == story["file"]]
     try:
-        file = await asyncio.to_thread(scheduler.files.artifact, ended.direct_id, artifact)
+        file = await asyncio.to_thread(files.artifact, ended.direct_id, artifact)
         text = await asyncio.to_thread(Path.read_text, file, "utf-8")
     except (NotFound, OSError):
         return story["title"], None, None

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from nextslot.executors.job_types import JobType, JobTypes
+from nextslot.executors.job_types import JobType, JobTypes, Note
 from nextslot.executors.run_context import RunContext
 from nextslot.system.clock import Clock, SystemClock
 
@@ -92,12 +92,14 @@ def register_story(
     earlier_stories: EarlierStories = no_earlier_stories,
     threshold: float = THRESHOLD,
     clock: Clock | None = None,
+    note: Note | None = None,
 ) -> JobType:
     return job_types.register(
         "story",
         StoryHandler(models, earlier_stories, threshold, clock or SystemClock()),
         params_schema=SCHEMA,
         infer_resources=lambda params: resource_for(params, models.config),
+        note=note,
     )
 
 

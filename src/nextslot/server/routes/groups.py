@@ -20,7 +20,7 @@ from nextslot.scheduler import Services
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_group, scheduler_for
 from nextslot.server.queries import PageQuery, Values, filter_values
-from nextslot.server.responses import answer, created, page
+from nextslot.server.responses import answer, created, notes, page
 from nextslot.server.routing import needs, router
 from nextslot.server.schemas import Body, KeyedJobs, Page
 
@@ -58,7 +58,8 @@ async def create_group(body: GroupBody, request: Request) -> Response:
     caller = caller_of(request)
     wanted = await new_jobs(body.jobs, caller)
     group, accepted = await scheduler.accept_group(wanted, body.mode, body.on_failure, body.name)
-    return created(await _shown(scheduler, group), f"/api/job-groups/{group.group_id}", accepted[0].is_new)
+    noted = await notes(scheduler.job_types, [one.job for one in accepted])
+    return created(await _shown(scheduler, group), f"/api/job-groups/{group.group_id}", accepted[0].is_new, noted)
 
 
 @groups.get("/api/job-groups", response_model=Page[schemas.Group])

@@ -34,6 +34,7 @@ from nextslot.server.responses import (
     answer_many,
     create_once,
     created,
+    notes,
     page,
 )
 from nextslot.server.routing import needs, router
@@ -134,7 +135,8 @@ async def create_job(body: JobBody, request: Request) -> Response:
     scheduler, caller = _of(request)
     new = new_job(body, caller)
     (accepted,) = await scheduler.accept([new])
-    return _created(accepted.job, accepted.is_new, await _shown(scheduler, accepted.job))
+    noted = await notes(scheduler.job_types, [accepted.job])
+    return _created(accepted.job, accepted.is_new, await _shown(scheduler, accepted.job), noted)
 
 
 @jobs.post("/api/jobs/batch", status_code=201, response_model=Items)
@@ -147,7 +149,8 @@ async def create_jobs(body: BatchBody, request: Request) -> Response:
     made = [one.job for one in accepted]
     attempts = await scheduler.lists.attempts(made) if any(job.retry_of for job in made) else {}
     items = (json_form.job(job, attempts.get(job.job_id, 1)) for job in made)
-    return await answer_many(items, 201 if any(one.is_new for one in accepted) else 200)
+    status = 201 if any(one.is_new for one in accepted) else 200
+    return await answer_many(items, status, await notes(scheduler.job_types, made))
 
 
 @jobs.get("/api/jobs", response_model=Page[schemas.Job])
@@ -242,7 +245,7 @@ async def rerun_job(job_id: str, request: Request, body: RerunBody | None = None
     asked = (body or RerunBody()).given()
     created_by = caller.name if caller.key_id else None
     job, is_new = await create_once(scheduler.bulk.rerun(job_id, **asked, created_by=created_by), known=scheduler.job)
-    return _created(job, is_new, await _shown(scheduler, job))
+    return _created(job, is_new, await _shown(scheduler, job), await notes(scheduler.job_types, [job]))
 
 
 async def new_jobs(items: Sequence[Any], caller: Caller) -> list[NewJob]:
@@ -297,5 +300,5 @@ async def _shown(scheduler: Services, job: Job) -> dict[str, Any]:
     return json_form.job(job, attempts.get(job.job_id, 1))
 
 
-def _created(job: Job, is_new: bool, content: dict[str, Any]) -> Response:
-    return created(content, f"/api/jobs/{job.job_id}", is_new)
+def _created(job: Job, is_new: bool, content: dict[str, Any], noted: dict[str, str]) -> Response:
+    return created(content, f"/api/jobs/{job.job_id}", is_new, noted)

@@ -133,10 +133,6 @@ update jobs set params = :params, resources = :resources, lane_id = :lane_id whe
 -- set_title: a queued job's title
 update jobs set title = :title where job_id = :job_id and stage = 'QUEUED';
 
--- first: the first queued job of an office
-select job_id, priority, position, created_at from jobs where office_id = :office_id and stage = 'QUEUED' and job_id <> :but
-order by priority desc, position, created_at, job_id limit 1;
-
 -- last: the last queued job of an office
 select job_id, priority, position, created_at from jobs where office_id = :office_id and stage = 'QUEUED' and job_id <> :but
 order by priority, position desc, created_at desc, job_id desc limit 1;

@@ -281,10 +281,6 @@ def set_title(tx: Tx, job_id: str, title: str | None) -> None:
     tx.execute("jobs.set_title", job_id=job_id, title=title)
 
 
-def first(tx: Tx, office_id: str, but: str) -> Place | None:
-    return _place(tx.row("jobs.first", office_id=office_id, but=but))
-
-
 def last(tx: Tx, office_id: str, but: str) -> Place | None:
     return _place(tx.row("jobs.last", office_id=office_id, but=but))
 

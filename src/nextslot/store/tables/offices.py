@@ -1,43 +1,16 @@
-"""Offices: rows of settings, to values and back; and their jobs as an office lists them, one function a statement."""
+"""Offices: rows of settings, to values and back, one function a statement."""
 
-from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
 
 from nextslot.domain import (
     CancelMode,
-    FailureKind,
-    Job,
     Office,
     OnDependencyFailure,
-    RunStatus,
 )
-from nextslot.extensions.offices.office_words import RunFacts
 from nextslot.store.contract import Row, Tx
 from nextslot.system.clock import Instant
 
 from . import column_codec
-from .jobs import of_rows
-
-
-class Sums(NamedTuple):
-    """What an office's statistics are made of: jobs that are ready and that run; chains begun, and how they ended."""
-
-    ready: int
-    running: int
-    chains: int
-    completed: int
-    skipped: int
-    failed: int
-    cancelled: int
-    completion_us: int
-
-
-class RootPlace(NamedTuple):
-    """Where a chain stands among those of its office, by age."""
-
-    created_at: int
-    job_id: str
 
 
 class Touched:
@@ -72,57 +45,6 @@ def page(tx: Tx, after: str, limit: int) -> list[Office]:
 
 def pause(tx: Tx, office_id: str, is_paused: bool) -> bool:
     return tx.execute("offices.pause", office_id=office_id, is_paused=int(is_paused)) == 1
-
-
-def sums(tx: Tx, office_id: str) -> Sums:
-    row = tx.row("offices.sums", office_id=office_id)
-    assert row is not None
-    # PostgreSQL sums whole numbers as decimals.
-    return Sums(*map(int, row))
-
-
-def roots(tx: Tx, office_id: str, task_id: str | None, after: RootPlace, limit: int) -> list[RootPlace]:
-    """Chains of an office, or of one of its tasks, oldest first."""
-    values = {"office_id": office_id, "created_at": after.created_at, "job_id": after.job_id, "limit": limit}
-    if task_id is None:
-        rows = tx.rows("offices.roots", **values)
-    else:
-        rows = tx.rows("offices.roots_of_task", task_id=task_id, **values)
-    return [RootPlace(created_at, job_id) for job_id, created_at in rows]
-
-
-def failed(tx: Tx, office_id: str, after: str, limit: int) -> list[str]:
-    return [row[0] for row in tx.rows("offices.failed", office_id=office_id, after=after, limit=limit)]
-
-
-def cancelled(tx: Tx, office_id: str, after: str, limit: int) -> list[str]:
-    return [row[0] for row in tx.rows("offices.cancelled", office_id=office_id, after=after, limit=limit)]
-
-
-def later(tx: Tx, chain_ids: Iterable[str]) -> list[Job]:
-    """The retries of several chains, in no order."""
-    return of_rows(tx.rows("offices.later", chain_ids=column_codec.key_set(chain_ids)))
-
-
-def runs_of(tx: Tx, job_ids: Iterable[str]) -> dict[str, RunFacts]:
-    return {
-        row[0]: RunFacts(
-            run_id=row[1],
-            status=None if row[2] is None else RunStatus(row[2]),
-            started_at=Instant(row[3]),
-            timeout_at=column_codec.instant(row[4]),
-            finished_at=column_codec.instant(row[5]),
-            session_id=row[6],
-            error=row[7],
-            failure_kind=None if row[8] is None else FailureKind(row[8]),
-        )
-        for row in tx.rows("offices.runs_of", job_ids=column_codec.key_set(job_ids))
-    }
-
-
-def unmet(tx: Tx, job_ids: Iterable[str]) -> list[tuple[str, str]]:
-    """(job, chain that it waits for)."""
-    return [(job_id, chain_id) for job_id, chain_id in tx.rows("offices.unmet", job_ids=column_codec.key_set(job_ids))]
 
 
 def _values(office: Office) -> dict[str, object]:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from nextslot.domain import (
     Artifact,
-    Json,
     Outcome,
     Run,
 )
@@ -61,11 +60,6 @@ def repair(tx: Tx, run_id: str, job_id: str) -> None:
     tx.execute("maintenance.begin", reason="recovery: RUNNING without a run")
     tx.execute("runs.repair", run_id=run_id, job_id=job_id)
     tx.execute("maintenance.end")
-
-
-def story_results(tx: Tx, limit: int) -> list[Json]:
-    """What completed work of the type `story` returned, the newest first."""
-    return [column_codec.loads(row[0]) for row in tx.rows("runs.story_results", limit=limit)]
 
 
 def next_timeout(tx: Tx, now: Instant) -> Instant | None:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nextslot.extensions.stories.language_models import LanguageModels, LlmConfig
+from nextslot.extensions.stories.story_service import StoryService
 from nextslot.server.app import Options
-from tests.executors import ollama_server as ollama
-from tests.executors.test_research import CARD, TOPIC
-from tests.executors.test_story import CLOCK, LIGHTHOUSE
-
-from .support import Server, serving
+from tests.extensions.stories import ollama_server as ollama
+from tests.extensions.stories.test_research import CARD, TOPIC
+from tests.extensions.stories.test_story import CLOCK, LIGHTHOUSE
+from tests.server.support import Server, serving
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ async def old_service(
 ) -> AsyncIterator[tuple[Server, ollama.ScriptedOllama]]:
     """Retries follow at once, so that a chain ends while the test waits."""
     async with ollama.scripted(*script) as model, serving(tmp_path, options) as server:
-        server.scheduler.use_language_models(LanguageModels(LlmConfig(model.base_url)))
+        server.scheduler.extension(StoryService).use(LanguageModels(LlmConfig(model.base_url)))
         policy = {"max_attempts": retries, "base_delay_seconds": 0.01}
         await server.scheduler.offices.change("default", retry_policy=policy)
         try:

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from nextslot.executors.run_context import Fail, RunContext
 from tests.engine.receivers import Receiver, answers
+from tests.extensions.offices.support import office_jobs
 from tests.server.support import Server, with_server
 from tests.support import database, eventually
 
@@ -109,7 +109,7 @@ def with_office(tmp_path: Path, main: Callable[[Office], Awaitable[None]], **con
 
     async def body(server: Server) -> None:
         server.scheduler.job_types.add("flaky", flaky)
-        server.scheduler.job_types.use_roles(
+        office_jobs(server.scheduler).use_roles(
             {"Listener": {"command": [sys.executable, "-ISc", LISTENING]}, **SESSIONS}, tmp_path
         )
         made = await server.client.post("/api/offices", json={"office_id": "o"})
@@ -372,8 +372,8 @@ def test_US_JS04_AC2_the_wait_grows_with_each_retry(tmp_path: Path, backoff: str
         chain = (await office.server.client.get(f"/api/jobs/{made['job_id']}")).json()["chain"]
 
         waits = [
-            datetime.fromisoformat(after["scheduled_for"]) - datetime.fromisoformat(before["finished_at"])
-            for before, after in pairwise(chain)
+            datetime.fromisoformat(retry["scheduled_for"]) - datetime.fromisoformat(retry["created_at"])
+            for retry in chain[1:]
         ]
         assert waits == [timedelta(milliseconds=delay) for delay in delays]
 

@@ -59,6 +59,10 @@ class ScriptedOllama:
                 await writer.wait_closed()
 
     async def _answer(self, call: Call) -> None:
+        if call.path == "/api/version":  # A probe is no step of a script.
+            await call.begin(content_type="application/json")
+            await call.send('{"version": "0"}')
+            return
         self.calls.append(call)
         self.asked.set()
         # The last step is for all further requests too.

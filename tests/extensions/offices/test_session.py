@@ -14,6 +14,7 @@ from nextslot.domain import FailureKind
 from nextslot.errors import Invalid
 from nextslot.extensions.offices.office_words import OfficeJob
 from nextslot.extensions.offices.session import LONGEST_TAIL, RoleCommand
+from tests.extensions.offices.support import office_jobs
 from tests.support import eventually, processes_of
 
 Main = Callable[[Scheduler], Awaitable[None]]
@@ -33,8 +34,8 @@ def with_roles(directory: Path, main: Main, **roles: Any) -> None:
     """Runs `main` with a scheduler in real time that has these roles, and an office that retries at once, once."""
 
     async def body() -> None:
-        scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db")
-        scheduler.job_types.use_roles(roles)
+        scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", extensions=["offices"])
+        office_jobs(scheduler).use_roles(roles)
         async with scheduler:
             retry = {"max_attempts": 1, "base_delay_seconds": 0}
             await scheduler.offices.create("o", retry_policy=retry, role_limits={})
@@ -45,9 +46,9 @@ def with_roles(directory: Path, main: Main, **roles: Any) -> None:
 
 async def ended(scheduler: Scheduler, **fields: Any) -> OfficeJob:
     """A job of the role FE, when it is over."""
-    (job,) = await scheduler.offices.submit("o", [{"description": "d", "role": "FE", **fields}])
+    (job,) = await office_jobs(scheduler).submit("o", [{"description": "d", "role": "FE", **fields}])
     await scheduler.wait(job.job_id)
-    return await scheduler.offices.job("o", job.job_id)
+    return await office_jobs(scheduler).job("o", job.job_id)
 
 
 def run_session(directory: Path, command: list[str], **role: Any) -> OfficeJob:
@@ -75,9 +76,9 @@ def test_a_session_gets_the_job_on_stdin_and_its_ids_in_the_environment(tmp_path
     job = {"description": "Login page ü", "role": "FE", "params": {"branch": "main", "n": [1, None]}}
 
     async def main(scheduler: Scheduler) -> None:
-        (made,) = await scheduler.offices.submit("o", [job], task_id="t1")
+        (made,) = await office_jobs(scheduler).submit("o", [job], task_id="t1")
         await scheduler.wait(made.job_id)
-        done = await scheduler.offices.job("o", made.job_id)
+        done = await office_jobs(scheduler).job("o", made.job_id)
 
         sent, ids = log_of(tmp_path, done).splitlines()
         assert json.loads(sent) == {**job, "task_id": "t1"}
@@ -105,10 +106,10 @@ def test_a_role_has_its_own_command_directory_and_environment(tmp_path: Path, mo
     monkeypatch.setenv("SECRET", "x")
 
     async def main(scheduler: Scheduler) -> None:
-        jobs = await scheduler.offices.submit("o", [{"description": "d", "role": role} for role in ("FE", "BE")])
+        jobs = await office_jobs(scheduler).submit("o", [{"description": "d", "role": role} for role in ("FE", "BE")])
         for job in jobs:
             await scheduler.wait(job.job_id)
-        done = [await scheduler.offices.job("o", job.job_id) for job in jobs]
+        done = [await office_jobs(scheduler).job("o", job.job_id) for job in jobs]
 
         assert log_of(tmp_path, done[0]).split() == [str(tmp_path / "work"), "large", "False"]
         assert log_of(tmp_path, done[1]).split() == ["{role}"]
@@ -214,9 +215,9 @@ def test_a_session_that_cannot_be_started_is_a_session_error_and_is_retried(
 
 def test_a_timeout_ends_the_whole_tree_of_a_session_that_ignores_it(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        (job,) = await scheduler.offices.submit("o", [{"description": "d", "role": "FE", "timeout_ms": 300}])
+        (job,) = await office_jobs(scheduler).submit("o", [{"description": "d", "role": "FE", "timeout_ms": 300}])
         await scheduler.wait(job.job_id)
-        done = await scheduler.offices.job("o", job.job_id)
+        done = await office_jobs(scheduler).job("o", job.job_id)
 
         assert [execution.status for execution in done.executions] == ["timeout", "timeout"]
         assert not processes_of(tmp_path)
@@ -227,12 +228,12 @@ def test_a_timeout_ends_the_whole_tree_of_a_session_that_ignores_it(tmp_path: Pa
 
 def test_a_cancel_reaches_the_session(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
-        (job,) = await scheduler.offices.submit("o", [{"description": "d", "role": "FE"}])
+        (job,) = await office_jobs(scheduler).submit("o", [{"description": "d", "role": "FE"}])
         await eventually((tmp_path / "began").exists)
 
-        _, what = await scheduler.offices.cancel("o", job.job_id)
+        _, what = await office_jobs(scheduler).cancel("o", job.job_id)
         await scheduler.wait(job.job_id)
-        done = await scheduler.offices.job("o", job.job_id)
+        done = await office_jobs(scheduler).job("o", job.job_id)
 
         assert (what, done.status, done.executions[0].status) == ("stopping", "cancelled", "cancelled")
         assert (tmp_path / "told").exists()
@@ -247,14 +248,14 @@ def test_a_cancel_reaches_the_session(tmp_path: Path) -> None:
 def test_roles_are_changed_while_the_scheduler_runs(tmp_path: Path) -> None:
     async def main(scheduler: Scheduler) -> None:
         first = await ended(scheduler)
-        scheduler.job_types.use_roles({"FE": {"command": ["sh", "-c", "exit 1"]}})
+        office_jobs(scheduler).use_roles({"FE": {"command": ["sh", "-c", "exit 1"]}})
         second = await ended(scheduler)
         await scheduler.offices.change("o", status="paused")
-        (job,) = await scheduler.offices.submit("o", [{"description": "d", "role": "FE"}])
-        scheduler.job_types.use_roles({})
+        (job,) = await office_jobs(scheduler).submit("o", [{"description": "d", "role": "FE"}])
+        office_jobs(scheduler).use_roles({})
         await scheduler.offices.change("o", status="active")
         await scheduler.wait(job.job_id)
-        third = await scheduler.offices.job("o", job.job_id)
+        third = await office_jobs(scheduler).job("o", job.job_id)
 
         assert [one.status for one in (first, second, third)] == ["done", "failed", "failed"]
         assert third.executions[0].error_message == "the role 'FE' has no command any more"
@@ -280,11 +281,11 @@ def test_roles_are_changed_while_the_scheduler_runs(tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_role_that_makes_no_sense_is_refused_and_the_roles_stay_as_they_were(field: str, table: Any) -> None:
-    scheduler = Scheduler("sqlite:///unused.db")
-    scheduler.job_types.use_roles({"BE": {"command": ["true"]}})
+    scheduler = Scheduler("sqlite:///unused.db", extensions=["offices"])
+    office_jobs(scheduler).use_roles({"BE": {"command": ["true"]}})
 
     with pytest.raises(Invalid) as refused:
-        scheduler.job_types.use_roles({"BE": {"command": ["true"]}, "FE": table})
+        office_jobs(scheduler).use_roles({"BE": {"command": ["true"]}, "FE": table})
 
     where = f"roles.FE.{field}" if field else "roles.FE"
     assert [problem.field for problem in refused.value.problems] == [where]

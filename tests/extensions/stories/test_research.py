@@ -10,8 +10,8 @@ import pytest
 from nextslot.errors import Invalid
 from nextslot.extensions.stories.language_models import LanguageModels
 from nextslot.extensions.stories.research import card_of
-from tests.executors import ollama_server as ollama
-from tests.executors.language_jobs import artifact, failure_kind, front_matter, names, running, scripted
+from tests.extensions.stories import ollama_server as ollama
+from tests.extensions.stories.language_jobs import artifact, failure_kind, front_matter, names, running, scripted
 
 TOPIC = "how tidal power stations work"
 CARD = {

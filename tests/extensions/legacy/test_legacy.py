@@ -17,11 +17,10 @@ from nextslot.extensions.legacy import schemas as schemas
 from nextslot.server.app import Options
 from nextslot.server.request_guard import Admission
 from nextslot.server.schemas import ResponseModel
-from tests.executors import ollama_server as ollama
+from tests.extensions.legacy.old_service import CARD, NOTHING, OTHER, RESEARCH, STORY, TOPIC, old_service, seen, until
+from tests.extensions.stories import ollama_server as ollama
+from tests.server.support import Server, with_server
 from tests.support import eventually
-
-from .old_service import CARD, NOTHING, OTHER, RESEARCH, STORY, TOPIC, old_service, seen, until
-from .support import Server, with_server
 
 Main = Callable[[Server, ollama.ScriptedOllama], Awaitable[None]]
 
@@ -214,7 +213,7 @@ def test_CON_004_without_language_models_a_trigger_is_422_unknown_job_type(tmp_p
 
         assert (answer.status_code, answer.json()["code"]) == (422, "unknown_job_type")
 
-    with_server(tmp_path, main)
+    with_server(tmp_path, main, extensions=["legacy"])
 
 
 @pytest.mark.parametrize("kind", ["story", "batch"])
@@ -840,7 +839,7 @@ def test_CON_004_switched_off_there_is_nothing_there(tmp_path: Path) -> None:
         assert not [path for path in document["paths"] if path.startswith("/jobs")]
         assert "/story/generate" in document["paths"]
 
-    with_server(tmp_path, main, Options(has_legacy=False))
+    with_server(tmp_path, main, extensions=["offices", "stories"])
 
 
 def test_CON_004_the_document_marks_them_as_deprecated(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Spec 14 with a real scheduler, killed while ten sessions of an office run: none is lost, none runs twice.
 
-python -m tests.crash.test_office_kill DIRECTORY       is that scheduler
+python -m tests.extensions.offices.test_office_kill DIRECTORY       is that scheduler
 """
 
 import asyncio
@@ -16,6 +16,7 @@ import pytest
 
 from nextslot import Scheduler
 from nextslot.errors import Conflict
+from tests.extensions.offices.support import office_jobs
 from tests.support import database, eventually, processes_of
 
 SESSIONS = 10
@@ -96,15 +97,15 @@ def attempts(directory: Path) -> list[list[str]]:
 
 async def main(directory: Path) -> None:
     """One life: submits what there is to do, if nobody has, and stays until all of it is done."""
-    scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", synchronous="NORMAL")
+    scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", synchronous="NORMAL", extensions=["offices"])
     agent = {"command": [sys.executable, "-ISc", AGENT], "cwd": str(directory)}
-    scheduler.job_types.use_roles({"PO": agent})
+    office_jobs(scheduler).use_roles({"PO": agent})
     async with scheduler:
         with suppress(Conflict):
             await scheduler.offices.create("o", max_concurrent_jobs=SESSIONS)
             job = {"description": "a session", "role": "PO"}
-            await scheduler.offices.submit("o", [job] * (SESSIONS + WAITING))
-        for job_ in (await scheduler.offices.jobs("o")).items:
+            await office_jobs(scheduler).submit("o", [job] * (SESSIONS + WAITING))
+        for job_ in (await office_jobs(scheduler).jobs("o")).items:
             await scheduler.wait(job_.job_id)
 
 

@@ -9,11 +9,11 @@ where root.job_type in ('story', 'research') and root.office_id = 'default' and 
         when ending.stage = 'RUNNING' and ending.outcome is not null then ending.outcome else ending.stage end)
 
 -- page: the newest chains of the old types, as (first job, last job)
-select root.job_id, ending.job_id {legacy.chains}
+select root.job_id, ending.job_id {ext_legacy.chains}
 order by root.created_at desc, root.job_id desc limit :limit;
 
 -- total: how many there are
-select count(*) {legacy.chains};
+select count(*) {ext_legacy.chains};
 
 -- all: how many there are of both types of any status, from the index alone
 select count(*) from jobs

@@ -12,7 +12,7 @@ from nextslot.extensions.stories.research import register_research
 from nextslot.extensions.stories.similarity import KnownText
 from nextslot.extensions.stories.story import register_story
 from nextslot.scheduler import Ended
-from tests.executors import ollama_server as ollama
+from tests.extensions.stories import ollama_server as ollama
 
 Submit = Callable[..., Awaitable[Ended]]
 

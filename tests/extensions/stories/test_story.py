@@ -25,8 +25,8 @@ from nextslot.extensions.stories.similarity import (
     sketch,
 )
 from nextslot.extensions.stories.story import titled
-from tests.executors import ollama_server as ollama
-from tests.executors.language_jobs import (
+from tests.extensions.stories import ollama_server as ollama
+from tests.extensions.stories.language_jobs import (
     artifact,
     failure_kind,
     front_matter,

@@ -20,7 +20,7 @@ from nextslot.extensions.stories.language_models import (
     resource_for,
 )
 from nextslot.extensions.stories.providers import GenerateOptions, RequestTimeouts
-from tests.executors import ollama_server as ollama
+from tests.extensions.stories import ollama_server as ollama
 
 REMOTE = LlmConfig(providers={"acme": ProviderConfig("https://llm.example/v1", "ACME_TOKEN")})
 

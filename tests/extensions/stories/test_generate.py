@@ -11,11 +11,10 @@ import pytest
 from pytest_httpserver import HTTPServer
 from standardwebhooks import Webhook
 
-from tests.executors import ollama_server as ollama
+from tests.extensions.legacy.old_service import CARD, LIGHTHOUSE, NOTHING, RESEARCH, STORY, TOPIC, old_service, seen
+from tests.extensions.stories import ollama_server as ollama
+from tests.server.support import Server, with_server
 from tests.support import eventually
-
-from .old_service import CARD, LIGHTHOUSE, NOTHING, RESEARCH, STORY, TOPIC, old_service, seen
-from .support import Server, with_server
 
 Main = Callable[[Server, ollama.ScriptedOllama], Awaitable[None]]
 
@@ -237,15 +236,14 @@ def test_spec_11_a_request_that_is_wrong_is_422_with_its_field(
 
 
 @pytest.mark.parametrize(("path", "body"), [("/story/generate", {}), ("/research/run", {"topic": TOPIC})])
-def test_spec_11_without_language_models_it_is_422_unknown_job_type(
-    tmp_path: Path, path: str, body: dict[str, Any]
-) -> None:
+def test_spec_11_without_the_extension_it_is_404_and_says_so(tmp_path: Path, path: str, body: dict[str, Any]) -> None:
     async def main(server: Server) -> None:
         answer = await server.client.post(path, json=body)
 
-        assert (answer.status_code, answer.json()["code"]) == (422, "unknown_job_type")
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+        assert "the extension 'stories' is off" in answer.json()["detail"]
 
-    with_server(tmp_path, main)
+    with_server(tmp_path, main, extensions=["legacy"])
 
 
 @pytest.mark.parametrize(("script", "event"), [(STORY, "direct.completed"), (NOTHING, "direct.failed")])

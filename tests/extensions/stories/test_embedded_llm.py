@@ -23,7 +23,7 @@ from nextslot.extensions.stories import embedded_model
 from nextslot.extensions.stories.embedded_model import EmbeddedModel, weights
 from nextslot.extensions.stories.language_models import LanguageModels, LlmConfig
 from nextslot.extensions.stories.providers import GenerateOptions
-from tests.executors.language_jobs import artifact, front_matter, names, progress_of, running
+from tests.extensions.stories.language_jobs import artifact, front_matter, names, progress_of, running
 from tests.support import eventually
 
 pytestmark = pytest.mark.local_llm

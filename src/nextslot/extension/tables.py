@@ -1,0 +1,5 @@
+"""The core's tables as values, for the reads of an extension. What changes them is in `Host`."""
+
+from nextslot.store.tables import column_codec, deliveries, events, groups, jobs, offices, runs
+
+__all__ = ["column_codec", "deliveries", "events", "groups", "jobs", "offices", "runs"]

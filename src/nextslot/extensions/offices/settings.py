@@ -1,0 +1,62 @@
+"""The tables `[roles.ROLE]` of a configuration."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from nextslot.config.settings import Seconds, Section
+from nextslot.errors import Invalid
+from nextslot.extension import SettingProblem
+
+from .session import RoleCommand
+
+
+class RoleTable(Section):
+    """How the office jobs of a role are run: by a session command, which gets the job on stdin."""
+
+    command: list[str] | None = Field(
+        default=None, description="The argv of its session command; a role without one runs no sessions."
+    )
+    timeout_seconds: Seconds | None = Field(default=None, description="The timeout of its jobs that set none.")
+    stall_timeout_seconds: Seconds | None = Field(
+        default=None, description="How long a session may produce no output before it is stopped."
+    )
+    grace_seconds: float = Field(
+        default=10, ge=0, le=3600, description="How long a session may take to end when it is asked to stop."
+    )
+    log_cap_bytes: int | None = Field(
+        default=None, ge=1, description="How many bytes of its output are stored; none: 10 MiB."
+    )
+    cwd: str = Field(default="", description="Its working directory.")
+    env: dict[str, str] = Field(default={}, description="Environment variables to set.")
+    pass_env: list[str] = Field(default=[], description="Environment variables to inherit from the server.")
+    exit_codes: dict[str, str] = Field(
+        default={}, description="The meaning of exit codes: `completed`, `skipped` or a failure kind."
+    )
+    patterns: dict[str, str] = Field(
+        default={}, description="Regular expressions for the output, each with the failure kind that a match means."
+    )
+    default_patterns: bool = Field(
+        default=True, description="Whether to recognise merge conflicts and missing permissions as well."
+    )
+
+    def options(self) -> dict[str, Any]:
+        """Returns the table in the form that the session handler takes."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+def role_problems(values: Mapping[str, Any], data: Path) -> Iterator[SettingProblem]:
+    """Find what is wrong with the command of each role; a table whose form is wrong has its own problem."""
+    roles = values.get("roles")
+    for name, table in roles.items() if isinstance(roles, Mapping) else ():
+        try:
+            role = RoleTable.model_validate(table)
+            if role.command is not None:
+                RoleCommand.of(role.options(), data)
+        except ValidationError:
+            continue
+        except Invalid as error:
+            for one in error.problems:
+                yield ("roles", name, *filter(None, one.field.split("."))), one.problem

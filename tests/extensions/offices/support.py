@@ -1,0 +1,15 @@
+"""What tests of the office API share: the helpers of the engine's tests, on schedulers that have this extension."""
+
+from functools import partial
+
+from nextslot import Scheduler
+from nextslot.extensions.offices.office_service import OfficeJobService
+from tests import support
+
+new_scheduler = partial(support.new_scheduler, extensions=["offices"])
+with_scheduler = partial(support.with_scheduler, extensions=["offices"])
+with_counts = partial(support.with_counts, extensions=["offices"])
+
+
+def office_jobs(scheduler: Scheduler) -> OfficeJobService:
+    return scheduler.extension(OfficeJobService)
