@@ -68,7 +68,7 @@ def options_of(configuration: Configuration, reload: Reload | None = None) -> Op
 
 
 def _refuse_old_switch(environment: Mapping[str, str]) -> None:
-    """Whoever sets this variable of the old service takes the server for guarded, and it would not be."""
+    """Raises Invalid if the old service's variable is set: its user would believe that the server asks for keys."""
     if environment.get("API_AUTH_ENABLED", "").strip().lower() == "true":
         raise Invalid(
             "API_AUTH_ENABLED is a switch of the old service and guards nothing here: unset it, "

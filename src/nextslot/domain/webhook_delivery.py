@@ -32,7 +32,7 @@ DIRECT_EVENTS = ("direct.completed", "direct.failed", "direct.skipped")
 # A permanent failure notifies the office (spec 14.8), so it is among what an office's webhook is told unless it says.
 OFFICE_EVENTS = (*RUN_EVENTS, "job.failed_permanently")
 TEST_EVENT = "webhook.test"
-# How a chain ended: `chain.completed` and so on. Only the formats of extensions hear of it, each in its own words.
+# How a chain ended: `chain.completed` and so on. Only the formats of extensions use it, each in its own words.
 CHAIN_PREFIX = "chain."
 
 # The first attempt, and then so long after each that failed.
@@ -142,7 +142,7 @@ def targets(
 
 
 def _wanted(webhook: Mapping[str, Json], default: Sequence[str]) -> Sequence[str]:
-    # The words of a format that no extension has any more are nobody's: its webhook hears the usual events.
+    # The extension of this format is off, so nothing knows its words: send the usual events.
     if webhook.get("events") is None or "format" in webhook:
         return default
     wanted: Sequence[str] = webhook["events"]

@@ -22,7 +22,7 @@ InferResources = Callable[[Mapping[str, Any]], Mapping[str, int]]
 CheckRole = Callable[[str | None], None]
 # Returns problems with parameters that fit the JSON Schema, for rules that a schema cannot express.
 Check = Callable[[Mapping[str, Any]], list[Problem]]
-# What callers should know now about jobs with such parameters: a sentence, or nothing.
+# A sentence for callers about jobs with such parameters, or None.
 Note = Callable[[Mapping[str, Any]], Awaitable[str | None]]
 
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array",
@@ -154,7 +154,7 @@ class JobTypes:
         return job_type is not None and job_type.has_session
 
     async def note(self, name: str, params: Mapping[str, Any]) -> str | None:
-        """Return what who submits such a job, or waits for one, should know."""
+        """Returns a sentence for callers who submit such a job or wait for one, or None."""
         job_type = self._types.get(name)
         return None if job_type is None or job_type.note is None else await job_type.note(params)
 

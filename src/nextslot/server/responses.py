@@ -31,7 +31,7 @@ def answer(content: object, status: int = 200, headers: Mapping[str, str] | None
 
 
 async def notes(job_types: JobTypes, jobs: Iterable[Job]) -> dict[str, str]:
-    """Return the header with what the types of new jobs say to their caller, each asked about its first job."""
+    """Returns a header with the notes of the job types of new jobs; each type is asked about its first job."""
     firsts = {job.job_type: job for job in reversed(list(jobs))}
     found = [await job_types.note(job.job_type, job.params) for job in firsts.values()]
     said = dict.fromkeys(note for note in found if note is not None)

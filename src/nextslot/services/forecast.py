@@ -35,7 +35,7 @@ REUSED = 10
 LONGEST_USE_SECONDS = 5.0
 
 Progress = Callable[[str], tuple[float | None, str] | None]
-# What a job type says to who waits for its jobs, by its name and their parameters.
+# Returns a job type's note for callers, by its name and the parameters of a job.
 Note = Callable[[str, Mapping[str, Json]], Awaitable[str | None]]
 
 

@@ -364,7 +364,7 @@ class Dispatcher:
             pass_.unavailable.update(dict.fromkeys(tried, False))
 
     def look_at(self, tx: Tx, office_id: str) -> Started:
-        """Look at an office's queue at the end of this transaction; what that started is in the result by then."""
+        """Includes an office in the dispatch round that ends this transaction; the result gets the round's claims."""
         self._lanes.counters(tx).office(office_id)
         return tx.local(Started)
 

@@ -88,17 +88,17 @@ class FormattedMessage(NamedTuple):
 class MessageFormat(Protocol):
     """Another form of the messages that a job or a group sends to its own webhook: `{"format": NAME, …}`.
 
-    An extension adds one with `add_format`. Both methods return None if the webhook does not want to hear of this end.
+    An extension adds one with `add_format`. Both methods return None if the webhook has not subscribed to this end.
     """
 
     # The words that `events` of such a webhook may have.
     words: Sequence[str]
 
     def of_job(self, tx: Tx, job: Job, status: RunStatus, now: Instant) -> FormattedMessage | None:
-        """Tell how the chain ended whose last job this is."""
+        """Returns the message about the end of a chain; `job` is its last job."""
 
     def of_group(self, tx: Tx, group: Group, webhook: Mapping[str, Json], now: Instant) -> FormattedMessage | None:
-        """Tell how a group ended; `webhook` is the group's own."""
+        """Returns the message about the end of a group; `webhook` is the group's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +135,12 @@ class WebhookService:
         self._formats: dict[str, MessageFormat] = {}
 
     def add_format(self, name: str, format_: MessageFormat) -> None:
-        """Send to webhooks that say `"format": name` in this form, from now on."""
+        """Sends the messages to webhooks with `"format": name` in this form from now on."""
         self._formats[name] = format_
 
     @property
     def format_words(self) -> Mapping[str, Sequence[str]]:
-        """The words of each format, for the checks of requests."""
+        """Returns the words of each format, for the checks of requests."""
         return {name: one.words for name, one in self._formats.items()}
 
     def load(self, tx: Tx) -> None:
@@ -204,12 +204,12 @@ class WebhookService:
         format_ = self._format_of(own)
         message = None if format_ is None or own is None else format_.of_group(tx, group, own, now)
         if message is not None and own is not None:
-            # Which message the group's own webhook got is kept with the group.
+            # The group stores which message its own webhook got.
             groups.told(tx, group.group_id, self._add_formatted(tx, message, own, now, group.office_id))
         self._notify(tx, "group.finished", group.office_id, {"group": group.to_dict()}, now)
 
     def _format_of(self, webhook: Mapping[str, Json] | None) -> MessageFormat | None:
-        """None also if the extension is off that the format came with: its webhooks then get the usual messages."""
+        """Returns None also for a format whose extension is off: such a webhook then gets the usual messages."""
         return None if webhook is None else self._formats.get(webhook.get("format", ""))
 
     def schedule_skipped(

@@ -62,7 +62,7 @@ class LegacyService(Attached):
         return [("nextslot_legacy_requests", "Calls of the old endpoints.", ("route",), calls)]
 
     async def notes(self, jobs: Iterable[OldJob]) -> list[str]:
-        """Return what the types of new jobs say to who submits them, as sentences without a full stop at their end."""
+        """Returns the notes of the job types of new jobs for their caller, without the full stops at their ends."""
         firsts = {one.root.job_type: one.root for one in jobs}
         found = [await self.host.job_types.note(job.job_type, job.params) for job in firsts.values()]
         return list(dict.fromkeys(note.removesuffix(".") for note in found if note is not None))

@@ -16,7 +16,7 @@ class OldMessages:
     words: Sequence[str] = old_words.WEBHOOK_EVENTS
 
     def of_job(self, tx: Tx, job: Job, status: RunStatus, now: Instant) -> FormattedMessage | None:
-        """Tell of the whole chain, under the id of its first job."""
+        """Returns the old service's message: about the whole chain, under the id of its first job."""
         event = old_words.RUN_STATUSES[status]
         if event not in old_words.events(job.webhook or {}):
             return None

@@ -52,10 +52,10 @@ class OfficeJobService(Attached):
     # Sessions.
 
     def configure(self, tables: Mapping[str, Any], data: Path) -> None:
-        """Use the `[roles.ROLE]` tables."""
+        """Applies the `[roles.ROLE]` tables."""
         roles: Mapping[str, RoleTable] = tables["roles"]
         self.use_roles({name: role.options() for name, role in roles.items() if role.command is not None}, data)
-        # A role may have a time without a command: its jobs name a type of their own.
+        # A role may have a timeout without a command: its jobs then name their own type.
         self.host.job_types.role_timeouts = {
             name: role.timeout_seconds for name, role in roles.items() if role.timeout_seconds is not None
         }
@@ -63,9 +63,9 @@ class OfficeJobService(Attached):
     def use_roles(
         self, roles: Mapping[str, RoleCommand | Mapping[str, Any]], base_dir: Path | str | None = None
     ) -> None:
-        """Run jobs that name no type as the command of their role: the job type `session`.
+        """Replaces the commands of roles, which run jobs without a type of their own: the job type `session`.
 
-        `roles` are as in the `[roles.ROLE]` tables of a configuration, and replace those that there were.
+        `roles` have the form of the `[roles.ROLE]` tables of a configuration.
         """
         checked = checked_roles(roles, base_dir)
         if self._sessions is None and checked:

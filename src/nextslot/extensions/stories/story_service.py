@@ -43,7 +43,7 @@ class StoryService(Attached):
         self.use(self.models)
 
     def use(self, models: LanguageModels) -> None:
-        """Let these models answer `story` and `research`, in place of those before."""
+        """Replaces the models of the job types `story` and `research`."""
         self.models = models
         types, clock, note = JobTypes(), self.host.clock, self.note
         register_story(types, models, earlier_stories=self._earlier_stories, clock=clock, note=note)
@@ -52,7 +52,7 @@ class StoryService(Attached):
         self.host.probe(OLLAMA, models.answers)
 
     def configure(self, tables: Mapping[str, Any], data: Path) -> None:
-        """Use `[llm]`; another one needs a restart, because work under way holds on to its models."""
+        """Applies `[llm]` once. A changed table needs a restart, because running work still uses the old models."""
         if self._is_configured:
             return
         self._is_configured = True
@@ -63,7 +63,7 @@ class StoryService(Attached):
         self.use(LanguageModels(replace(LlmConfig.from_environment(providers=providers), **named)))
 
     def find_model(self) -> str | None:
-        """Find who can write a story: the smallest model of an Ollama that answers, else the embedded one, if any."""
+        """Returns a model for a story: the smallest of an Ollama that answers, else the embedded one if installed."""
         url = self.models.config.ollama_base_url
         try:
             with urllib.request.urlopen(f"{url.rstrip('/')}/api/tags", timeout=2) as answer:
@@ -74,7 +74,7 @@ class StoryService(Attached):
             return DEFAULT_MODEL if weights() else None
 
     async def start(self) -> None:
-        # A server that does not answer takes seconds to find out: the start does not wait for that.
+        # A model server that does not answer takes seconds to time out; the start does not wait for that.
         self._first_look = asyncio.create_task(self._say_at_start(), name="nextslot-stories")
 
     async def stop(self) -> None:
@@ -88,7 +88,7 @@ class StoryService(Attached):
             log.warning("%s", self._unreachable())
 
     async def note(self, params: Mapping[str, Json]) -> str | None:
-        """Return what who submits such a job, or waits for one, should know: that no model answers."""
+        """Returns a sentence for callers who submit such a job or wait for one: that no model answers."""
         asks_local = OLLAMA in resource_for(params, self.models.config)
         return None if not asks_local or await self._answers() else self._unreachable()
 
