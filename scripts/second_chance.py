@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-FOLDERS = ("api", "cli", "client", "console", "crash", "docs", "handlers", "nodes", "store")
+FOLDERS = ("cli", "client", "console", "crash", "docs", "executors", "extensions", "nodes", "server", "store")
 REAL = (*(f"tests/{folder}/" for folder in FOLDERS), "tests/engine/test_12_endpoints.py")
 # More than these at once are no accident.
 MOST = 10
