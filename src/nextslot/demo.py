@@ -25,7 +25,8 @@ from nextslot.extensions.stories.embedded_model import weights
 from nextslot.extensions.stories.language_models import DEFAULT_MODEL, LlmConfig
 from nextslot.server.app import Options
 from nextslot.server.serve import Process
-from nextslot.system.clock import Instant, SystemClock
+from nextslot.system.clock import SystemClock
+from nextslot.system.instant import Instant
 
 from .domain import (
     Direct,

@@ -15,7 +15,7 @@ from nextslot.domain import Office
 from nextslot.domain.json_form import office_config
 from nextslot.extensions.offices.office_service import OfficeService
 from nextslot.extensions.offices.office_words import config_of
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 PAGE = (Path(__file__).parents[2] / "docs/offices.md").read_text()
 EXAMPLE = Path(__file__).parents[2] / "examples/office"

@@ -31,7 +31,7 @@ from nextslot.domain.job_lifecycle import (
     settle,
 )
 from nextslot.domain.retry import Failure
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 K = FailureKind
 MODES = [None, CancelMode.FINISH, CancelMode.INTERRUPT]

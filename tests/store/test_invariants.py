@@ -21,7 +21,7 @@ from nextslot.domain import RunStatus
 from nextslot.errors import Refused
 from nextslot.store.sqlite.sqlite_store import SqliteStore
 from nextslot.store.tables import jobs
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 from tests import databases, postgres
 from tests.store import test_webhook_rules
 from tests.support import database, named, register_handlers, with_scheduler

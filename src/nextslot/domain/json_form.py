@@ -12,7 +12,7 @@ from nextslot.extensions.offices.office_words import (
     OfficeJob,
     OfficeStats,
 )
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import (
     Event,

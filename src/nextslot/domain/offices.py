@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .failures import RetryPolicy
 from .jobs import DEFAULT_OFFICE, CancelMode, OnDependencyFailure

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 
 class Insider(NamedTuple):

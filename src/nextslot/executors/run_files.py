@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nextslot.domain import Artifact
 from nextslot.domain.request_checks import is_storable
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .run_log import LogPaths, RunLog, join
 

@@ -42,7 +42,7 @@ from nextslot.errors import (
 )
 from nextslot.store.contract import Store, Tx, Work
 from nextslot.store.tables import direct, offices
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 MOST_WAITING = 100
 WAIT_SECONDS = 300.0

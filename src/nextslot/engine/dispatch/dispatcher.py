@@ -24,7 +24,7 @@ from nextslot.store.tables import (
 )
 from nextslot.store.tables.jobs import ExecutionSpec, FirstInLane
 from nextslot.store.tables.lanes import DispatchHints
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .limit_counters import OfficeCounters, TransactionCounters
 from .resource_outages import Outages

@@ -17,7 +17,7 @@ from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
 from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import jobs, lanes, runs
 from nextslot.store.tables.outages import Outage
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 log = logging.getLogger(__name__)
 

@@ -43,7 +43,7 @@ from nextslot.store.tables import (
 )
 from nextslot.store.tables.jobs import EndingFacts
 from nextslot.store.tables.lanes import LaneTally
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .dependents import DependencyResolver
 from .group_progress import ALL, GroupProgress

@@ -14,7 +14,7 @@ from nextslot.engine.submit.queue_order import QueueManager, refuse_priority
 from nextslot.errors import Conflict, NotFound
 from nextslot.store.contract import Tx
 from nextslot.store.tables import jobs, runs
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .group_progress import GroupProgress
 

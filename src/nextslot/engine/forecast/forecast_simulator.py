@@ -50,7 +50,8 @@ from nextslot.executors.job_types import JobTypes
 from nextslot.store.contract import Tx
 from nextslot.store.sqlite.in_memory_copy import InMemoryCopy
 from nextslot.store.tables.direct import Holder
-from nextslot.system.clock import Alarm, Instant
+from nextslot.system.clock import Alarm
+from nextslot.system.instant import Instant
 
 from .cluster_capacity import ClusterCapacity
 from .queue_snapshot import Snapshot, Working

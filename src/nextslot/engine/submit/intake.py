@@ -41,7 +41,7 @@ from nextslot.store.tables import (
     offices,
     templates,
 )
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .queue_order import QueueManager
 

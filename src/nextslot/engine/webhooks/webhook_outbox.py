@@ -46,7 +46,7 @@ from nextslot.store.tables import (
     webhooks,
 )
 from nextslot.store.tables.webhooks import Secrets
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 from nextslot.system.randomness import Chance
 
 MOST_SUBSCRIPTIONS = 1000

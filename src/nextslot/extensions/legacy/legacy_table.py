@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from nextslot.domain import Job, Json
 from nextslot.store.contract import Row, Tx
 from nextslot.store.tables import column_codec, jobs, runs
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .old_words import OldJob
 

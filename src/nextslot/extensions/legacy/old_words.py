@@ -18,7 +18,7 @@ from nextslot.domain import (
     Run,
 )
 from nextslot.errors import Invalid, Problem
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 # How the old service called our job types.
 TYPES: Mapping[str, str] = {"story": "story_generation", "research": "research"}

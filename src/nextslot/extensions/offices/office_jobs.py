@@ -34,7 +34,7 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import events, jobs, offices
 from nextslot.store.tables.jobs import Place
 from nextslot.store.tables.offices import RootPlace
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .office_words import (
     Blocker,

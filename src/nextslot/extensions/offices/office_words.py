@@ -26,7 +26,7 @@ from nextslot.domain import (
     request_checks,
 )
 from nextslot.errors import Invalid, Problem
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 # Of a large request that is wrong all over, the first so many problems are enough.
 MOST_PROBLEMS = 100

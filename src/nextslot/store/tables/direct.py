@@ -12,7 +12,7 @@ from nextslot.domain import (
     Reservation,
 )
 from nextslot.store.contract import Row, Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 from .rows import DIRECT, RESERVATIONS

@@ -14,7 +14,7 @@ from nextslot.domain import (
 )
 from nextslot.domain.retry import Failure
 from nextslot.store.contract import Read, Row, Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 from .rows import JOBS

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from nextslot.domain import Lane, Limit
 from nextslot.store.contract import Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 

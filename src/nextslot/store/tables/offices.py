@@ -14,7 +14,7 @@ from nextslot.domain import (
 )
 from nextslot.extensions.offices.office_words import RunFacts
 from nextslot.store.contract import Row, Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 from .jobs import of_rows

@@ -10,7 +10,7 @@ from nextslot.domain import (
 )
 from nextslot.domain.suspects import Insider
 from nextslot.store.contract import Row, Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 from .rows import RUNS
