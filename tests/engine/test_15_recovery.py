@@ -248,7 +248,7 @@ def test_spec_6_6_a_retry_that_exists_already_is_not_made_again(tmp_path: Path) 
     by_hand(tmp_path, UNDECIDED)
     columns = databases.columns(database(tmp_path), "jobs")
     own = {"job_id": "'the-retry'", "retry_of": "job_id", "scheduled_for": "created_at + 99000000", "is_due": "0",
-           "status": "'QUEUED'"}  # fmt: skip
+           "stage": "'QUEUED'"}  # fmt: skip
     own |= dict.fromkeys(("started_at", "finished_at", "outcome", "decision", "worker_id"), "null")
     by_hand(tmp_path, f"insert into jobs select {', '.join(own.get(name, name) for name in columns)} from jobs")
 

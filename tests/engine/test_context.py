@@ -82,7 +82,7 @@ def test_no_context_variable_is_read_where_something_is_stored() -> None:
     """Log lines and OpenTelemetry have theirs; the store makes an empty context for what it runs."""
     users = {str(file.relative_to(SOURCE)) for file in SOURCE.rglob("*.py") if "ContextVar" in file.read_text()}
 
-    assert users == {"logs.py", "tracing.py"}
+    assert users == {"telemetry/logs.py", "telemetry/tracing.py"}
 
 
 def _caller(scheduler: Scheduler, name: str) -> Services:

@@ -184,7 +184,7 @@ def test_a_route_reaches_the_scheduler_for_its_caller_alone_and_a_service_the_st
     further = {file.name for file in services for call in calls_of(file) if ast.unparse(call).endswith("write_more")}
 
     assert owners == {"app.py", "auth.py"}
-    assert past_it == {"access.py"}
+    assert past_it == {"unit_of_work.py"}
     assert further <= {"bulk.py"}
 
 
