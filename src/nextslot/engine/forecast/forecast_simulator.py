@@ -2,8 +2,7 @@
 rules.
 
 All deciding components (Dispatcher, JobFinisher, TimeoutManager, …) are the real ones; only time is virtual, and
-durations are taken from past runs. It predicts no failures, no retries and no jobs that have not been submitted. It
-ignores that some jobs must run alone after a crash (`domain/suspects.py`), and lets them run beside others.
+durations are taken from past runs. It predicts no failures, no retries and no jobs that have not been submitted.
 `services.forecast` calls it.
 """
 
