@@ -17,7 +17,8 @@ from typing import Any
 import apsw
 
 from nextslot import RunContext, Scheduler
-from nextslot.system.clock import Instant, SystemClock
+from nextslot.system.clock import SystemClock
+from nextslot.system.instant import Instant
 
 
 class MovedClock(SystemClock):

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from nextslot.domain.limits import ConcurrencyPolicy, Limits
     from nextslot.engine.direct.direct_requests import NewDirect, Update
     from nextslot.executors.run_context import Fail, RunContext, Skip
-    from nextslot.system.clock import Instant
+    from nextslot.system.instant import Instant
 
     from .client import AsyncClient, Client
     from .domain import (
@@ -56,7 +56,7 @@ __all__ = [
 _HOMES = {
     "AsyncClient": "client",
     "Client": "client",
-    "Instant": "system.clock",
+    "Instant": "system.instant",
     "NewDirect": "engine.direct.direct_requests",
     "Update": "engine.direct.direct_requests",
     "NextslotError": "errors",

@@ -22,7 +22,8 @@ from nextslot.engine.direct.direct_requests import Update
 from nextslot.executors.run_context import RunContext
 from nextslot.server.app import Options
 from nextslot.server.serve import Process
-from nextslot.system.clock import Instant, SystemClock
+from nextslot.system.clock import SystemClock
+from nextslot.system.instant import Instant
 
 from .domain import (
     Direct,

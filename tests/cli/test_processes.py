@@ -199,7 +199,7 @@ import sys, nextslot
 first = set(sys.modules)
 nextslot.Client("http://there")
 print(sorted({"nextslot.scheduler", "nextslot.domain", "asyncio"} & first))
-print(sorted({"nextslot.scheduler", "nextslot.domain", "asyncio", "httpx2"} & set(sys.modules)))
+print(sorted({"nextslot.scheduler", "nextslot.engine", "asyncio", "httpx2"} & set(sys.modules)))
 """
 
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -16,9 +16,6 @@ LEAVE = """
 handler = "tests.nodes.blocking_jobs:leave"
 isolate = {isolate}
 retry_policy = {{ max_attempts = 5, base_delay_seconds = 0 }}
-[job_types.wait]
-handler = "tests.nodes.blocking_jobs:wait"
-retry_policy = {{ max_attempts = 1, base_delay_seconds = 0 }}
 [job_types.long]
 command = ["sleep", "600"]
 retry_policy = {{ max_attempts = 9 }}
@@ -44,33 +41,6 @@ def test_a_handler_that_ends_its_server_does_so_twice_and_no_more(tmp_path: Path
     assert "isolate = true" in run["error"]
 
 
-def test_a_handler_that_ends_its_server_beside_a_neighbour_is_given_up_and_the_neighbour_is_not(tmp_path: Path) -> None:
-    data = prepare(tmp_path, LEAVE.format(isolate="false"))
-    with living(data) as server:
-        url = server.wait_until_ready()
-        submit(url, "wait", {"seconds": 2})
-        submit(url, "leave")
-        assert server.process.wait(PATIENCE) == 9
-    deaths = 1
-    while not comes_to_rest(data):
-        deaths += 1
-        assert deaths <= 3
-
-    with living(data) as server:
-        url = server.wait_until_ready()
-        culprit, neighbour = found(url, "leave"), found(url, "wait")
-        last = httpx2.get(f"{url}/api/jobs/{culprit[-1]['job_id']}", timeout=60).json()["run"]
-
-    assert [(job["status"], job["permanently_failed"]) for job in culprit] == [
-        ("FAILED", False),
-        ("FAILED", False),
-        ("FAILED", True),
-    ]
-    assert (last["failure_kind"], "died twice" in last["error"]) == ("crash", True)
-    # Its one attempt is still there: a crash beside somebody else has not used it up.
-    assert [job["status"] for job in neighbour] == ["FAILED", "COMPLETED"]
-
-
 def test_an_isolated_handler_that_ends_its_process_harms_nothing_else(tmp_path: Path) -> None:
     data = prepare(tmp_path, LEAVE.format(isolate="true"))
     with living(data) as server:
@@ -94,28 +64,14 @@ def test_a_command_is_retried_however_often_its_server_is_killed(tmp_path: Path)
             assert len(found(url, "long")) == life + 1
 
 
-def comes_to_rest(data: Path) -> bool:
-    """Whether a life of the server ends all work that there is; False if it dies before."""
-    with living(data) as server:
-        url = server.wait_until_ready_or_dead()
-        end = time.monotonic() + PATIENCE
-        while url is not None and server.process.poll() is None:
-            assert time.monotonic() < end, "its work never ends"
-            with contextlib.suppress(httpx2.TransportError):
-                if not any(job["finished_at"] is None for kind in ("leave", "wait") for job in found(url, kind)):
-                    return True
-            time.sleep(0.05)
-        return False
-
-
 def is_running(url: str) -> bool:
     return [job["status"] for job in found(url, "long")][-1:] == ["RUNNING"]
 
 
-def submit(url: str, job_type: str, params: dict[str, Any] | None = None) -> None:
+def submit(url: str, job_type: str) -> None:
     # It is started by the commit that stores it, and may be quicker than the answer.
     with contextlib.suppress(httpx2.TransportError):
-        httpx2.post(f"{url}/api/jobs", json={"job_type": job_type, "params": params or {}}, timeout=60)
+        httpx2.post(f"{url}/api/jobs", json={"job_type": job_type}, timeout=60)
 
 
 def found(url: str, job_type: str) -> list[dict[str, Any]]:

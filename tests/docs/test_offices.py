@@ -16,7 +16,7 @@ from nextslot.extensions.offices.office_json import office_config
 from nextslot.extensions.offices.office_service import OfficeJobService
 from nextslot.extensions.offices.office_words import config_of
 from nextslot.services.offices import OfficeService
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 PAGE = (Path(__file__).parents[2] / "docs/offices.md").read_text()
 EXAMPLE = Path(__file__).parents[2] / "examples/office"

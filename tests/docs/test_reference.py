@@ -41,7 +41,7 @@ from nextslot.engine.direct.direct_requests import NewDirect, Update
 from nextslot.executors.job_type_catalog import Catalog
 from nextslot.executors.job_types import JobTypes
 from nextslot.services.forecast import ForecastService
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 from tests.support import with_scheduler
 
 ROOT = Path(__file__).parents[2]

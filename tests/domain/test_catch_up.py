@@ -17,7 +17,7 @@ from nextslot.domain.catch_up import (
     one,
 )
 from nextslot.domain.cron import Span, parse
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 EACH_MINUTE = parse("* * * * *", "UTC")
 ONCE_A_YEAR = parse("0 0 1 1 *", "UTC")

@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 from nextslot import testing
 from nextslot.engine.execution.timer import Timer
 from nextslot.system.alarm_clock import AlarmClock
-from nextslot.system.clock import (
-    Instant,
-    LoopAlarm,
-    SchedulerAlarm,
-    SharedClock,
-    SystemClock,
-)
+from nextslot.system.clock import LoopAlarm, SchedulerAlarm, SharedClock, SystemClock
+from nextslot.system.instant import Instant
 
 
 @given(st.datetimes(timezones=st.just(UTC)))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nextslot.domain import cron
 from nextslot.domain.cron import Cron, Span, parse
 from nextslot.errors import Invalid
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"
 KATHMANDU, APIA, HAVANA = "Asia/Kathmandu", "Pacific/Apia", "America/Havana"

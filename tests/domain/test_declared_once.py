@@ -21,7 +21,7 @@ from nextslot.domain.declared_values import declared
 from nextslot.server import schemas
 from nextslot.store import dialects
 from nextslot.store.tables.rows import JOBS, RUNS
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 from scripts import make_job_options
 
 SRC = Path(__file__).parents[2] / "src/nextslot"

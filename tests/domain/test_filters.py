@@ -23,7 +23,7 @@ from nextslot.domain.filters import (
     folded,
 )
 from nextslot.errors import Invalid
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 JOB_ID = "0199a2b4-c6d8-7e0f-8a1b-2c3d4e5f6071"
 

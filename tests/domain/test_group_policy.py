@@ -12,7 +12,7 @@ from nextslot.domain import (
     OnFailure,
 )
 from nextslot.domain.group_failure import Action, after_member, status_of
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 
 @pytest.mark.parametrize(

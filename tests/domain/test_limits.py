@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from nextslot.domain import Office, default_office, limits
 from nextslot.domain.limits import UNLIMITED, Limits, is_local
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 OFFICE = Office(office_id="o", name="O", created_at=Instant(0))
 

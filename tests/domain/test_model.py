@@ -18,7 +18,7 @@ from nextslot.domain import (
     Stage,
     default_office,
 )
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 from tests.domain.values import a_job
 
 LONG_AGO = Instant(1)

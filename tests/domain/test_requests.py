@@ -30,7 +30,7 @@ from nextslot.domain.request_checks import (
 from nextslot.errors import Invalid
 from nextslot.executors.job_types import JobTypes, resource_units, signature_schema
 from nextslot.store.tables import column_codec
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 NOW = Instant(1_000_000_000)
 

@@ -10,13 +10,11 @@ from nextslot.domain import (
 )
 from nextslot.domain import Office as AnyOffice
 from nextslot.domain.retry import (
-    Failure,
     Retry,
     decide,
     delay_seconds,
     is_retryable,
     lone_crashes,
-    runs_alone,
 )
 from nextslot.testing import BEGINNING
 
@@ -118,69 +116,18 @@ def test_no_attempts_means_no_retry_at_all() -> None:
 def test_only_crashes_alone_and_in_a_row_are_held_against_a_chain(
     attempts: list[tuple[FailureKind | None, int | None]], count: int
 ) -> None:
-    assert lone_crashes([Failure(*one) for one in attempts]) == count
-
-
-@pytest.mark.parametrize(
-    ("attempts", "is_alone"),
-    [
-        ([(K.ERROR, None)], False),
-        ([(K.CRASH, None)], False),  # In a process of its own, or called a crash by its handler.
-        ([(K.CRASH, 0)], True),
-        ([(K.CRASH, 3)], True),
-        ([(K.CRASH, 3), (K.ERROR, None)], False),  # It survived.
-        ([(K.CRASH, 3), (K.INTERRUPTED, None)], True),  # It was cut short, and showed nothing.
-        ([(K.CRASH, 3), (None, None)], True),
-        ([(K.CRASH, 3), (K.CANCELLED, None), (K.INTERRUPTED, None)], True),
-        ([(K.CANCELLED, 1)], True),  # Its cancel was carried out by the crash.
-        ([(K.CRASH, 3), (K.TIMEOUT, None), (K.CRASH, None)], False),
-    ],
-)
-def test_a_chain_runs_alone_after_a_crash_of_its_process_until_a_run_of_it_survives(
-    attempts: list[tuple[FailureKind | None, int | None]], is_alone: bool
-) -> None:
-    assert runs_alone([Failure(*one) for one in attempts]) is is_alone
-
-
-def test_a_crash_with_company_uses_up_no_attempt() -> None:
-    once = RetryPolicy(max_attempts=1)
-
-    free = decide(once, [Failure(K.CRASH, 2)], 0.5)
-    after = decide(once, [Failure(K.CRASH, 2), Failure(K.ERROR)], 0.5)
-    spent = decide(once, [Failure(K.CRASH, 2), Failure(K.ERROR), Failure(K.ERROR)], 0.5)
-
-    assert free == Retry(0, 0.0, runs_alone=True)
-    assert (after and after.number, after and after.runs_alone) == (1, False)
-    assert spent is None
-    assert decide(RetryPolicy(max_attempts=0), [Failure(K.CRASH, 2)], 0.5) is None
-
-
-@pytest.mark.parametrize("between", [[], [Failure(K.INTERRUPTED)] * 4])
-def test_whatever_happens_crashes_with_company_come_to_an_end(between: list[Failure]) -> None:
-    policy, failures = RetryPolicy(max_attempts=3), [Failure(K.CRASH, 1)]
-    while decide(policy, failures, 0.5) is not None:
-        failures += [*between, Failure(K.CRASH, 1)]
-        assert len(failures) < 50
-
-    assert sum(one.kind is K.CRASH for one in failures) == 8
-
-
-def test_a_spent_policy_still_has_a_retry_for_the_crash_of_another() -> None:
-    spent = [Failure(K.ERROR)] * 3
-
-    assert decide(RetryPolicy(max_attempts=3), [*spent, Failure(K.CRASH, 1)], 0.5) is not None
-    assert decide(RetryPolicy(max_attempts=3), [*spent, Failure(K.CRASH, 0)], 0.5) is None
+    assert lone_crashes(attempts) == count
 
 
 def delays(policy: RetryPolicy) -> list[float]:
     """Before each retry of a job that fails again and again."""
     found: list[float] = []
-    while (retry := decide(policy, [Failure(K.ERROR)] * (len(found) + 1), 0.5)) is not None:
+    while (retry := decide(policy, [K.ERROR] * (len(found) + 1), 0.5)) is not None:
         assert retry == Retry(len(found) + 1, retry.delay_seconds)
         found.append(retry.delay_seconds)
     return found
 
 
 def number(policy: RetryPolicy, kinds: list[FailureKind]) -> int | None:
-    retry = decide(policy, [Failure(kind) for kind in kinds], 0.5)
+    retry = decide(policy, kinds, 0.5)
     return None if retry is None else retry.number

@@ -24,7 +24,8 @@ from nextslot.domain.webhook_delivery import (
     signed,
     targets,
 )
-from nextslot.system.clock import Instant, SystemClock
+from nextslot.system.clock import SystemClock
+from nextslot.system.instant import Instant
 
 NOW = Instant(1_800_000_000_000_000)
 URL = "http://example.com/"

@@ -8,7 +8,7 @@ from nextslot.domain import (
     RetryPolicy,
     Stage,
 )
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 
 def a_job(at: Instant, **fields: Any) -> Job:

@@ -20,12 +20,8 @@ from nextslot import Scheduler, testing
 from nextslot.domain import Occurrence, Schedule, SkipReason, catch_up, json_form
 from nextslot.domain.cron import parse
 from nextslot.errors import Conflict, Invalid, NotFound
-from nextslot.system.clock import (
-    Instant,
-    LoopAlarm,
-    SchedulerAlarm,
-    SystemClock,
-)
+from nextslot.system.clock import LoopAlarm, SchedulerAlarm, SystemClock
+from nextslot.system.instant import Instant
 from tests.support import database, history, new_scheduler, register_handlers, with_scheduler
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0

@@ -525,14 +525,14 @@ def break_at(scheduler: Scheduler, number: int) -> None:
 
 async def killed_after(directory: Path, steps: int) -> int:
     """Kills a start after so many steps of the loop; how many jobs the next start still found lost."""
-    victim = new_scheduler(directory, seed=next(_seeds))
+    victim = new_scheduler(directory, seed=1)
     starting = asyncio.ensure_future(victim.start())
     for _ in range(steps):
         await asyncio.sleep(0)
     await testing.crash(victim)
     starting.cancel()
     await asyncio.wait([starting])
-    async with new_scheduler(directory, seed=next(_seeds)) as scheduler:
+    async with new_scheduler(directory, seed=2) as scheduler:
         return scheduler.recovered.lost
 
 
@@ -590,22 +590,31 @@ def test_a_chain_that_was_alone_in_two_schedulers_that_died_is_not_retried(tmp_p
     assert_counters(tmp_path)
 
 
-def test_a_crash_with_company_does_not_count_and_does_not_absolve(tmp_path: Path) -> None:
-    async def two(scheduler: Scheduler) -> Job:
-        await scheduler.offices.change("default", max_concurrent_jobs=2)
-        job = await start(scheduler)
-        await scheduler.submit("stubborn", retry_policy={"max_attempts": 0})
-        return job
-
-    job = life(tmp_path, two)
+def test_a_neighbour_is_not_condemned_by_two_crashes(tmp_path: Path) -> None:
+    life(tmp_path, lambda scheduler: start_many(scheduler, 2))
     life(tmp_path, nothing)
+
+    async def check(scheduler: Scheduler) -> None:
+        assert [one.status for one in await scheduler.running()] == ["RUNNING"] * 2
+
+    life(tmp_path, check)
+    assert rows(tmp_path, "select distinct beside from runs where failure_kind = 'crash'") == [(1,)]
+
+
+def test_a_crash_with_company_does_not_count_and_does_not_absolve(tmp_path: Path) -> None:
+    job = life(tmp_path, start)
+
+    async def with_company(scheduler: Scheduler) -> None:
+        await scheduler.offices.change("default", max_concurrent_jobs=2)
+        await scheduler.submit("stubborn", retry_policy={"max_attempts": 0})
+
+    life(tmp_path, with_company)
     life(tmp_path, nothing)
 
     async def check(scheduler: Scheduler) -> None:
         assert [one.decision for one in await scheduler.chain(job.job_id)] == ["retry", "retry", "permanent"]
 
     life(tmp_path, check)
-    assert sorted(rows(tmp_path, "select beside from runs where failure_kind = 'crash'")) == [(0,), (0,), (1,), (1,)]
 
 
 def test_a_direct_caller_is_company_too(tmp_path: Path) -> None:
@@ -661,8 +670,7 @@ def test_what_recovery_has_stored_about_company_stays_when_it_is_killed(tmp_path
             await killed_after(tmp_path, steps)
 
     testing.run(main())
-    first = "select job_id from jobs where retry_of is null"
-    assert rows(tmp_path, f"select distinct beside from runs where job_id in ({first})") == [(4,)]
+    assert rows(tmp_path, "select distinct beside from runs where failure_kind = 'crash'") == [(4,)]
 
 
 def test_a_handler_that_calls_its_failure_a_crash_is_retried_as_its_policy_says(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from nextslot import (
 )
 from nextslot.domain import Forecast
 from nextslot.engine.forecast import queue_snapshot
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 from tests.support import new_scheduler, with_scheduler
 
 NOW = testing.BEGINNING

@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nextslot import Job, Limits, Scheduler
+from nextslot import Limits, Scheduler
 from nextslot.errors import (
     AlreadyOpen,
     Conflict,
@@ -282,47 +281,6 @@ def test_a_lost_node_loses_its_jobs_to_others_and_comes_back_with_a_new_life(dat
         assert second.retry_of == first.job_id
 
     asyncio.run(main())
-
-
-def test_what_was_inside_a_lost_node_runs_alone_on_the_others(database: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        a, b = node(database, "a", tmp_path), node(database, "b", tmp_path)
-        for one in (a, b):
-
-            @one.job_type("slow_once")
-            async def slow_once(run: Any) -> None:
-                await asyncio.sleep(600 if run.attempt == 1 else 0.3)
-
-        async with running(a, b):
-            await b.nodes.drain("b")
-
-            async def held() -> bool:
-                return b._runtime.dispatcher.is_held
-
-            await eventually(held)
-            jobs = [await a.submit("slow_once", retry_policy={"max_attempts": 1}) for _ in range(3)]
-            await b.nodes.drain("b", undo=True)
-            # Beside it no suspect may start on b, and it ends while they wait.
-            await asyncio.wait_for(b.wait((await b.submit("work")).job_id), 20)
-            busy = await b.submit("work", {"seconds": 4})
-            lease = stand_still(a)
-            for job in jobs:
-                assert (await asyncio.wait_for(b.wait(job.job_id), 60)).status == "COMPLETED"
-            lease.set()
-            retries = [(await b.chain(job.job_id))[-1] for job in jobs]
-            retries.append(await b.job(busy.job_id))
-
-        spans = sorted((one.worker_id or "").partition("/")[0:1] + span(one) for one in retries)
-        for before, after in itertools.pairwise(spans):
-            assert before[0] != after[0] or before[2] <= after[1], spans
-
-    asyncio.run(main())
-
-
-def span(job: Job) -> tuple[int, int]:
-    assert job.started_at is not None
-    assert job.finished_at is not None
-    return job.started_at, job.finished_at
 
 
 def test_clearing_up_after_a_node_that_is_back_takes_nothing_of_its_new_life(database: str, tmp_path: Path) -> None:

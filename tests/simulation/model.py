@@ -49,13 +49,9 @@ class Job:
     cancel_mode: str | None = None
     told: str | None = None
     kind: str | None = None
-    # How many others were in a scheduler that died with it.
-    beside: int | None = None
-    # Whether it has to run alone: its scheduler died with a job of its chain, of which no run has survived since.
-    runs_alone: bool = False
+    # Whether it was alone in a scheduler that died.
+    was_alone: bool = False
     is_cancelled_by_request: bool = False
-    made_at: int = 0
-    made_number: int = 0
 
     @property
     def name(self) -> tuple[str, int]:
@@ -84,7 +80,6 @@ class Model:
         self.is_up = True
         self.is_held = False
         self.now = 0
-        self._numbers = itertools.count()
 
     @property
     def jobs(self) -> list[Job]:
@@ -160,29 +155,13 @@ class Model:
     def claim(self) -> None:
         """Starts what may start: the office that was served longest ago, and of its jobs the first that fits."""
         while self.is_up and not self.is_held and "scheduler" not in self.paused:
-            suspects = self._suspects()
-            if any(job.runs_alone for job in self.running) or (suspects and self.running):
-                return
-            if suspects:
-                self._start(min(suspects, key=lambda job: (job.made_at, job.made_number)))
-                return
             fitting = {office: [job for job in queue if self._may_start(job)] for office, queue in self.queues.items()}
             office = next((office for office in self.turns if fitting[office]), None)
             if office is None:
                 return
             self._start(fitting[office][0])
 
-    def _suspects(self) -> list[Job]:
-        """Those that could start alone: of several with the same limits the first in order."""
-        first: dict[object, Job] = {}
-        for job in (job for queue in self.queues.values() for job in queue if job.runs_alone and job.is_ready):
-            first.setdefault((job.office, job.type, *sorted(job.needs.items())), job)
-        return [job for job in first.values() if self._has_room(job)]
-
     def _may_start(self, job: Job) -> bool:
-        return not job.runs_alone and self._has_room(job)
-
-    def _has_room(self, job: Job) -> bool:
         is_paused = not self.paused.isdisjoint({*job.needs, f"type:{job.type}"})
         return job.is_ready and not is_paused and all(self._room(key) >= units for key, units in job.needs.items())
 
@@ -233,21 +212,14 @@ class Model:
 
     def _lone_crashes(self, chain: list[Job]) -> int:
         row = itertools.takewhile(lambda job: job.kind == "crash", reversed(chain))
-        return sum(job.beside == 0 for job in row)
-
-    def _is_suspect(self, chain: list[Job]) -> bool:
-        """The last that came to its own end died with its scheduler."""
-        cut_short = (None, "interrupted", "cancelled")
-        row = itertools.dropwhile(lambda job: job.beside is None and job.kind in cut_short, reversed(chain))
-        return any(job.beside is not None for job in itertools.islice(row, 1))
+        return sum(job.was_alone for job in row)
 
     def _counted_links(self, chain: list[Job]) -> int:
-        """How many retries there will have been: interruptions are free, up to four in a row; so is a crash with
-        others, which is followed by a run alone."""
+        """How many retries there will have been: interruptions are free, up to four in a row."""
         counted = in_a_row = 0
         for job in chain:
             in_a_row = in_a_row + 1 if job.kind == "interrupted" else 0
-            counted += not 1 <= in_a_row <= 4 and not (job.kind == "crash" and job.beside)
+            counted += not 1 <= in_a_row <= 4
         return counted
 
     def _follow(self, job: Job, priority: int, due: int | None) -> None:
@@ -256,8 +228,6 @@ class Model:
             job.root, job.office, priority, job.needs, job.type, job.retries, job.base_delay, job.is_linear,
             job.timeout, job.is_cancelled_with_prerequisite, job.ignores_signals, job.group, job.number + 1, due=due,
         )  # fmt: skip
-        follower.runs_alone = self._is_suspect(self.chains[job.root])
-        follower.made_at, follower.made_number = self.now, next(self._numbers)
         self.chains[job.root].append(follower)
         self._enqueue(follower)
 
@@ -385,9 +355,9 @@ class Model:
 
     def start(self) -> None:
         """What the last life left running is lost, one worker after the other; then all goes on."""
-        beside = len(self.running) - 1
+        is_alone = len(self.running) == 1
         for job in sorted(self.running, key=lambda job: job.slot or 0):
-            job.beside = beside
+            job.was_alone = is_alone
             self._fail(job, "cancelled" if job.cancel_mode == "interrupt" else "crash")
         self._release_due()
         self.is_up = True

@@ -15,7 +15,6 @@ import apsw
 from nextslot.domain import ChainEnd, Limit, retry
 from nextslot.domain.limits import Limits
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
-from nextslot.engine.dispatch.dispatcher import Dispatcher
 from nextslot.engine.dispatch.limit_counters import OfficeCounters, TransactionCounters
 from nextslot.engine.effects import Interpreter, Launch
 from nextslot.engine.events.event_log import EventLog
@@ -348,12 +347,7 @@ def interrupted_jobs_not_retried() -> list[Patch]:
 
 
 def retried_for_ever() -> list[Patch]:
-    return [patched(retry, "_counted", lambda failures: 0)]
-
-
-def suspects_with_company() -> list[Patch]:
-    """Work that was inside a process that died runs alone: here others start beside it."""
-    return [patched(Dispatcher, "_is_let_in", lambda self, pass_, lane: not lane.is_alone)]
+    return [patched(retry, "_link_counts", lambda kinds: False)]
 
 
 def failed_commit_reported_as_done() -> list[Patch]:
@@ -490,7 +484,6 @@ DEFECTS: dict[str, Callable[[], list[Patch]]] = {
         nobody_looks_when_room_comes_free,
         interrupted_jobs_not_retried,
         retried_for_ever,
-        suspects_with_company,
         failed_commit_reported_as_done,
         handler_before_the_commit,
         queue_goes_before_callers,

@@ -1,7 +1,6 @@
 """What the simulation has found in the engine: each as a small law of its own, so that it is not found again."""
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +53,8 @@ def test_recovery_counts_the_callers_of_the_last_life_out_in_its_own_transaction
         found: list[Any] = []
         recover = second._runtime.direct.recover
 
-        def recover_and_look(tx: Any, node_id: str | None, log_paths: Mapping[str, str]) -> int:
-            done = recover(tx, node_id, log_paths)
+        def recover_and_look(tx: Any, node_id: str | None = None) -> int:
+            done = recover(tx, node_id)
             second._runtime.lanes.counters(tx).save()
             found.extend(doctor.examine(tx))
             return done

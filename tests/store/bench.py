@@ -11,7 +11,7 @@ from nextslot.errors import Conflict
 from nextslot.store.contract import Tx
 from nextslot.store.open_store import open_store
 from nextslot.store.tables import events
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 from tests import databases
 
 

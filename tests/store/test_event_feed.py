@@ -15,7 +15,7 @@ from nextslot.engine.events.event_feed import EventPage
 from nextslot.engine.events.event_log import EventLog
 from nextslot.errors import Unavailable
 from nextslot.store.contract import Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .bench import Bench, Run
 

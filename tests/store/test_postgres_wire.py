@@ -16,7 +16,7 @@ from nextslot.store.contract import PrefetchedWork, Read, Tx
 from nextslot.store.postgres.pipeline import Wire, wire_of
 from nextslot.store.postgres.sessions import Address, connect
 from nextslot.store.tables import column_codec, events, lanes
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 from tests import databases
 from tests.store.bench import Bench, Run, event, say, together, words
 from tests.support import with_scheduler

@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import CatchUp, Schedule, SkipReason
 from .cron import Cron, Span

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from nextslot.errors import Invalid
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 NAMES = {
     "@yearly": "0 0 1 1 *",

@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cache, lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .bounds import Bound
 from .json_types import Json

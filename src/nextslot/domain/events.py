@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic
 
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .declared_values import At, Value
 from .json_types import Json

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from nextslot.errors import Invalid, Problem
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import (
     DirectStatus,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .jobs import JobStatus
 from .json_types import Json

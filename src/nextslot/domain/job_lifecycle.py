@@ -20,7 +20,7 @@ from . import (
     Stage,
 )
 from . import retry as retry_policy
-from .retry import Failure, Retry
+from .retry import Retry
 
 CRASH_ERROR = "Scheduler crash recovery"
 CRASHES_ERROR = (
@@ -40,11 +40,6 @@ class Settlement:
     chain_end: ChainEnd | None
 
     @property
-    def is_given_up(self) -> bool:
-        """Whether its chain ends because it took the scheduler down."""
-        return self.outcome.error == CRASHES_ERROR
-
-    @property
     def event_type(self) -> str:
         if self.stage is Stage.CANCELLED:
             return "job_cancelled"
@@ -60,14 +55,14 @@ def settle(
     policy: RetryPolicy,
     cancel_mode: CancelMode | None,
     outcome: Outcome,
-    earlier: Sequence[Failure],
+    earlier_failures: Sequence[FailureKind],
     chance: float,
-    beside: int | None = None,
+    lone_crashes: int = 0,
 ) -> Settlement:
-    """Decides what follows the end of a run: retry, permanent failure, or the end of its chain.
+    """What follows the end of a run: retry, permanent failure, or the end of its chain.
 
-    `earlier` are the chain's failures before this one, oldest first; `beside` is how many others were inside the
-    scheduler's process that died with this run, None if none did.
+    `earlier_failures` are the kinds of the chain's failed runs before this one, oldest first; `lone_crashes` how often
+    in a row, this time included, the scheduler died while only this chain ran inside its process.
     """
     if outcome.status is not RunStatus.FAILED:
         return _ends(outcome, Stage.RUNNING, None, ChainEnd.SUCCEEDED)
@@ -77,11 +72,10 @@ def settle(
         return _ends(outcome, Stage.CANCELLED, Decision.CANCELLED, ChainEnd.CANCELLED)
     if cancel_mode is not None:
         return _ends(outcome, Stage.RUNNING, Decision.CANCELLED, ChainEnd.FAILED)
-    failures = [*earlier, Failure(kind, beside)]
-    if retry_policy.lone_crashes(failures) >= retry_policy.MOST_LONE_CRASHES:
+    if kind is FailureKind.CRASH and lone_crashes >= retry_policy.MOST_LONE_CRASHES:
         outcome = replace(outcome, error=CRASHES_ERROR)
         return _ends(outcome, Stage.RUNNING, Decision.PERMANENT, ChainEnd.FAILED)
-    retry = retry_policy.decide(policy, failures, chance)
+    retry = retry_policy.decide(policy, [*earlier_failures, kind], chance)
     if retry is None:
         return _ends(outcome, Stage.RUNNING, Decision.PERMANENT, ChainEnd.FAILED)
     return Settlement(outcome=outcome, stage=Stage.RUNNING, decision=Decision.RETRY, retry=retry, chain_end=None)
@@ -91,10 +85,10 @@ def _ends(outcome: Outcome, stage: Stage, decision: Decision | None, end: ChainE
     return Settlement(outcome=outcome, stage=stage, decision=decision, retry=None, chain_end=end)
 
 
-def lose(cancel_mode: CancelMode | None, log_path: str | None = None) -> Outcome:
+def lose(cancel_mode: CancelMode | None) -> Outcome:
     """The outcome of a run whose scheduler died (spec 15.2): never resumed; an interrupting cancel is carried out."""
     kind = FailureKind.CANCELLED if cancel_mode is CancelMode.INTERRUPT else FailureKind.CRASH
-    return replace(Outcome.failed(kind, CRASH_ERROR), log_path=log_path)
+    return Outcome.failed(kind, CRASH_ERROR)
 
 
 class Cancellation(StrEnum):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Annotated, Generic, Literal
 
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .bounds import (
     Name,

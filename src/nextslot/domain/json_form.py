@@ -6,7 +6,7 @@ test holds the two together.
 
 from collections.abc import Sequence
 
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import (
     Expected,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .failures import RetryPolicy
 from .jobs import DEFAULT_OFFICE, CancelMode, OnDependencyFailure
@@ -50,8 +50,7 @@ class Lane:
     """All jobs of an office that fall under the same limits: what holds one of them back holds back all.
 
     `local` are the limits that belong to the office (itself, its roles), `shared` those across offices, both as units
-    by limit key. Lanes of different offices with the same `class_key` share type, resources and shared limits. The jobs
-    of a lane that `is_alone` run alone inside the process of their node (`policy.suspects`).
+    by limit key. Lanes of different offices with the same `class_key` share type, resources and shared limits.
     """
 
     lane_id: int
@@ -61,7 +60,6 @@ class Lane:
     local: Mapping[str, int]
     shared: Mapping[str, int]
     class_key: str
-    is_alone: bool = False
     needs: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:

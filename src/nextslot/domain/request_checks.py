@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from nextslot.errors import Invalid, Problem
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import (
     RETRYABLE,

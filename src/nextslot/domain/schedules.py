@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Generic, Literal
 
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .declared_values import (
     At,

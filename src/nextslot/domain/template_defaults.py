@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import (
     Json,

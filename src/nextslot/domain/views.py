@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .direct import Reservation
 from .jobs import Job

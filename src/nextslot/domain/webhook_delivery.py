@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
 from nextslot.errors import Problem
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import (
     Attempt,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Generic
 
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .declared_values import (
     At,

@@ -19,7 +19,7 @@ from nextslot.domain import (
     Lane,
 )
 from nextslot.store.contract import Effect
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 from nextslot.telemetry.meters import EventCounts
 
 if TYPE_CHECKING:

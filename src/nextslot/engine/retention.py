@@ -19,7 +19,8 @@ from nextslot.store.contract import Store, Tx, Work
 from nextslot.store.tables import lanes, old_history
 from nextslot.store.tables.lanes import LaneTally
 from nextslot.store.tables.old_history import OldJob, Root
-from nextslot.system.clock import Clock, Instant
+from nextslot.system.clock import Clock
+from nextslot.system.instant import Instant
 
 log = logging.getLogger(__name__)
 

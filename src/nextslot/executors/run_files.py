@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nextslot.domain import Artifact
 from nextslot.domain.request_checks import is_storable
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .run_log import LogPaths, RunLog, join
 
@@ -54,10 +54,6 @@ class RunFiles:
 
     def open_log(self, run_id: str, cap: int | None = None) -> RunLog:
         return RunLog(self.log_paths(run_id), self._log_cap if cap is None else cap)
-
-    def found_logs(self, run_ids: Iterable[str]) -> dict[str, str]:
-        """The paths of those logs that are here, by run."""
-        return {run_id: self.log_path(run_id) for run_id in run_ids if self.log_file(run_id).exists()}
 
     def logs_in_pieces(self) -> list[str]:
         """Returns runs whose logs are in pieces: running ones, and those whose logs a crash or a full disk left

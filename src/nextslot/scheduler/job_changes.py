@@ -9,7 +9,7 @@ from nextslot.engine.submit.queue_order import QueueManager
 from nextslot.errors import Invalid
 from nextslot.services import arguments
 from nextslot.store.contract import Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 CHANGEABLE = frozenset({"params", "priority", "urgent", "scheduled_for", "title"})
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from nextslot.domain import NewJob
 from nextslot.engine.direct.direct_requests import NewDirect
 from nextslot.errors import Invalid, NotFound
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from nextslot.store.contract import Tx, Work
 from nextslot.store.tables import filter_sql, jobs
 from nextslot.store.tables.filter_sql import Part
 from nextslot.store.tables.keyset_pagination import Key
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .unit_of_work import UnitOfWork
 

@@ -25,7 +25,7 @@ from nextslot.errors import NotFound
 from nextslot.executors.threads import Threads
 from nextslot.store.contract import Tx
 from nextslot.store.tables import forecast_reads, offices
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .unit_of_work import UnitOfWork
 

@@ -47,7 +47,7 @@ from nextslot.store.tables import (
 from nextslot.store.tables.filter_sql import Part
 from nextslot.store.tables.jobs import Place
 from nextslot.store.tables.keyset_pagination import Key
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import cursors
 from .arguments import found

@@ -21,7 +21,7 @@ from nextslot.engine.submit.idempotency import Once
 from nextslot.errors import Invalid
 from nextslot.store.contract import Tx
 from nextslot.store.tables import occurrences, schedules
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import cursors
 from .arguments import found, instant

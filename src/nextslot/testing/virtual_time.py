@@ -27,13 +27,9 @@ from typing import Any, TypeVar
 from nextslot.engine.webhooks.delivery_worker import EndpointResponse
 from nextslot.executors.threads import InlineThreads
 from nextslot.scheduler import Scheduler
-from nextslot.system.clock import (
-    Alarm,
-    Instant,
-    LoopAlarm,
-    SystemClock,
-)
+from nextslot.system.clock import Alarm, LoopAlarm, SystemClock
 from nextslot.system.disk_space import DiskLimits
+from nextslot.system.instant import Instant
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from nextslot.domain import (
 from nextslot.errors import Invalid, Problem
 from nextslot.extensions.legacy import old_words
 from nextslot.extensions.legacy.old_words import DedupCheck, OldBatch, OldJob
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 from tests.domain.values import a_job
 
 NOW = Instant(1_800_000_000_000_000)

@@ -17,7 +17,7 @@ from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
 from nextslot.engine.webhooks.delivery_worker import DeliveryWorker
 from nextslot.store.contract import Tx
 from nextslot.store.tables import due_times
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 log = logging.getLogger(__name__)
 

@@ -4,18 +4,15 @@ Each step is a transaction of its own kind and safe to repeat; the whole can be 
 Queued jobs are never touched. Its cost is that of what was running, never of what is queued or past.
 """
 
-import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from nextslot.domain import Job
-from nextslot.domain.job_lifecycle import Settlement, lose
+from nextslot.domain.job_lifecycle import lose
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
-from nextslot.executors.run_files import RunFiles
 from nextslot.executors.survivors import end_survivors
 from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import (
@@ -24,8 +21,6 @@ from nextslot.store.tables import (
     nodes,
     runs,
 )
-
-log = logging.getLogger(__name__)
 
 BATCH = 200
 
@@ -41,14 +36,6 @@ class Recovered:
     occurrences: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """What one transaction has lost, with what follows for each; and how many it has closed."""
-
-    lost: list[tuple[Job, Settlement]] = field(default_factory=list)
-    closed: int = 0
-
-
 class Recovery:
     def __init__(
         self,
@@ -57,7 +44,6 @@ class Recovery:
         direct_: DirectExecutionHandler,
         outages: Outages,
         schedules: ScheduleTrigger,
-        files: RunFiles,
     ) -> None:
         self._clock = engine.clock
         self._chance = engine.chance
@@ -65,7 +51,6 @@ class Recovery:
         self._direct = direct_
         self._outages = outages
         self._schedules = schedules
-        self._files = files
         self._events = engine.events
 
     async def run(self, store: Store, node_id: str | None = None) -> Recovered:
@@ -91,25 +76,21 @@ class Recovery:
         self, store: Store, node_id: str | None, is_ours: Callable[[Tx, str | None], bool] = lambda tx, node_id: True
     ) -> Recovered:
         # First of all, and while nothing else goes on there: no retry may run beside what it replaces.
-        run_ids = await store.read(lambda tx: _running_run_ids(tx, node_id) if is_ours(tx, node_id) else [])
-        end_survivors(run_ids)
-        log_paths = self._files.found_logs(run_ids)
+        end_survivors(await store.read(lambda tx: _running_run_ids(tx, node_id) if is_ours(tx, node_id) else []))
         # Before any of them has ended, since who was there decides whether the scheduler's death is held against it.
         await store.write(lambda tx: runs.note_company(tx, node_id) if is_ours(tx, node_id) else None)
         lost = closed = decided = 0
         while True:
-            batch = await store.write(
-                lambda tx: self._lose_running(tx, node_id, log_paths) if is_ours(tx, node_id) else _Batch(), rows=BATCH
+            found = await store.write(
+                lambda tx: self._lose_running(tx, node_id) if is_ours(tx, node_id) else (0, 0), rows=BATCH
             )
-            for job, settlement in batch.lost:
-                _warn(job, settlement)
-            lost, closed = lost + len(batch.lost), closed + batch.closed
-            if batch == _Batch():
+            lost, closed = lost + found[0], closed + found[1]
+            if sum(found) == 0:
                 break
-        while found := await store.write(self._decide, rows=BATCH):
-            decided += found
+        while batch := await store.write(self._decide, rows=BATCH):
+            decided += batch
         callers = await store.write(
-            lambda tx: self._direct.recover(tx, node_id, log_paths) if is_ours(tx, node_id) else 0, rows=BATCH
+            lambda tx: self._direct.recover(tx, node_id) if is_ours(tx, node_id) else 0, rows=BATCH
         )
         return Recovered(lost, closed, decided, callers)
 
@@ -117,11 +98,10 @@ class Recovery:
         if recovered != Recovered():
             await store.write(lambda tx: self._tell(tx, recovered, node_id))
 
-    def _lose_running(self, tx: Tx, node_id: str | None, log_paths: Mapping[str, str]) -> _Batch:
-        """The decision matrix, for what the last life left running."""
+    def _lose_running(self, tx: Tx, node_id: str | None) -> tuple[int, int]:
+        """The decision matrix, for what the last life left running: (lost, closed)."""
         now = self._clock.now()
-        lost: list[tuple[Job, Settlement]] = []
-        closed = 0
+        lost = closed = 0
         for job in jobs.running(tx, node_id, BATCH):
             run = runs.of_job(tx, job.job_id)
             if run is None:
@@ -133,11 +113,9 @@ class Recovery:
                 self._finisher.close(tx, job, run, run.status, run.finished_at or now)
                 closed += 1
             else:
-                outcome = lose(job.cancel_mode, log_paths.get(run_id))
-                settlement = self._finisher.finish(tx, run_id, job.job_id, outcome, now)
-                assert settlement is not None
-                lost.append((job, settlement))
-        return _Batch(lost, closed)
+                self._finisher.finish(tx, run_id, job.job_id, lose(job.cancel_mode), now)
+                lost += 1
+        return lost, closed
 
     def _decide(self, tx: Tx) -> int:
         """Failures without a decision (spec 6.6)."""
@@ -158,14 +136,6 @@ class Recovery:
         if node_id is not None:
             details["node_id"] = node_id
         self._events.note(tx, "recovered", self._clock.now(), None, details=details)
-
-
-def _warn(job: Job, settlement: Settlement) -> None:
-    """Names a chain that is given up, and one whose next run will show whether it takes its scheduler down."""
-    if settlement.is_given_up:
-        log.warning("job %s (%s) is not retried: %s", job.job_id, job.job_type, settlement.outcome.error)
-    elif settlement.retry is not None and settlement.retry.runs_alone:
-        log.warning("job %s (%s) was inside the process that died: its retry runs alone", job.job_id, job.job_type)
 
 
 def _is_away(tx: Tx, node_id: str | None) -> bool:

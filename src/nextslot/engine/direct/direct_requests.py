@@ -21,7 +21,7 @@ from nextslot.domain import (
     Outcome,
     request_checks,
 )
-from nextslot.domain.job_lifecycle import CRASH_ERROR, lose
+from nextslot.domain.job_lifecycle import CRASH_ERROR
 from nextslot.domain.webhook_delivery import DIRECT_EVENTS
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import (
@@ -42,7 +42,7 @@ from nextslot.errors import (
 )
 from nextslot.store.contract import Store, Tx, Work
 from nextslot.store.tables import direct, offices
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 MOST_WAITING = 100
 WAIT_SECONDS = 300.0
@@ -179,7 +179,7 @@ class DirectExecutionHandler:
         """Its limits have room: it counts in them from now on. (worker, what is needed to run it)"""
         lane = self._lanes.lane(tx, holder.lane_id)
         worker_id = self._workers.take(tx, lane)
-        started = direct.start(tx, holder.direct_id, worker_id, self._job_types.runs_inside(lane.job_type), now)
+        started = direct.start(tx, holder.direct_id, worker_id, now)
         assert started is not None
         counters = self._lanes.counters(tx)
         counters.take(lane)
@@ -253,7 +253,7 @@ class DirectExecutionHandler:
         """Whether its owner lives."""
         return direct_id in self._callers
 
-    def recover(self, tx: Tx, node_id: str | None, log_paths: Mapping[str, str]) -> int:
+    def recover(self, tx: Tx, node_id: str | None = None) -> int:
         """Ends what the last life left, of one node or of all: executions FAILED, reservations EXPIRED (spec 11.10).
 
         Returns how many. Twice changes nothing. Where others live on, the next caller gets the reservation.
@@ -264,7 +264,7 @@ class DirectExecutionHandler:
         for caller in unfinished:
             lane = self._lanes.lane(tx, caller.lane_id)
             if caller.status is DirectStatus.RUNNING:
-                direct.finish(tx, caller.direct_id, lose(None, log_paths.get(caller.direct_id)), now)
+                direct.finish(tx, caller.direct_id, Outcome.failed(FailureKind.CRASH, CRASH_ERROR), now)
                 self._workers.free(tx, caller.worker_id, lane)
                 self._lanes.counters(tx).give_back(lane)
             else:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nextslot.domain import Lane
-from nextslot.domain.suspects import Company
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.effects import Claim, Launch, TurnTaken
 from nextslot.engine.engine_context import EngineContext
@@ -19,12 +18,11 @@ from nextslot.store.tables import (
     groups,
     jobs,
     lanes,
-    nodes,
     runs,
 )
 from nextslot.store.tables.jobs import ExecutionSpec, FirstInLane
 from nextslot.store.tables.lanes import DispatchHints
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .limit_counters import OfficeCounters, TransactionCounters
 from .resource_outages import Outages
@@ -59,9 +57,6 @@ class DispatchView:
     paused: Set[tuple[str, str]]
     unavailable: Mapping[str, bool]
     holds: Sequence[CapacityHold]
-    # What runs inside the processes of nodes, where a job has to run alone; and the one that does so next.
-    company: Company | None
-    next_suspect: str | None
 
 
 @dataclass(slots=True)
@@ -74,10 +69,6 @@ class _DispatchRound:
     paused: set[tuple[str, str]]
     # Resources that do not answer; True where one job may go and see.
     unavailable: dict[str, bool]
-    # What runs inside the processes of nodes, if a job waits or runs that has to run alone.
-    company: Company | None = None
-    # Nothing more starts inside this process: a job that runs alone has it, or gets it as soon as it is empty.
-    is_kept: bool = False
     held: dict[str, int] = field(default_factory=dict)
     # The largest turn that an office has been given so far.
     turn: int = 0
@@ -146,8 +137,6 @@ class Dispatcher:
             tx.announce("work")
         elif counters.is_touched:
             pass_ = self._new_pass(tx, counters)
-            if pass_.company is not None:
-                self._serve_suspects(tx, pass_, pass_.company)
             self._serve_callers(tx, pass_)
             if ("scheduler", "") not in pass_.paused:
                 self._serve_starving(tx, pass_)
@@ -170,15 +159,7 @@ class Dispatcher:
             for lane, head in self._starving(tx, pass_):
                 if self._could_ever_fit(pass_, lane):
                     holds.append(CapacityHold(head.job_id, lane.needs, False))
-        suspect = None if pass_.company is None else self._next_suspect(tx, pass_)
-        return DispatchView(
-            pass_.counters,
-            pass_.paused,
-            pass_.unavailable,
-            holds,
-            pass_.company,
-            None if suspect is None else suspect[1].job_id,
-        )
+        return DispatchView(pass_.counters, pass_.paused, pass_.unavailable, holds)
 
     def _new_pass(self, tx: Tx, counters: TransactionCounters) -> _DispatchRound:
         now, hints = self._clock.now(), lanes.hints(tx)
@@ -188,12 +169,8 @@ class Dispatcher:
             hints,
             lanes.pauses(tx) if hints.pauses else set(),
             self._outages.held(tx, now) if hints.outages else {},
-            self._company(tx, now) if hints.has_suspects or counters.alone else None,
             turn=self._turn,
         )
-
-    def _company(self, tx: Tx, now: Instant) -> Company:
-        return Company(runs.insiders(tx), now, self.starvation_after_seconds)
 
     # Who is next.
 
@@ -247,11 +224,7 @@ class Dispatcher:
         pass_.others += [(found[1], self._lanes.lane(tx, found[0])) for found in following if found is not None]
 
     def _is_allowed(self, pass_: _DispatchRound, lane: Lane) -> bool:
-        """Not held back by a pause, an outage, a job that runs alone or for want of a handler: such a job is not
-        passed over, it waits."""
-        return self._is_let_in(pass_, lane) and self._is_free(pass_, lane)
-
-    def _is_free(self, pass_: _DispatchRound, lane: Lane) -> bool:
+        """Not held back by a pause, an outage or for want of a handler: such a job is not passed over, it waits."""
         if not self._answers(pass_, lane):
             return False
         if lane.job_type not in self._job_types and not self._workers.runs_elsewhere(lane.job_type):
@@ -342,7 +315,7 @@ class Dispatcher:
             lane_id=lane.lane_id,
             job_type=lane.job_type,
             params=column_codec.loads(spec.params),
-            attempt=len(jobs.failures(tx, spec.chain_id, one.job_id)) if is_retry else 1,
+            attempt=1 + len(jobs.failures_before(tx, spec.chain_id, one.job_id)) if is_retry else 1,
             worker_id=one.worker_id,
             timeout_seconds=spec.timeout_seconds,
             stall_timeout_seconds=spec.stall_timeout_seconds,
@@ -379,7 +352,7 @@ class Dispatcher:
             if not self._direct.is_here(holder):
                 tx.announce("work")
                 pass_.keep_back(lane.needs)
-            elif self._is_let_in(pass_, lane) and self._fits(tx, pass_, lane):
+            elif self._fits(tx, pass_, lane):
                 self._start_direct(tx, pass_, lane, holder)
             else:
                 pass_.keep_back(lane.needs)
@@ -408,68 +381,6 @@ class Dispatcher:
             is_direct=True,
         )
         tx.cause(Launch(claim))
-
-    # Who runs alone.
-
-    def _is_let_in(self, pass_: _DispatchRound, lane: Lane) -> bool:
-        """Whether such work may start in this process as far as those are concerned who have to be alone in it."""
-        if pass_.company is None or not self._job_types.runs_inside(lane.job_type):
-            return True
-        return not (pass_.is_kept or lane.is_alone)
-
-    def _serve_suspects(self, tx: Tx, pass_: _DispatchRound, company: Company) -> None:
-        """Starts the suspect that waits longest if this process is empty; else keeps the process for it, or leaves it
-        to a node that will be empty sooner."""
-        here = self._workers.node
-        pass_.is_kept = company.suspect_on(here) is not None
-        is_news = any(True for _ in pass_.counters.offices)
-        found = self._next_suspect(tx, pass_)
-        if found is not None and not company.on(here):
-            self._start(tx, pass_, *found)
-            pass_.is_kept = True
-        elif found is not None:
-            pass_.is_kept = pass_.is_kept or self._is_to_be_emptied(tx, company, *found)
-            # Not in answer to an announcement: two nodes that cannot start it would announce it for ever.
-            if is_news:
-                tx.announce("work")
-        at = pass_.now.after(company.longest_wait_seconds) if not company.on(here) else company.changes_at(here)
-        if at is not None:
-            self._timer.note_here(tx, at)
-
-    def _next_suspect(self, tx: Tx, pass_: _DispatchRound) -> tuple[Lane, FirstInLane] | None:
-        """The suspect that waits longest, of those that could start here now if the process were empty."""
-        if ("scheduler", "") in pass_.paused:
-            return None
-        kept: dict[str, int] = {}
-        for _, lane in self._callers(tx, pass_):
-            kept.update({key: kept.get(key, 0) + units for key, units in lane.needs.items()})
-        found = [
-            (lane, self._head(tx, pass_, lane))
-            for lane_id in sorted({*lanes.alone(tx), *pass_.counters.alone})
-            if self._could_go_alone(tx, pass_, lane := self._lanes.lane(tx, lane_id), kept)
-        ]
-        return min(found, key=lambda one: one[1].place[2:], default=None)
-
-    def _could_go_alone(self, tx: Tx, pass_: _DispatchRound, lane: Lane, kept: Mapping[str, int]) -> bool:
-        office = pass_.counters.office(lane.office_id)
-        return (
-            lane.lane_id in office.waiting
-            and not office.is_closed
-            and self._job_types.runs_inside(lane.job_type)
-            and self._is_free(pass_, lane)
-            and pass_.counters.room(lane.needs, kept) > 0
-            and self._workers.has_room(tx, lane)
-        )
-
-    def _is_to_be_emptied(self, tx: Tx, company: Company, lane: Lane, head: FirstInLane) -> bool:
-        """Whether nothing more starts inside this process until the suspect could: on one node, and on all of them
-        after a while, since that one may lack something else."""
-        if head.place.created_at <= company.now.after(-company.longest_wait_seconds):
-            return True
-        able = [
-            node.node_id for node in nodes.all_of_them(tx) if node.status == "live" and lane.job_type in node.job_types
-        ]
-        return company.is_emptiest(self._workers.node, able)
 
     # No starving.
 

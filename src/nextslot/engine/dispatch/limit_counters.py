@@ -45,16 +45,6 @@ class Lanes:
             lane_id = lanes.add(tx, office.office_id, job_type, resources, local, shared, class_key)
         return lane_id
 
-    def for_solitude(self, tx: Tx, lane_id: int, is_alone: bool) -> int:
-        """The lane with the same limits whose jobs run alone, or do not; it is made when it is needed first."""
-        lane = self.lane(tx, lane_id)
-        if lane.is_alone == is_alone:
-            return lane_id
-        class_key = lanes.class_key(lane.job_type, lane.resources, lane.shared, is_alone)
-        return lanes.find(tx, lane.office_id, class_key, lane.local) or lanes.add(
-            tx, lane.office_id, lane.job_type, lane.resources, lane.local, lane.shared, class_key, is_alone
-        )
-
     def lane(self, tx: Tx, lane_id: int) -> Lane:
         known = self._known.by_id.get(lane_id) or tx.local(self._new_known).by_id.get(lane_id)
         if known is None:
@@ -115,8 +105,6 @@ class TransactionCounters:
         self._tallies: dict[int, LaneTally] = {}
         # Something shared was given back, so that other offices may have a chance too.
         self.is_freed = False
-        # Lanes of jobs that run alone, of which this transaction has made some ready, or taken some away.
-        self.alone: set[int] = set()
 
     @property
     def offices(self) -> Iterable[OfficeCounters]:
@@ -155,10 +143,6 @@ class TransactionCounters:
             counts = office.lanes[lane_id] = lanes.counts(self._tx, lane_id)
             office.stored[lane_id] = (counts.ready, counts.is_open, counts.turn)
         counts.ready += jobs
-        if lane.is_alone:
-            # Other offices wait for such a job while it waits.
-            self.alone.add(lane_id)
-            self.is_freed = True
 
     def tally(self, lane_id: int) -> LaneTally:
         """What this transaction adds to the sums of a lane."""

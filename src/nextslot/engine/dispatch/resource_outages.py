@@ -16,7 +16,7 @@ from nextslot.domain import (
 from nextslot.engine.engine_context import EngineContext
 from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import outages
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ from nextslot.engine.effects import EventsAppended
 from nextslot.errors import Unavailable
 from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import events
-from nextslot.system.clock import Clock, Instant, SystemClock
+from nextslot.system.clock import Clock, SystemClock
+from nextslot.system.instant import Instant
 from nextslot.telemetry.meters import EventCounts, Meters, Unmeasured
 
 from .event_feed import EventFeed, EventPage, read_page

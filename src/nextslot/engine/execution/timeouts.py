@@ -15,9 +15,9 @@ from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
 from nextslot.store.contract import Store, Tx
-from nextslot.store.tables import jobs, lanes, runs
+from nextslot.store.tables import jobs, runs
 from nextslot.store.tables.outages import Outage
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 log = logging.getLogger(__name__)
 
@@ -130,8 +130,6 @@ class TimeoutManager:
 
     def _do_own(self, tx: Tx, now: Instant) -> Due:
         """What only the node can do that has the work or the caller."""
-        if lanes.has_suspects(tx):  # One of them may be waited for no longer.
-            self._lanes.counters(tx).is_freed = True
         is_all, next_direct = self._direct.do_due(tx, now, BATCH)
         for run_id in runs.overdue(tx, now, BATCH):
             tx.cause(Stop(run_id, FailureKind.TIMEOUT))

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from nextslot.engine.effects import WakeBy
 from nextslot.store.contract import Tx
-from nextslot.system.clock import Alarm, Clock, Instant
+from nextslot.system.clock import Alarm, Clock
+from nextslot.system.instant import Instant
 
 
 class Timer:

@@ -22,7 +22,7 @@ from nextslot.engine.submit.intake import Intake
 from nextslot.errors import IllegalTransition, Invalid, NotFound
 from nextslot.store.contract import Tx
 from nextslot.store.tables import dependencies, jobs, runs
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .group_progress import ALL
 from .job_finisher import JobFinisher

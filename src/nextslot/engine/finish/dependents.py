@@ -10,7 +10,7 @@ from nextslot.errors import DependencyCycle
 from nextslot.store.contract import Tx
 from nextslot.store.tables import dependencies, jobs
 from nextslot.store.tables.dependencies import Edge
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 
 class DependencyResolver:

@@ -12,7 +12,7 @@ from nextslot.domain.group_failure import Action, after_member, status_of
 from nextslot.engine.engine_context import EngineContext
 from nextslot.store.contract import Tx
 from nextslot.store.tables import groups, jobs
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 ALL = 1_000_000_000
 

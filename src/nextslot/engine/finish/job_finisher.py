@@ -28,7 +28,7 @@ from nextslot.domain.job_lifecycle import (
     event_of,
     settle,
 )
-from nextslot.domain.retry import Failure
+from nextslot.domain.retry import lone_crashes
 from nextslot.domain.webhook_delivery import run_events
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import ChainEnded, Stop
@@ -43,7 +43,7 @@ from nextslot.store.tables import (
 )
 from nextslot.store.tables.jobs import EndingFacts
 from nextslot.store.tables.lanes import LaneTally
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .dependents import DependencyResolver
 from .group_progress import ALL, GroupProgress
@@ -57,9 +57,6 @@ DEPENDENCY_FAILED = "dependency failed"
 FAILED_PERMANENTLY = ("job.failed_permanently",)
 CANCELLED_UNSTARTED = ("job.cancelled",)
 LAST_FAILED = ("chain.failed",)
-
-# Of a chain that begins here, and of which no process died.
-_FIRST = Failure(None)
 
 
 class _Ended(NamedTuple):
@@ -115,11 +112,15 @@ class JobFinisher:
         facts = jobs.ending_facts(tx, run_id, job_id)
         if facts is None:
             return None
-        has_failed = outcome.status is RunStatus.FAILED
-        has_history = has_failed and (facts.retry_of is not None or outcome.failure_kind is FailureKind.CRASH)
-        *earlier, this = jobs.failures(tx, facts.chain_id, job_id) if has_history else [_FIRST]
-        chance = self._chance.fraction() if has_failed else 0.0
-        settlement = settle(facts.retry_policy, facts.cancel_mode, outcome, earlier, chance, this.beside)
+        has_history = outcome.status is RunStatus.FAILED and facts.retry_of is not None
+        settlement = settle(
+            facts.retry_policy,
+            facts.cancel_mode,
+            outcome,
+            jobs.failures_before(tx, facts.chain_id, job_id) if has_history else (),
+            self._chance.fraction() if outcome.status is RunStatus.FAILED else 0.0,
+            _lone_crashes(tx, facts.chain_id, job_id, outcome),
+        )
         is_cancelled = settlement.stage is Stage.CANCELLED
         # A cancelled job ends with the transaction: its request may be younger than the end of the work.
         finished_at = now if is_cancelled else _before(now, waited_us, facts.started_at)
@@ -172,9 +173,14 @@ class JobFinisher:
         run = runs.of_job(tx, job.job_id)
         assert run is not None
         outcome = Outcome.failed(run.failure_kind or FailureKind.ERROR, run.error or "")
-        *earlier, this = jobs.failures(tx, job.chain_id, job.job_id)
-        chance = self._chance.fraction()
-        settlement = settle(job.retry_policy, job.cancel_mode, outcome, earlier, chance, this.beside)
+        settlement = settle(
+            job.retry_policy,
+            job.cancel_mode,
+            outcome,
+            jobs.failures_before(tx, job.chain_id, job.job_id),
+            self._chance.fraction(),
+            _lone_crashes(tx, job.chain_id, job.job_id, outcome),
+        )
         if settlement.decision is not None and jobs.decide(tx, job.job_id, settlement.decision):
             ended = _ended(job, settlement.chain_end or ChainEnd.FAILED)._replace(counts_as=ChainEnd.FAILED)
             self._follow_up(tx, job.job_id, job.office_id, job.webhook is not None, settlement, ended, now)
@@ -340,6 +346,14 @@ def _ended(job: Job, end: ChainEnd, by_request: bool = False) -> _Ended:
 def _before(now: Instant, waited_us: int, started_at: Instant | None) -> Instant:
     """Returns when the work ended: never before it began, unless the clock was set back since then."""
     return max(Instant(now - waited_us), min(now, started_at or now))
+
+
+def _lone_crashes(tx: Tx, chain_id: str, job_id: str, outcome: Outcome) -> int:
+    """Counts for the end of a run how often its chain was alone in a scheduler that died; this time included."""
+    if outcome.failure_kind is not FailureKind.CRASH:
+        return 0
+    *before, (_, beside) = jobs.attempts(tx, chain_id, job_id)
+    return lone_crashes([*before, (FailureKind.CRASH, beside)])
 
 
 def _count(tally: LaneTally, chain: _Ended) -> None:

@@ -8,13 +8,13 @@ from nextslot.domain import (
     RunStatus,
     Stage,
 )
-from nextslot.domain.retry import Retry, runs_alone
+from nextslot.domain.retry import Retry
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.submit.queue_order import QueueManager, refuse_priority
 from nextslot.errors import Conflict, NotFound
 from nextslot.store.contract import Tx
 from nextslot.store.tables import jobs, runs
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .group_progress import GroupProgress
 
@@ -42,7 +42,7 @@ class RetryController:
             found = jobs.get(tx, existing)
             assert found is not None
             return found
-        follower = self._follow(tx, failed, failed.priority, now.after(retry.delay_seconds), retry.runs_alone, now)
+        follower = self._follow(tx, failed, failed.priority, now.after(retry.delay_seconds), now)
         self._events.note(
             tx,
             "job_retrying",
@@ -79,8 +79,7 @@ class RetryController:
         return Retried(self._reopen(tx, last, last.priority if priority is None else priority, now), is_new=True)
 
     def _reopen(self, tx: Tx, last: Job, priority: int, now: Instant) -> Job:
-        is_alone = runs_alone(jobs.failures(tx, last.chain_id, last.job_id))
-        follower = self._follow(tx, last, priority, now, is_alone, now)
+        follower = self._follow(tx, last, priority, now, now)
         tally = self._lanes.counters(tx).tally(last.lane_id)
         if last.stage is Stage.CANCELLED:
             tally.cancelled -= 1
@@ -102,12 +101,11 @@ class RetryController:
                 self._events.note(tx, "job_ready", now, job.office_id, job.job_id)
         return job if priority is None else self._queue.change_priority(tx, job.job_id, priority, now)
 
-    def _follow(self, tx: Tx, job: Job, priority: int, scheduled_for: Instant, is_alone: bool, now: Instant) -> Job:
+    def _follow(self, tx: Tx, job: Job, priority: int, scheduled_for: Instant, now: Instant) -> Job:
         """A copy of every field of intent, with new ids and times, at the back of the queue."""
         follower = job._replace(
             job_id=self._chance.new_id(),
             retry_of=job.job_id,
-            lane_id=self._lanes.for_solitude(tx, job.lane_id, is_alone),
             stage=Stage.QUEUED,
             priority=priority,
             position=self._queue.back(tx, job.office_id, priority),

@@ -2,8 +2,7 @@
 rules.
 
 All deciding components (Dispatcher, JobFinisher, TimeoutManager, …) are the real ones; only time is virtual, and
-durations are taken from past runs. It predicts no failures, no retries and no jobs that have not been submitted. It
-ignores that some jobs must run alone after a crash (`domain/suspects.py`), and lets them run beside others.
+durations are taken from past runs. It predicts no failures, no retries and no jobs that have not been submitted.
 `services.forecast` calls it.
 """
 
@@ -50,7 +49,8 @@ from nextslot.executors.job_types import JobTypes
 from nextslot.store.contract import Tx
 from nextslot.store.sqlite.in_memory_copy import InMemoryCopy
 from nextslot.store.tables.direct import Holder
-from nextslot.system.clock import Alarm, Instant
+from nextslot.system.clock import Alarm
+from nextslot.system.instant import Instant
 
 from .cluster_capacity import ClusterCapacity
 from .queue_snapshot import Snapshot, Working

@@ -18,7 +18,7 @@ from nextslot.domain.run_estimates import linked
 from nextslot.store.contract import Tx
 from nextslot.store.tables import forecast_reads
 from nextslot.store.tables.forecast_reads import Rows
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 # How many jobs of an office's queue, from the front, are included.
 WINDOW = 1000

@@ -15,13 +15,11 @@ from nextslot.domain import (
     Json,
     Lane,
     Limit,
-    Node,
     Reason,
     RunStatus,
     Stage,
 )
 from nextslot.domain.limits import SCHEDULER
-from nextslot.domain.suspects import Company
 from nextslot.engine.cluster.node_registry import NodeRegistry
 from nextslot.engine.dispatch.dispatcher import CapacityHold, Dispatcher, DispatchView
 from nextslot.engine.dispatch.node_eligibility import Usage, has_handler, no_node
@@ -68,7 +66,6 @@ def _is_blocking(reason: Reason) -> bool:
 class Explainer:
     def __init__(self, engine: EngineContext, dispatcher: Dispatcher, registry: NodeRegistry) -> None:
         self._lanes = engine.lanes
-        self._job_types = engine.job_types
         self._dispatcher = dispatcher
         self._registry = registry
 
@@ -131,8 +128,6 @@ class Explainer:
         # If a limit is full as well, do not report the nodes: running work that ends makes room in both.
         if nowhere is not None and not (is_full and nowhere.data["is_possible"]):
             yield nowhere
-        if view.company is not None and self._job_types.runs_inside(lane.job_type):
-            yield from self._not_alone(tx, lane, view.company, view.next_suspect)
         waiting = direct.waiting_ids(tx, job.office_id)
         if waiting:
             yield _callers_wait(waiting)
@@ -144,21 +139,6 @@ class Explainer:
     def _nowhere(self, tx: Tx, lane: Lane, holders: list[Holding]) -> Reason | None:
         running = ((one.node_id, self._lanes.lane(tx, one.lane_id).resources) for one in holders)
         return no_node(self._registry.everybody(tx), lane, Usage(running))
-
-    def _not_alone(self, tx: Tx, lane: Lane, company: Company, next_suspect: str | None) -> Iterator[Reason]:
-        """Explains that this job must run alone, or that another one that must keeps it out of each node's process."""
-        able = [node.node_id for node in self._registry.everybody(tx) if _is_able(node, lane)]
-        found = []
-        for node_id in able:
-            inside, suspect = company.on(node_id), company.suspect_on(node_id)
-            if lane.is_alone and inside:
-                found.append((node_id, inside[0].id))
-            elif not lane.is_alone and suspect is not None:
-                found.append((node_id, suspect.id))
-            elif not lane.is_alone and next_suspect is not None and inside and company.is_emptiest(node_id, able):
-                found.append((node_id, next_suspect))
-        if found and len(found) == len(able):
-            yield _runs_alone(lane.is_alone, *found[0])
 
     def _kept(self, job: Job, lane: Lane, view: DispatchView, hold: CapacityHold) -> list[str]:
         """Returns the limits that have room for the job, but not in addition to what this holder keeps back."""
@@ -312,21 +292,6 @@ def _never_fits(limit: Limit, units: int) -> Reason:
         text=f"It needs {units} of {_limit(limit, first=False)}, which has only {limit.capacity}: it can never start.",
         data=_limit_data(limit, units),
     )
-
-
-def _is_able(node: Node, lane: Lane) -> bool:
-    return node.status == "live" and lane.job_type in node.job_types
-
-
-def _runs_alone(is_suspect: bool, node_id: str, id_: str) -> Reason:
-    if is_suspect:
-        text = f"It was inside a scheduler's process that died, so it runs alone: {id_} has to end on node {node_id!r}."
-    else:
-        text = (
-            f"Job {id_} was inside a scheduler's process that died, so it runs alone: until it has ended, nothing else "
-            f"starts inside the process of node {node_id!r}."
-        )
-    return Reason(code="runs_alone", text=text, data={"is_suspect": is_suspect, "id": id_, "node_id": node_id})
 
 
 def _callers_wait(waiting: list[str]) -> Reason:

@@ -26,7 +26,7 @@ from nextslot.errors import (
 )
 from nextslot.store.contract import Tx
 from nextslot.store.tables import offices, schedules, templates
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .schedule_trigger import ScheduleTrigger
 

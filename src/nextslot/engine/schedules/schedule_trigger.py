@@ -31,7 +31,7 @@ from nextslot.errors import Conflict, Invalid, NotFound
 from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import occurrences, schedules, templates
 from nextslot.store.tables.schedules import Progress
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 log = logging.getLogger(__name__)
 

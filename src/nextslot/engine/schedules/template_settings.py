@@ -24,7 +24,7 @@ from nextslot.errors import (
 from nextslot.executors.job_types import resource_units
 from nextslot.store.contract import Tx
 from nextslot.store.tables import templates
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .schedule_settings import ScheduleSettings
 

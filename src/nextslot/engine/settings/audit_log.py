@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from nextslot.domain import Actor, AuditEntry, Json
 from nextslot.store.contract import Tx
 from nextslot.store.tables import audit
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 from nextslot.system.randomness import Chance
 
 

@@ -13,7 +13,7 @@ from nextslot.errors import (
 )
 from nextslot.store.contract import Tx
 from nextslot.store.tables import keys, nodes, offices
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 from nextslot.system.randomness import Chance
 
 PREFIX = "nsk_"

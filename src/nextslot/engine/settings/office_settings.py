@@ -29,7 +29,7 @@ from nextslot.errors import (
 )
 from nextslot.store.contract import Tx
 from nextslot.store.tables import lanes, offices
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _SETTINGS = {field.name for field in fields(Office)} - {"office_id", "is_paused", "created_at"}

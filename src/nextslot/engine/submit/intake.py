@@ -41,7 +41,7 @@ from nextslot.store.tables import (
     offices,
     templates,
 )
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .queue_order import QueueManager
 
@@ -164,7 +164,6 @@ class Intake:
         added = {name: units for name, units in job.resources.items() if units > own.get(name, 0)}
         resources = self._resources(office, job.role, job.job_type, job_type.needs(params), added)
         lane_id = self._lanes.lane_for(tx, office, job.role, job.job_type, resources)
-        lane_id = self._lanes.for_solitude(tx, lane_id, self._lanes.lane(tx, job.lane_id).is_alone)
         changed = job._replace(params=params, resources=resources, lane_id=lane_id)
         return self._queue.change_params(tx, job, changed, now)
 

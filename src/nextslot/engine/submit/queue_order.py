@@ -25,7 +25,7 @@ from nextslot.errors import (
 from nextslot.store.contract import Tx
 from nextslot.store.tables import jobs, lanes, offices
 from nextslot.store.tables.jobs import Place
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 # Twenty moves into the same place before its neighbours have to make room.
 GAP = 1 << 20

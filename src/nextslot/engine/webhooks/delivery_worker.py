@@ -23,7 +23,7 @@ from nextslot.engine.engine_context import EngineContext
 from nextslot.errors import Unavailable
 from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import deliveries
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .webhook_outbox import DELETED
 

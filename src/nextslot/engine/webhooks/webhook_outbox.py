@@ -46,7 +46,7 @@ from nextslot.store.tables import (
     webhooks,
 )
 from nextslot.store.tables.webhooks import Secrets
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 from nextslot.system.randomness import Chance
 
 MOST_SUBSCRIPTIONS = 1000
@@ -453,7 +453,7 @@ def _read(tx: Tx) -> Listeners:
 
 def _job_content(tx: Tx, job: Job) -> dict[str, Json]:
     """Returns job and run as `GET /api/jobs/{job_id}` shows them now."""
-    attempt = 1 if job.retry_of is None else len(jobs.failures(tx, job.chain_id, job.job_id))
+    attempt = 1 if job.retry_of is None else 1 + len(jobs.failures_before(tx, job.chain_id, job.job_id))
     run = runs.of_job(tx, job.job_id)
     return {"job": json_form.job(job, attempt), "run": None if run is None else run.to_dict()}
 

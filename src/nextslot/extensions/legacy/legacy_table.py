@@ -6,7 +6,7 @@ from pathlib import Path
 from nextslot.domain import Job, Json
 from nextslot.extension.host import Row, Statements, Tx
 from nextslot.extension.tables import column_codec, jobs, runs
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .old_words import OldJob
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from nextslot.domain import Group, Job, Json, RunStatus, json_form
 from nextslot.extension.host import FormattedMessage, Tx
 from nextslot.extension.tables import jobs, runs
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import legacy_table, old_words
 

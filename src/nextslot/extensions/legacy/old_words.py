@@ -19,7 +19,7 @@ from nextslot.domain import (
     RunStatus,
 )
 from nextslot.errors import Invalid, Problem
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 # How the old service called our job types.
 TYPES: Mapping[str, str] = {"story": "story_generation", "research": "research"}

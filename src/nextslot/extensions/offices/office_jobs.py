@@ -26,7 +26,7 @@ from nextslot.errors import (
 from nextslot.extension.host import Accepted, Host, Started, Tx
 from nextslot.extension.tables import events, jobs
 from nextslot.services.offices import get_office
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import office_table as offices
 from .office_table import RootPlace

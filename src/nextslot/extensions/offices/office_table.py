@@ -7,7 +7,7 @@ from typing import NamedTuple
 from nextslot.domain import FailureKind, Job, RunStatus
 from nextslot.extension.host import Statements, Tx
 from nextslot.extension.tables import column_codec, jobs
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .office_words import RunFacts
 

@@ -25,7 +25,7 @@ from nextslot.domain import (
     request_checks,
 )
 from nextslot.errors import Invalid, Problem
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 # The job type of jobs that name none: the command of their role.
 SESSION = "session"

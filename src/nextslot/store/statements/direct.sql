@@ -20,7 +20,7 @@ where reservations.status = 'ACTIVE' and direct_executions.status = 'WAITING'
 order by reservations.reserved_at, reservations.reservation_id;
 
 -- start: the caller's work begins
-update direct_executions set status = 'RUNNING', started_at = :now, worker_id = :worker_id, is_inside = :is_inside,
+update direct_executions set status = 'RUNNING', started_at = :now, worker_id = :worker_id,
     timeout_at = :now + cast(timeout_seconds * 1000000 as bigint)
 where direct_id = :direct_id and status = 'WAITING'
 returning params, timeout_seconds, stall_timeout_seconds;

@@ -18,13 +18,7 @@ from direct_executions left join reservations
 where direct_executions.finished_at is null order by direct_executions.arrival;
 
 -- lanes: what a job of a lane needs
-select lane_id, office_id, job_type, resources, local, shared, is_alone from lanes;
-
--- insiders: (id, since when, whether it has to run alone) of all that runs
-select jobs.job_id, jobs.started_at, lanes.is_alone from jobs join lanes on lanes.lane_id = jobs.lane_id
-where jobs.stage = 'RUNNING' and jobs.finished_at is null
-union all
-select direct_id, started_at, 0 from direct_executions where status = 'RUNNING';
+select lane_id, office_id, job_type, resources, local, shared from lanes;
 
 -- limits: how much there is of each
 select limit_key, capacity from limits;

@@ -1,13 +1,13 @@
 -- columns: the fixed part of a lane
-lane_id, office_id, job_type, resources, local, shared, class_key, is_alone
+lane_id, office_id, job_type, resources, local, shared, class_key
 
 -- find: the lane of an office with these limits
 select lane_id from lanes where office_id = :office_id and class_key = :class_key and local = :local;
 
 -- add: a new lane
-insert into lanes (lane_id, office_id, job_type, resources, local, shared, class_key, is_alone, ready, is_open, turn,
+insert into lanes (lane_id, office_id, job_type, resources, local, shared, class_key, ready, is_open, turn,
     running, chains, completed, skipped, failed, cancelled, completion_us)
-select coalesce(max(lane_id), 0) + 1, :office_id, :job_type, :resources, :local, :shared, :class_key, :is_alone, 0, 0, 0,
+select coalesce(max(lane_id), 0) + 1, :office_id, :job_type, :resources, :local, :shared, :class_key, 0, 0, 0,
     0, 0, 0, 0, 0, 0, 0
 from lanes
 returning lane_id;
@@ -65,16 +65,9 @@ select lane_id, turn from lanes
 where is_open = 1 and class_key = :class_key and office_id not in (select key from json_each(:but))
 order by turn, lane_id limit 1;
 
--- outlook: what a look at the queue has to care about at all: pauses, jobs passed over since long ago, open lanes, …
+-- outlook: what a look at the queue has to care about at all: pauses, jobs passed over since long ago, open lanes
 select (select count(*) from pauses),
     (select min(passed_over_since) from jobs where stage = 'QUEUED' and passed_over_since is not null),
     (select min(class_key) from lanes where is_open = 1),
     (select count(*) from direct_executions where status = 'WAITING'),
-    (select count(*) from outages where held_since is not null),
-    (select min(lane_id) from lanes where is_alone = 1 and (ready > 0 or running > 0));
-
--- alone: lanes of jobs that run alone, with some that are free to go
-select lane_id from lanes where is_alone = 1 and ready > 0 order by lane_id;
-
--- suspects: whether a job that runs alone is free to go, or runs
-select min(lane_id) from lanes where is_alone = 1 and (ready > 0 or running > 0);
+    (select count(*) from outages where held_since is not null);

@@ -19,19 +19,11 @@ select {runs.columns} from runs where job_id = :job_id;
 insert into runs (run_id, job_id, template_id, params_snapshot, started_at)
 select :run_id, job_id, template_id, params, started_at from jobs where job_id = :job_id;
 
--- inside: how many works ran inside the process of a node, or of all: jobs and direct callers
+-- inside: how many works ran inside the process of a node, or of all; callers on the line count, whatever they ran
 select (select count(*) from jobs join runs on runs.job_id = jobs.job_id
     where jobs.stage = 'RUNNING' and jobs.finished_at is null and runs.status is null and runs.is_inside = 1
         and (cast(:node_id as text) is null or (worker_id >= :node_id || '/slot-' and worker_id < :node_id || '/slot.')))
-+ (select count(*) from direct_executions where status = 'RUNNING' and is_inside = 1
-    and node_id = coalesce(:node_id, node_id));
-
--- insiders: (id, worker, whether it is to run alone, since when) of works that run inside the processes of nodes
-select jobs.job_id, jobs.worker_id, lanes.is_alone, jobs.started_at from jobs
-join runs on runs.job_id = jobs.job_id join lanes on lanes.lane_id = jobs.lane_id
-where jobs.stage = 'RUNNING' and jobs.finished_at is null and runs.status is null and runs.is_inside = 1
-union all
-select direct_id, worker_id, 0, started_at from direct_executions where status = 'RUNNING' and is_inside = 1;
++ (select count(*) from direct_executions where status = 'RUNNING' and node_id = coalesce(:node_id, node_id));
 
 -- note_company: how many others were inside a process that died, for each run that was; once
 update runs set beside = :beside where status is null and is_inside = 1 and beside is null and job_id in (

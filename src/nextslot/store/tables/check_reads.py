@@ -37,15 +37,6 @@ class LaneNeeds(NamedTuple):
     job_type: str
     resources: frozenset[str]
     units: Mapping[str, int]
-    is_alone: bool
-
-
-class Insider(NamedTuple):
-    """A job or a direct caller whose work runs; and whether it has to run alone."""
-
-    id: str
-    since: int
-    is_suspect: bool
 
 
 class Told(NamedTuple):
@@ -130,14 +121,9 @@ def needs(tx: Tx) -> dict[int, LaneNeeds]:
             job_type,
             frozenset(column_codec.loads(resources)),
             {**column_codec.loads(local), **column_codec.loads(shared)},
-            is_alone == 1,
         )
-        for lane_id, office_id, job_type, resources, local, shared, is_alone in tx.rows("inspection.lanes")
+        for lane_id, office_id, job_type, resources, local, shared in tx.rows("inspection.lanes")
     }
-
-
-def insiders(tx: Tx) -> list[Insider]:
-    return [Insider(id_, since, is_alone == 1) for id_, since, is_alone in tx.rows("inspection.insiders")]
 
 
 def capacities(tx: Tx) -> dict[str, int]:

@@ -12,7 +12,7 @@ from nextslot.domain import (
     Outcome,
     RetryPolicy,
 )
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 loads = orjson.loads
 

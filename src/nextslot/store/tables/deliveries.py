@@ -6,7 +6,7 @@ from nextslot.domain import Attempt, Delivery, DeliveryStatus
 from nextslot.domain.addresses import origin
 from nextslot.domain.webhook_delivery import Next
 from nextslot.store.contract import Row, Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 from .rows import ATTEMPTS

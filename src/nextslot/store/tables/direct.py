@@ -12,7 +12,7 @@ from nextslot.domain import (
     Reservation,
 )
 from nextslot.store.contract import Row, Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 from .rows import DIRECT, RESERVATIONS
@@ -68,9 +68,8 @@ def holders(tx: Tx) -> list[Holder]:
     return [Holder(*row) for row in tx.rows("direct.holders")]
 
 
-def start(tx: Tx, direct_id: str, worker_id: str, is_inside: bool, now: Instant) -> StartedDirect | None:
-    """Begins a caller's work; `is_inside`: in the scheduler's process."""
-    row = tx.row("direct.start", direct_id=direct_id, worker_id=worker_id, is_inside=int(is_inside), now=now)
+def start(tx: Tx, direct_id: str, worker_id: str, now: Instant) -> StartedDirect | None:
+    row = tx.row("direct.start", direct_id=direct_id, worker_id=worker_id, now=now)
     return None if row is None else StartedDirect(*row)
 
 

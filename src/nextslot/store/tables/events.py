@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from nextslot.domain import Event
 from nextslot.store.contract import Row, Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 from .rows import EVENTS

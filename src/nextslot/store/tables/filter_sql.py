@@ -23,7 +23,7 @@ from nextslot.domain.filters import (
     folded,
 )
 from nextslot.store.contract import Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import (
     audit,

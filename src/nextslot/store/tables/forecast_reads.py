@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from nextslot.store import dialects
 from nextslot.store.contract import Row, Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 from .jobs import Place

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from nextslot.domain import Group, Json
 from nextslot.store.contract import Row, Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 from .rows import GROUPS

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 
 from nextslot.store.contract import Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 

@@ -12,9 +12,8 @@ from nextslot.domain import (
     RunStatus,
     Stage,
 )
-from nextslot.domain.retry import Failure
 from nextslot.store.contract import Read, Row, Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 from .rows import JOBS
@@ -197,17 +196,21 @@ def chain(tx: Tx, chain_id: str) -> list[Job]:
     return line
 
 
-def failures(tx: Tx, chain_id: str, job_id: str) -> list[Failure]:
-    """Reads how each job of a chain failed up to this one, oldest first: found by walking the chain, never counted.
+def failures_before(tx: Tx, chain_id: str, job_id: str) -> list[FailureKind]:
+    """The kinds of the failed runs that lead to a job, oldest first: found by walking the chain, never counted."""
+    # A job that was cancelled before it ran and then retried by hand has no run; its link counts like an error's.
+    return [kind or FailureKind.ERROR for kind, _ in attempts(tx, chain_id, job_id)[:-1]]
 
-    A job that has not run has no kind: it was cancelled before and then retried by hand, or is the last.
-    """
+
+def attempts(tx: Tx, chain_id: str, job_id: str) -> list[tuple[FailureKind | None, int | None]]:
+    """Reads why each run up to that of a job failed, oldest first; and, if it was inside a scheduler's process that
+    died, how many others were."""
     before = {row[0]: row[1:] for row in tx.rows("jobs.chain_links", chain_id=chain_id)}
-    found: list[Failure] = []
+    found: list[tuple[FailureKind | None, int | None]] = []
     link: str | None = job_id
     while link is not None:
         link, kind, beside = before[link]
-        found.append(Failure(None if kind is None else FailureKind(kind), beside))
+        found.append((None if kind is None else FailureKind(kind), beside))
     return found[::-1]
 
 

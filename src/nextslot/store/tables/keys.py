@@ -2,7 +2,7 @@
 
 from nextslot.domain import Key, Scope
 from nextslot.store.contract import Row, Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 
 def insert(tx: Tx, key: Key, digest: str) -> None:

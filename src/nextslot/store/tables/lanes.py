@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from nextslot.domain import Lane, Limit
 from nextslot.store.contract import Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 
@@ -59,7 +59,6 @@ def add(
     local: Mapping[str, int],
     shared: Mapping[str, int],
     class_key: str,
-    is_alone: bool = False,
 ) -> int:
     row = tx.row(
         "lanes.add",
@@ -69,7 +68,6 @@ def add(
         local=column_codec.canonical(local),
         shared=column_codec.canonical(shared),
         class_key=class_key,
-        is_alone=int(is_alone),
     )
     assert row is not None
     lane_id: int = row[0]
@@ -87,13 +85,11 @@ def get(tx: Tx, lane_id: int) -> Lane:
         local=column_codec.loads(row[4]),
         shared=column_codec.loads(row[5]),
         class_key=row[6],
-        is_alone=row[7] == 1,
     )
 
 
-def class_key(job_type: str, resources: Mapping[str, int], shared: Mapping[str, int], is_alone: bool = False) -> str:
-    apart = {"alone": True} if is_alone else {}
-    return column_codec.canonical({"type": job_type, "resources": resources, "limits": shared, **apart})
+def class_key(job_type: str, resources: Mapping[str, int], shared: Mapping[str, int]) -> str:
+    return column_codec.canonical({"type": job_type, "resources": resources, "limits": shared})
 
 
 def counts(tx: Tx, lane_id: int) -> LaneCounts:
@@ -133,24 +129,12 @@ class DispatchHints:
     has_open_lanes: bool
     callers: int
     outages: int
-    has_suspects: bool
 
 
 def hints(tx: Tx) -> DispatchHints:
     row = tx.row("lanes.outlook")
     assert row is not None
-    return DispatchHints(row[0], row[1], row[2] is not None, row[3], row[4], row[5] is not None)
-
-
-def alone(tx: Tx) -> list[int]:
-    """The lanes of jobs that run alone, of which some are free to go."""
-    return [lane_id for (lane_id,) in tx.rows("lanes.alone")]
-
-
-def has_suspects(tx: Tx) -> bool:
-    """Whether a job that runs alone is free to go, or runs."""
-    row = tx.row("lanes.suspects")
-    return row is not None and row[0] is not None
+    return DispatchHints(row[0], row[1], row[2] is not None, row[3], row[4])
 
 
 def save(tx: Tx, lane_id: int, counts: LaneCounts, tally: LaneTally | None) -> None:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from nextslot.domain import Node
 from nextslot.store.contract import Row, Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from nextslot.domain import Occurrence
 from nextslot.store.contract import Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 from .rows import OCCURRENCES

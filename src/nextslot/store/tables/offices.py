@@ -8,7 +8,7 @@ from nextslot.domain import (
     OnDependencyFailure,
 )
 from nextslot.store.contract import Row, Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 

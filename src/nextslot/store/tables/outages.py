@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from nextslot.store.contract import Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 

@@ -37,7 +37,7 @@ from nextslot.domain.declared_values import (
 )
 from nextslot.domain.json_types import Json
 from nextslot.store.contract import Row
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 

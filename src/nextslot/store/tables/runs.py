@@ -7,9 +7,8 @@ from nextslot.domain import (
     Outcome,
     Run,
 )
-from nextslot.domain.suspects import Insider
 from nextslot.store.contract import Row, Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 from .rows import RUNS
@@ -29,14 +28,6 @@ def note_company(tx: Tx, node_id: str | None) -> None:
     row = tx.row("runs.inside", node_id=node_id)
     if row is not None and row[0] > 0:
         tx.execute("runs.note_company", node_id=node_id, beside=row[0] - 1)
-
-
-def insiders(tx: Tx) -> list[Insider]:
-    """What runs inside the processes of all nodes."""
-    return [
-        Insider(id_, worker_id.rpartition("/slot-")[0], is_alone == 1, Instant(since))
-        for id_, worker_id, is_alone, since in tx.rows("runs.insiders")
-    ]
 
 
 def finish(tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant) -> None:

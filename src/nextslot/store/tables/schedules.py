@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from nextslot.domain import Schedule
 from nextslot.store.contract import Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 from .rows import SCHEDULES

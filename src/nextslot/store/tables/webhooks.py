@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from nextslot.domain import Json, Webhook
 from nextslot.store.contract import Row, Tx
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from . import column_codec
 

@@ -14,7 +14,7 @@ from nextslot.domain.filters import JobFilter, RunFilter
 from nextslot.engine.retention import Keep
 from nextslot.errors import NextslotError, Refused, Unavailable
 from nextslot.scheduler import Scheduler
-from nextslot.system.clock import Instant
+from nextslot.system.instant import Instant
 
 from .surroundings import ENDPOINTS, OFFICES, TYPES
 

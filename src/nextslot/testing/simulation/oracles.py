@@ -14,7 +14,6 @@ from nextslot.store.contract import Tx
 from nextslot.store.maintenance import doctor
 from nextslot.store.tables import check_reads
 from nextslot.store.tables.check_reads import (
-    Insider,
     JobFacts,
     LaneNeeds,
     Told,
@@ -120,7 +119,6 @@ class Watch:
             ready,
             self._needs,
             self._starvation_us,
-            [one for one in check_reads.insiders(tx) if one.since > now - self._starvation_us],
         )
 
     def _judge_starts(self, facts: "DispatchFacts", started: list[Waiting]) -> Iterator[Broken]:
@@ -141,7 +139,6 @@ class Watch:
             needs = facts.needs[one.lane_id]
             yield from _over_limit(facts, used, needs.units, f"job {one.job_id}")
             yield from held_back(facts, one, needs)
-            yield from beside_a_suspect(facts, one)
             yield from out_of_order(facts, used, one, [*facts.ready, *started[number + 1 :]], self._last_served)
             used.update(needs.units)
             self._last_served[one.office_id] = max(self._last_served.values(), default=0) + 1
@@ -166,15 +163,6 @@ class DispatchFacts(NamedTuple):
     ready: list[Waiting]
     needs: Mapping[int, LaneNeeds]
     starvation_us: int
-    # What runs, but for what has run for so long that nobody waits for it.
-    insiders: list[Insider]
-
-    @property
-    def has_suspects(self) -> bool:
-        """Whether a job waits or runs that has to run alone: then others may have to wait."""
-        return any(one.is_suspect for one in self.insiders) or any(
-            self.needs[one.lane_id].is_alone for one in self.ready
-        )
 
     @property
     def has_starving(self) -> bool:
@@ -227,16 +215,6 @@ def held_back(facts: DispatchFacts, one: Waiting, needs: LaneNeeds) -> Iterator[
         yield Broken("direct requests come first (DEC-004)", f"job {one.job_id} started while a caller waited")
 
 
-def beside_a_suspect(facts: DispatchFacts, one: Waiting) -> Iterator[Broken]:
-    """Finds work that started beside a suspect, and a suspect that started beside other work."""
-    law = "a suspect runs alone"
-    others = [other for other in facts.insiders if other.id != one.job_id]
-    if facts.needs[one.lane_id].is_alone and others:
-        yield Broken(law, f"job {one.job_id} was started beside {others[0].id}")
-    elif any(other.is_suspect for other in others):
-        yield Broken(law, f"job {one.job_id} was started beside a suspect")
-
-
 def out_of_order(
     facts: DispatchFacts, used: Counter[str], one: Waiting, others: list[Waiting], last_served: dict[str, int]
 ) -> Iterator[Broken]:
@@ -247,8 +225,6 @@ def out_of_order(
     for other in others:
         if not facts.may_go(other) or not facts.fits(taken, facts.needs[other.lane_id].units):
             continue
-        if facts.needs[one.lane_id].is_alone or facts.has_suspects:
-            continue  # A suspect goes first, and then nobody.
         if other.office_id == one.office_id and other.place < one.place:
             yield Broken("jobs start in the queue's order (INV-004)", f"{one.job_id} before {other.job_id}")
         mine, theirs = last_served.get(one.office_id, 0), last_served.get(other.office_id, 0)
@@ -262,8 +238,6 @@ def idle(facts: DispatchFacts) -> Iterator[Broken]:
         return
     taken = facts.used + facts.kept_back()
     for one in facts.ready:
-        if facts.has_suspects and (facts.insiders or not facts.needs[one.lane_id].is_alone):
-            continue
         if facts.may_go(one) and facts.fits(taken, facts.needs[one.lane_id].units):
             yield Broken("what can run does run", f"job {one.job_id} in {one.office_id} is ready, and there is room")
 
@@ -349,7 +323,7 @@ def misretried(tx: Tx, events: list[Told]) -> Iterator[Broken]:
             continue
         kinds = _failures(facts, job)
         policy = json.loads(job.retry_policy)
-        number, most = _counted(_crowds(facts, job)), policy["max_attempts"]
+        number, most = _counted(kinds), policy["max_attempts"]
         kind = kinds[-1]
         may = kind not in NOT_RETRIED and (policy["retry_on"] is None or kind in policy["retry_on"])
         is_culprit = kind == "crash" and _lone_crashes(facts, job) >= 2
@@ -372,16 +346,6 @@ def _failures(facts: dict[str, JobFacts], job: JobFacts) -> list[str]:
     return kinds[::-1]
 
 
-def _crowds(facts: dict[str, JobFacts], job: JobFacts) -> list[tuple[str, bool]]:
-    """The same, each with whether others were inside the process that died with it."""
-    found = []
-    at: JobFacts | None = job
-    while at is not None:
-        found.append((at.failure_kind or "error", bool(at.beside)))
-        at = facts.get(at.retry_of) if at.retry_of is not None else None
-    return found[::-1]
-
-
 def _lone_crashes(facts: dict[str, JobFacts], job: JobFacts) -> int:
     """Returns how often in a row the scheduler died while only this chain ran inside its process."""
     count, at = 0, facts.get(job.job_id)
@@ -391,16 +355,12 @@ def _lone_crashes(facts: dict[str, JobFacts], job: JobFacts) -> int:
     return count
 
 
-def _counted(kinds: list[tuple[str, bool]]) -> int:
-    """Counts the failures that use up retries: all but interruptions, unless there are more than four in a row, and
-    crashes with company that do not follow another one."""
+def _counted(kinds: list[str]) -> int:
+    """Counts the failures that use up retries: all but interruptions, unless there are more than four in a row."""
     counted = streak = 0
-    is_second = False
-    for kind, has_company in kinds:
+    for kind in kinds:
         streak = streak + 1 if kind == "interrupted" else 0
-        if streak == 0 or streak > 4:
-            is_free = kind == "crash" and has_company and not is_second
-            counted, is_second = counted + (not is_free), is_free
+        counted += streak == 0 or streak > 4
     return counted
 
 
