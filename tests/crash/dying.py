@@ -48,18 +48,18 @@ POINTS: dict[str, Point | Write] = {
     ),
     "after recovery, before the first dispatch": Point("nextslot.engine.dispatch.dispatcher:Dispatcher.start"),
     # Work.
-    "before a commit": Point("nextslot.scheduler.runtime:Machinery.close_transaction", is_after=True),
+    "before a commit": Point("nextslot.scheduler.runtime:Runtime.close_transaction", is_after=True),
     "between a commit and its acknowledgement": Point(
         "nextslot.store.sqlite.sqlite_store:SqliteStore.transaction", is_after=True
     ),
     "between a claim and its handler": Point("nextslot.engine.execution.runner:Runner.launch"),
     "when a handler has ended and nothing is stored": Point("nextslot.engine.execution.runner:Runner._record"),
-    "while an end is stored": Point("nextslot.engine.finish.job_finisher:Endings.finish", is_after=True),
+    "while an end is stored": Point("nextslot.engine.finish.job_finisher:JobFinisher.finish", is_after=True),
     "in the middle of a write to the log": Write(is_log=True),
     "in the middle of a checkpoint": Write(is_log=False),
     # Commands, callers and deliveries.
     "while a command starts": Point("nextslot.executors.process:Process.__init__"),
-    "while a command runs": Point("nextslot.executors.process:Process._heard", is_after=True),
+    "while a command runs": Point("nextslot.executors.process:Process._receive", is_after=True),
     "while a caller is stored": Point(
         "nextslot.engine.direct.direct_requests:DirectExecutionHandler.request", is_after=True
     ),
@@ -77,7 +77,7 @@ POINTS: dict[str, Point | Write] = {
         "nextslot.engine.webhooks.delivery_worker:DeliveryWorker._record", is_after=True
     ),
     # Stopping.
-    "in the middle of a drain": Point("nextslot.scheduler.startup_and_shutdown:Life._wait_for_the_end"),
+    "in the middle of a drain": Point("nextslot.scheduler.startup_and_shutdown:Lifespan._wait_for_the_end"),
     "after a drain, before the file is closed": Point("nextslot.store.sqlite.sqlite_store:SqliteStore.close"),
     # Copies.
     "while a backup is copied": Point("nextslot.store.maintenance.sqlite_files:_copy", is_after=True),

@@ -20,7 +20,7 @@ from tests.support import assert_counters, history, new_scheduler, states, with_
 # What a retry has of its own: ids, times, its place at the back, and how far it is. Everything else is intent.
 OF_ITS_OWN = {
     "job_id", "retry_of", "position", "created_at", "queued_at", "scheduled_for", "started_at", "finished_at",
-    "outcome", "decision", "worker_id", "status", "is_due", "unique_key", "expires_at", "passed_over_since",
+    "outcome", "decision", "worker_id", "stage", "is_due", "unique_key", "expires_at", "passed_over_since",
     "webhook_status",
 }  # fmt: skip
 

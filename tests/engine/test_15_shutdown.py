@@ -400,10 +400,10 @@ PROGRAM = """
     import logging, os, sys, time
     from pathlib import Path
     from nextslot import Scheduler
-    from nextslot.scheduler import life
+    from nextslot.scheduler import startup_and_shutdown
 
     logging.basicConfig(level="INFO")
-    life.STOP_GRACE_SECONDS = float(os.environ.get("STOP_GRACE", "10"))
+    startup_and_shutdown.STOP_GRACE_SECONDS = float(os.environ.get("STOP_GRACE", "10"))
     here = Path(sys.argv[1])
     app = Scheduler(sys.argv[2], data=here)
 

@@ -1,4 +1,4 @@
-"""Kit: what every component of the engine works with, wired once by the composition."""
+"""EngineContext: what every component of the engine works with, wired once by `Runtime`."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""Machinery: the components of the engine, each wired to those it works with. Made by `Scheduler`, run by `Life`."""
+"""Runtime: the components of the engine, each wired to those it works with. `Scheduler` makes it, `Lifespan` runs it."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Purges: history that is older than is to be kept, taken away by hand. The daily purge needs nobody to ask."""
+"""Deletes old history on request; the daily retention run needs no request."""
 
 from nextslot.engine.retention import Keep, Purged, Retention
 

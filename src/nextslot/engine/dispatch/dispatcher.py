@@ -1,6 +1,6 @@
 """Dispatcher: at the end of a transaction, claims what may start; after its commit, hands it to the Executor.
 
-It decides nothing about a job's end (Endings does) and changes no job but by starting it.
+It decides nothing about a job's end (JobFinisher does) and changes no job but by starting it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set

@@ -1,6 +1,6 @@
 """Lanes: which limits a job falls under, and the counters a transaction works with.
 
-`Lanes` lives as long as the scheduler and knows what never changes of a lane. A `Slate` lives as long as one
+`Lanes` lives as long as the scheduler and knows what never changes of a lane. `TransactionCounters` live as long as one
 transaction: counters are read once, changed in memory, and written once, before the commit, so that a job that ends
 and the next of its kind that starts cost nothing where they cancel out.
 """

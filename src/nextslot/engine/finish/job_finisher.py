@@ -1,4 +1,4 @@
-"""Endings: every way a job ends, and all that follows from it, in one transaction (finish, cancel, expire, skip).
+"""JobFinisher: every way a job ends, and all that follows from it, in one transaction (finish, cancel, expire, skip).
 
 The run, the job, its retry, its dependents, its group and the events are stored together; a crash is before or after
 all of it. Each ending is fenced: what has ended already is not touched, and that is an answer.
