@@ -1,4 +1,4 @@
-"""Runtime: the components of the engine, each wired to those it works with. `Scheduler` makes it, `Lifespan` runs it."""
+"""Runtime: the components of the engine, each wired to those it works with. `Lifespan` starts and stops it."""
 
 import os
 import socket
