@@ -383,7 +383,7 @@ def test_a_compressed_file_that_was_changed_is_refused(source: str, tmp_path: Pa
     (tmp_path / "all.gz").write_bytes(data)
 
     with pytest.raises(
-        StoreError, match=r"all\.gz is damaged: CRC check failed 0x\w+ != 0x\w+; export again, or copy it"
+        StoreError, match=r"all\.gz is damaged: CRC check failed 0x\w+ != 0x\w+; export or copy it again"
     ):
         load_export(tmp_path / "all.gz", file(tmp_path / "target.db"), quietly)
 

@@ -12,7 +12,7 @@ from psycopg import pq
 from nextslot.store import dialects
 from nextslot.store.postgres.sessions import Address, connect
 from tests import postgres
-from tests.store.test_text import HOT
+from tests.store.test_text import EXTENSIONS, HOT
 
 STATEMENTS = dialects.postgres_statements()
 # What other statements include.
@@ -56,7 +56,7 @@ def test_an_override_needs_no_parameter_that_what_it_overrides_has_not_and_says_
 def test_every_statement_is_one_that_PostgreSQL_understands(
     empty: "psycopg.Connection[tuple[Any, ...]]", name: str
 ) -> None:
-    prepared = empty.pgconn.prepare(b"", dialects.placed(STATEMENTS[name]).sql.encode())
+    prepared = empty.pgconn.prepare(b"", dialects.placed((STATEMENTS | EXTENSIONS)[name]).sql.encode())
 
     assert prepared.status == pq.ExecStatus.COMMAND_OK, prepared.get_error_message()
     described = empty.pgconn.describe_prepared(b"")
@@ -72,7 +72,7 @@ def test_a_hot_statement_goes_by_its_index_also_in_a_table_that_was_empty(
     settled: "psycopg.Connection[tuple[Any, ...]]", name: str, index: str
 ) -> None:
     """As the store plans it: once, whatever the values, with statistics of empty tables."""
-    sql, names = dialects.placed(STATEMENTS[name])
+    sql, names = dialects.placed((STATEMENTS | EXTENSIONS)[name])
     settled.execute(f"prepare hot as {sql}")
     values = ", ".join(["null"] * len(names))
 
@@ -106,7 +106,7 @@ def test_what_is_said_of_many_rows_at_once_goes_by_their_keys(
     """Whatever differs from row to row, and also with statistics of empty tables: never by way of a join."""
     key = dialects.key_of(STATEMENTS[name])
     assert key is not None
-    others = [one for one in dialects.placed(STATEMENTS[name]).names if one != key]
+    others = [one for one in dialects.placed((STATEMENTS | EXTENSIONS)[name]).names if one != key]
 
     for differing in ([key], [key, *(one for one in others if one in NUMBERS | {"run_id", "worker_id", "outcome"})]):
         lists = tuple((one, "bigint" if one in NUMBERS else "text") for one in differing)
@@ -162,7 +162,7 @@ def test_a_statement_tells_which_tables_it_is_about() -> None:
 @pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - PARTS))
 def test_no_table_of_a_statement_is_overlooked(settled: "psycopg.Connection[tuple[Any, ...]]", name: str) -> None:
     """What is asked ahead is dropped by the tables it is about: all of those that PostgreSQL goes to."""
-    sql, names = dialects.placed(STATEMENTS[name])
+    sql, names = dialects.placed((STATEMENTS | EXTENSIONS)[name])
     settled.execute(f"prepare hot as {sql}")
     values = ", ".join(["null"] * len(names))
     plan = settled.execute(f"explain (format json) execute hot{f'({values})' if names else ''}").fetchone()
