@@ -14,7 +14,7 @@ from nextslot.store.postgres.sessions import Address, connect
 from tests import postgres
 from tests.store.test_text import EXTENSIONS, HOT
 
-STATEMENTS = dialects.postgres_statements()
+STATEMENTS = dict(dialects.postgres_statements())
 # What other statements include.
 PARTS = set(re.findall(r"\{([a-z_]+\.[a-z_]+)\}", "".join(sql for _, sql in dialects._read(".sql"))))
 # What a column may be: everything else would come as something that the functions of the store do not expect.
