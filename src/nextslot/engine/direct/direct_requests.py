@@ -328,12 +328,14 @@ class DirectExecutionHandler:
 
     async def execute(self, access: CallersStore, wanted: NewDirect) -> Direct:
         """Waits for the slot and for the work; how it ended. Cancelled while it waits, it gives its place up."""
+        # Kept: a caller may hang up when the scheduler has closed its store.
+        store = access.store
         direct_id, caller = self._pick_up(wanted)
         try:
             await access.create(lambda tx: self.request(tx, wanted, direct_id, self._clock.now()))
             return answered(await caller.ended, caller.ahead)
         except asyncio.CancelledError:
-            self._hang_up(access.store, direct_id, wanted.detach)
+            self._hang_up(store, direct_id, wanted.detach)
             raise
         finally:
             if not (wanted.detach and caller.ended.cancelled()):
@@ -341,19 +343,20 @@ class DirectExecutionHandler:
 
     async def stream(self, access: CallersStore, wanted: NewDirect) -> AsyncGenerator[Update, None]:
         """As `execute`, but hears its place, progress and output as they come, and the result at the end."""
+        store = access.store
         direct_id, caller = self._pick_up(wanted)
         caller.updates = asyncio.Queue()
         is_over = False
         try:
             await access.create(lambda tx: self.request(tx, wanted, direct_id, self._clock.now()))
-            await self._look_at_places(access.store, wanted.office_id)
+            await self._look_at_places(store, wanted.office_id)
             while not is_over:
                 update = await caller.updates.get()
                 is_over = update.kind == "result"
                 yield update
         finally:
             if not is_over:
-                self._hang_up(access.store, direct_id, wanted.detach)
+                self._hang_up(store, direct_id, wanted.detach)
             if is_over or not wanted.detach:
                 self._callers.pop(direct_id, None)
 
