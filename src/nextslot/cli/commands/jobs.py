@@ -154,7 +154,7 @@ def ls(
     session.show(page.json, table)
 
 
-HEADINGS = ("ID", "TYPE", "STATE", "PRIORITY", "CREATED", "TOOK", "TITLE")
+HEADINGS = ("ID", "TYPE", "STATUS", "PRIORITY", "CREATED", "TOOK", "TITLE")
 
 
 def row(job: "Job") -> list[Any]:

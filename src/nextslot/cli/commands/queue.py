@@ -42,7 +42,7 @@ def ls(
     session.show(found.json, tables)
 
 
-HEADINGS = ("PLACE", "ID", "TYPE", "STATE", "PRIORITY", "START", "TITLE")
+HEADINGS = ("PLACE", "ID", "TYPE", "STATUS", "PRIORITY", "START", "TITLE")
 
 
 def rows(queue: "Queue") -> list[list[Any]]:

@@ -85,7 +85,7 @@ def drawn(view: View, rows: int = 100) -> "Group":
          job.expected_start, job.title or ""]
         for job in queue.queue[: max(0, rows)]
     ]  # fmt: skip
-    headings = ("PLACE", "ID", "TYPE", "STATE", "PRIORITY", "EXPECTED", "TITLE")
+    headings = ("PLACE", "ID", "TYPE", "STATUS", "PRIORITY", "EXPECTED", "TITLE")
     return Group(*parts, Text(), output.drawn(headings, shown))
 
 
