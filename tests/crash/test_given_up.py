@@ -16,8 +16,10 @@ LEAVE = """
 handler = "tests.nodes.blocking_jobs:leave"
 isolate = {isolate}
 retry_policy = {{ max_attempts = 5, base_delay_seconds = 0 }}
+[job_types.wait]
+handler = "tests.nodes.blocking_jobs:wait"
 [job_types.long]
-command = ["sleep", "600"]
+command = ["sh", "-c", "echo awake; exec sleep 600"]
 retry_policy = {{ max_attempts = 9 }}
 """
 
@@ -39,6 +41,32 @@ def test_a_handler_that_ends_its_server_does_so_twice_and_no_more(tmp_path: Path
     assert [(job["status"], job["permanently_failed"]) for job in jobs] == [("FAILED", False), ("FAILED", True)]
     assert run["failure_kind"] == "crash"
     assert "isolate = true" in run["error"]
+
+
+def test_a_handler_that_ends_its_server_beside_others_is_isolated_after_two_deaths_and_so_are_they(
+    tmp_path: Path,
+) -> None:
+    data = prepare(tmp_path, LEAVE.format(isolate="false"))
+    with living(data) as server:
+        url = server.wait_until_ready()
+        submit(url, "wait", seconds=2)
+        until(server, partial(is_running, url, "wait"))
+        submit(url, "leave")
+        assert server.process.wait(PATIENCE) == 9
+    with living(data) as server:
+        server.wait_until_ready_or_dead()
+        assert server.process.wait(PATIENCE) == 9
+
+    with living(data) as server:
+        url = server.wait_until_ready()
+        until(server, lambda: [job["permanently_failed"] for job in found(url, "leave")][-1:] == [True])
+        until(server, lambda: [job["status"] for job in found(url, "wait")][-1:] == ["COMPLETED"])
+        ends = [run["failure_kind"] for run in runs(url)]
+        third = runs(url)[2]["run_id"]
+        log = httpx2.get(f"{url}/api/job-runs/{third}/log", timeout=60).text
+
+    assert ends == ["crash", "crash", "error", "error", "error", "error"]
+    assert "runs in a separate process: the scheduler died" in log
 
 
 def test_an_isolated_handler_that_ends_its_process_harms_nothing_else(tmp_path: Path) -> None:
@@ -64,14 +92,30 @@ def test_a_command_is_retried_however_often_its_server_is_killed(tmp_path: Path)
             assert len(found(url, "long")) == life + 1
 
 
-def is_running(url: str) -> bool:
-    return [job["status"] for job in found(url, "long")][-1:] == ["RUNNING"]
+def test_a_run_that_died_with_its_server_names_the_log_that_it_left(tmp_path: Path) -> None:
+    data = prepare(tmp_path, LEAVE.format(isolate="false"))
+    with living(data) as server:
+        url = server.wait_until_ready()
+        submit(url, "long")
+        run_id = runs(url, "long")[0]["run_id"]
+        until(server, lambda: "awake" in httpx2.get(f"{url}/api/job-runs/{run_id}/log", timeout=60).text)
+        server.kill()
+
+    with living(data) as server:
+        run = runs(server.wait_until_ready(), "long")[0]
+
+    assert (run["run_id"], run["failure_kind"]) == (run_id, "crash")
+    assert "awake" in (data / run["log_path"]).read_text()
 
 
-def submit(url: str, job_type: str) -> None:
+def is_running(url: str, job_type: str = "long") -> bool:
+    return [job["status"] for job in found(url, job_type)][-1:] == ["RUNNING"]
+
+
+def submit(url: str, job_type: str, **params: object) -> None:
     # It is started by the commit that stores it, and may be quicker than the answer.
     with contextlib.suppress(httpx2.TransportError):
-        httpx2.post(f"{url}/api/jobs", json={"job_type": job_type}, timeout=60)
+        httpx2.post(f"{url}/api/jobs", json={"job_type": job_type, "params": params}, timeout=60)
 
 
 def found(url: str, job_type: str) -> list[dict[str, Any]]:
@@ -80,9 +124,8 @@ def found(url: str, job_type: str) -> list[dict[str, Any]]:
     return sorted(answer["items"], key=lambda job: str(job["created_at"]))
 
 
-def runs(url: str) -> list[dict[str, Any]]:
-    """Of every job of the type `leave`."""
-    jobs = found(url, "leave")
+def runs(url: str, job_type: str = "leave") -> list[dict[str, Any]]:
+    jobs = found(url, job_type)
     return [httpx2.get(f"{url}/api/jobs/{job['job_id']}", timeout=60).json()["run"] for job in jobs]
 
 

@@ -10,11 +10,13 @@ from nextslot.domain import (
 )
 from nextslot.domain import Office as AnyOffice
 from nextslot.domain.retry import (
+    Attempt,
     Retry,
     decide,
     delay_seconds,
     is_retryable,
     lone_crashes,
+    must_be_isolated,
 )
 from nextslot.testing import BEGINNING
 
@@ -116,7 +118,27 @@ def test_no_attempts_means_no_retry_at_all() -> None:
 def test_only_crashes_alone_and_in_a_row_are_held_against_a_chain(
     attempts: list[tuple[FailureKind | None, int | None]], count: int
 ) -> None:
-    assert lone_crashes(attempts) == count
+    assert lone_crashes([Attempt(*one) for one in attempts]) == count
+
+
+@pytest.mark.parametrize(
+    ("attempts", "is_isolated"),
+    [
+        ([], False),
+        ([(K.CRASH, 1)], False),
+        ([(K.CRASH, 1), (K.CRASH, 3)], True),
+        ([(K.CRASH, 0), (K.CRASH, 1)], True),
+        ([(K.CRASH, 1), (K.ERROR, None), (K.CRASH, 1)], False),
+        ([(K.CRASH, 1), (K.INTERRUPTED, None), (K.CRASH, 1)], True),
+        ([(K.CRASH, None), (K.CRASH, None), (K.CRASH, 1)], False),
+        ([(K.CRASH, 1), (K.CRASH, None), (K.CRASH, 1)], True),
+        ([(K.CRASH, 1), (K.CRASH, 1), (K.ERROR, None), (K.ERROR, None)], True),
+    ],
+)
+def test_a_chain_that_was_inside_two_schedulers_that_died_in_a_row_is_isolated_from_then_on(
+    attempts: list[tuple[FailureKind | None, int | None]], is_isolated: bool
+) -> None:
+    assert must_be_isolated([Attempt(*one) for one in attempts]) == is_isolated
 
 
 def delays(policy: RetryPolicy) -> list[float]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from . import (
     RETRYABLE,
@@ -16,6 +17,15 @@ AT_ONCE = frozenset({FailureKind.CRASH, FailureKind.INTERRUPTED})
 # One crash may be anybody's: an operator's kill, the machine's. Twice with nobody else there is hardly chance, and
 # each further attempt would cost all work of the scheduler again.
 MOST_LONE_CRASHES = 2
+# With others there, nobody knows whose fault it was: after so many in a row each of them gets a process of its own.
+MOST_CRASHES_INSIDE = 2
+
+
+class Attempt(NamedTuple):
+    """A run of a chain: why it failed, and, if it was inside a scheduler's process that died, how many others were."""
+
+    kind: FailureKind | None
+    beside: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +63,10 @@ def delay_seconds(policy: RetryPolicy, number: int, kind: FailureKind, chance: f
     return delay * (1 + policy.jitter * (2 * chance - 1))
 
 
-def lone_crashes(attempts: Sequence[tuple[FailureKind | None, int | None]]) -> int:
+def lone_crashes(attempts: Sequence[Attempt]) -> int:
     """Counts the crashes at the end of a chain in which its run was alone inside the scheduler's process.
 
-    `attempts` are (why it failed, how many others were inside the process that died with it), oldest first. A crash
-    with company neither counts nor ends the row: nobody knows who was to blame.
+    The oldest attempt comes first. A crash with company neither counts nor ends the row: nobody knows who was to blame.
     """
     count = 0
     for kind, beside in reversed(attempts):
@@ -65,6 +74,24 @@ def lone_crashes(attempts: Sequence[tuple[FailureKind | None, int | None]]) -> i
             break
         count += beside == 0
     return count
+
+
+def must_be_isolated(attempts: Sequence[Attempt]) -> bool:
+    """Returns whether the next run of a chain belongs in a separate process, because the scheduler died several times
+    in a row while the chain ran inside it.
+
+    An attempt that was interrupted, or whose scheduler died while it ran outside, neither counts nor ends the row.
+    Later attempts stay isolated, however the isolated ones end.
+    """
+    row = 0
+    for kind, beside in attempts:
+        if kind is FailureKind.CRASH and beside is not None:
+            row += 1
+        elif kind not in AT_ONCE:
+            row = 0
+        if row == MOST_CRASHES_INSIDE:
+            return True
+    return False
 
 
 def _link_counts(kinds: Sequence[FailureKind]) -> bool:

@@ -46,6 +46,8 @@ class Claim(NamedTuple):
     role: str | None = None
     task_id: str | None = None
     session_id: str | None = None
+    # Runs in a separate process, although its type does not ask for one.
+    is_isolated: bool = False
 
 
 # Updates: what the engine keeps in memory follows the commit, on the thread that committed.

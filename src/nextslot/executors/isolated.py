@@ -61,9 +61,14 @@ class IsolatedHandler:
         )
 
 
+def is_importable(handler: Callable[..., Any]) -> bool:
+    """Returns whether another process can import the function without running a script again."""
+    return _has_name(handler) and handler.__module__ != "__main__"
+
+
 def _location(handler: Callable[..., Any]) -> dict[str, str | None]:
     """Returns the module, file and name by which another process finds the function."""
-    if not inspect.isfunction(handler) or "<" in handler.__qualname__:
+    if not _has_name(handler):
         raise Invalid(
             "another process cannot import this handler; isolate a function at the top of a module",
             field="isolate",
@@ -71,6 +76,10 @@ def _location(handler: Callable[..., Any]) -> dict[str, str | None]:
     # Import a script under another name, so that its `if __name__ == "__main__":` block does not run again.
     file = getattr(sys.modules.get("__main__"), "__file__", None) if handler.__module__ == "__main__" else None
     return {"module": handler.__module__, "file": file, "name": handler.__qualname__}
+
+
+def _has_name(handler: Callable[..., Any]) -> bool:
+    return inspect.isfunction(handler) and "<" not in handler.__qualname__
 
 
 def _no_outcome(end: End) -> Outcome:

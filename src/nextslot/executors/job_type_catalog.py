@@ -11,7 +11,7 @@ from nextslot.system.clock import Clock, SystemClock
 from .command import register_command
 from .command_config import command_type, function_options
 from .handler_loading import load_handler, offered_handlers
-from .isolated import IsolatedHandler
+from .isolated import IsolatedHandler, is_importable
 from .job_types import (
     Handler,
     JobType,
@@ -39,6 +39,10 @@ class Catalog(JobTypes):
             options.setdefault("params_schema", signature_schema(function))
             function = IsolatedHandler(function, self.guardians)
         return self.register(name, function, **options)
+
+    def isolated(self, name: str) -> Handler | None:
+        handler = self.of_claim(name).handler
+        return IsolatedHandler(handler, self.guardians) if is_importable(handler) else None
 
     def add_offered(self) -> list[JobType]:
         """Adds the job types that installed packages offer as entry points (`nextslot.job_types`), unless the name is

@@ -149,6 +149,10 @@ class JobTypes:
         job_type = self._types.get(name)
         return job_type is not None and not hasattr(job_type.handler, "grace_seconds")
 
+    def isolated(self, name: str) -> Handler | None:
+        """Returns a handler that runs the function of a type in a separate process, if there can be one."""
+        return None
+
     def has_session(self, name: str) -> bool:
         job_type = self._types.get(name)
         return job_type is not None and job_type.has_session

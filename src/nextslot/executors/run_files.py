@@ -55,6 +55,10 @@ class RunFiles:
     def open_log(self, run_id: str, cap: int | None = None) -> RunLog:
         return RunLog(self.log_paths(run_id), self._log_cap if cap is None else cap)
 
+    def found_logs(self, run_ids: Iterable[str]) -> dict[str, str]:
+        """Returns the paths of those logs that are in this directory, by run."""
+        return {run_id: self.log_path(run_id) for run_id in run_ids if self.log_file(run_id).exists()}
+
     def logs_in_pieces(self) -> list[str]:
         """Returns runs whose logs are in pieces: running ones, and those whose logs a crash or a full disk left
         unjoined.

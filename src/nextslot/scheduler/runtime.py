@@ -148,7 +148,7 @@ class Runtime:
         self.direct = DirectExecutionHandler(engine, self.intake, self.outages, workers.node)
         self.dispatcher = Dispatcher(engine, self.direct, self.outages, starvation_after_seconds)
         self.trigger = ScheduleTrigger(engine, self.intake)
-        self.recovery = Recovery(engine, self.finisher, self.direct, self.outages, self.trigger)
+        self.recovery = Recovery(engine, self.finisher, self.direct, self.outages, self.trigger, self.files)
         self.deliveries = DeliveryWorker(engine, lambda: given.sender or _http_sender(given, self.webhooks))
         self.timeouts = TimeoutManager(engine, self.finisher, self.direct, self.outages, self.trigger)
         self.clock_steps = ClockSteps(engine, workers.node, self.trigger, self.deliveries)

@@ -4,7 +4,7 @@ Each step is a transaction of its own kind and safe to repeat; the whole can be 
 Queued jobs are never touched. Its cost is that of what was running, never of what is queued or past.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from nextslot.domain.job_lifecycle import lose
@@ -13,6 +13,7 @@ from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
+from nextslot.executors.run_files import RunFiles
 from nextslot.executors.survivors import end_survivors
 from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import (
@@ -44,6 +45,7 @@ class Recovery:
         direct_: DirectExecutionHandler,
         outages: Outages,
         schedules: ScheduleTrigger,
+        files: RunFiles,
     ) -> None:
         self._clock = engine.clock
         self._chance = engine.chance
@@ -51,6 +53,7 @@ class Recovery:
         self._direct = direct_
         self._outages = outages
         self._schedules = schedules
+        self._files = files
         self._events = engine.events
 
     async def run(self, store: Store, node_id: str | None = None) -> Recovered:
@@ -76,13 +79,15 @@ class Recovery:
         self, store: Store, node_id: str | None, is_ours: Callable[[Tx, str | None], bool] = lambda tx, node_id: True
     ) -> Recovered:
         # First of all, and while nothing else goes on there: no retry may run beside what it replaces.
-        end_survivors(await store.read(lambda tx: _running_run_ids(tx, node_id) if is_ours(tx, node_id) else []))
+        run_ids = await store.read(lambda tx: _running_run_ids(tx, node_id) if is_ours(tx, node_id) else [])
+        end_survivors(run_ids)
+        log_paths = self._files.found_logs(run_ids)
         # Before any of them has ended, since who was there decides whether the scheduler's death is held against it.
         await store.write(lambda tx: runs.note_company(tx, node_id) if is_ours(tx, node_id) else None)
         lost = closed = decided = 0
         while True:
             found = await store.write(
-                lambda tx: self._lose_running(tx, node_id) if is_ours(tx, node_id) else (0, 0), rows=BATCH
+                lambda tx: self._lose_running(tx, node_id, log_paths) if is_ours(tx, node_id) else (0, 0), rows=BATCH
             )
             lost, closed = lost + found[0], closed + found[1]
             if sum(found) == 0:
@@ -98,7 +103,7 @@ class Recovery:
         if recovered != Recovered():
             await store.write(lambda tx: self._tell(tx, recovered, node_id))
 
-    def _lose_running(self, tx: Tx, node_id: str | None) -> tuple[int, int]:
+    def _lose_running(self, tx: Tx, node_id: str | None, log_paths: Mapping[str, str]) -> tuple[int, int]:
         """The decision matrix, for what the last life left running: (lost, closed)."""
         now = self._clock.now()
         lost = closed = 0
@@ -113,7 +118,8 @@ class Recovery:
                 self._finisher.close(tx, job, run, run.status, run.finished_at or now)
                 closed += 1
             else:
-                self._finisher.finish(tx, run_id, job.job_id, lose(job.cancel_mode), now)
+                outcome = replace(lose(job.cancel_mode), log_path=log_paths.get(run_id))
+                self._finisher.finish(tx, run_id, job.job_id, outcome, now)
                 lost += 1
         return lost, closed
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nextslot.domain import Lane
+from nextslot.domain.retry import Attempt, must_be_isolated
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.effects import Claim, Launch, TurnTaken
 from nextslot.engine.engine_context import EngineContext
@@ -294,20 +295,27 @@ class Dispatcher:
         starting, pass_.starting = pass_.starting, []
         if not starting:
             return
-        for one in starting:
-            is_inside = self._job_types.runs_inside(one.lane.job_type)
+        attempts = [self._attempts(tx, one) for one in starting]
+        for one, earlier in zip(starting, attempts, strict=True):
+            is_inside = self._job_types.runs_inside(one.lane.job_type) and not self._is_isolated(one, earlier)
             runs.begin(tx, one.run_id, one.job_id, pass_.now, one.session_id, is_inside)
         for one in starting:
             jobs.start(tx, one.job_id, one.worker_id, pass_.now)
-        for one in starting:
-            self._launch_started(tx, one, pass_.now)
+        for one, earlier in zip(starting, attempts, strict=True):
+            self._launch_started(tx, one, earlier, pass_.now)
 
-    def _launch_started(self, tx: Tx, one: _Starting, now: Instant) -> None:
+    def _attempts(self, tx: Tx, one: _Starting) -> list[Attempt]:
+        """Reads the attempts of its chain before this one."""
+        return [] if one.spec.retry_of is None else jobs.attempts(tx, one.spec.chain_id, one.job_id)[:-1]
+
+    def _is_isolated(self, one: _Starting, earlier: list[Attempt]) -> bool:
+        return must_be_isolated(earlier) and self._job_types.isolated(one.lane.job_type) is not None
+
+    def _launch_started(self, tx: Tx, one: _Starting, earlier: list[Attempt], now: Instant) -> None:
         lane, spec = one.lane, one.spec
         if spec.group_id is not None:
             groups.begin(tx, spec.group_id, now)
         self._events.note(tx, "job_started", now, lane.office_id, one.job_id, one.run_id, {"worker_id": one.worker_id})
-        is_retry = spec.retry_of is not None
         claim = Claim(
             run_id=one.run_id,
             job_id=one.job_id,
@@ -315,7 +323,7 @@ class Dispatcher:
             lane_id=lane.lane_id,
             job_type=lane.job_type,
             params=column_codec.loads(spec.params),
-            attempt=1 + len(jobs.failures_before(tx, spec.chain_id, one.job_id)) if is_retry else 1,
+            attempt=1 + len(earlier),
             worker_id=one.worker_id,
             timeout_seconds=spec.timeout_seconds,
             stall_timeout_seconds=spec.stall_timeout_seconds,
@@ -323,6 +331,7 @@ class Dispatcher:
             role=spec.role,
             task_id=spec.task_id,
             session_id=one.session_id,
+            is_isolated=self._is_isolated(one, earlier),
         )
         tx.local(Started).claims.append(claim)
         if spec.timeout_seconds is not None:

@@ -24,10 +24,13 @@ _TOLD = {
     FailureKind.INTERRUPTED: "interrupted by the scheduler's shutdown",
 }
 
+ISOLATED = "runs in a separate process: the scheduler died several times in a row while this job ran inside it"
+
 
 @dataclass(slots=True)
 class _Active:
     run: RunContext
+    job_type: JobType
     # The task to cancel where that is how the handler is told; a handler in a thread is told by its run alone.
     task: asyncio.Task[Any] | None
     timeout_seconds: float | None
@@ -59,12 +62,16 @@ class Executor:
         if told is not None:
             return Outcome.failed(told, _TOLD[told])
         job_type = self._job_types.of_claim(claim.job_type)
+        if claim.is_isolated and (isolated := self._job_types.isolated(claim.job_type)) is not None:
+            job_type = replace(job_type, handler=isolated, is_async=True)
         run = RunContext(
             claim.run_id, claim.job_id, claim.office_id, claim.job_type, claim.params, claim.attempt, self._files
         )
         run.title, run.role, run.task_id, run.session_id = claim.title, claim.role, claim.task_id, claim.session_id
         task = asyncio.current_task() if job_type.is_async else None
-        active = self._active[claim.run_id] = _Active(run, task, claim.timeout_seconds)
+        active = self._active[claim.run_id] = _Active(run, job_type, task, claim.timeout_seconds)
+        if claim.is_isolated:
+            run.log.warning(ISOLATED)
         if listen is not None:
             run.listen = _on_loop(listen)
         watch = self._watch(claim, run)
@@ -122,8 +129,8 @@ class Executor:
 
     def longest_grace(self) -> float:
         """How long what runs may take to stop, by its own account: a command's tree has its grace time."""
-        running = (self._job_types.of_claim(active.run.job_type).handler for active in self._active.values())
-        return max((getattr(handler, "grace_seconds", 0.0) for handler in running), default=0.0)
+        handlers = (active.job_type.handler for active in self._active.values())
+        return max((getattr(handler, "grace_seconds", 0.0) for handler in handlers), default=0.0)
 
     def stop_all(self, kind: FailureKind) -> None:
         for run_id in [*self._active, *self._expected]:

@@ -28,7 +28,7 @@ from nextslot.domain.job_lifecycle import (
     event_of,
     settle,
 )
-from nextslot.domain.retry import lone_crashes
+from nextslot.domain.retry import Attempt, lone_crashes
 from nextslot.domain.webhook_delivery import run_events
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import ChainEnded, Stop
@@ -353,7 +353,7 @@ def _lone_crashes(tx: Tx, chain_id: str, job_id: str, outcome: Outcome) -> int:
     if outcome.failure_kind is not FailureKind.CRASH:
         return 0
     *before, (_, beside) = jobs.attempts(tx, chain_id, job_id)
-    return lone_crashes([*before, (FailureKind.CRASH, beside)])
+    return lone_crashes([*before, Attempt(FailureKind.CRASH, beside)])
 
 
 def _count(tally: LaneTally, chain: _Ended) -> None:

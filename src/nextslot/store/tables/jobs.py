@@ -12,6 +12,7 @@ from nextslot.domain import (
     RunStatus,
     Stage,
 )
+from nextslot.domain.retry import Attempt
 from nextslot.store.contract import Read, Row, Tx
 from nextslot.system.instant import Instant
 
@@ -202,15 +203,14 @@ def failures_before(tx: Tx, chain_id: str, job_id: str) -> list[FailureKind]:
     return [kind or FailureKind.ERROR for kind, _ in attempts(tx, chain_id, job_id)[:-1]]
 
 
-def attempts(tx: Tx, chain_id: str, job_id: str) -> list[tuple[FailureKind | None, int | None]]:
-    """Reads why each run up to that of a job failed, oldest first; and, if it was inside a scheduler's process that
-    died, how many others were."""
+def attempts(tx: Tx, chain_id: str, job_id: str) -> list[Attempt]:
+    """Reads the attempts of a chain up to a job, the oldest first."""
     before = {row[0]: row[1:] for row in tx.rows("jobs.chain_links", chain_id=chain_id)}
-    found: list[tuple[FailureKind | None, int | None]] = []
+    found: list[Attempt] = []
     link: str | None = job_id
     while link is not None:
         link, kind, beside = before[link]
-        found.append((None if kind is None else FailureKind(kind), beside))
+        found.append(Attempt(None if kind is None else FailureKind(kind), beside))
     return found[::-1]
 
 
