@@ -100,7 +100,7 @@ def run_in_a_second_transaction() -> list[Patch]:
     execute = Runner._run_and_record
 
     async def run(self: Runner, claim: Any) -> None:
-        if not claim.is_direct:
+        if claim.kind == "job":
             assert self._store is not None
             await self._store.write(lambda tx: runs.repair(tx, claim.run_id, claim.job_id))
         await execute(self, claim)

@@ -9,6 +9,7 @@ back leaves no effect anywhere. `scheduler/runtime.py` says which component carr
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nextslot.domain import (
@@ -18,7 +19,7 @@ from nextslot.domain import (
     Json,
     Lane,
 )
-from nextslot.store.contract import Effect
+from nextslot.store.contract import Effect, Read
 from nextslot.system.instant import Instant
 from nextslot.telemetry.meters import EventCounts
 
@@ -28,9 +29,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class WorkKind(StrEnum):
+    """What a claim runs: decides which row stores the outcome, and names the id in logs, metrics and traces."""
+
+    JOB = "job"
+    DIRECT = "direct"
+
+
 class Claim(NamedTuple):
     """A job or direct execution that has just been started: what the executor needs to run it and to end it."""
 
+    kind: WorkKind
     run_id: str
     job_id: str
     office_id: str
@@ -41,7 +50,8 @@ class Claim(NamedTuple):
     worker_id: str
     timeout_seconds: float | None
     stall_timeout_seconds: float | None = None
-    is_direct: bool = False
+    # Reads that the store may send ahead of the transaction that stores the outcome.
+    reads_at_end: tuple[Read, ...] = ()
     title: str | None = None
     role: str | None = None
     task_id: str | None = None

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -43,11 +44,12 @@ from nextslot.engine.effects import (
     TurnTaken,
     WakeBy,
     WebhooksConfigured,
+    WorkKind,
 )
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.events.event_log import EventLog
 from nextslot.engine.execution.executor import Executor
-from nextslot.engine.execution.runner import Runner
+from nextslot.engine.execution.runner import Runner, WorkFinisher
 from nextslot.engine.execution.timeouts import TimeoutManager
 from nextslot.engine.execution.timer import Timer
 from nextslot.engine.finish.bulk_actions import BulkActions
@@ -196,7 +198,8 @@ class Runtime:
 
     def new_runner(self) -> Runner:
         """For one life of the scheduler: a task that an earlier one left behind must not store anything in this one."""
-        return Runner(self.clock, self.executor, self.finisher, self.direct, self.durations, self.meters, self.tracer)
+        finishers: Mapping[WorkKind, WorkFinisher] = {WorkKind.JOB: self.finisher, WorkKind.DIRECT: self.direct}
+        return Runner(self.clock, self.executor, finishers, self.direct, self.durations, self.meters, self.tracer)
 
     def interpreter(self, runner: Runner) -> Interpreter:
         """Which component carries out which effect of a committed transaction."""

@@ -188,10 +188,12 @@ class DirectExecutionHandler:
         tx.cause(DirectStarted(holder.direct_id))
         return worker_id, started
 
-    def finish(self, tx: Tx, direct_id: str, outcome: Outcome, now: Instant, waited_us: int = 0) -> Direct | None:
+    def finish(
+        self, tx: Tx, direct_id: str, _job_id: str, outcome: Outcome, now: Instant, waited_us: int = 0
+    ) -> Direct | None:
         """Stores how it ended, `waited_us` ago, releases its reservation and hands it to the next caller.
 
-        None if it had ended already.
+        A direct execution has one id, which stands for its run and its job. Returns None if it had ended already.
         """
         ended = direct.finish(tx, direct_id, outcome, Instant(now - waited_us))
         if ended is None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from nextslot.domain import Lane
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
-from nextslot.engine.effects import Claim, Launch, TurnTaken
+from nextslot.engine.effects import Claim, Launch, TurnTaken, WorkKind
 from nextslot.engine.engine_context import EngineContext
 from nextslot.store.contract import Tx
 from nextslot.store.tables import (
@@ -44,9 +44,9 @@ class Started:
 class CapacityHold(NamedTuple):
     """Who has units kept back: a direct caller with a reservation, or a job that was passed over for too long."""
 
+    kind: WorkKind
     id: str
     needs: Mapping[str, int]
-    is_direct: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +154,13 @@ class Dispatcher:
     def look(self, tx: Tx) -> DispatchView:
         """What a claim would find now; starts nothing."""
         pass_ = self._new_pass(tx, self._lanes.counters(tx))
-        holds = [CapacityHold(holder.direct_id, lane.needs, True) for holder, lane in self._callers(tx, pass_)]
+        holds = [
+            CapacityHold(WorkKind.DIRECT, holder.direct_id, lane.needs) for holder, lane in self._callers(tx, pass_)
+        ]
         if ("scheduler", "") not in pass_.paused:
             for lane, head in self._starving(tx, pass_):
                 if self._could_ever_fit(pass_, lane):
-                    holds.append(CapacityHold(head.job_id, lane.needs, False))
+                    holds.append(CapacityHold(WorkKind.JOB, head.job_id, lane.needs))
         return DispatchView(pass_.counters, pass_.paused, pass_.unavailable, holds)
 
     def _new_pass(self, tx: Tx, counters: TransactionCounters) -> _DispatchRound:
@@ -309,6 +311,7 @@ class Dispatcher:
         self._events.note(tx, "job_started", now, lane.office_id, one.job_id, one.run_id, {"worker_id": one.worker_id})
         is_retry = spec.retry_of is not None
         claim = Claim(
+            kind=WorkKind.JOB,
             run_id=one.run_id,
             job_id=one.job_id,
             office_id=lane.office_id,
@@ -319,6 +322,7 @@ class Dispatcher:
             worker_id=one.worker_id,
             timeout_seconds=spec.timeout_seconds,
             stall_timeout_seconds=spec.stall_timeout_seconds,
+            reads_at_end=(jobs.asks_at_the_end(one.run_id, one.job_id),),
             title=spec.title,
             role=spec.role,
             task_id=spec.task_id,
@@ -368,6 +372,7 @@ class Dispatcher:
         worker_id, started = self._direct.start(tx, holder, pass_.now)
         self._note_probe(tx, pass_, lane)
         claim = Claim(
+            kind=WorkKind.DIRECT,
             run_id=holder.direct_id,
             job_id=holder.direct_id,
             office_id=holder.office_id,
@@ -378,7 +383,6 @@ class Dispatcher:
             worker_id=worker_id,
             timeout_seconds=started.timeout_seconds,
             stall_timeout_seconds=started.stall_timeout_seconds,
-            is_direct=True,
         )
         tx.cause(Launch(claim))
 

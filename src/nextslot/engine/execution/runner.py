@@ -3,18 +3,18 @@
 import asyncio
 import contextvars
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Protocol
 
 from nextslot.domain import FailureKind, Outcome, RunStatus
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
-from nextslot.engine.effects import Claim, RunEnded
-from nextslot.engine.finish.job_finisher import JobFinisher
+from nextslot.engine.effects import Claim, RunEnded, WorkKind
 from nextslot.engine.forecast.run_durations import Durations
 from nextslot.errors import Fenced, Unavailable
-from nextslot.executors.run_context import Listener
 from nextslot.store.contract import PrefetchedWork, Store, Tx
-from nextslot.store.tables import jobs
 from nextslot.system.clock import Clock
+from nextslot.system.instant import Instant
 from nextslot.telemetry.logs import bound
 from nextslot.telemetry.meters import Meters, Unmeasured
 from nextslot.telemetry.tracing import Tracer, Untraced
@@ -31,12 +31,21 @@ MOST_REFUSALS = 6
 UNSTORABLE = "its outcome could not be stored"
 
 
+class WorkFinisher(Protocol):
+    """Stores how work of one kind ended: `JobFinisher` or `DirectExecutionHandler`."""
+
+    def finish(
+        self, tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant, waited_us: int = 0, /
+    ) -> object | None:
+        """Stores an outcome that has waited `waited_us`, and what follows; returns None if the run had ended."""
+
+
 class Runner:
     def __init__(
         self,
         clock: Clock,
         executor: Executor,
-        finisher: JobFinisher,
+        finishers: Mapping[WorkKind, WorkFinisher],
         direct: DirectExecutionHandler,
         durations: Durations,
         meters: Meters | None = None,
@@ -45,7 +54,7 @@ class Runner:
         self._clock = clock
         self._store: Store | None = None
         self._executor = executor
-        self._finisher = finisher
+        self._finishers = finishers
         self._direct = direct
         self._durations = durations
         self._meters = meters or Unmeasured()
@@ -102,8 +111,8 @@ class Runner:
             await asyncio.wait(tasks, timeout=1)
 
     async def _run(self, claim: Claim, freed_at: float | None) -> None:
-        kind = "direct_id" if claim.is_direct else "job_id"
-        with bound(**{kind: claim.job_id}, run_id=claim.run_id, office_id=claim.office_id, job_type=claim.job_type):
+        ids = {f"{claim.kind}_id": claim.job_id, "run_id": claim.run_id, "office_id": claim.office_id}
+        with bound(**ids, job_type=claim.job_type):
             if freed_at is not None:
                 self._meters.handed_over(self._meters.seconds() - freed_at)
             await self._run_and_record(claim)
@@ -112,22 +121,20 @@ class Runner:
         began = self._clock.monotonic()
         outcome = await self._execute(claim)
         seconds = self._clock.monotonic() - began
-        kind = "direct" if claim.is_direct else "job"
-        self._meters.ran(claim.job_type, kind, outcome.status, outcome.failure_kind, seconds)
+        self._meters.ran(claim.job_type, claim.kind, outcome.status, outcome.failure_kind, seconds)
         await self._record(claim, outcome, seconds)
 
     async def _execute(self, claim: Claim) -> Outcome:
-        listen = self._direct.listener(claim.run_id) if claim.is_direct else None
         with self._tracer.run(claim) as span:
-            outcome = await self._outcome(claim, listen)
+            outcome = await self._outcome(claim)
             span.note({"nextslot.outcome": outcome.status, "nextslot.failure_kind": outcome.failure_kind})
             if outcome.status is RunStatus.FAILED:
                 span.fail((outcome.error or "")[:500])
             return outcome
 
-    async def _outcome(self, claim: Claim, listen: Listener | None) -> Outcome:
+    async def _outcome(self, claim: Claim) -> Outcome:
         try:
-            return await self._executor.run(claim, listen)
+            return await self._executor.run(claim, self._direct.listener(claim.run_id))
         except Exception as error:  # A defect of the executor: the job must not stay RUNNING for ever because of it.
             log.exception("run %s: the executor failed", claim.run_id)
             return Outcome.failed(FailureKind.ERROR, f"the executor failed: {type(error).__name__}: {error}"[:500])
@@ -136,11 +143,10 @@ class Runner:
         """Keeps the outcome until the store takes it; one that is refused again and again is stored as a failure."""
         assert self._store is not None
         pause, refusals, ended_at, since = FIRST_PAUSE, 0, self._meters.seconds(), self._clock.monotonic()
-        asked = () if claim.is_direct else (jobs.asks_at_the_end(claim.run_id, claim.job_id),)
         while True:
             work = lambda tx, outcome=outcome: self._finish(tx, claim, outcome, seconds, ended_at, since)  # noqa: E731
             try:
-                stored = await self._store.write(PrefetchedWork(work, asked))
+                stored = await self._store.write(PrefetchedWork(work, claim.reads_at_end))
             except Fenced:
                 log.warning("run %s belongs to a node that was taken for lost; its outcome is dropped", claim.run_id)
                 return
@@ -175,11 +181,8 @@ class Runner:
     ) -> object | None:
         """Stores an outcome that has waited `since` this reading of the monotonic clock."""
         now, waited_us = self._clock.now(), round((self._clock.monotonic() - since) * 1_000_000)
-        stored: object | None
-        if claim.is_direct:
-            stored = self._direct.finish(tx, claim.run_id, outcome, now, waited_us)
-        else:
-            stored = self._finisher.finish(tx, claim.run_id, claim.job_id, outcome, now, waited_us)
+        finisher = self._finishers[claim.kind]
+        stored = finisher.finish(tx, claim.run_id, claim.job_id, outcome, now, waited_us)
         if stored is not None:
             took = seconds if outcome.status is RunStatus.COMPLETED else None
             tx.cause(RunEnded(claim.job_type, took, ended_at))

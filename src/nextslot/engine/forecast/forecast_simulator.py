@@ -33,9 +33,11 @@ from nextslot.engine.effects import (
     SlotsChanged,
     TurnTaken,
     WakeBy,
+    WorkKind,
 )
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.events.event_log import EventLog
+from nextslot.engine.execution.runner import WorkFinisher
 from nextslot.engine.execution.timeouts import Due, TimeoutManager
 from nextslot.engine.execution.timer import Timer
 from nextslot.engine.finish.dependents import DependencyResolver
@@ -181,11 +183,12 @@ class ForecastSimulator:
             DependencyResolver(engine),
         )
         retries = RetryController(engine, queue, groups)
-        self._finisher = JobFinisher(engine, retries, resolver, groups, outages)
-        intake = Intake(engine, queue, resolver, self._finisher)
-        self._direct = _ConnectedCallers(engine, intake, outages, "(simulator)")
-        self._dispatcher = Dispatcher(engine, self._direct, outages, rules.starvation_after_seconds)
-        self._timeouts = TimeoutManager(engine, self._finisher, self._direct, outages)
+        finisher = JobFinisher(engine, retries, resolver, groups, outages)
+        intake = Intake(engine, queue, resolver, finisher)
+        direct = _ConnectedCallers(engine, intake, outages, "(simulator)")
+        self._finishers: Mapping[WorkKind, WorkFinisher] = {WorkKind.JOB: finisher, WorkKind.DIRECT: direct}
+        self._dispatcher = Dispatcher(engine, direct, outages, rules.starvation_after_seconds)
+        self._timeouts = TimeoutManager(engine, finisher, direct, outages)
 
     def _effects(self) -> Interpreter:
         """Returns the interpreter for a simulation: nothing really runs, so only effects on the next start are carried
@@ -250,10 +253,7 @@ class ForecastSimulator:
 
     def _end(self, tx: Tx, ended: Iterable["_End"]) -> None:
         for end in ended:
-            if end.is_direct:
-                self._direct.finish(tx, end.run_id, Outcome.completed(), self._clock.now())
-            else:
-                self._finisher.finish(tx, end.run_id, end.job_id, end.outcome, self._clock.now())
+            self._finishers[end.kind].finish(tx, end.run_id, end.job_id, end.outcome, self._clock.now())
 
     # Running work, and new starts.
 
@@ -276,7 +276,7 @@ class ForecastSimulator:
             expected_end=at if is_known else None,
             confidence=certainty.confidence(left),
         )
-        self._push(at, _End(working.run_id, working.id, working.is_direct, working.is_stopping, certainty))
+        self._push(at, _End(working.kind, working.run_id, working.id, working.is_stopping, certainty))
 
     def _launch(self, claim: Claim) -> None:
         now, work = self._clock.now(), self._past.of(claim.job_type)
@@ -288,7 +288,7 @@ class ForecastSimulator:
             confidence=self._certainty.confidence((now - self._snapshot.now) / 1_000_000),
         )
         self._open.discard(claim.job_id)
-        self._push(at, _End(claim.run_id, claim.job_id, claim.is_direct, False, self._certainty.then(work)))
+        self._push(at, _End(claim.kind, claim.run_id, claim.job_id, False, self._certainty.then(work)))
 
     def _share(self) -> float:
         """Returns a number from 0 to 1: evenly spread, different in each draw, but reproducible without randomness."""
@@ -316,9 +316,9 @@ class ForecastSimulator:
 
 @dataclass(frozen=True, slots=True)
 class _End:
+    kind: WorkKind
     run_id: str
     job_id: str
-    is_direct: bool
     is_stopping: bool
     certainty: Certainty
 

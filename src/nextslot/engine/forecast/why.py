@@ -23,6 +23,7 @@ from nextslot.domain.limits import SCHEDULER
 from nextslot.engine.cluster.node_registry import NodeRegistry
 from nextslot.engine.dispatch.dispatcher import CapacityHold, Dispatcher, DispatchView
 from nextslot.engine.dispatch.node_eligibility import Usage, has_handler, no_node
+from nextslot.engine.effects import WorkKind
 from nextslot.engine.engine_context import EngineContext
 from nextslot.errors import NotFound
 from nextslot.store.contract import Tx
@@ -307,7 +308,7 @@ def _kept_back(tx: Tx, hold: CapacityHold, keys: list[str]) -> Reason:
     limits = list(lanes.limits(tx, keys).values())
     what = " and ".join(_limit(limit, first=False) for limit in limits)
     data = {"id": hold.id, "limits": [limit.limit_key for limit in limits]}
-    if hold.is_direct:
+    if hold.kind is WorkKind.DIRECT:
         found = direct.get(tx, hold.id)
         office = found.office_id if found else ""
         text = f"The free units of {what} are kept for a direct caller of the office {office!r}: {hold.id}."
