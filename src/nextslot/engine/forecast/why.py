@@ -21,7 +21,8 @@ from nextslot.domain import (
 )
 from nextslot.domain.limits import SCHEDULER
 from nextslot.engine.cluster.node_registry import NodeRegistry
-from nextslot.engine.dispatch.dispatcher import CapacityHold, Dispatcher, DispatchView
+from nextslot.engine.dispatch.dispatch_round import CapacityHold, DispatchRound
+from nextslot.engine.dispatch.dispatcher import Dispatcher
 from nextslot.engine.dispatch.node_eligibility import Usage, has_handler, no_node
 from nextslot.engine.effects import WorkKind
 from nextslot.engine.engine_context import EngineContext
@@ -96,8 +97,8 @@ class Explainer:
         if job.is_ready:
             yield from self._no_room(tx, job, lane, view)
 
-    def _not_allowed(self, tx: Tx, job: Job, lane: Lane, view: DispatchView) -> Iterator[Reason]:
-        if ("scheduler", "") in view.paused:
+    def _not_allowed(self, tx: Tx, job: Job, lane: Lane, view: DispatchRound) -> Iterator[Reason]:
+        if view.is_scheduler_paused:
             yield Reason(code="paused", text="The whole scheduler is paused.", data={"scope": "scheduler"})
         if view.counters.office(job.office_id).is_paused:
             yield _paused("office", job.office_id)
@@ -113,7 +114,7 @@ class Explainer:
         if held:
             yield from _held(tx, held)
 
-    def _no_room(self, tx: Tx, job: Job, lane: Lane, view: DispatchView) -> Iterator[Reason]:
+    def _no_room(self, tx: Tx, job: Job, lane: Lane, view: DispatchRound) -> Iterator[Reason]:
         """Yields limits that are full, and units that are kept back for others."""
         holders = forecast_reads.holders(tx, MOST_HOLDERS)
         is_full = False
@@ -141,7 +142,7 @@ class Explainer:
         running = ((one.node_id, self._lanes.lane(tx, one.lane_id).resources) for one in holders)
         return no_node(self._registry.everybody(tx), lane, Usage(running))
 
-    def _kept(self, job: Job, lane: Lane, view: DispatchView, hold: CapacityHold) -> list[str]:
+    def _kept(self, job: Job, lane: Lane, view: DispatchRound, hold: CapacityHold) -> list[str]:
         """Returns the limits that have room for the job, but not in addition to what this holder keeps back."""
         if hold.id == job.job_id:
             return []
