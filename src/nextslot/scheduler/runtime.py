@@ -14,9 +14,8 @@ from nextslot.engine.cluster.node_registry import NodeRegistry
 from nextslot.engine.cluster.recovery import Recovery
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.dispatch.dispatcher import Dispatcher
-from nextslot.engine.dispatch.limit_counters import Lanes
+from nextslot.engine.dispatch.limits_and_slots import Lanes, Workers
 from nextslot.engine.dispatch.resource_outages import Outages
-from nextslot.engine.dispatch.slots import Workers
 from nextslot.engine.effects import (
     ChainEnded,
     ClockCounted,
@@ -50,8 +49,7 @@ from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.events.event_log import EventLog
 from nextslot.engine.execution.executor import Executor
 from nextslot.engine.execution.runner import Runner, WorkFinisher
-from nextslot.engine.execution.timeouts import TimeoutManager
-from nextslot.engine.execution.timer import Timer
+from nextslot.engine.execution.timeouts import TimeoutManager, Timer
 from nextslot.engine.finish.bulk_actions import BulkActions
 from nextslot.engine.finish.dependents import DependencyResolver
 from nextslot.engine.finish.group_progress import GroupProgress
@@ -123,7 +121,7 @@ class Runtime:
         self.job_types = Catalog(given.clock)
         self.files = RunFiles(data)
         self.events = EventLog(given.meters, given.clock)
-        self.timer = Timer(given.clock)
+        self.timer = Timer()
         self.lanes = Lanes(policy)
         self.webhooks = WebhookService(given.chance, self.events, webhooks)
         engine = self.engine = EngineContext(

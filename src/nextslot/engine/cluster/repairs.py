@@ -4,11 +4,10 @@ Called by `admin` for `nextslot doctor --repair`. It dispatches nothing: the nex
 """
 
 from nextslot.domain.limits import Limits
-from nextslot.engine.dispatch.limit_counters import Lanes
-from nextslot.engine.dispatch.slots import Workers
+from nextslot.engine.dispatch.limits_and_slots import Lanes, Workers
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.events.event_log import EventLog
-from nextslot.engine.execution.timer import Timer
+from nextslot.engine.execution.timeouts import Timer
 from nextslot.engine.finish.group_progress import GroupProgress
 from nextslot.engine.finish.retries import RetryController
 from nextslot.engine.submit.queue_order import QueueManager
@@ -30,7 +29,7 @@ class Repairs:
         self._events = EventLog()
         webhooks = SilentWebhooks(chance, self._events)
         engine = EngineContext(
-            clock, chance, JobTypes(), self._lanes, Workers("offline"), Timer(clock), self._events, webhooks
+            clock, chance, JobTypes(), self._lanes, Workers("offline"), Timer(), self._events, webhooks
         )
         self._retries = RetryController(engine, QueueManager(engine), GroupProgress(engine))
 

@@ -8,7 +8,7 @@ from nextslot.domain import Lane
 from nextslot.store.tables import lanes
 
 from .dispatch_round import DispatchRound
-from .limit_counters import OfficeCounters
+from .limits_and_slots import OfficeCounters
 from .starvation import note_passed_over
 
 

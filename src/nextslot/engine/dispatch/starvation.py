@@ -12,7 +12,7 @@ from nextslot.store.tables import jobs
 from nextslot.store.tables.jobs import FirstInLane
 
 from .dispatch_round import DispatchRound
-from .limit_counters import OfficeCounters
+from .limits_and_slots import OfficeCounters
 
 STARVATION_AFTER_SECONDS = 600
 # If more jobs starve, the oldest come first.

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from nextslot.domain import FailureKind
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.dispatch.resource_outages import Outages
-from nextslot.engine.effects import DeliveriesDue, DueBy, Stop
+from nextslot.engine.effects import DeliveriesDue, DueBy, Stop, WakeBy
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
 from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import jobs, runs
 from nextslot.store.tables.outages import Outage
+from nextslot.system.clock import Alarm
 from nextslot.system.instant import Instant
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,55 @@ class Due:
     is_all: bool
     to_probe: list[Outage]
     upcoming: Instant | None
+
+
+class Timer:
+    """The one alarm of the scheduler, set to the earliest instant that anything waits for."""
+
+    def __init__(self) -> None:
+        self._alarm: Alarm | None = None
+        self._next: Instant | None = None
+        # A cache of the earliest stored instant that something waits for; it follows the commits.
+        self._due: Instant | None = None
+
+    def start(self, alarm: Alarm) -> None:
+        self._alarm = alarm
+
+    def stop(self) -> None:
+        if self._alarm is not None:
+            self._alarm.set(None)
+            self._alarm = self._next = None
+
+    def note(self, tx: Tx, at: Instant | None) -> None:
+        """Wakes the leader at the instant at which something is due that this transaction stores."""
+        if at is not None:
+            tx.announce("timer")
+            self.note_here(tx, at)
+
+    def note_here(self, tx: Tx, at: Instant) -> None:
+        """Wakes this node, whichever node leads: it alone has the work or the caller that this is about."""
+        tx.cause(WakeBy(at))
+
+    def wake_by(self, at: Instant) -> None:
+        """Sets the alarm unless it is set to an earlier instant, at which later ones are found."""
+        if self._alarm is not None and (self._next is None or at < self._next):
+            self._next = at
+            self._alarm.set(at)
+
+    def rung(self) -> None:
+        self._next = None
+
+    def note_earlier(self, at: Instant) -> None:
+        """Follows a commit that stored something that is due at this instant."""
+        self._due = at if self._due is None else min(self._due, at)
+
+    def note_due(self, at: Instant | None) -> None:
+        """Follows a commit that did everything that was due. `at` is the next due time."""
+        self._due = at
+
+    def is_late(self, now: Instant) -> bool:
+        """Returns whether something due was not done: the machine slept, its clock was set, or the alarm is late."""
+        return any(at is not None and at < now for at in (self._due, self._next))
 
 
 class TimeoutManager:
@@ -59,7 +109,7 @@ class TimeoutManager:
 
     async def start(self, store: Store) -> None:
         self._store = store
-        self._timer.start(self._ring)
+        self._timer.start(self._clock.alarm(self._ring))
         await self.tick()
 
     async def close(self) -> None:
@@ -140,6 +190,7 @@ class TimeoutManager:
         )
 
     def _ring(self) -> None:
+        self._timer.rung()
         self._ticking = asyncio.get_running_loop().create_task(self._tick_or_try_again(), name="nextslot-timers")
 
     async def _tick_or_try_again(self) -> None:

@@ -22,7 +22,7 @@ from nextslot.domain.limits import ConcurrencyPolicy
 from nextslot.domain.run_estimates import Certainty, Estimate, weakest
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.dispatch.dispatcher import Dispatcher
-from nextslot.engine.dispatch.limit_counters import Lanes
+from nextslot.engine.dispatch.limits_and_slots import Lanes
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import (
     Claim,
@@ -38,8 +38,7 @@ from nextslot.engine.effects import (
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.events.event_log import EventLog
 from nextslot.engine.execution.runner import WorkFinisher
-from nextslot.engine.execution.timeouts import Due, TimeoutManager
-from nextslot.engine.execution.timer import Timer
+from nextslot.engine.execution.timeouts import Due, TimeoutManager, Timer
 from nextslot.engine.finish.dependents import DependencyResolver
 from nextslot.engine.finish.group_progress import GroupProgress
 from nextslot.engine.finish.job_finisher import JobFinisher
@@ -163,7 +162,7 @@ class ForecastSimulator:
 
     def _wire(self, rules: DispatchRules) -> None:
         self._lanes = Lanes(rules.policy)
-        self._timer = Timer(self._clock)
+        self._timer = Timer()
         chance, events = _Numbered(), EventLog()
         self._capacity = ClusterCapacity(self._snapshot.nodes)
         engine = EngineContext(
@@ -210,7 +209,7 @@ class ForecastSimulator:
         for working in self._snapshot.working:
             self._continue(working)
         self._dispatcher.start(self._snapshot.last_turn)
-        self._timer.start(lambda: None)
+        self._timer.start(self._clock)
         self._copy.write(self._count)
         self._tick()
         horizon = self._snapshot.now.after(HORIZON_SECONDS)
@@ -232,7 +231,8 @@ class ForecastSimulator:
             self._finish(upcoming)
         else:
             self._certainty = Certainty()
-            self._clock.ring()
+            self._clock.set(None)
+            self._timer.rung()
             self._tick()
         return True
 
@@ -358,7 +358,6 @@ class _Clock:
     def __init__(self, now: Instant) -> None:
         self.time = now
         self.alarm_at: Instant | None = None
-        self._ring: Callable[[], None] = lambda: None
 
     def now(self) -> Instant:
         return self.time
@@ -379,15 +378,10 @@ class _Clock:
         raise AssertionError("a simulation never sleeps")
 
     def alarm(self, ring: Callable[[], None]) -> Alarm:
-        self._ring = ring
         return self
 
     def set(self, at: Instant | None) -> None:
         self.alarm_at = at
-
-    def ring(self) -> None:
-        self.alarm_at = None
-        self._ring()
 
 
 class _Numbered:

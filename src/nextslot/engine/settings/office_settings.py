@@ -20,7 +20,7 @@ from nextslot.domain.limits import (
     office_key,
     office_of,
 )
-from nextslot.engine.dispatch.limit_counters import Lanes
+from nextslot.engine.dispatch.limits_and_slots import Lanes
 from nextslot.errors import (
     Conflict,
     Invalid,
