@@ -9,7 +9,8 @@ from pathlib import Path
 
 from nextslot.domain.limits import ConcurrencyPolicy
 from nextslot.engine.cluster.clock_steps import ClockSteps
-from nextslot.engine.cluster.cluster import Cluster, LeaderDuties, NodeParts
+from nextslot.engine.cluster.cluster import Cluster, NodeParts
+from nextslot.engine.cluster.leader import Leader
 from nextslot.engine.cluster.node_registry import NodeRegistry
 from nextslot.engine.cluster.recovery import Recovery
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
@@ -187,8 +188,9 @@ class Runtime:
             self.job_types,
             self.clock_steps,
         )
-        duties = LeaderDuties(self.timeouts, self.deliveries, self.retention, self.recovery)
-        return Cluster(self.engine, NodeRegistry(self.engine, card), duties, local, times)
+        registry = NodeRegistry(self.engine, card)
+        leader = Leader(registry, self.timeouts, self.deliveries, self.retention, self.recovery)
+        return Cluster(self.engine, registry, leader, self.recovery, local, times)
 
     def reloadable(self) -> ReloadableParts:
         """What a configuration sets while it runs."""

@@ -92,7 +92,7 @@ class Runner:
 
     def ended(self, job_type: str, seconds: float | None, ended_at: float) -> None:
         """Follows the commit of an outcome, before what that commit launches; of several at once the first counts."""
-        if seconds is not None:
+        if seconds is not None and self._durations.is_filled:
             self._durations.note(job_type, seconds)
         if self._freed_at is None:
             self._freed_at = ended_at
