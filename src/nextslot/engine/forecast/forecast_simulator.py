@@ -3,19 +3,18 @@ rules.
 
 All deciding components (Dispatcher, JobFinisher, TimeoutManager, …) are the real ones; only time is virtual, and
 durations are taken from past runs. It predicts no failures, no retries and no jobs that have not been submitted.
-`services.forecast` calls it.
+`expected_starts` calls it.
 """
 
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from nextslot.domain import (
     Expected,
     FailureKind,
-    Forecast,
     Outcome,
 )
 from nextslot.domain.limits import ConcurrencyPolicy
@@ -61,9 +60,6 @@ STOP_SECONDS = 10.0
 # Predicts nothing later than this.
 HORIZON_SECONDS = 400 * 24 * 3600.0
 MOST_STEPS = 20_000
-# A short queue is simulated several times with durations drawn from past runs. For a long queue averages are used: they
-# are accurate there, and each simulation costs a fifth of a millisecond a job.
-FEWEST_DRAWS, MOST_DRAWS, DRAWN_JOBS = 3, 9, 1500
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
 GOLDEN = 0.618034
 
@@ -90,57 +86,6 @@ class PastRuns:
 
     def of(self, job_type: str) -> Estimate:
         return self.estimates.get(job_type, self.guess)
-
-
-def make_forecast(snapshot: Snapshot, rules: DispatchRules, past: PastRuns) -> Forecast:
-    """Returns the forecast for everything in the snapshot."""
-    usual = simulated(snapshot, rules, past)
-    draws = min(MOST_DRAWS, DRAWN_JOBS // max(len(usual), 1)) if past.varies else 0
-    if draws >= FEWEST_DRAWS:
-        usual = medians(usual, [simulated(snapshot, rules, past, draw) for draw in range(1, draws + 1)])
-    places = [usual.get(job_id) for job_id in snapshot.queue]
-    starts = [place.expected_start for place in places if place is not None and place.expected_start is not None]
-    return Forecast(
-        office_id=snapshot.office_id,
-        made_at=snapshot.now,
-        jobs=usual,
-        is_whole=snapshot.is_whole,
-        places=len(places),
-        last_start=max(starts, default=None),
-    )
-
-
-def simulated(snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0) -> dict[str, Expected]:
-    """Simulates once: with average durations or, if `draw` is not 0, with durations drawn from past runs."""
-    simulator = ForecastSimulator(snapshot, rules, past, draw)
-    try:
-        simulator.run()
-    finally:
-        simulator.close()
-    return simulator.expected
-
-
-def medians(usual: Mapping[str, Expected], ways: Sequence[Mapping[str, Expected]]) -> dict[str, Expected]:
-    """Returns the medians of each job's starts and ends over several simulations.
-
-    Of several runs in parallel, the first ends sooner than each does on average: averages alone would predict all short
-    waits as too long.
-    """
-    found = {}
-    for job_id, expected in usual.items():
-        starts = [way[job_id].expected_start for way in ways if job_id in way]
-        ends = [way[job_id].expected_end for way in ways if job_id in way]
-        found[job_id] = replace(
-            expected,
-            expected_start=_median(starts) or expected.expected_start,
-            expected_end=(_median(ends) or expected.expected_end) if expected.expected_end is not None else None,
-        )
-    return found
-
-
-def _median(instants: Iterable[Instant | None]) -> Instant | None:
-    known = sorted(at for at in instants if at is not None)
-    return known[len(known) // 2] if known else None
 
 
 class ForecastSimulator:
