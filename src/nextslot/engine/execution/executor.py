@@ -55,7 +55,7 @@ class Executor:
         self._expected.pop(run_id, None)
 
     async def run(self, claim: Claim, listen: Listener | None = None) -> Outcome:
-        """Runs the handler and returns its outcome. Raises only if its task is cancelled by somebody else than `stop`."""
+        """Runs the handler and returns its outcome. Raises only if something other than `stop` cancels the task."""
         kind = self._expected.pop(claim.run_id, None)
         if kind is not None:
             return Outcome.failed(kind, _STOP_ERRORS[kind])
@@ -142,7 +142,7 @@ class Executor:
             return raised(run, error)
 
     def _as_stopped(self, active: _Active, outcome: Outcome) -> Outcome:
-        """Replaces the outcome of a run that was stopped by a failure of that kind, whatever the handler did (spec 5.10)."""
+        """Makes the outcome of a stopped run a failure of that kind, whatever the handler returned (spec 5.10)."""
         if active.stopped_by is None:
             return outcome
         error = active.error or _STOP_ERRORS[active.stopped_by]

@@ -1,6 +1,6 @@
-"""Timer and TimeoutManager: everything that happens because a stored instant has come: due, expired, out of time.
+"""Timer and TimeoutManager: do what is due at a stored instant: start, expire, time out, fire a schedule.
 
-One alarm, set to the earliest of them; no loop asks again and again. `tick` does what is due and sets the next.
+There is one alarm, set to the earliest instant; nothing polls. `tick` does what is due and sets the next alarm.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """What a look at the clock found: whether that was all, what has to be probed, and when to look again."""
+    """The result of a batch: whether it was all, which resources to probe, and when something is due next."""
 
     is_all: bool
     to_probe: list[Outage]
@@ -93,7 +93,7 @@ class TimeoutManager:
         outages: Outages,
         schedules: ScheduleTrigger | None = None,
     ) -> None:
-        """A forecast has no schedules: what they will make has no place in the queue yet."""
+        """A forecast passes no schedules, because it does not predict jobs that are not submitted."""
         self._clock = engine.clock
         self._timer = engine.timer
         self._finisher = finisher
@@ -104,7 +104,7 @@ class TimeoutManager:
         self._events = engine.events
         self._store: Store | None = None
         self._ticking: asyncio.Task[None] | None = None
-        # Whether this node does what one does for all; what runs here it watches over in any case.
+        # Whether this node does what only the leader does. Every node times out its own runs.
         self.is_leading = True
 
     async def start(self, store: Store) -> None:
@@ -119,7 +119,7 @@ class TimeoutManager:
             await asyncio.wait([self._ticking])
 
     async def tick(self) -> None:
-        """Does all that is due, a batch a transaction, and sets the timer for what is next."""
+        """Does all that is due, one batch per transaction, and sets the timer for what is due next."""
         assert self._store is not None
         while True:
             due = await self._store.write(self.do_due, rows=BATCH)
@@ -130,7 +130,7 @@ class TimeoutManager:
             self._timer.wake_by(due.upcoming)
 
     async def look(self) -> None:
-        """Another node may have stored something that is due earlier than all that this one knows of."""
+        """Sets the timer again, because another node may have stored something that is due earlier."""
         if self._store is not None:
             upcoming = await self._store.read(self._upcoming)
             if upcoming is not None:
@@ -142,14 +142,14 @@ class TimeoutManager:
         return _first(jobs.next_instant(tx), self._outages.next_probe(tx, now), occurrence)
 
     def expire_if_late(self, tx: Tx) -> None:
-        """What has expired is not to start because the timer is late; the rest of what is due can wait for it."""
+        """Expires jobs before a dispatch if the timer is late, so that no expired job starts."""
         now = self._clock.now()
         if self._timer.is_late(now):
             while self._finisher.expire(tx, now, BATCH) == BATCH:
                 pass
 
     def do_due(self, tx: Tx) -> Due:
-        """A batch of what is due now."""
+        """Does a batch of what is due now."""
         due = self._do_batch(tx)
         if due.is_all:
             tx.cause(DueBy(due.upcoming))
@@ -174,12 +174,12 @@ class TimeoutManager:
         return Due(
             is_all=own.is_all and len(due) < BATCH and expired < BATCH and no_more_occurrences,
             to_probe=to_probe,
-            # After what was done just now: it may be the cause of what comes next.
+            # Read after the batch, which may have stored something that is due soon.
             upcoming=_first(jobs.next_instant(tx), own.upcoming, next_probe, next_occurrence),
         )
 
     def _do_own(self, tx: Tx, now: Instant) -> Due:
-        """What only the node can do that has the work or the caller."""
+        """Does what each node does for its own runs and direct callers."""
         is_all, next_direct = self._direct.do_due(tx, now, BATCH)
         for run_id in runs.overdue(tx, now, BATCH):
             tx.cause(Stop(run_id, FailureKind.TIMEOUT))
@@ -196,7 +196,7 @@ class TimeoutManager:
     async def _tick_or_try_again(self) -> None:
         try:
             await self.tick()
-        except Exception:  # The timers must outlive a store that does not answer.
+        except Exception:  # The timers must go on after a store that did not answer.
             log.exception("timers: the store did not answer; trying again in %g s", RETRY_SECONDS)
             self._timer.wake_by(self._clock.now().after(RETRY_SECONDS))
 
