@@ -188,7 +188,7 @@ def test_all_problems_come_at_once_each_with_its_place(tmp_path: Path) -> None:
         ("[store]\nurl = 'mysql://x'", "store.url: is not a database address; use sqlite:///file.db"),
         ("[store]\nsynchronous = 'OFF'", "store.synchronous: has a value that is not allowed; use one of"),
         ("[limits]\nstarvation_after_seconds = 1e12", "limits.starvation_after_seconds: is too large; use at most"),
-        ("[offices.'a b']", "offices.a b: an office has letters, digits, '.', '_' and '-', up to 100"),
+        ("[offices.'a b']", "offices.a b: is not an office id; use up to 100 letters, digits, '.', '_' and '-'"),
         ("[offices.a]\nstatus = 'gone'", "offices.a.status: has a value that is not allowed; use one of"),
         ("[offices.a]\nspeed = 1", "offices.a.speed: there is no such setting"),
         ("[roles.FE]\ncomand = ['x']", "roles.FE.comand: there is no such setting; did you mean command?"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextslot import testing
-from nextslot.engine.execution.timer import Timer
+from nextslot.engine.execution.timeouts import Timer
 from nextslot.system.alarm_clock import AlarmClock
 from nextslot.system.clock import LoopAlarm, SchedulerAlarm, SharedClock, SystemClock
 from nextslot.system.instant import Instant
@@ -88,9 +88,9 @@ def test_a_timer_that_was_stopped_does_not_ring_and_waits_for_nothing() -> None:
     async def main() -> list[str]:
         rung: list[str] = []
         clock = testing.VirtualClock()
-        timer = Timer(clock)
+        timer = Timer()
         timer.stop()
-        timer.start(lambda: rung.append("ring"))
+        timer.start(clock.alarm(lambda: rung.append("ring")))
         timer.wake_by(clock.now().after(50))
         timer.stop()
         await asyncio.sleep(86400)

@@ -241,7 +241,10 @@ def test_a_template_that_is_unknown_archived_or_of_another_type_is_refused(tmp_p
                 await scheduler.submit_many([NewJob(**fields)])
             return refused.value.problems[0].field, refused.value.problems[0].problem
 
-        assert await refusal(template_id="nobody") == ("template_id", "there is no template 'nobody'")
+        assert await refusal(template_id="nobody") == (
+            "template_id",
+            "there is no template 'nobody'; create it, or give another",
+        )
         assert (await refusal(template_id=gone.template_id))[1].startswith("the template 'nightly' was archived on")
         assert (await refusal(template_id=there.template_id, job_type="fail"))[0] == "job_type"
         assert (await refusal(template_id=["x"]))[0] == "template_id"

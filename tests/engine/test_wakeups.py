@@ -189,7 +189,7 @@ def test_what_another_node_announces_while_this_one_looks_is_looked_at_too(tmp_p
                 if len(looks) == 1:
                     cluster.notified(frozenset({"work"}))
 
-            cluster._acts["work"] = look
+            cluster._on_topic["work"] = look
             cluster.notified(frozenset({"work"}))
             await testing.settled()
 

@@ -99,7 +99,7 @@ def test_a_node_that_is_gone_for_good_is_forgotten_with_all_that_it_had(database
                 lives = {one.node_id: one.life for one in await b.nodes.list()}
 
         assert refused.status_code == 409
-        assert refused.json()["detail"] == "node a is live: stop it first, and what runs there finishes"
+        assert refused.json()["detail"] == "node a is live: stop it first, so that its runs can finish"
         assert set(waits) == {"no_node"}
         assert (forgotten.status_code, again.status_code, listed) == (204, 404, ["b"])
         assert ended.status == "COMPLETED"

@@ -15,7 +15,7 @@ import apsw
 from nextslot.domain import ChainEnd, Limit, retry
 from nextslot.domain.limits import Limits
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
-from nextslot.engine.dispatch.limit_counters import OfficeCounters, TransactionCounters
+from nextslot.engine.dispatch.limits_and_slots import OfficeCounters, TransactionCounters
 from nextslot.engine.effects import Interpreter, Launch
 from nextslot.engine.events.event_log import EventLog
 from nextslot.engine.execution import runner
@@ -100,7 +100,7 @@ def run_in_a_second_transaction() -> list[Patch]:
     execute = Runner._run_and_record
 
     async def run(self: Runner, claim: Any) -> None:
-        if not claim.is_direct:
+        if claim.kind == "job":
             assert self._store is not None
             await self._store.write(lambda tx: runs.repair(tx, claim.run_id, claim.job_id))
         await execute(self, claim)
@@ -293,7 +293,7 @@ def timers_not_armed_after_a_restart() -> list[Patch]:
             return await start(self, store)
         self._store = store
         with patched(self._timer, "_next", None):
-            self._timer.start(lambda: None)
+            self._timer.start(self._clock.alarm(lambda: None))
         return None
 
     return [without_rules(opened=lambda: lives.append(1)), patched(TimeoutManager, "start", start_quietly)]

@@ -1,14 +1,15 @@
 """Effects: what a committed transaction causes, as values, and the interpreter that carries them out.
 
-A work changes nothing outside its transaction: it names what its commit causes with `tx.cause`. The store hands the
-effects of each commit to `Interpreter`, first on the committing thread, before the next transaction begins (updates of
-what the engine keeps in memory), then on the event loop, in the order of the commits (actions). A work that is rolled
-back leaves no effect anywhere. `scheduler/runtime.py` says which component carries out which effect.
+A work changes nothing outside its transaction; it adds the effects of its commit with `tx.cause`. After each commit the
+store calls `Interpreter` twice: on the committing thread, before the next transaction begins (updates of the engine's
+memory), and on the event loop, in the order of the commits (actions). A work that is rolled back has no effect.
+`scheduler/runtime.py` lists which component carries out which effect.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nextslot.domain import (
@@ -18,7 +19,7 @@ from nextslot.domain import (
     Json,
     Lane,
 )
-from nextslot.store.contract import Effect
+from nextslot.store.contract import Effect, Read
 from nextslot.system.instant import Instant
 from nextslot.telemetry.meters import EventCounts
 
@@ -28,9 +29,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class WorkKind(StrEnum):
+    """What a claim runs: decides which row stores the outcome, and names the id in logs, metrics and traces."""
+
+    JOB = "job"
+    DIRECT = "direct"
+
+
 class Claim(NamedTuple):
     """A job or direct execution that has just been started: what the executor needs to run it and to end it."""
 
+    kind: WorkKind
     run_id: str
     job_id: str
     office_id: str
@@ -41,7 +50,8 @@ class Claim(NamedTuple):
     worker_id: str
     timeout_seconds: float | None
     stall_timeout_seconds: float | None = None
-    is_direct: bool = False
+    # Reads that the store may send ahead of the transaction that stores the outcome.
+    reads_at_end: tuple[Read, ...] = ()
     title: str | None = None
     role: str | None = None
     task_id: str | None = None
@@ -50,11 +60,11 @@ class Claim(NamedTuple):
     is_isolated: bool = False
 
 
-# Updates: what the engine keeps in memory follows the commit, on the thread that committed.
+# Updates change the engine's memory, on the thread that committed.
 
 
 class SlotsChanged(NamedTuple):
-    """Slots of a node that runs took and gave back, and the units of its machine that they use more or less of."""
+    """The slots of a node that runs have taken and freed, and the change in the units of its resources in use."""
 
     node: str
     taken: set[int]
@@ -63,20 +73,20 @@ class SlotsChanged(NamedTuple):
 
 
 class LanesLearned(NamedTuple):
-    """What never changes of lanes that this transaction read or made."""
+    """The lanes that this transaction has read or created; a lane never changes."""
 
     by_id: dict[int, Lane]
     by_limits: dict[tuple[str, str | None, str, str], int]
 
 
 class TurnTaken(NamedTuple):
-    """The largest turn between offices that has been given out."""
+    """The largest turn that an office has been given."""
 
     turn: int
 
 
 class SubscribersChanged(NamedTuple):
-    """Everybody who wants webhooks, as stored by this transaction."""
+    """All receivers of webhooks, as this transaction has stored them."""
 
     listeners: "Listeners"
 
@@ -87,20 +97,20 @@ class WebhooksConfigured(NamedTuple):
 
 
 class SettingsChanged(NamedTuple):
-    """The settings of a configuration that was read again, as stored by this transaction."""
+    """The settings of a configuration that was reloaded, as this transaction has stored them."""
 
-    settings: Any  # `faces.tuning.Tuned`, which stands above the engine.
+    settings: Any  # Of `services/settings_reload.py`, which the engine does not import.
 
 
 class ClockCounted(NamedTuple):
-    """The clock offset that this node's stored due times are counted by."""
+    """The clock offset on which this node's stored due times are based."""
 
     offset: int
     is_shared: bool
 
 
 class KeysMade(NamedTuple):
-    """There is a key: from now on every caller needs one."""
+    """A key exists: every caller needs one from now on."""
 
 
 class NodeJoined(NamedTuple):
@@ -108,22 +118,22 @@ class NodeJoined(NamedTuple):
 
 
 class RequestsLinked(NamedTuple):
-    """The spans of the requests that made these jobs, as the tracer knows them."""
+    """The spans of the requests that created these jobs, for the tracer."""
 
     links: Mapping[str, Any]
 
 
 class DueBy(NamedTuple):
-    """The earliest stored instant that something waits for; None if there is none."""
+    """The earliest stored instant at which something is due, if there is one."""
 
     at: Instant | None
 
 
-# Actions: what happens on the event loop, once the commit is durable.
+# Actions run on the event loop, once the commit is durable.
 
 
 class WakeBy(NamedTuple):
-    """Something that this transaction stored is due then."""
+    """This transaction has stored something that is due at this instant."""
 
     at: Instant
 
@@ -133,14 +143,14 @@ class Launch(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """A run, or direct execution, is to end before it is done."""
+    """Stops a run or a direct execution."""
 
     run_id: str
     kind: FailureKind
 
 
 class RunEnded(NamedTuple):
-    """The outcome of a run is stored; `seconds` is how long a completed one took."""
+    """The outcome of a run is stored. `seconds` is the duration of a completed run."""
 
     job_type: str
     seconds: float | None
@@ -156,14 +166,14 @@ class EventsAppended(NamedTuple):
 
 
 class Deliver(NamedTuple):
-    """There is something to send to these endpoints."""
+    """Deliveries to these endpoints are due."""
 
     origins: frozenset[str]
     now: Instant
 
 
 class DeliveriesDue(NamedTuple):
-    """Everything that was due is done: what is due to be sent again is next."""
+    """All due jobs and timeouts are done, so the deliveries that are due can be sent."""
 
 
 class DeliverySettled(NamedTuple):
@@ -171,7 +181,7 @@ class DeliverySettled(NamedTuple):
 
 
 class SendersRenewed(NamedTuple):
-    """Webhooks are sent by other settings from now on."""
+    """The settings for sending webhooks have changed."""
 
 
 class DirectStarted(NamedTuple):
@@ -179,20 +189,20 @@ class DirectStarted(NamedTuple):
 
 
 class DirectMoved(NamedTuple):
-    """The direct callers who wait in an office, in their order."""
+    """The ids of the direct callers who wait in an office, in their order."""
 
     waiting: Sequence[str]
 
 
 class DirectEnded(NamedTuple):
-    """How many callers were ahead matters to one whose wait ran out."""
+    """A direct execution has ended. `ahead` is the number of callers before it, if its wait timed out."""
 
     ended: Direct
     ahead: int = 0
 
 
 class ClockStepped(NamedTuple):
-    """The wall clock has stepped by so many microseconds, and stored due times were moved by as much."""
+    """The wall clock has stepped by so many microseconds, and stored due times were moved by the same amount."""
 
     shift: int
 
@@ -233,7 +243,7 @@ Handler = Callable[..., None]
 
 
 class Interpreter:
-    """Carries out effects: each kind by the handler that its table names. `WakeBy` is in both."""
+    """Carries out each effect by the handler that its table names. `WakeBy` is in both tables."""
 
     def __init__(self, updates: Mapping[type, Handler], actions: Mapping[type, Handler]) -> None:
         self._updates = updates
@@ -250,8 +260,8 @@ def _carry_out(handlers: Mapping[type, Handler], effects: Iterable[Any]) -> None
     for effect in effects:
         handler = handlers.get(type(effect))
         if handler is None:
-            continue  # Of the other table.
+            continue  # The other table has it.
         try:
             handler(*effect)
-        except Exception:  # The other effects, and the callers, must not suffer from one that fails.
+        except Exception:  # One effect that fails must not stop the others, nor fail the caller.
             log.exception("the effect %s of a committed transaction failed", type(effect).__name__)

@@ -1,17 +1,19 @@
 """EngineContext: what every component of the engine works with, wired once by `Runtime`."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from nextslot.engine.dispatch.limit_counters import Lanes
-from nextslot.engine.dispatch.slots import Workers
-from nextslot.engine.events.event_log import EventLog
-from nextslot.engine.execution.timer import Timer
-from nextslot.engine.webhooks.webhook_outbox import WebhookService
 from nextslot.executors.job_types import JobTypes
 from nextslot.system.clock import Clock
 from nextslot.system.randomness import Chance
 from nextslot.telemetry.meters import Meters, Unmeasured
 from nextslot.telemetry.tracing import Tracer, Untraced
+
+if TYPE_CHECKING:  # Other components in these modules have the context as an argument.
+    from nextslot.engine.dispatch.limits_and_slots import Lanes, Workers
+    from nextslot.engine.events.event_log import EventLog
+    from nextslot.engine.execution.timeouts import Timer
+    from nextslot.engine.webhooks.webhook_outbox import WebhookService
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +21,10 @@ class EngineContext:
     clock: Clock
     chance: Chance
     job_types: JobTypes
-    lanes: Lanes
-    workers: Workers
-    timer: Timer
-    events: EventLog
-    webhooks: WebhookService
+    lanes: "Lanes"
+    workers: "Workers"
+    timer: "Timer"
+    events: "EventLog"
+    webhooks: "WebhookService"
     meters: Meters = field(default_factory=Unmeasured)
     tracer: Tracer = field(default_factory=Untraced)

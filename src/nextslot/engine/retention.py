@@ -1,16 +1,17 @@
-"""Retention: history that is old enough goes (spec 19), in small transactions, so that nothing waits for it.
+"""Retention: deletes old history (spec 19), in small transactions, so that nothing waits for it.
 
-A chain goes as a whole, a group with all its chains, and neither while something alive refers to it. Rows go first and
-their files after the commit; files that a crash leaves without their run are found by the next look at them. Called
-once a day while the scheduler runs, by `admin` for `nextslot purge`, and by nobody where nothing is configured.
+A chain is deleted as a whole, and a group with all its chains, unless something that has not ended refers to it. Rows
+are deleted first, and their files after the commit; the next purge finds files that a crash left without their run. It
+runs once a day if retention is configured, and for `nextslot purge`.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 from nextslot.errors import Unavailable
 from nextslot.executors.run_files import RunFiles
@@ -24,21 +25,20 @@ from nextslot.system.instant import Instant
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 DAY = 86_400.0
-# The first look comes a while after the start, when that is through with all it has to catch up on.
+# The first purge comes some time after the start, which has other work to catch up on.
 FIRST_AFTER_SECONDS = 600.0
-# How many chains or groups, and how many of the small rows, one transaction takes away.
+# How many chains or groups, and how many small rows, one transaction deletes.
 UNITS = 50
 ROWS = 500
-# An idempotency key is answered with the jobs that it made for this long: younger ones stay.
-SHORTEST = DAY
+ALL = 1_000_000_000
+# A repeated request with an idempotency key is answered with its jobs for a day, so these are kept at least as long.
+SHORTEST_JOBS_DAYS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """How many days each kind of history is kept; None: for ever."""
+    """How many days each kind of history is kept; None means for ever."""
 
     jobs_days: float | None = None
     events_days: float | None = None
@@ -53,7 +53,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purged:
-    """How much went, or would go."""
+    """How many rows and files were deleted, or would be."""
 
     jobs: int = 0
     groups: int = 0
@@ -70,10 +70,40 @@ class Purged:
 
 @dataclass(frozen=True, slots=True)
 class _RetentionPage:
-    """Chains and groups of one page that may go, and where the next page begins."""
+    """The chains and groups of one page that can be deleted, and where the next page begins."""
 
     units: list[tuple[Root, list[OldJob]]]
     after: tuple[int, str] | None
+
+    def add_to(self, purged: Purged) -> Purged:
+        return purged.plus(
+            jobs=sum(len(jobs) for _, jobs in self.units),
+            groups=sum(root.group_id is not None for root, _ in self.units),
+        )
+
+
+class _Kind(NamedTuple):
+    """Small rows: their name in `Purged`, the setting in `Keep`, and how to find and delete them."""
+
+    name: str
+    days: str
+    find: Callable[[Tx, Instant, int], list[Any]]
+    drop: Callable[[Tx, list[Any]], None]
+
+    def drop_some(self, tx: Tx, before: Instant) -> int:
+        old = self.find(tx, before, ROWS)
+        if old:
+            with old_history.maintenance(tx):
+                self.drop(tx, old)
+        return len(old)
+
+
+_KINDS = (
+    _Kind("direct", "jobs_days", old_history.direct, old_history.drop_direct),
+    _Kind("occurrences", "jobs_days", old_history.skipped, old_history.drop_skipped),
+    _Kind("deliveries", "deliveries_days", old_history.deliveries, old_history.drop_deliveries),
+    _Kind("audit", "audit_days", old_history.audit, old_history.drop_audit),
+)
 
 
 class Retention:
@@ -82,26 +112,26 @@ class Retention:
         self._files = files
         self._threads = threads
         self.keep = Keep()
-        # The database is cleared by one node for all; files by each on its own disk.
+        # The leader deletes rows; every node deletes the files on its own disk.
         self.is_leading = True
         self._store: Store | None = None
         self._daily: asyncio.Task[None] | None = None
 
-    # By itself.
+    # Once a day.
 
     def start(self, store: Store) -> None:
         self._store = store
         self.use(self.keep)
 
     def use(self, keep: Keep) -> None:
-        """From the next purge on; one that keeps all for ever has nothing to wake up for."""
+        """Changes what is kept, from the next purge on. Starts the daily purge unless everything is kept for ever."""
         self.keep = keep
         if self._daily is None and self._store is not None and not keep.is_for_ever:
             work = self._purge_daily(self._store)
             self._daily = asyncio.get_running_loop().create_task(work, name="nextslot-retention")
 
     async def close(self) -> None:
-        """A purge that is under way ends between two of its transactions."""
+        """Stops. A purge in progress ends between two of its transactions."""
         self._store = None
         if self._daily is not None:
             self._daily.cancel()
@@ -115,124 +145,76 @@ class Retention:
                 purged = await self.purge(store) if self.is_leading else Purged(files=await self._purge_files(store))
                 log.info("history purged: %s", purged)
             except Unavailable as error:
-                log.error("history could not be purged: %s; the next look is tomorrow", error)
+                log.error("history could not be purged, the next try is tomorrow: %s", error)
             await self._clock.sleep(DAY)
 
-    # By hand.
+    # On request.
 
     async def purge(self, store: Store) -> Purged:
-        """Takes away what is older than is to be kept, and says how much that was."""
+        """Deletes what is older than `keep` says. Returns how much that was."""
         purged = await self._purge_jobs(store)
-        if self.keep.jobs_days is not None:
-            before = self._before(max(self.keep.jobs_days, SHORTEST / DAY))
-            purged = purged.plus(
-                direct=await self._purge_rows(store, lambda tx: self._drop_direct(tx, before)),
-                occurrences=await self._purge_rows(
-                    store, _dropping(old_history.skipped, old_history.drop_skipped, before)
-                ),
-            )
-        if self.keep.deliveries_days is not None:
-            before = self._before(self.keep.deliveries_days)
-            count = await self._purge_rows(
-                store, _dropping(old_history.deliveries, old_history.drop_deliveries, before)
-            )
-            purged = purged.plus(deliveries=count)
-        if self.keep.audit_days is not None:
-            before = self._before(self.keep.audit_days)
-            purged = purged.plus(
-                audit=await self._purge_rows(store, _dropping(old_history.audit, old_history.drop_audit, before))
-            )
-        if self.keep.events_days is not None:
-            before = self._before(self.keep.events_days)
-            purged = purged.plus(events=await self._purge_rows(store, lambda tx: _drop_events(tx, before)))
+        for kind in _KINDS:
+            before = self._before(kind.days)
+            if before is not None:
+                purged = purged.plus(**{kind.name: await _repeat(store, partial(kind.drop_some, before=before))})
+        before = self._before("events_days")
+        if before is not None:
+            purged = purged.plus(events=await _repeat(store, partial(_drop_events, before=before)))
         return purged.plus(files=await self._purge_files(store))
 
     def count(self, tx: Tx) -> Purged:
-        """What `purge` would take away; reads only. Files are not counted: they are looked for on the disk."""
-        counted, many = Purged(), 1_000_000_000
-        if self.keep.jobs_days is not None:
-            before = self._before(max(self.keep.jobs_days, SHORTEST / DAY))
-            after: tuple[int, str] | None = (0, "")
-            while after is not None:
-                page = _old_page(tx, before, after)
-                after = page.after
-                counted = counted.plus(
-                    jobs=sum(len(jobs) for _, jobs in page.units),
-                    groups=sum(root.group_id is not None for root, _ in page.units),
-                )
-            counted = counted.plus(
-                direct=len(old_history.direct(tx, before, many)), occurrences=len(old_history.skipped(tx, before, many))
-            )
-        if self.keep.deliveries_days is not None:
-            old = old_history.deliveries(tx, self._before(self.keep.deliveries_days), many)
-            counted = counted.plus(deliveries=len(old))
-        if self.keep.audit_days is not None:
-            counted = counted.plus(audit=len(old_history.audit(tx, self._before(self.keep.audit_days), many)))
-        if self.keep.events_days is not None:
-            first, kept = old_history.old_events(tx, self._before(self.keep.events_days))
+        """Returns how much `purge` would delete, without the files, which only the disk knows. Reads only."""
+        counted = Purged()
+        for page in self._old_pages(tx):
+            counted = page.add_to(counted)
+        for kind in _KINDS:
+            before = self._before(kind.days)
+            if before is not None:
+                counted = counted.plus(**{kind.name: len(kind.find(tx, before, ALL))})
+        before = self._before("events_days")
+        if before is not None:
+            first, kept = old_history.old_events(tx, before)
             counted = counted.plus(events=kept - first)
         return counted
 
-    def _before(self, days: float) -> Instant:
-        return self._clock.now().after(-days * DAY)
+    def _before(self, setting: str) -> Instant | None:
+        """Returns the instant before which history is deleted by this setting of `Keep`; None: history is kept."""
+        days = getattr(self.keep, setting)
+        if days is None:
+            return None
+        return self._clock.now().after(-max(days, SHORTEST_JOBS_DAYS if setting == "jobs_days" else 0) * DAY)
 
     # Chains and groups.
 
     async def _purge_jobs(self, store: Store) -> Purged:
-        purged = Purged()
-        if self.keep.jobs_days is None:
-            return purged
-        before = self._before(max(self.keep.jobs_days, SHORTEST / DAY))
+        purged, before = Purged(), self._before("jobs_days")
         after: tuple[int, str] | None = (0, "")
-        while after is not None:
-            page, runs = await store.write(lambda tx, a=after: self._drop_page(tx, before, a), rows=ROWS)  # type: ignore[misc]
+        while before is not None and after is not None:
+            page, runs = await store.write(partial(_drop_page, before=before, after=after), rows=ROWS)
             after = page.after
             await self._remove(runs)
-            purged = purged.plus(
-                jobs=sum(len(jobs) for _, jobs in page.units),
-                groups=sum(root.group_id is not None for root, _ in page.units),
-            )
+            purged = page.add_to(purged)
         return purged
 
-    def _drop_page(self, tx: Tx, before: Instant, after: tuple[int, str]) -> tuple[_RetentionPage, list[str]]:
-        page = _old_page(tx, before, after)
-        runs: list[str] = []
-        if page.units:
-            with old_history.maintenance(tx):
-                for root, old in page.units:
-                    ids = [job.job_id for job in old]
-                    runs += old_history.run_ids(tx, ids)
-                    old_history.drop_jobs(tx, ids, root.group_id)
-            for lane_id, tally in _tallies(job for _, old in page.units for job in old).items():
-                lanes.tally(tx, lane_id, tally)
-        return page, runs
-
-    def _drop_direct(self, tx: Tx, before: Instant) -> int:
-        old = old_history.direct(tx, before, ROWS)
-        if old:
-            with old_history.maintenance(tx):
-                old_history.drop_direct(tx, old)
-        return len(old)
-
-    # Small rows.
-
-    async def _purge_rows(self, store: Store, drop: Work[int]) -> int:
-        total = 0
-        while count := await store.write(drop, rows=ROWS):
-            total += count
-        return total
+    def _old_pages(self, tx: Tx) -> Iterator[_RetentionPage]:
+        before = self._before("jobs_days")
+        after: tuple[int, str] | None = (0, "")
+        while before is not None and after is not None:
+            page = _old_page(tx, before, after)
+            after = page.after
+            yield page
 
     # Files.
 
     async def _purge_files(self, store: Store) -> int:
-        """Files of runs that ended long ago, and of runs that are not there any more."""
+        """Deletes the files of runs that ended long ago, and of runs that are no longer stored."""
         keep, jobs = self.keep.files_days, self.keep.jobs_days
         if keep is None and jobs is None:
             return 0
-        youngest = min(days for days in (keep, jobs) if days is not None)
+        now, youngest = self._clock.now(), min(days for days in (keep, jobs) if days is not None)
         removed = 0
-        found = await self._threads.run(lambda: self._files.older_than(self._before(youngest)))
-        oldest_kept = None if keep is None else self._before(keep)
+        found = await self._threads.run(lambda: self._files.older_than(now.after(-youngest * DAY)))
+        oldest_kept = self._before("files_days")
         for at in range(0, len(found), ROWS):
             part = found[at : at + ROWS]
             known = await store.read(lambda tx, p=part: old_history.known_runs(tx, [run_id for run_id, _ in p]))  # type: ignore[misc]
@@ -246,9 +228,31 @@ class Retention:
             await self._threads.run(lambda: self._files.remove_all(run_ids))
 
 
+async def _repeat(store: Store, drop_some: Work[int]) -> int:
+    """Deletes rows in small transactions until none is left. Returns how many."""
+    total = 0
+    while count := await store.write(drop_some, rows=ROWS):
+        total += count
+    return total
+
+
 def _may_go(has_ended: bool | None, changed: Instant, kept_from: Instant | None) -> bool:
-    """None: its run is not stored any more."""
+    """Returns whether files can be deleted; `has_ended` is None if their run is no longer stored."""
     return has_ended is None or (has_ended and kept_from is not None and changed < kept_from)
+
+
+def _drop_page(tx: Tx, before: Instant, after: tuple[int, str]) -> tuple[_RetentionPage, list[str]]:
+    page = _old_page(tx, before, after)
+    runs: list[str] = []
+    if page.units:
+        with old_history.maintenance(tx):
+            for root, old in page.units:
+                ids = [job.job_id for job in old]
+                runs += old_history.run_ids(tx, ids)
+                old_history.drop_jobs(tx, ids, root.group_id)
+        for lane_id, tally in _tallies(job for _, old in page.units for job in old).items():
+            lanes.tally(tx, lane_id, tally)
+    return page, runs
 
 
 def _old_page(tx: Tx, before: Instant, after: tuple[int, str]) -> _RetentionPage:
@@ -265,7 +269,7 @@ def _is_over(tx: Tx, jobs: list[OldJob], before: Instant) -> bool:
 
 
 def _tallies(jobs: Iterable[OldJob]) -> dict[int, LaneTally]:
-    """What these jobs have added to the sums that statistics are made of, with the sign turned."""
+    """Returns the negative of what these jobs have added to the sums for statistics."""
     jobs = list(jobs)
     retried = {job.retry_of for job in jobs}
     began: dict[str, int] = {}
@@ -291,23 +295,8 @@ def _parts(job: OldJob, is_retried: bool, began: dict[str, int]) -> dict[str, in
     return parts
 
 
-def _dropping(
-    find: Callable[[Tx, Instant, int], list[T]], drop: Callable[[Tx, list[T]], None], before: Instant
-) -> Work[int]:
-    """A work that takes away some of the rows that are older, and says how many."""
-
-    def work(tx: Tx) -> int:
-        old = find(tx, before, ROWS)
-        if old:
-            with old_history.maintenance(tx):
-                drop(tx, old)
-        return len(old)
-
-    return work
-
-
 def _drop_events(tx: Tx, before: Instant) -> int:
-    """The oldest, without a gap: numbers go on from where they are."""
+    """Deletes the oldest events, without a gap. The numbers of new events go on."""
     first, kept = old_history.old_events(tx, before)
     until = min(kept, first + ROWS)
     if until > first:

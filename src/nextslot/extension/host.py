@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nextslot.engine.dispatch.dispatcher import Dispatcher, Started
+from nextslot.engine.dispatch.dispatch_round import Started
+from nextslot.engine.dispatch.dispatcher import Dispatcher
 from nextslot.engine.dispatch.resource_outages import Probe
 from nextslot.engine.finish.job_finisher import Cancelled, JobFinisher
 from nextslot.engine.finish.retries import RetryController

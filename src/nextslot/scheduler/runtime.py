@@ -2,20 +2,21 @@
 
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from nextslot.domain.limits import ConcurrencyPolicy
 from nextslot.engine.cluster.clock_steps import ClockSteps
-from nextslot.engine.cluster.cluster import Cluster, LeaderDuties, NodeParts
+from nextslot.engine.cluster.cluster import Cluster, NodeParts
+from nextslot.engine.cluster.leader import Leader
 from nextslot.engine.cluster.node_registry import NodeRegistry
 from nextslot.engine.cluster.recovery import Recovery
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.dispatch.dispatcher import Dispatcher
-from nextslot.engine.dispatch.limit_counters import Lanes
+from nextslot.engine.dispatch.limits_and_slots import Lanes, Workers
 from nextslot.engine.dispatch.resource_outages import Outages
-from nextslot.engine.dispatch.slots import Workers
 from nextslot.engine.effects import (
     ChainEnded,
     ClockCounted,
@@ -43,13 +44,13 @@ from nextslot.engine.effects import (
     TurnTaken,
     WakeBy,
     WebhooksConfigured,
+    WorkKind,
 )
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.events.event_log import EventLog
 from nextslot.engine.execution.executor import Executor
-from nextslot.engine.execution.runner import Runner
-from nextslot.engine.execution.timeouts import TimeoutManager
-from nextslot.engine.execution.timer import Timer
+from nextslot.engine.execution.runner import Runner, WorkFinisher
+from nextslot.engine.execution.timeouts import TimeoutManager, Timer
 from nextslot.engine.finish.bulk_actions import BulkActions
 from nextslot.engine.finish.dependents import DependencyResolver
 from nextslot.engine.finish.group_progress import GroupProgress
@@ -121,7 +122,7 @@ class Runtime:
         self.job_types = Catalog(given.clock)
         self.files = RunFiles(data)
         self.events = EventLog(given.meters, given.clock)
-        self.timer = Timer(given.clock)
+        self.timer = Timer()
         self.lanes = Lanes(policy)
         self.webhooks = WebhookService(given.chance, self.events, webhooks)
         engine = self.engine = EngineContext(
@@ -187,8 +188,9 @@ class Runtime:
             self.job_types,
             self.clock_steps,
         )
-        duties = LeaderDuties(self.timeouts, self.deliveries, self.retention, self.recovery)
-        return Cluster(self.engine, NodeRegistry(self.engine, card), duties, local, times)
+        registry = NodeRegistry(self.engine, card)
+        leader = Leader(registry, self.timeouts, self.deliveries, self.retention, self.recovery)
+        return Cluster(self.engine, registry, leader, self.recovery, local, times)
 
     def reloadable(self) -> ReloadableParts:
         """What a configuration sets while it runs."""
@@ -196,7 +198,8 @@ class Runtime:
 
     def new_runner(self) -> Runner:
         """For one life of the scheduler: a task that an earlier one left behind must not store anything in this one."""
-        return Runner(self.clock, self.executor, self.finisher, self.direct, self.durations, self.meters, self.tracer)
+        finishers: Mapping[WorkKind, WorkFinisher] = {WorkKind.JOB: self.finisher, WorkKind.DIRECT: self.direct}
+        return Runner(self.clock, self.executor, finishers, self.direct, self.durations, self.meters, self.tracer)
 
     def interpreter(self, runner: Runner) -> Interpreter:
         """Which component carries out which effect of a committed transaction."""

@@ -9,9 +9,9 @@ from typing import Any, Self, TypeVar
 
 from nextslot.domain.limits import ConcurrencyPolicy, Limits
 from nextslot.engine.cluster.recovery import Recovered
-from nextslot.engine.dispatch.dispatcher import STARVATION_AFTER_SECONDS
+from nextslot.engine.dispatch.limits_and_slots import Workers
 from nextslot.engine.dispatch.resource_outages import Probe
-from nextslot.engine.dispatch.slots import Workers
+from nextslot.engine.dispatch.starvation import STARVATION_AFTER_SECONDS
 from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.webhooks.delivery_worker import Sender
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings

@@ -119,7 +119,7 @@ class Lifespan:
 
     async def process(self) -> None:
         """Looks at every office's queue and starts what may start."""
-        await self._access.write(lambda tx: self._runtime.lanes.counters(tx).look_everywhere())
+        await self._access.write(lambda tx: self._runtime.lanes.counters(tx).include_all_offices())
 
     def wait_for(self, obstacle: str) -> None:
         """Says to callers, in place of an answer, what the start waits for."""

@@ -17,7 +17,8 @@ from nextslot.domain import (
 )
 from nextslot.domain.run_estimates import guess
 from nextslot.engine.cluster.node_registry import NodeRegistry
-from nextslot.engine.forecast.forecast_simulator import DispatchRules, PastRuns, make_forecast
+from nextslot.engine.forecast.expected_starts import make_forecast
+from nextslot.engine.forecast.forecast_simulator import DispatchRules, PastRuns
 from nextslot.engine.forecast.queue_snapshot import Snapshot, take
 from nextslot.engine.forecast.run_durations import RUNS_READ, Durations
 from nextslot.engine.forecast.why import MOST_AHEAD, Explained, Explainer

@@ -10,7 +10,8 @@ from nextslot.domain import Json, Office
 from nextslot.domain.limits import ConcurrencyPolicy, Limits
 from nextslot.domain.request_checks import MAX_PARAMS_BYTES
 from nextslot.engine.direct.direct_requests import MOST_WAITING, DirectExecutionHandler
-from nextslot.engine.dispatch.dispatcher import STARVATION_AFTER_SECONDS, Dispatcher
+from nextslot.engine.dispatch.dispatcher import Dispatcher
+from nextslot.engine.dispatch.starvation import STARVATION_AFTER_SECONDS
 from nextslot.engine.effects import SendersRenewed, SettingsChanged
 from nextslot.engine.settings.office_settings import OfficeSettings
 from nextslot.engine.submit.intake import Intake

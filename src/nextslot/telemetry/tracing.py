@@ -53,7 +53,7 @@ class Runnable(Protocol):
     @property
     def attempt(self) -> int: ...
     @property
-    def is_direct(self) -> bool: ...
+    def kind(self) -> str: ...
 
 
 class Submitted(Protocol):
@@ -198,7 +198,7 @@ class OtelTracer:
         from opentelemetry.trace import Link, SpanKind
 
         about = {
-            "nextslot.direct_id" if claim.is_direct else "nextslot.job_id": claim.job_id,
+            f"nextslot.{claim.kind}_id": claim.job_id,
             "nextslot.run_id": claim.run_id,
             "nextslot.office_id": claim.office_id,
             "nextslot.job_type": claim.job_type,

@@ -1,12 +1,12 @@
-"""ClockSteps: follows the wall clock when it steps, and moves the stored due times that count from a moment by as much.
+"""ClockSteps: moves stored due times when the wall clock steps, so that waits last as long as without the step.
 
 A step is a change of wall time against monotonic time: somebody set the clock, or the machine slept. Timeouts, retry
-delays and other waits last as long as they would have without it; calendar times (a caller's `scheduled_for`, cron,
-`expires_at`) are left alone, and so follow the wall clock.
+delays and other waits are moved. Calendar times (a caller's `scheduled_for`, cron, `expires_at`) are not, and so follow
+the wall clock.
 
-The rows and the clock offset that they are counted by are stored together (`nodes.clock_offset`). So a transaction that
-is rolled back, or whose commit nobody knows of, is neither forgotten nor done twice. If the process dies before that
-transaction, the next start counts by what is stored.
+The due times are stored together with the clock offset on which they are based (`nodes.clock_offset`). So a step whose
+transaction is rolled back, or whose commit was not confirmed, is neither lost nor applied twice. If the process dies
+before that transaction, the next start uses the stored times as they are.
 """
 
 import logging
@@ -32,11 +32,11 @@ class ClockSteps:
         self._schedules = schedules
         self._deliveries = deliveries
         self._is_shared = False
-        # An offset that was stored. If it is not the last one that was, `follow` reads what is stored and no more.
+        # The last stored offset that is known. It may be older than the stored one, which `follow` reads.
         self._stored: int | None = None
 
     def begin(self, tx: Tx, is_shared: bool) -> None:
-        """Stores the clock offset of a new life of this node, in the transaction in which the node joins."""
+        """Stores the clock offset of a new incarnation of this node, in the transaction in which the node joins."""
         offset = self._clock.offset
         due_times.count_by(tx, self._node_id, offset)
         tx.cause(ClockCounted(offset, is_shared))
@@ -46,14 +46,11 @@ class ClockSteps:
         self._stored, self._is_shared = offset, is_shared
 
     def end(self) -> None:
-        """Stops moving stored times: what another life of this node stores is counted by another clock."""
+        """Stops moving stored times, because the next incarnation of this node has another clock offset."""
         self._stored = None
 
     def follow(self, tx: Tx) -> None:
-        """Lets the clock follow a step before anything else is stored, and moves the due times in the same transaction.
-
-        The store calls it first in each writing transaction.
-        """
+        """Lets the clock follow a step, and moves the due times. Each writing transaction begins with it."""
         self._clock.follow()
         offset = self._clock.offset
         if self._stored is None or offset == self._stored:
@@ -64,7 +61,7 @@ class ClockSteps:
         shift = offset - stored
         due_times.shift_own(tx, self._node_id, shift)
         if not self._is_shared:
-            # Where nodes share a database, they agree on its server's clock, and so on when these are due.
+            # Nodes that share a database go by the clock of its server, so these due times are right for all.
             due_times.shift_common(tx, shift)
         if shift < 0:
             self._schedules.plan_again(tx)
@@ -73,7 +70,7 @@ class ClockSteps:
         tx.cause(ClockStepped(shift))
 
     def stepped(self, shift: int) -> None:
-        """Moves what is kept in memory too, and looks at what is due now."""
+        """Moves the due times in memory too, and wakes the timer for what is due now."""
         log.warning(
             "the wall clock has stepped by %+.3f s (it was set, or the machine slept): timeouts, retries and other "
             "waits are moved by as much; schedules, `scheduled_for` and `expires_at` follow the clock",

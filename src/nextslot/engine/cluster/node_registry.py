@@ -1,4 +1,4 @@
-"""Nodes over a transaction: a node joins, leaves, is lost, drained or forgotten; and what one knows of the others."""
+"""NodeRegistry: the stored nodes: a node joins, leaves, is lost, drained or forgotten, and reads the others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from nextslot.store.tables.nodes import NodeInfo
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """The most that another node has of each resource, what they can run, and whether this one is being drained."""
+    """The most units of each resource on another node, their job types, and whether this node is being drained."""
 
     resources: Mapping[str, int]
     job_types: frozenset[str]
@@ -28,7 +28,7 @@ class NodeRegistry:
         self._job_types = engine.job_types
         self.card = card
         self.life = 0
-        # Where nobody else can be, nobody wants to hear that this one comes and goes.
+        # A node that is alone stores no events when it joins and leaves.
         self._is_shared = False
 
     @property
@@ -36,7 +36,7 @@ class NodeRegistry:
         return self.card.node_id
 
     def join(self, tx: Tx, lease_seconds: float | None) -> int:
-        """A new life of this node begins; its number."""
+        """Stores a new incarnation (`life`) of this node. Returns its number."""
         self._is_shared = lease_seconds is not None
         if not self._is_shared:
             nodes.replace(tx, self.node_id, self._clock.now())
@@ -54,18 +54,18 @@ class NodeRegistry:
             self._note(tx, "node_left", self.node_id)
 
     def lose(self, tx: Tx) -> list[str]:
-        """Takes those for lost whose lease is over."""
+        """Marks the nodes as lost whose lease has expired. Returns their ids."""
         lost = nodes.lose(tx, self._clock.now())
         for node_id in lost:
             self._note(tx, "node_lost", node_id)
         return lost
 
     def drain(self, tx: Tx, node_id: str, is_draining: bool) -> tuple[Node, Node]:
-        """Before and after. A node that is drained starts nothing more; what runs there goes on."""
+        """Drains a node, which then only finishes its runs, or lets it start jobs again. Returns (before, after)."""
         found = nodes.get(tx, node_id)
         if found is None:
             raise NotFound("node", node_id)
-        before = self._as_it_is(found) if node_id == self.node_id else found
+        before = self._current(found) if node_id == self.node_id else found
         if not before.is_live:
             raise Conflict(f"node {node_id} is {before.status} since {before.ended_at}: there is nothing to drain")
         if nodes.drain(tx, node_id, is_draining):
@@ -73,36 +73,35 @@ class NodeRegistry:
         return before, replace(before, status="draining" if is_draining else "live")
 
     def forget(self, tx: Tx, node_id: str) -> Node:
-        """One that is gone for good, as it was: it is not listed any more, and what it had is not counted. If it comes
-        back all the same, it is a node like any other."""
+        """Deletes a node that is gone for good, with its resources. If it comes back, it joins like a new node."""
         gone = nodes.get(tx, node_id)
         if gone is None:
             raise NotFound("node", node_id)
         if gone.is_live:
-            raise Conflict(f"node {node_id} is {gone.status}: stop it first, and what runs there finishes")
+            raise Conflict(f"node {node_id} is {gone.status}: stop it first, so that its runs can finish")
         nodes.forget(tx, node_id)
         self._note(tx, "node_forgotten", node_id)
         return gone
 
     def offer(self, tx: Tx) -> None:
-        """The job types that this node has now, for others to know."""
+        """Stores the current job types of this node for the other nodes."""
         if nodes.offer(tx, self.node_id, self.life, self._card().job_types):
             nodes.settings_changed(tx)
             tx.announce("nodes")
 
     def everybody(self, tx: Tx) -> list[Node]:
-        """Every node that was seen and not forgotten, by name; of this one what may not be stored."""
-        return [self._as_it_is(node) if node.node_id == self.node_id else node for node in nodes.all_of_them(tx)]
+        """Returns all nodes that are not forgotten, by name; this node with its current values, stored or not."""
+        return [self._current(node) if node.node_id == self.node_id else node for node in nodes.all_of_them(tx)]
 
-    def _as_it_is(self, node: Node) -> Node:
-        """What it can run now; and where it is alone it leads, and has no lease to be seen by."""
+    def _current(self, node: Node) -> Node:
+        """Adds the current job types; and, on SQLite, that the node leads and is alive, because it has no lease."""
         node = replace(node, job_types=tuple(sorted(self.job_types)))
         if self._is_shared or not node.is_live:
             return node
         return replace(node, is_leader=True, renewed_at=self._clock.now())
 
     def others(self, tx: Tx) -> Others:
-        """Resources are counted where they were, also while their node is away, until it is forgotten."""
+        """Reads the other nodes. A node that is away keeps its resources until it is forgotten."""
         everybody = nodes.all_of_them(tx)
         rest = [node for node in everybody if node.node_id != self.node_id]
         return Others(

@@ -1,14 +1,13 @@
-"""Repairs: settles, in a database that no scheduler has open, what only the engine's own rules can settle.
+"""Repairs: retries chains whose outcome was lost, in a database that no scheduler has open.
 
-Called by `admin` for `nextslot doctor --repair`. It dispatches nothing: the next start does.
+`offline_commands.py` calls it for `nextslot doctor --repair`. It dispatches nothing; the next start does.
 """
 
 from nextslot.domain.limits import Limits
-from nextslot.engine.dispatch.limit_counters import Lanes
-from nextslot.engine.dispatch.slots import Workers
+from nextslot.engine.dispatch.limits_and_slots import Lanes, Workers
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.events.event_log import EventLog
-from nextslot.engine.execution.timer import Timer
+from nextslot.engine.execution.timeouts import Timer
 from nextslot.engine.finish.group_progress import GroupProgress
 from nextslot.engine.finish.retries import RetryController
 from nextslot.engine.submit.queue_order import QueueManager
@@ -19,7 +18,7 @@ from nextslot.store.maintenance import doctor
 from nextslot.system.clock import Clock
 from nextslot.system.randomness import Chance
 
-# Chains that one transaction continues.
+# How many chains one transaction retries.
 BATCH = 100
 
 
@@ -30,14 +29,14 @@ class Repairs:
         self._events = EventLog()
         webhooks = SilentWebhooks(chance, self._events)
         engine = EngineContext(
-            clock, chance, JobTypes(), self._lanes, Workers("offline"), Timer(clock), self._events, webhooks
+            clock, chance, JobTypes(), self._lanes, Workers("offline"), Timer(), self._events, webhooks
         )
         self._retries = RetryController(engine, QueueManager(engine), GroupProgress(engine))
 
     def retry_unstored(self, tx: Tx) -> int:
-        """Retries, by hand, chains that failed only because an outcome could not be stored; how many, at most BATCH.
+        """Retries chains that failed only because an outcome could not be stored. Returns how many, at most BATCH.
 
-        What the lost outcome was is not known, so the work runs again, and what waits for it goes on.
+        The lost outcome is not known, so the work runs again, and the jobs that depend on it go on.
         """
         found = doctor.unstored_outcomes(tx)[:BATCH]
         for run_id in found:
@@ -45,6 +44,6 @@ class Repairs:
         return len(found)
 
     def close_transaction(self, tx: Tx) -> None:
-        """Stores the counters and events of a transaction; claims nothing."""
+        """Stores the counters and events of a transaction, and claims no jobs."""
         self._lanes.counters(tx).save()
         self._events.append(tx)

@@ -1,8 +1,8 @@
-"""DirectExecutionHandler: callers who wait on the line get the next slot, and nothing is interrupted for it (DEC-004).
+"""DirectExecutionHandler: gives a caller who waits for its result the next slot, and interrupts no job (DEC-004).
 
-The caller is stored, and the first of an office holds its reservation until its work has ended. While one waits, the
-office's queue dispatches nothing, and what it needs is kept back in all offices. It makes no jobs, preempts nothing and
-does not touch the queue's order. The functions over a transaction come first, the callers on the line below.
+Each caller is a row, and the first of an office has a reservation until its work has ended. While a caller waits, the
+queue of its office dispatches nothing, and the units that it needs are held in all offices. No job is created, and the
+order of the queue stays as it is. The functions over a transaction come first, then those for connected callers.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDirect:
-    """What a caller on the line asks for."""
+    """A direct request."""
 
     job_type: str
     params: Mapping[str, Json] = field(default_factory=dict)
@@ -76,14 +76,14 @@ class NewDirect:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a caller hears while it is on the line: `place`, `started`, `progress`, `output`, and last `result`."""
+    """A message to a connected caller: `place`, `started`, `progress`, `output`, and `result` as the last one."""
 
     kind: str
     data: Mapping[str, Any]
 
 
 class CallersStore(Protocol):
-    """The store as one caller reaches it: what is created there is stored with who asked for it."""
+    """The store as one caller uses it: what is created is stored with the name of the caller."""
 
     @property
     def store(self) -> Store: ...
@@ -92,7 +92,7 @@ class CallersStore(Protocol):
 
 
 class _DirectCaller:
-    """Somebody on the line, in this process."""
+    """A caller who is connected to this process."""
 
     def __init__(self, office_id: str) -> None:
         self.office_id = office_id
@@ -102,19 +102,19 @@ class _DirectCaller:
         self._place: int | None = None
         self._has_started = False
 
-    def tell(self, kind: str, data: Mapping[str, Any]) -> None:
+    def send(self, kind: str, data: Mapping[str, Any]) -> None:
         if self.updates is not None:
             self.updates.put_nowait(Update(kind, data))
 
-    def tell_place(self, direct_id: str, ahead: int) -> None:
-        """Only news: whoever read the places before it started comes too late."""
+    def send_place(self, direct_id: str, ahead: int) -> None:
+        """Sends the place if it has changed. Drops a place that was read before the start and arrives after it."""
         if not self._has_started and ahead != self._place:
             self._place = ahead
-            self.tell("place", {"direct_id": direct_id, "ahead": ahead})
+            self.send("place", {"direct_id": direct_id, "ahead": ahead})
 
-    def tell_started(self, direct_id: str) -> None:
+    def send_started(self, direct_id: str) -> None:
         self._has_started = True
-        self.tell("started", {"direct_id": direct_id})
+        self.send("started", {"direct_id": direct_id})
 
 
 class DirectExecutionHandler:
@@ -133,14 +133,14 @@ class DirectExecutionHandler:
         self._node = node
         self.most_waiting = MOST_WAITING
         self._callers: dict[str, _DirectCaller] = {}
-        # How often places were told.
-        self._told = 0
+        # How often places were sent.
+        self._places_sent = 0
         self._goodbyes: set[asyncio.Task[None]] = set()
 
-    # Over a transaction.
+    # Functions over a transaction.
 
     def request(self, tx: Tx, wanted: NewDirect, direct_id: str, now: Instant) -> Direct:
-        """Stores the caller behind those who wait; the first of its office holds the reservation."""
+        """Stores the caller behind those who wait. The first of its office gets the reservation."""
         office = offices.get(tx, wanted.office_id)
         if office is None:
             raise NotFound("office", wanted.office_id)
@@ -176,7 +176,7 @@ class DirectExecutionHandler:
         return caller
 
     def start(self, tx: Tx, holder: direct.Holder, now: Instant) -> tuple[str, direct.StartedDirect]:
-        """Its limits have room: it counts in them from now on. (worker, what is needed to run it)"""
+        """Starts a caller and counts it in its limits. Returns its worker, and what is needed to run it."""
         lane = self._lanes.lane(tx, holder.lane_id)
         worker_id = self._workers.take(tx, lane)
         started = direct.start(tx, holder.direct_id, worker_id, now)
@@ -188,10 +188,12 @@ class DirectExecutionHandler:
         tx.cause(DirectStarted(holder.direct_id))
         return worker_id, started
 
-    def finish(self, tx: Tx, direct_id: str, outcome: Outcome, now: Instant, waited_us: int = 0) -> Direct | None:
-        """Stores how it ended, `waited_us` ago, releases its reservation and hands it to the next caller.
+    def finish(
+        self, tx: Tx, direct_id: str, _job_id: str, outcome: Outcome, now: Instant, waited_us: int = 0
+    ) -> Direct | None:
+        """Stores an outcome that has waited `waited_us`, and passes the reservation on to the next caller.
 
-        None if it had ended already.
+        A direct execution has one id, which stands for its run and its job. Returns None if it had ended already.
         """
         ended = direct.finish(tx, direct_id, outcome, Instant(now - waited_us))
         if ended is None:
@@ -201,12 +203,12 @@ class DirectExecutionHandler:
         self._lanes.counters(tx).give_back(lane)
         self._outages.after_run(tx, lane, outcome, now)
         self._pass_on(tx, direct_id, ended.office_id, "RELEASED", now)
-        return self._goodbye(tx, direct_id, now)
+        return self._answer(tx, direct_id, now)
 
     def give_up(
         self, tx: Tx, direct_id: str, reason: str, now: Instant, kind: FailureKind | None = None, ahead: int = 0
     ) -> Direct | None:
-        """A caller who waits leaves, or is sent away, with `ahead` callers before it; None if it does not wait."""
+        """Ends a caller who waits, with `ahead` callers before it. Returns None if it does not wait."""
         status = DirectStatus.CANCELLED if kind is None else DirectStatus.FAILED
         office_id = direct.give_up(tx, direct_id, status, reason, kind, now)
         if office_id is None:
@@ -215,24 +217,23 @@ class DirectExecutionHandler:
         counters.caller_leaves(office_id)
         counters.is_freed = True
         self._pass_on(tx, direct_id, office_id, "RELEASED" if kind is None else "EXPIRED", now)
-        return self._goodbye(tx, direct_id, now, ahead)
+        return self._answer(tx, direct_id, now, ahead)
 
     def do_due(self, tx: Tx, now: Instant, limit: int) -> tuple[bool, Instant | None]:
-        """Ends waits that ran out, stops work that is out of time, renews reservations; (whether that was all, when
-        something is due next).
+        """Ends waits that timed out, stops work that timed out, and renews reservations, for the callers of this node.
 
-        Each node does so for its own callers: it is there that somebody is on the line.
+        Returns whether that was all, and when something is due next.
         """
         here = self._here
         over = direct.over(tx, here, now, limit)
         for direct_id in over:
-            self._send_away(tx, direct_id, now)
+            self._end_wait(tx, direct_id, now)
         overdue = direct.overdue(tx, here, now, limit)
         for direct_id, expires_at in direct.expiring(tx, here, now.after(RENEWED_BEFORE_SECONDS)):
-            if self.is_on_the_line(direct_id):
+            if self.is_connected(direct_id):
                 direct.renew(tx, direct_id, now.after(RESERVATION_SECONDS))
             elif expires_at <= now and self.give_up(tx, direct_id, OWNER_GONE, now, FailureKind.CRASH) is None:
-                overdue.append(direct_id)  # It runs, and nobody is there: its work is ended first, `finish` releases.
+                overdue.append(direct_id)  # It runs, and its caller is gone: stop it, and `finish` releases.
         for direct_id in overdue:
             tx.cause(Stop(direct_id, FailureKind.TIMEOUT))
         wait, timeout, expiry = direct.next_instants(tx, here, now)
@@ -242,21 +243,21 @@ class DirectExecutionHandler:
 
     @property
     def _here(self) -> str | None:
-        """Whose callers these are; None: everybody's."""
+        """Returns the node whose callers are handled; None for the callers of all nodes."""
         return self._node
 
     def is_here(self, holder: direct.Holder) -> bool:
-        """Whether the caller is on the line of this node, which then does the work."""
+        """Returns whether the caller is connected to this node, which then does the work."""
         return holder.node_id == self._node
 
-    def is_on_the_line(self, direct_id: str) -> bool:
-        """Whether its owner lives."""
+    def is_connected(self, direct_id: str) -> bool:
+        """Returns whether the caller is still connected."""
         return direct_id in self._callers
 
     def recover(self, tx: Tx, node_id: str | None = None) -> int:
-        """Ends what the last life left, of one node or of all: executions FAILED, reservations EXPIRED (spec 11.10).
+        """Ends what a crash of one node, or of all, has left: executions FAILED, reservations EXPIRED (spec 11.10).
 
-        Returns how many. Twice changes nothing. Where others live on, the next caller gets the reservation.
+        The next caller of another node gets the reservation. Returns how many were ended. Safe to repeat.
         """
         now = self._clock.now()
         unfinished = direct.unfinished(tx, node_id)
@@ -280,8 +281,8 @@ class DirectExecutionHandler:
             tx.announce("callers")
         return len(unfinished)
 
-    def _send_away(self, tx: Tx, direct_id: str, now: Instant) -> None:
-        """Its wait ran out: it hears how many were ahead."""
+    def _end_wait(self, tx: Tx, direct_id: str, now: Instant) -> None:
+        """Ends a wait that timed out; the answer says how many callers were ahead."""
         found = direct.get(tx, direct_id)
         assert found is not None
         ahead = direct.waiting_ids(tx, found.office_id).index(direct_id)
@@ -297,7 +298,7 @@ class DirectExecutionHandler:
         self._events.note(tx, "reservation_made", now, office_id, details=details)
 
     def _pass_on(self, tx: Tx, direct_id: str, office_id: str, status: str, now: Instant) -> None:
-        """The next caller reserves in the very transaction that releases the one before."""
+        """Gives the reservation to the next caller, in the transaction that releases the one before."""
         if self._end_reservation(tx, direct_id, office_id, status, now):
             following = direct.first_waiting(tx, office_id)
             if following is not None:
@@ -313,7 +314,7 @@ class DirectExecutionHandler:
             self._events.note(tx, f"reservation_{status.lower()}", now, office_id, details=details)
         return reservation_id is not None
 
-    def _goodbye(self, tx: Tx, direct_id: str, now: Instant, ahead: int = 0) -> Direct:
+    def _answer(self, tx: Tx, direct_id: str, now: Instant, ahead: int = 0) -> Direct:
         ended = self._ended(tx, direct_id, now)
         tx.cause(DirectEnded(ended, ahead))
         return ended
@@ -324,27 +325,27 @@ class DirectExecutionHandler:
         self._webhooks.direct_ended(tx, ended, now)
         return ended
 
-    # On the line.
+    # Connected callers.
 
     async def execute(self, access: CallersStore, wanted: NewDirect) -> Direct:
-        """Waits for the slot and for the work; how it ended. Cancelled while it waits, it gives its place up."""
-        # Kept: a caller may hang up when the scheduler has closed its store.
+        """Waits for the slot and for the work. Returns how it ended. A caller that is cancelled gives up its place."""
+        # Read now, because a caller may disconnect after the scheduler has closed its store.
         store = access.store
-        direct_id, caller = self._pick_up(wanted)
+        direct_id, caller = self._connect(wanted)
         try:
             await access.create(lambda tx: self.request(tx, wanted, direct_id, self._clock.now()))
             return answered(await caller.ended, caller.ahead)
         except asyncio.CancelledError:
-            self._hang_up(store, direct_id, wanted.detach)
+            self._disconnect(store, direct_id, wanted.detach)
             raise
         finally:
             if not (wanted.detach and caller.ended.cancelled()):
                 self._callers.pop(direct_id, None)
 
     async def stream(self, access: CallersStore, wanted: NewDirect) -> AsyncGenerator[Update, None]:
-        """As `execute`, but hears its place, progress and output as they come, and the result at the end."""
+        """Does the same as `execute`, and yields place, progress and output as they come, and the result at the end."""
         store = access.store
-        direct_id, caller = self._pick_up(wanted)
+        direct_id, caller = self._connect(wanted)
         caller.updates = asyncio.Queue()
         is_over = False
         try:
@@ -356,12 +357,12 @@ class DirectExecutionHandler:
                 yield update
         finally:
             if not is_over:
-                self._hang_up(store, direct_id, wanted.detach)
+                self._disconnect(store, direct_id, wanted.detach)
             if is_over or not wanted.detach:
                 self._callers.pop(direct_id, None)
 
     async def drain(self, store: Store) -> None:
-        """Callers who wait are sent away; work that runs goes on."""
+        """Ends all callers who wait; work that runs goes on."""
         for direct_id in list(self._callers):
             await store.write(lambda tx, d=direct_id: self.give_up(tx, d, DRAINING, self._clock.now()))  # type: ignore[misc]
 
@@ -370,12 +371,14 @@ class DirectExecutionHandler:
             await asyncio.wait(self._goodbyes)
 
     def cancel(self, tx: Tx, direct_id: str, now: Instant) -> Direct:
-        """Gives up the place of one that waits; tells the work of one that runs to stop."""
+        """Ends a direct execution that waits, or stops the work of one that runs."""
         found = direct.get(tx, direct_id)
         if found is None:
             raise NotFound("direct execution", direct_id)
         if found.finished_at is not None:
-            raise Conflict(f"direct execution {direct_id} is {found.status} since {found.finished_at}")
+            raise Conflict(
+                f"direct execution {direct_id} is {found.status} since {found.finished_at}: there is nothing to cancel"
+            )
         ended = self.give_up(tx, direct_id, CANCELLED, now)
         if ended is None:
             direct.request_cancel(tx, direct_id, now)
@@ -384,7 +387,7 @@ class DirectExecutionHandler:
         return ended or found
 
     async def look(self, store: Store) -> None:
-        """Another node may have done something that callers here want to hear of."""
+        """Reads what another node may have changed, and sends it to the callers of this node."""
         waited_in: dict[str, None] = {}
         for direct_id, caller in list(self._callers.items()):
             found = await store.read(lambda tx, d=direct_id: direct.get(tx, d))  # type: ignore[misc]
@@ -396,11 +399,11 @@ class DirectExecutionHandler:
             await self._look_at_places(store, office_id)
 
     def listener(self, direct_id: str) -> Callable[[str, Mapping[str, Any]], None] | None:
-        """Who hears the progress and output of a direct execution, if somebody does."""
+        """Returns the function that receives progress and output for this run; None if nobody follows it."""
         caller = self._callers.get(direct_id)
-        return None if caller is None or caller.updates is None else caller.tell
+        return None if caller is None or caller.updates is None else caller.send
 
-    def _pick_up(self, wanted: NewDirect) -> tuple[str, _DirectCaller]:
+    def _connect(self, wanted: NewDirect) -> tuple[str, _DirectCaller]:
         now = self._clock.now()
         as_job = NewJob(
             job_type=wanted.job_type,
@@ -413,11 +416,11 @@ class DirectExecutionHandler:
         if wanted.webhook is not None:
             self._webhooks.refuse_wrong("webhook", wanted.webhook, DIRECT_EVENTS)
         if not request_checks.is_number(wanted.wait_timeout_seconds, above=-1e-9):
-            raise Invalid("a number of seconds", field="wait_timeout_seconds")
+            raise Invalid("is not a number of seconds from 0 on; give for example 30", field="wait_timeout_seconds")
         if not isinstance(wanted.detach, bool):
-            raise Invalid("true or false", field="detach")
+            raise Invalid("is neither true nor false; give one of them", field="detach")
         if wanted.direct_id is not None and not _is_id(wanted.direct_id):
-            raise Invalid("letters, digits, '_' and '-', up to 100", field="direct_id")
+            raise Invalid("is not an id; use up to 100 letters, digits, '_' and '-'", field="direct_id")
         direct_id = wanted.direct_id or self._chance.new_id()
         if direct_id in self._callers:
             raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
@@ -425,14 +428,14 @@ class DirectExecutionHandler:
         caller = self._callers[direct_id] = _DirectCaller(wanted.office_id)
         return direct_id, caller
 
-    def _hang_up(self, store: Store, direct_id: str, detach: bool) -> None:
-        """In a task of its own, since the caller's is being cancelled."""
-        task = asyncio.get_running_loop().create_task(self._leave(store, direct_id, detach), name="nextslot-hang-up")
+    def _disconnect(self, store: Store, direct_id: str, detach: bool) -> None:
+        """Ends the wait or the work in a new task, because the task of the caller is being cancelled."""
+        task = asyncio.get_running_loop().create_task(self._leave(store, direct_id, detach), name="nextslot-disconnect")
         self._goodbyes.add(task)
         task.add_done_callback(self._goodbyes.discard)
 
     async def _leave(self, store: Store, direct_id: str, detach: bool) -> None:
-        """Gives the place up; work that runs already is stopped, unless it is detached."""
+        """Gives up the place, or stops the work unless it is detached."""
 
         def leave(tx: Tx) -> None:
             if self.give_up(tx, direct_id, HUNG_UP, self._clock.now()) is None and not detach:
@@ -444,39 +447,39 @@ class DirectExecutionHandler:
     def tell_started(self, direct_id: str) -> None:
         caller = self._callers.get(direct_id)
         if caller is not None:
-            caller.tell_started(direct_id)
+            caller.send_started(direct_id)
 
     async def _look_at_places(self, store: Store, office_id: str) -> None:
-        """Read again when somebody was told while it was read: what was read may be older than what they heard."""
+        """Reads and sends the places. Reads again if places were sent meanwhile, since those may be newer."""
         while True:
-            told = self._told
+            sent = self._places_sent
             waiting = await store.read(lambda tx: direct.waiting_ids(tx, office_id))
-            if told == self._told:
+            if sent == self._places_sent:
                 return self.tell_places(waiting)
 
     def tell_places(self, waiting: Sequence[str]) -> None:
-        self._told += 1
+        self._places_sent += 1
         for ahead, direct_id in enumerate(waiting):
             caller = self._callers.get(direct_id)
             if caller is not None:
-                caller.tell_place(direct_id, ahead)
+                caller.send_place(direct_id, ahead)
 
     def tell_ended(self, ended: Direct, ahead: int = 0) -> None:
         caller = self._callers.pop(ended.direct_id, None)
         if caller is not None:
             caller.ahead = ahead
-            caller.tell("result", {"direct": ended})
+            caller.send("result", {"direct": ended})
             if not caller.ended.done():
                 caller.ended.set_result(ended)
 
 
 def _is_id(value: object) -> bool:
-    """Its log and artifacts are named after it, so it must not be able to lead anywhere else."""
+    """Returns whether the id is safe in a path: the log and the artifacts are named after it."""
     return isinstance(value, str) and _ID.fullmatch(value) is not None
 
 
 def answered(ended: Direct, ahead: int) -> Direct:
-    """What the caller gets: the record, or why there is none."""
+    """Returns the execution to the caller, or raises if the work never started."""
     if ended.status is DirectStatus.CANCELLED and ended.reason == WAITED_TOO_LONG:
         waited = ended.waited_seconds or 0
         raise SlotBusy(ahead, f"the slot did not come free within {waited:g} seconds; callers ahead: {ahead}")

@@ -1,4 +1,4 @@
-"""Where a job could run: of each live node, what keeps it from taking the job. `engine.why` puts it into its answer."""
+"""Node eligibility: why no live node can run a job. `forecast/why.py` adds it to its answer."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,16 +11,16 @@ from nextslot.domain import (
     Reason,
 )
 
-# Of more nodes than this the sentence names the first, and the data so many.
+# How many nodes the sentence names, and how many the data.
 MOST_SAID = 5
 MOST_NAMED = 20
-# What work that ends changes; all else lasts until somebody does something.
+# Problems that end by themselves when running work ends.
 PASSING = {"full", "units_in_use"}
 
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """What keeps one node from a job: a word, the rest of a sentence, and numbers where there are some."""
+    """Why one node cannot run a job: a word, the rest of a sentence, and numbers."""
 
     node_id: str
     word: str
@@ -32,7 +32,7 @@ class Obstacle:
 
 
 class Usage:
-    """The units of each resource that what runs on each node holds."""
+    """The units of each resource that are in use on each node."""
 
     def __init__(self, running: Iterable[tuple[str, Mapping[str, int]]]) -> None:
         self._units: dict[str, Counter[str]] = {}
@@ -44,33 +44,33 @@ class Usage:
 
 
 def has_handler(nodes: Sequence[Node], job_type: str) -> bool:
-    """Whether a node that lives can run it at all."""
+    """Returns whether a live node has a handler for the job type."""
     return any(node.is_live and job_type in node.job_types for node in nodes)
 
 
 def no_node(nodes: Sequence[Node], lane: Lane, usage: Usage) -> Reason | None:
-    """The reason that no live node takes such a job now; None if one can, or if none knows its type."""
+    """Returns the reason why no live node can run such a job now; None if one can, or if none has a handler."""
     live = [node for node in nodes if node.is_live]
     if not has_handler(live, lane.job_type):
         return None
-    # A resource that one node counts, even one that is away, is nowhere else.
+    # If any node, even one that is away, lists a resource, then nodes that do not list it have none of it.
     counted = {resource for node in nodes for resource in node.resources}
     found = [_obstacle(node, lane, counted, usage) for node in live]
     obstacles = [one for one in found if one is not None]
     if len(obstacles) < len(found):
         return None
-    told = "; ".join(f"node {one.node_id!r} {one.text}" for one in obstacles[:MOST_SAID])
+    named = "; ".join(f"node {one.node_id!r} {one.text}" for one in obstacles[:MOST_SAID])
     more = f"; and {len(obstacles) - MOST_SAID:,} more" if len(obstacles) > MOST_SAID else ""
     is_possible = any(one.word in PASSING for one in obstacles)
     return Reason(
         code="no_node",
-        text=f"{'No live node can take it now' if is_possible else 'No live node can take it'}: {told}{more}.",
+        text=f"{'No live node can take it now' if is_possible else 'No live node can take it'}: {named}{more}.",
         data={"nodes": [one.data() for one in obstacles[:MOST_NAMED]], "is_possible": is_possible},
     )
 
 
 def _obstacle(node: Node, lane: Lane, counted: set[str], usage: Usage) -> Obstacle | None:
-    """What lasts before what passes: a node that is both is no hope."""
+    """Returns a lasting problem before a passing one, because a node with both cannot run the job later either."""
     if lane.job_type not in node.job_types:
         return Obstacle(node.node_id, "no_handler", f"has no handler for the job type {lane.job_type!r}", {})
     if node.status == "draining":

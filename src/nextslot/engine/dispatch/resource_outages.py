@@ -1,7 +1,7 @@
-"""Outages: a resource whose work fails because it does not answer is held, so that the queue's retries are not burnt.
+"""Outages: holds a resource that does not answer, so that jobs do not use up their retries on it.
 
-After five such failures in a row nothing that needs the resource starts. It is tried again with growing pauses: by its
-probe where it has one, else by letting one job through; what that finds decides.
+After five failures of kind `unavailable` in a row, no job that needs the resource starts. The resource is tried again
+after growing pauses: by its probe if it has one, else by one job that may start.
 """
 
 import logging
@@ -36,10 +36,10 @@ class Outages:
         self._probes: dict[str, Probe] = {}
 
     def set_probe(self, resource: str, probe: Probe) -> None:
-        """Asked whether a held resource answers again."""
+        """Sets the function that finds out whether a held resource answers again."""
         self._probes[resource] = probe
 
-    # What the end of a run says of the resources it needed.
+    # The end of a run.
 
     def after_run(self, tx: Tx, lane: Lane, outcome: Outcome, now: Instant) -> None:
         for resource in lane.resources:
@@ -64,10 +64,10 @@ class Outages:
             self._lanes.counters(tx).is_freed = True
             self._events.note(tx, "resource_released", now, None, details={"resource": resource})
 
-    # What a look at the queue asks.
+    # Dispatch.
 
     def held(self, tx: Tx, now: Instant) -> dict[str, bool]:
-        """The resources that are held; True where one job may go as its probe."""
+        """Returns the held resources; True where one job may start as the probe."""
         return {
             outage.resource: outage.resource not in self._probes and not outage.is_probed and outage.probe_at <= now
             for outage in outages.all_of_them(tx)
@@ -75,24 +75,24 @@ class Outages:
         }
 
     def let_through(self, tx: Tx, resources: Iterable[str]) -> None:
-        """This job is the probe."""
+        """Marks resources as being probed by a job that starts."""
         for resource in resources:
             outages.probe(tx, resource)
 
     # Probing.
 
     def do_due(self, tx: Tx, now: Instant) -> tuple[list[outages.Outage], Instant | None]:
-        """(resources to be asked now, when the next pause ends); where a job is the probe, the queue is looked at."""
+        """Returns the resources to probe now, and when the next pause ends. Dispatches where a job is the probe."""
         due = [o for o in outages.all_of_them(tx) if o.probe_at is not None and o.probe_at <= now]
         if any(outage.resource not in self._probes for outage in due):
-            self._lanes.counters(tx).look_everywhere()
+            self._lanes.counters(tx).include_all_offices()
         return [outage for outage in due if outage.resource in self._probes], outages.next_probe(tx, now)
 
     def next_probe(self, tx: Tx, now: Instant) -> Instant | None:
         return outages.next_probe(tx, now)
 
     async def probe(self, store: Store, due: Iterable[outages.Outage]) -> None:
-        """Asks each whether it answers again."""
+        """Probes each resource, and stores whether it answers."""
         for outage in due:
             is_there = await self._ask(outage.resource, self._probes[outage.resource])
             await store.write(lambda tx, o=outage, yes=is_there: self._probed(tx, o, yes))  # type: ignore[misc]
@@ -100,8 +100,8 @@ class Outages:
     async def _ask(self, resource: str, probe: Probe) -> bool:
         try:
             return await probe()
-        except Exception as error:  # A probe that fails has its answer: no.
-            log.info("the probe of %s says: %s", resource, error)
+        except Exception as error:  # A probe that raises means that the resource does not answer.
+            log.info("the probe of the resource %s failed: %s", resource, error)
             return False
 
     def _probed(self, tx: Tx, outage: outages.Outage, is_there: bool) -> None:
@@ -114,5 +114,5 @@ class Outages:
             self._timer.note(tx, now.after(pause))
 
     def recover(self, tx: Tx) -> None:
-        """Whoever was the probe has died with the last life."""
+        """Forgets jobs that were probes: the last incarnation of the scheduler has ended, and they with it."""
         outages.forget_probes(tx)

@@ -1,4 +1,4 @@
-"""Events: noted while a transaction works, appended in one go before it commits, and followed by whoever listens."""
+"""EventLog: notes events during a transaction, appends them together before its commit, and lets readers follow."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -16,8 +16,6 @@ from .event_feed import EventFeed, EventPage, read_page
 
 
 class EventLog:
-    """Appends a transaction's events together, and wakes the readers once it is durable."""
-
     def __init__(self, meters: Meters | None = None, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._meters = meters or Unmeasured()
@@ -28,17 +26,17 @@ class EventLog:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While somebody waits for what may happen on another node."""
+        """Receives the events of other nodes inside this context."""
         self._listeners += 1
-        self._attend()
+        self._follow_other_nodes()
         try:
             yield
         finally:
             self._listeners -= 1
-            self._attend()
+            self._follow_other_nodes()
 
-    def _attend(self) -> None:
-        """Says to the store whether somebody here waits for events of other nodes."""
+    def _follow_other_nodes(self) -> None:
+        """Switches on or off that the store receives the events of other nodes."""
         if self._store is not None and self._listeners <= 1:
             self._store.follow(self._listeners == 1)
 
@@ -55,19 +53,19 @@ class EventLog:
         tx.local(_Noted).events.append(events.noted(type, now, office_id, job_id, run_id, details))
 
     def note_jobs(self, tx: Tx, type: str, now: Instant, jobs: Iterable[Job]) -> None:
-        """The same event of many jobs."""
+        """Notes the same event for many jobs."""
         tx.local(_Noted).events += [events.Noted(type, job.office_id, job.job_id, None, "{}", now) for job in jobs]
 
     def noted(self, tx: Tx) -> int:
-        """How many events this transaction has noted so far."""
+        """Returns how many events this transaction has noted so far."""
         return len(tx.local(_Noted).events)
 
     def last_number_before(self, tx: Tx) -> int:
-        """The number that came before this transaction's events, once they have theirs."""
+        """Returns the last event number before those of this transaction. Call it after `append`."""
         return events.last(tx) - self.noted(tx)
 
     def append(self, tx: Tx) -> None:
-        """The last thing a transaction does: its events get their numbers in the order they were noted."""
+        """Stores the noted events in their order, which gives them their numbers. Runs at the end of a transaction."""
         noted = tx.local(_Noted).events
         if noted:
             events.append(tx, noted)
@@ -76,19 +74,19 @@ class EventLog:
             tx.cause(EventsAppended(counts))
 
     async def follow(self, store: Store, after: int) -> AsyncGenerator[Event, None]:
-        """Every event from a number on, oldest first, and then each new one as it comes, until the scheduler stops."""
+        """Yields every event after a number, oldest first, and then each new one, until the scheduler stops."""
         async with aclosing(self.follow_pages(store, after)) as pages:
             async for page in pages:
                 for event in page.events:
                     yield event
 
     async def follow_pages(self, store: Store, after: int) -> AsyncGenerator[EventPage, None]:
-        """The same, as many at a time as are there. Followers that are up to date get the same page."""
+        """Yields the same events in pages. Followers that are up to date share a page."""
         follower = self._meters.follow(after)
         try:
             async with self._joined(store) as feed:
                 while True:
-                    # Before the look: what the feed reads between the look and the wait ends the wait.
+                    # Taken before the page is read: if the feed reads something after it, `wait` returns at once.
                     turn, is_over = feed.turn, feed.is_over
                     page = feed.after(follower.at)
                     if page is None:
@@ -107,7 +105,7 @@ class EventLog:
 
     @asynccontextmanager
     async def _joined(self, store: Store) -> AsyncIterator[EventFeed]:
-        """Gives a follower the feed that all share; the first one starts it, the last one stops it."""
+        """Gives a follower the shared feed. The first follower starts it, the last one stops it."""
         if self._feed is None or self._feed.is_over:
             self._feed = EventFeed(store, self._clock, self._is_closing)
         feed = self._feed
@@ -123,7 +121,7 @@ class EventLog:
                 await feed.stop()
 
     async def _page(self, store: Store, after: int) -> EventPage | None:
-        """None: the store has gone with the scheduler; whoever comes back with its last number misses nothing."""
+        """Reads a page. Returns None if the scheduler is stopping: a follower that returns later misses nothing."""
         try:
             return await read_page(store, after)
         except Unavailable:
@@ -134,22 +132,22 @@ class EventLog:
     def open(self, store: Store) -> None:
         self._store = store
         self._is_closing = False
-        # One of an earlier life ends with its own followers.
+        # A feed of an earlier start ends with its own followers.
         self._feed = None
 
     def close(self) -> None:
-        """Readers get what is left, and then their end."""
+        """Lets followers read what is left, and then ends them."""
         self._is_closing = True
         if self._feed is not None:
             self._feed.close()
 
     def appended(self, counts: EventCounts) -> None:
-        """Counts the events of a commit, and wakes those who follow them."""
+        """Counts the events of a commit, and wakes the followers."""
         self._meters.count_committed(counts)
         self.wake()
 
     def wake(self) -> None:
-        """There may be something new to read."""
+        """Lets the feed read, because there may be new events."""
         if self._feed is not None:
             self._feed.news()
 

@@ -1,4 +1,4 @@
-"""Executor: runs a claimed job's handler and returns how it went, as a value. It knows handlers, never the database.
+"""Executor: runs the handler of a claim and returns its outcome as a value. It does not know the database.
 
 It decides no retry, changes no job and sends nothing.
 """
@@ -18,7 +18,9 @@ from nextslot.executors.run_files import RunFiles
 from nextslot.executors.threads import Threads
 from nextslot.system.clock import Clock
 
-_TOLD = {
+from .stalls import wait_for_stall
+
+_STOP_ERRORS = {
     FailureKind.TIMEOUT: "timed out",
     FailureKind.CANCELLED: "cancelled",
     FailureKind.INTERRUPTED: "interrupted by the scheduler's shutdown",
@@ -31,10 +33,10 @@ ISOLATED = "runs in a separate process: the scheduler died several times in a ro
 class _Active:
     run: RunContext
     job_type: JobType
-    # The task to cancel where that is how the handler is told; a handler in a thread is told by its run alone.
+    # The task to cancel; None for a handler in a thread, which can only check whether its run has to stop.
     task: asyncio.Task[Any] | None
     timeout_seconds: float | None
-    told: FailureKind | None = None
+    stopped_by: FailureKind | None = None
     error: str | None = None
 
 
@@ -45,22 +47,21 @@ class Executor:
         self._threads = threads
         self._files = files
         self._active: dict[str, _Active] = {}
-        # Launched and not begun yet, and what some of them have been told already.
+        # Runs that are launched and have not begun, each with the reason to stop if there is one already.
         self._expected: dict[str, FailureKind | None] = {}
 
     def expect(self, run_id: str) -> None:
-        """A run is about to begin: it can be told to stop from now on."""
+        """Lets a run be stopped from now on, before it begins."""
         self._expected[run_id] = None
 
     def forget(self, run_id: str) -> None:
-        """It ended before it began."""
         self._expected.pop(run_id, None)
 
     async def run(self, claim: Claim, listen: Listener | None = None) -> Outcome:
-        """Runs the handler to its end, whatever that is; raises only when its task is cancelled from outside."""
-        told = self._expected.pop(claim.run_id, None)
-        if told is not None:
-            return Outcome.failed(told, _TOLD[told])
+        """Runs the handler and returns its outcome. Raises only if something other than `stop` cancels the task."""
+        kind = self._expected.pop(claim.run_id, None)
+        if kind is not None:
+            return Outcome.failed(kind, _STOP_ERRORS[kind])
         job_type = self._job_types.of_claim(claim.job_type)
         if claim.is_isolated and (isolated := self._job_types.isolated(claim.job_type)) is not None:
             job_type = replace(job_type, handler=isolated, is_async=True)
@@ -78,13 +79,13 @@ class Executor:
         try:
             if job_type.is_async:
                 outcome = await self._await(job_type, run)
-                if active.told is not None and task is not None:
-                    task.uncancel()  # The handler has ended in its own way, and said how.
+                if active.stopped_by is not None and task is not None:
+                    task.uncancel()  # The handler has caught the cancellation and returned an outcome.
             else:
                 context = contextvars.copy_context()
                 outcome = await self._threads.run(lambda: context.run(_call, job_type, run))
         except asyncio.CancelledError:
-            if active.told is None or task is None:
+            if active.stopped_by is None or task is None:
                 raise
             task.uncancel()
             outcome = Outcome.completed()
@@ -93,42 +94,37 @@ class Executor:
                 del self._active[claim.run_id]
             if watch is not None:
                 watch.cancel()
-        return await self._completed(run, self._as_told(active, outcome))
+        return await self._with_files(run, self._as_stopped(active, outcome))
 
     def stop(self, run_id: str, kind: FailureKind) -> None:
-        """Tells a run to stop, and why; what it was told first is what it will have ended of."""
+        """Asks a run to stop. The first kind that is given becomes the failure kind of its outcome."""
         active = self._active.get(run_id)
         if active is None and run_id in self._expected:
             self._expected[run_id] = self._expected[run_id] or kind
-        if active is None or active.told is not None:
+        if active is None or active.stopped_by is not None:
             return
-        active.told = kind
+        active.stopped_by = kind
         active.run.request_stop()
         if active.task is not None:
             active.task.cancel()
 
     def _watch(self, claim: Claim, run: RunContext) -> asyncio.Task[None] | None:
-        """Somebody who notices when a run has been silent for too long, if that matters to it."""
+        """Starts a task that stops the run if it stalls."""
         if claim.stall_timeout_seconds is None:
             return None
         run.now, run.last_active = self._clock.monotonic, self._clock.monotonic()
-        return asyncio.get_running_loop().create_task(
-            self._notice_stall(claim.run_id, claim.stall_timeout_seconds, run)
-        )
+        work = self._stop_if_stalled(claim.run_id, claim.stall_timeout_seconds, run)
+        return asyncio.get_running_loop().create_task(work)
 
-    async def _notice_stall(self, run_id: str, seconds: float, run: RunContext) -> None:
-        while True:
-            left = seconds - (self._clock.monotonic() - run.last_active)
-            if left <= 0:
-                active = self._active.get(run_id)
-                if active is not None and active.told is None:
-                    active.error = f"no output and no progress for {seconds:g} seconds"
-                self.stop(run_id, FailureKind.TIMEOUT)
-                return
-            await self._clock.sleep(left)
+    async def _stop_if_stalled(self, run_id: str, seconds: float, run: RunContext) -> None:
+        await wait_for_stall(run, seconds, self._clock)
+        active = self._active.get(run_id)
+        if active is not None and active.stopped_by is None:
+            active.error = f"no output and no progress for {seconds:g} seconds"
+        self.stop(run_id, FailureKind.TIMEOUT)
 
     def longest_grace(self) -> float:
-        """How long what runs may take to stop, by its own account: a command's tree has its grace time."""
+        """Returns the longest time that a running handler may take to stop: a command has its `grace_seconds`."""
         handlers = (active.job_type.handler for active in self._active.values())
         return max((getattr(handler, "grace_seconds", 0.0) for handler in handlers), default=0.0)
 
@@ -137,7 +133,7 @@ class Executor:
             self.stop(run_id, kind)
 
     def progress(self, run_id: str) -> tuple[float | None, str] | None:
-        """How far a run is, if it is running here."""
+        """Returns the fraction and the text that a run has reported; None if it does not run on this node."""
         active = self._active.get(run_id)
         return None if active is None else (active.run.fraction, active.run.text)
 
@@ -146,23 +142,23 @@ class Executor:
             return returned(run, await job_type.handler(run, **run.params))
         except GeneratorExit:
             raise
-        except BaseException as error:  # Whatever a handler raises is a failure of its job, not of ours.
+        except BaseException as error:  # Whatever a handler raises is a failure of its job, not of the scheduler.
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # It was not the handler's own.
+                raise  # `stop` or the shutdown cancelled the task, not the handler itself.
             return raised(run, error)
 
-    def _as_told(self, active: _Active, outcome: Outcome) -> Outcome:
-        """Once it was told to stop, that is what it ended of, whatever it says itself (spec 5.10)."""
-        if active.told is None:
+    def _as_stopped(self, active: _Active, outcome: Outcome) -> Outcome:
+        """Makes the outcome of a stopped run a failure of that kind, whatever the handler returned (spec 5.10)."""
+        if active.stopped_by is None:
             return outcome
-        error = active.error or _TOLD[active.told]
-        if active.told is FailureKind.TIMEOUT and active.error is None and active.timeout_seconds is not None:
+        error = active.error or _STOP_ERRORS[active.stopped_by]
+        if active.stopped_by is FailureKind.TIMEOUT and active.error is None and active.timeout_seconds is not None:
             error = f"timed out after {active.timeout_seconds:g} seconds"
-        return replace(Outcome.failed(active.told, error, outcome.exit_code), session_id=outcome.session_id)
+        return replace(Outcome.failed(active.stopped_by, error, outcome.exit_code), session_id=outcome.session_id)
 
-    async def _completed(self, run: RunContext, outcome: Outcome) -> Outcome:
-        """With the files that the run left."""
+    async def _with_files(self, run: RunContext, outcome: Outcome) -> Outcome:
+        """Adds the log and the artifacts that the run has left."""
         if not run.has_log and not run.has_artifacts:
             return outcome
         if run.is_slow_to_close:
@@ -177,7 +173,7 @@ class Executor:
 
 
 def _on_loop(listen: Listener) -> Listener:
-    """A listener that may be called from a handler's thread."""
+    """Makes a listener that can be called from the thread of a handler."""
     loop = asyncio.get_running_loop()
 
     def pass_on(kind: str, data: Mapping[str, Any]) -> None:
@@ -187,8 +183,8 @@ def _on_loop(listen: Listener) -> Listener:
 
 
 def _call(job_type: JobType, run: RunContext) -> Outcome:
-    """In a thread of its own."""
+    """Runs in a thread."""
     try:
         return returned(run, job_type.handler(run, **run.params))
-    except BaseException as error:  # The thread goes on to serve the next handler.
+    except BaseException as error:  # The thread is used again for the next handler.
         return raised(run, error)

@@ -1,4 +1,4 @@
-"""Left logs: the logs that a crash left in pieces become one file each. A start does it after recovery."""
+"""Joins the logs that a crash left in pieces, into one file each. The start calls it after recovery."""
 
 from nextslot.executors.run_files import RunFiles
 from nextslot.executors.threads import Threads
@@ -7,7 +7,7 @@ from nextslot.store.tables import old_history
 
 
 async def join_left_logs(store: Store, files: RunFiles, threads: Threads) -> None:
-    """Joins the logs of runs that have ended. A run that goes on belongs to a node that shares this directory."""
+    """Joins the logs of ended runs. A run that has not ended belongs to another node with the same directory."""
     left = await threads.run(files.logs_in_pieces)
     if left:
         known = await store.read(lambda tx: old_history.known_runs(tx, left))

@@ -1,20 +1,20 @@
-"""Runner: the tasks of what runs now. Each runs its handler and then stores its outcome, however long that takes."""
+"""Runner: one task for each run. A task runs the handler, then stores the outcome, and retries until it is stored."""
 
 import asyncio
 import contextvars
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Protocol
 
 from nextslot.domain import FailureKind, Outcome, RunStatus
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
-from nextslot.engine.effects import Claim, RunEnded
-from nextslot.engine.finish.job_finisher import JobFinisher
+from nextslot.engine.effects import Claim, RunEnded, WorkKind
 from nextslot.engine.forecast.run_durations import Durations
 from nextslot.errors import Fenced, Unavailable
-from nextslot.executors.run_context import Listener
 from nextslot.store.contract import PrefetchedWork, Store, Tx
-from nextslot.store.tables import jobs
 from nextslot.system.clock import Clock
+from nextslot.system.instant import Instant
 from nextslot.telemetry.logs import bound
 from nextslot.telemetry.meters import Meters, Unmeasured
 from nextslot.telemetry.tracing import Tracer, Untraced
@@ -25,10 +25,19 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
-# How often the store may refuse an outcome before a failure is stored in its place: within a quarter of a minute.
+# How often the store may refuse an outcome, within 15 seconds, before a failure is stored in its place.
 MOST_REFUSALS = 6
-# How such a failure begins; the doctor knows it by these words.
+# How the error of such a failure begins; the doctor finds it by these words.
 UNSTORABLE = "its outcome could not be stored"
+
+
+class WorkFinisher(Protocol):
+    """Stores how work of one kind ended: `JobFinisher` or `DirectExecutionHandler`."""
+
+    def finish(
+        self, tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant, waited_us: int = 0, /
+    ) -> object | None:
+        """Stores an outcome that has waited `waited_us`, and what follows; returns None if the run had ended."""
 
 
 class Runner:
@@ -36,7 +45,7 @@ class Runner:
         self,
         clock: Clock,
         executor: Executor,
-        finisher: JobFinisher,
+        finishers: Mapping[WorkKind, WorkFinisher],
         direct: DirectExecutionHandler,
         durations: Durations,
         meters: Meters | None = None,
@@ -45,12 +54,12 @@ class Runner:
         self._clock = clock
         self._store: Store | None = None
         self._executor = executor
-        self._finisher = finisher
+        self._finishers = finishers
         self._direct = direct
         self._durations = durations
         self._meters = meters or Unmeasured()
         self._tracer = tracer or Untraced()
-        # When the run ended whose transaction is being followed up: what that launches gets its slot.
+        # When the run ended whose commit is being carried out: the runs that this commit launches get its slot.
         self._freed_at: float | None = None
         self._tasks: dict[asyncio.Task[None], Claim] = {}
         self._is_idle = asyncio.Event()
@@ -59,7 +68,6 @@ class Runner:
         self._has_lost = False
 
     def open(self, store: Store) -> None:
-        """Outcomes are stored there."""
         self._store = store
 
     @property
@@ -68,13 +76,13 @@ class Runner:
 
     @property
     def has_stored_all(self) -> bool:
-        """Whether the outcome of everything that was launched is in the store."""
+        """Returns whether every launched run has its outcome in the store."""
         return not self._tasks and not self._has_lost
 
     def launch(self, claim: Claim) -> None:
-        """Runs what a commit has started."""
+        """Starts the task of a claim that was committed."""
         self._executor.expect(claim.run_id)
-        # The context of the caller whose commit started this job is not the job's.
+        # An empty context: the job must not inherit the context of the caller whose commit started it.
         context = contextvars.Context()
         task = asyncio.get_running_loop().create_task(self._run(claim, self._freed_at), context=context)
         self._tasks[task] = claim
@@ -82,18 +90,18 @@ class Runner:
         task.add_done_callback(self._left)
 
     def ended(self, job_type: str, seconds: float | None, ended_at: float) -> None:
-        """Follows the commit of an outcome, before what that commit launches; of several at once the first counts."""
-        if seconds is not None:
+        """Follows the commit of an outcome, before the launches of that commit. Of several the first counts."""
+        if seconds is not None and self._durations.is_filled:
             self._durations.note(job_type, seconds)
         if self._freed_at is None:
             self._freed_at = ended_at
 
     async def idle(self) -> None:
-        """Returns when nothing runs any more."""
+        """Returns once nothing runs."""
         await self._is_idle.wait()
 
     async def abandon(self) -> None:
-        """Gives up on what did not stop: its jobs stay RUNNING in the store, and the next start recovers them."""
+        """Cancels what did not stop. Its jobs stay RUNNING in the store, and the next start recovers them."""
         self._is_abandoned = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -102,8 +110,8 @@ class Runner:
             await asyncio.wait(tasks, timeout=1)
 
     async def _run(self, claim: Claim, freed_at: float | None) -> None:
-        kind = "direct_id" if claim.is_direct else "job_id"
-        with bound(**{kind: claim.job_id}, run_id=claim.run_id, office_id=claim.office_id, job_type=claim.job_type):
+        ids = {f"{claim.kind}_id": claim.job_id, "run_id": claim.run_id, "office_id": claim.office_id}
+        with bound(**ids, job_type=claim.job_type):
             if freed_at is not None:
                 self._meters.handed_over(self._meters.seconds() - freed_at)
             await self._run_and_record(claim)
@@ -112,39 +120,39 @@ class Runner:
         began = self._clock.monotonic()
         outcome = await self._execute(claim)
         seconds = self._clock.monotonic() - began
-        kind = "direct" if claim.is_direct else "job"
-        self._meters.ran(claim.job_type, kind, outcome.status, outcome.failure_kind, seconds)
+        self._meters.ran(claim.job_type, claim.kind, outcome.status, outcome.failure_kind, seconds)
         await self._record(claim, outcome, seconds)
 
     async def _execute(self, claim: Claim) -> Outcome:
-        listen = self._direct.listener(claim.run_id) if claim.is_direct else None
         with self._tracer.run(claim) as span:
-            outcome = await self._outcome(claim, listen)
+            outcome = await self._outcome(claim)
             span.note({"nextslot.outcome": outcome.status, "nextslot.failure_kind": outcome.failure_kind})
             if outcome.status is RunStatus.FAILED:
                 span.fail((outcome.error or "")[:500])
             return outcome
 
-    async def _outcome(self, claim: Claim, listen: Listener | None) -> Outcome:
+    async def _outcome(self, claim: Claim) -> Outcome:
         try:
-            return await self._executor.run(claim, listen)
-        except Exception as error:  # A defect of the executor: the job must not stay RUNNING for ever because of it.
+            return await self._executor.run(claim, self._direct.listener(claim.run_id))
+        except Exception as error:  # A defect of the executor must not leave the job RUNNING for ever.
             log.exception("run %s: the executor failed", claim.run_id)
             return Outcome.failed(FailureKind.ERROR, f"the executor failed: {type(error).__name__}: {error}"[:500])
 
     async def _record(self, claim: Claim, outcome: Outcome, seconds: float = 0.0) -> None:
-        """Keeps the outcome until the store takes it; one that is refused again and again is stored as a failure."""
+        """Tries until the store has the outcome. If the store refuses it too often, stores a failure in its place."""
         assert self._store is not None
         pause, refusals, ended_at, since = FIRST_PAUSE, 0, self._meters.seconds(), self._clock.monotonic()
-        asked = () if claim.is_direct else (jobs.asks_at_the_end(claim.run_id, claim.job_id),)
         while True:
             work = lambda tx, outcome=outcome: self._finish(tx, claim, outcome, seconds, ended_at, since)  # noqa: E731
             try:
-                stored = await self._store.write(PrefetchedWork(work, asked))
+                stored = await self._store.write(PrefetchedWork(work, claim.reads_at_end))
             except Fenced:
-                log.warning("run %s belongs to a node that was taken for lost; its outcome is dropped", claim.run_id)
+                log.warning(
+                    "run %s: this node was lost, and another node has recovered the run",
+                    claim.run_id,
+                )
                 return
-            except Exception as error:  # Whatever the store says: an outcome is never thrown away.
+            except Exception as error:  # No error of the store may lose an outcome.
                 if self._is_abandoned:
                     self._has_lost = True
                     log.error("run %s ended too late to be stored", claim.run_id)
@@ -157,14 +165,17 @@ class Runner:
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
-                # Its transaction has been followed up, and no later one yet: those begin after their callers went on.
+                # The effects of this commit are carried out, and those of no later commit yet.
                 self._freed_at = None
                 if stored is None:
-                    log.warning("run %s had been ended by somebody else; its outcome is dropped", claim.run_id)
+                    log.warning(
+                        "run %s had already ended by other means; its outcome is dropped",
+                        claim.run_id,
+                    )
                 return
 
     def _refused(self, claim: Claim, outcome: Outcome, error: Exception, refusals: int) -> Outcome:
-        """What is tried next, after the store has refused an outcome."""
+        """Returns the outcome to try next, after the store has refused this one."""
         is_given_up = refusals == MOST_REFUSALS
         self._meters.outcome_refused(is_given_up)
         log.error("run %s: the store refused its outcome (%d times): %s", claim.run_id, refusals, error, exc_info=error)
@@ -173,13 +184,10 @@ class Runner:
     def _finish(
         self, tx: Tx, claim: Claim, outcome: Outcome, seconds: float, ended_at: float, since: float
     ) -> object | None:
-        """Stores an outcome that has waited `since` this reading of the monotonic clock."""
+        """Stores an outcome that has waited since this reading of the monotonic clock."""
         now, waited_us = self._clock.now(), round((self._clock.monotonic() - since) * 1_000_000)
-        stored: object | None
-        if claim.is_direct:
-            stored = self._direct.finish(tx, claim.run_id, outcome, now, waited_us)
-        else:
-            stored = self._finisher.finish(tx, claim.run_id, claim.job_id, outcome, now, waited_us)
+        finisher = self._finishers[claim.kind]
+        stored = finisher.finish(tx, claim.run_id, claim.job_id, outcome, now, waited_us)
         if stored is not None:
             took = seconds if outcome.status is RunStatus.COMPLETED else None
             tx.cause(RunEnded(claim.job_type, took, ended_at))
@@ -199,7 +207,7 @@ class Runner:
 
 
 def _unstorable(outcome: Outcome, refusals: int, error: Exception) -> Outcome:
-    """A failure that can be stored, so that the slot is given back and the chain goes on by its retry policy."""
+    """Returns a failure that can be stored, so that the slot is freed and the chain goes on by its retry policy."""
     kind = outcome.failure_kind or FailureKind.ERROR
     said = (
         f"{UNSTORABLE}: the work ended {outcome.status}, and the database refused to store that {refusals} times "

@@ -1,6 +1,6 @@
-"""Timer and TimeoutManager: everything that happens because a stored instant has come: due, expired, out of time.
+"""Timer and TimeoutManager: do what is due at a stored instant: start, expire, time out, fire a schedule.
 
-One alarm, set to the earliest of them; no loop asks again and again. `tick` does what is due and sets the next.
+There is one alarm, set to the earliest instant; nothing polls. `tick` does what is due and sets the next alarm.
 """
 
 import asyncio
@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from nextslot.domain import FailureKind
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.dispatch.resource_outages import Outages
-from nextslot.engine.effects import DeliveriesDue, DueBy, Stop
+from nextslot.engine.effects import DeliveriesDue, DueBy, Stop, WakeBy
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
 from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import jobs, runs
 from nextslot.store.tables.outages import Outage
+from nextslot.system.clock import Alarm
 from nextslot.system.instant import Instant
 
 log = logging.getLogger(__name__)
@@ -27,11 +28,60 @@ RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """What a look at the clock found: whether that was all, what has to be probed, and when to look again."""
+    """The result of a batch: whether it was all, which resources to probe, and when something is due next."""
 
     is_all: bool
     to_probe: list[Outage]
     upcoming: Instant | None
+
+
+class Timer:
+    """The one alarm of the scheduler, set to the earliest instant that anything waits for."""
+
+    def __init__(self) -> None:
+        self._alarm: Alarm | None = None
+        self._next: Instant | None = None
+        # A cache of the earliest stored instant that something waits for; it follows the commits.
+        self._due: Instant | None = None
+
+    def start(self, alarm: Alarm) -> None:
+        self._alarm = alarm
+
+    def stop(self) -> None:
+        if self._alarm is not None:
+            self._alarm.set(None)
+            self._alarm = self._next = None
+
+    def note(self, tx: Tx, at: Instant | None) -> None:
+        """Wakes the leader at the instant at which something is due that this transaction stores."""
+        if at is not None:
+            tx.announce("timer")
+            self.note_here(tx, at)
+
+    def note_here(self, tx: Tx, at: Instant) -> None:
+        """Wakes this node, whichever node leads: it alone has the work or the caller that this is about."""
+        tx.cause(WakeBy(at))
+
+    def wake_by(self, at: Instant) -> None:
+        """Sets the alarm unless it is set to an earlier instant, at which later ones are found."""
+        if self._alarm is not None and (self._next is None or at < self._next):
+            self._next = at
+            self._alarm.set(at)
+
+    def rung(self) -> None:
+        self._next = None
+
+    def note_earlier(self, at: Instant) -> None:
+        """Follows a commit that stored something that is due at this instant."""
+        self._due = at if self._due is None else min(self._due, at)
+
+    def note_due(self, at: Instant | None) -> None:
+        """Follows a commit that did everything that was due. `at` is the next due time."""
+        self._due = at
+
+    def is_late(self, now: Instant) -> bool:
+        """Returns whether something due was not done: the machine slept, its clock was set, or the alarm is late."""
+        return any(at is not None and at < now for at in (self._due, self._next))
 
 
 class TimeoutManager:
@@ -43,7 +93,7 @@ class TimeoutManager:
         outages: Outages,
         schedules: ScheduleTrigger | None = None,
     ) -> None:
-        """A forecast has no schedules: what they will make has no place in the queue yet."""
+        """A forecast passes no schedules, because it does not predict jobs that are not submitted."""
         self._clock = engine.clock
         self._timer = engine.timer
         self._finisher = finisher
@@ -54,12 +104,12 @@ class TimeoutManager:
         self._events = engine.events
         self._store: Store | None = None
         self._ticking: asyncio.Task[None] | None = None
-        # Whether this node does what one does for all; what runs here it watches over in any case.
+        # Whether this node does what only the leader does. Every node times out its own runs.
         self.is_leading = True
 
     async def start(self, store: Store) -> None:
         self._store = store
-        self._timer.start(self._ring)
+        self._timer.start(self._clock.alarm(self._ring))
         await self.tick()
 
     async def close(self) -> None:
@@ -69,7 +119,7 @@ class TimeoutManager:
             await asyncio.wait([self._ticking])
 
     async def tick(self) -> None:
-        """Does all that is due, a batch a transaction, and sets the timer for what is next."""
+        """Does all that is due, one batch per transaction, and sets the timer for what is due next."""
         assert self._store is not None
         while True:
             due = await self._store.write(self.do_due, rows=BATCH)
@@ -80,7 +130,7 @@ class TimeoutManager:
             self._timer.wake_by(due.upcoming)
 
     async def look(self) -> None:
-        """Another node may have stored something that is due earlier than all that this one knows of."""
+        """Sets the timer again, because another node may have stored something that is due earlier."""
         if self._store is not None:
             upcoming = await self._store.read(self._upcoming)
             if upcoming is not None:
@@ -92,14 +142,14 @@ class TimeoutManager:
         return _first(jobs.next_instant(tx), self._outages.next_probe(tx, now), occurrence)
 
     def expire_if_late(self, tx: Tx) -> None:
-        """What has expired is not to start because the timer is late; the rest of what is due can wait for it."""
+        """Expires jobs before a dispatch if the timer is late, so that no expired job starts."""
         now = self._clock.now()
         if self._timer.is_late(now):
             while self._finisher.expire(tx, now, BATCH) == BATCH:
                 pass
 
     def do_due(self, tx: Tx) -> Due:
-        """A batch of what is due now."""
+        """Does a batch of what is due now."""
         due = self._do_batch(tx)
         if due.is_all:
             tx.cause(DueBy(due.upcoming))
@@ -124,12 +174,12 @@ class TimeoutManager:
         return Due(
             is_all=own.is_all and len(due) < BATCH and expired < BATCH and no_more_occurrences,
             to_probe=to_probe,
-            # After what was done just now: it may be the cause of what comes next.
+            # Read after the batch, which may have stored something that is due soon.
             upcoming=_first(jobs.next_instant(tx), own.upcoming, next_probe, next_occurrence),
         )
 
     def _do_own(self, tx: Tx, now: Instant) -> Due:
-        """What only the node can do that has the work or the caller."""
+        """Does what each node does for its own runs and direct callers."""
         is_all, next_direct = self._direct.do_due(tx, now, BATCH)
         for run_id in runs.overdue(tx, now, BATCH):
             tx.cause(Stop(run_id, FailureKind.TIMEOUT))
@@ -140,12 +190,13 @@ class TimeoutManager:
         )
 
     def _ring(self) -> None:
+        self._timer.rung()
         self._ticking = asyncio.get_running_loop().create_task(self._tick_or_try_again(), name="nextslot-timers")
 
     async def _tick_or_try_again(self) -> None:
         try:
             await self.tick()
-        except Exception:  # The timers must outlive a store that does not answer.
+        except Exception:  # The timers must go on after a store that did not answer.
             log.exception("timers: the store did not answer; trying again in %g s", RETRY_SECONDS)
             self._timer.wake_by(self._clock.now().after(RETRY_SECONDS))
 

@@ -1,8 +1,8 @@
-"""BulkActions: one small step of an action on many jobs, and the job that runs an ended one again (spec 7).
+"""BulkActions: one small step of an action on many jobs; and reruns of ended jobs (spec 7).
 
-A step is one transaction over some ids that were found before it: what no longer matches, because something happened in
-between, is left alone. `services/bulk.py` makes the steps one after the other, so dispatch goes on in between; if the
-process dies, what is done is done, and the same call again does the rest.
+A step is one transaction over some ids that were read before. A job that no longer matches is left alone.
+`services/bulk.py` runs the steps one after the other, and jobs are dispatched in between. If the process dies, the
+finished steps stay, and the same call again does the rest.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ from .retries import RetryController
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step did: the jobs cancelled, told to stop, or left to finish."""
+    """The jobs that a step has cancelled, has asked to stop, or lets finish."""
 
     cancelled: tuple[str, ...] = ()
     stopping: tuple[str, ...] = ()
@@ -54,8 +54,8 @@ class BulkActions:
         interrupt: bool | None,
         now: Instant,
     ) -> Step:
-        """Cancels those that still match and have not ended; running ones only if that is asked for."""
-        live = [job for job in _still(tx, job_ids, filter) if _is_meant(job, include_running)]
+        """Cancels the jobs that still match and have not ended; running ones only with `include_running`."""
+        live = [job for job in _still(tx, job_ids, filter) if _is_to_cancel(job, include_running)]
         whole = [*live, *_rest_of_groups(tx, live, filter, include_running)]
         whole += _doomed(tx, whole, filter)
         done = self._finisher.cancel_many(tx, whole, reason, interrupt, now)
@@ -69,7 +69,7 @@ class BulkActions:
         )
 
     def retry(self, tx: Tx, job_ids: Iterable[str], filter: JobFilter, now: Instant) -> list[Job]:
-        """A new job for each chain whose last job is one of these, still matches, and is FAILED."""
+        """Creates a retry for each chain whose last job is one of these, still matches, and is FAILED."""
         made = []
         for job in _still(tx, job_ids, filter):
             run = runs.of_job(tx, job.job_id)
@@ -86,7 +86,7 @@ class BulkActions:
         created_by: str | None,
         now: Instant,
     ) -> Job:
-        """A new job like an ended one, a chain of its own; parameters that are given replace its own, key by key."""
+        """Creates a job like an ended one, in a new chain. Given parameters replace those of the job, key by key."""
         job = jobs.get(tx, job_id)
         if job is None:
             raise NotFound("job", job_id)
@@ -96,7 +96,7 @@ class BulkActions:
             raise Invalid("must be a JSON object (a dict)", "params")
         wanted = job.priority if priority is None else priority
         again = _again(job, {**job.params, **(params or {})}, wanted, created_by)
-        # What its template gave it is in it already, and the template may have changed or gone since.
+        # Without its template, whose values the job has already: the template may have changed since.
         made = self._intake.accept_each(tx, [again], now)[0]
         if isinstance(made, Invalid):
             raise made
@@ -104,27 +104,27 @@ class BulkActions:
 
 
 def _still(tx: Tx, job_ids: Iterable[str], filter: JobFilter) -> Sequence[Job]:
-    """Those that match now, in the order given."""
+    """Returns the jobs that match now, in the given order."""
     ids = list(job_ids)
     found = jobs.get_many(tx, ids)
     return [found[job_id] for job_id in ids if job_id in found and filter.matches(found[job_id])]
 
 
-def _is_meant(job: Job, include_running: bool) -> bool:
+def _is_to_cancel(job: Job, include_running: bool) -> bool:
     return job.stage is Stage.QUEUED or (include_running and job.is_running)
 
 
 def _rest_of_groups(tx: Tx, live: Sequence[Job], filter: JobFilter, include_running: bool) -> Iterator[Job]:
-    """The other members that match: a step that ended in the middle of a group would make its own rule cancel them."""
+    """Yields the other members that match. Else the rule of the group would cancel them, for another reason."""
     seen = {job.job_id for job in live}
     for group_id in dict.fromkeys(job.group_id for job in live if job.group_id is not None):
         for job in jobs.live_members(tx, group_id, ALL):
-            if job.job_id not in seen and filter.matches(job) and _is_meant(job, include_running):
+            if job.job_id not in seen and filter.matches(job) and _is_to_cancel(job, include_running):
                 yield job
 
 
 def _doomed(tx: Tx, chosen: Sequence[Job], filter: JobFilter) -> Iterator[Job]:
-    """What would be cancelled because it depends on these, and matches: it is asked for, like them."""
+    """Yields matching jobs that depend on these. Else their own rule would cancel them, for another reason."""
     seen = {job.job_id for job in chosen}
     ending = [job for job in chosen if job.stage is Stage.QUEUED]
     while ending:
@@ -135,7 +135,7 @@ def _doomed(tx: Tx, chosen: Sequence[Job], filter: JobFilter) -> Iterator[Job]:
 
 
 def _again(job: Job, params: Mapping[str, Json], priority: int, created_by: str | None) -> NewJob:
-    """What a job was asked for, without its place in a group, a schedule or a graph, its times and its keys."""
+    """Returns the request for a job like this one, without group, schedule, dependencies, times and keys."""
     other = {"schedule_id": None, "scheduled_for": None, "expires_at": None, "unique_key": None}
     return NewJob(
         job_type=job.job_type,

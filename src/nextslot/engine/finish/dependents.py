@@ -1,4 +1,4 @@
-"""DependencyResolver: which jobs wait for which, and what becomes of them when a chain ends (US-JS01)."""
+"""DependencyResolver: stores which jobs wait for which, and releases or cancels them when a chain ends (US-JS01)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -19,7 +19,7 @@ class DependencyResolver:
         self._events = engine.events
 
     def edges(self, tx: Tx, waits: Mapping[str, Sequence[str]], new: Mapping[str, Job]) -> list[Edge]:
-        """The edges of new jobs: to each other, or to jobs that exist and may have succeeded already."""
+        """Returns the edges of new jobs, to each other or to existing jobs, which may have succeeded already."""
         existing = {other for others in waits.values() for other in others if other not in new}
         chains = {job_id: chain for job_id, (chain, _) in jobs.chains(tx, existing).items()} if existing else {}
         met = dependencies.succeeded(tx, set(chains.values())) if chains else set()
@@ -30,7 +30,7 @@ class DependencyResolver:
         ]
 
     def doomed(self, tx: Tx, edges: Sequence[Edge], new: Mapping[str, Job]) -> list[str]:
-        """New jobs whose prerequisite has failed for good before they came, and who want to be cancelled then."""
+        """Returns the new jobs to cancel at once, because a prerequisite has already failed permanently."""
         chains = {edge.chain_id for edge in edges if edge.chain_id not in new and not edge.is_met}
         dead = dependencies.dead(tx, chains) if chains else set()
         return list(
@@ -42,7 +42,7 @@ class DependencyResolver:
         )
 
     def after_chain(self, tx: Tx, chain_id: str, end: ChainEnd, now: Instant) -> list[str]:
-        """Lets the jobs go that waited for this chain, or names those that have to be cancelled instead."""
+        """Releases the jobs that waited for this chain. Returns those that must be cancelled instead."""
         if end is ChainEnd.SUCCEEDED:
             self._release(tx, chain_id, now)
             return []
@@ -61,18 +61,18 @@ class DependencyResolver:
 
 
 def refuse_cycle(waits: Mapping[str, Iterable[str]], names: Mapping[str, str]) -> None:
-    """Raises with the jobs that wait for each other, in order, by the names that the caller gave them."""
+    """Raises DependencyCycle with the jobs that wait for each other, by the names that the caller gave them."""
     cycle = find_cycle(waits)
     if cycle:
         raise DependencyCycle([names.get(job_id, job_id) for job_id in cycle])
 
 
 def find_cycle(waits: Mapping[str, Iterable[str]]) -> list[str] | None:
-    """Return a cycle, each job waiting for the next and the last for the first."""
+    """Returns a cycle, in which each job waits for the next and the last for the first."""
     try:
         TopologicalSorter(waits).prepare()
     except CycleError as error:
-        # Each comes before the one that waits for it, and the first is named again at the end.
+        # graphlib puts each job before the one that waits for it, and repeats the first at the end.
         closed: list[str] = error.args[1]
         return closed[:0:-1]
     return None

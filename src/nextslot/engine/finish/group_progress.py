@@ -1,4 +1,7 @@
-"""Groups: how far a group is, whose turn it is, and what a failed member does to the others (INV-006, DEC-012)."""
+"""GroupProgress: counts ended members, passes the turn, and stops a group on a failure (INV-006, DEC-012).
+
+`domain/group_failure.py` decides what a failed member does to the others.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -19,7 +22,7 @@ ALL = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class RemainingMembers:
-    """What becomes of the members that have not started."""
+    """What happens to the members that have not started."""
 
     action: Action
     job_ids: list[str]
@@ -34,7 +37,7 @@ class GroupProgress:
     def member_ended(
         self, tx: Tx, group_id: str, sequence: int, end: ChainEnd, by_request: bool, now: Instant
     ) -> RemainingMembers:
-        """Counts a member whose chain has ended, gives the next its turn, and says what happens to the rest."""
+        """Counts a member whose chain has ended, and passes the turn on. Returns what happens to the rest."""
         group = groups.get(tx, group_id)
         assert group is not None
         self._count(tx, group, end, by_request, 1, now)
@@ -46,7 +49,7 @@ class GroupProgress:
         return RemainingMembers(action, [])
 
     def member_reopened(self, tx: Tx, group_id: str, end: ChainEnd, by_request: bool, now: Instant) -> None:
-        """A manual retry opens an ended member, and so its group, again."""
+        """Counts a member as open again, because it is retried by hand; its group is open again too."""
         group = groups.get(tx, group_id)
         assert group is not None
         self._count(tx, group, end, by_request, -1, now)
@@ -69,7 +72,7 @@ class GroupProgress:
             self._webhooks.group_finished(tx, group, now)
 
     def _pass_turn(self, tx: Tx, group_id: str, sequence: int, now: Instant) -> None:
-        """To the next member that has not ended; one that ended before its own turn had none to pass on."""
+        """Gives the turn to the next open member. A member that ended before its turn has no turn to pass on."""
         ended = self._member(tx, group_id, sequence)
         following = self._member(tx, group_id, sequence + 1) if ended and ended.is_turn else None
         while following is not None and following.has_ended and not following.is_turn:

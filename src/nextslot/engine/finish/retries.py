@@ -1,4 +1,4 @@
-"""RetryController: makes the job that follows a failed one (DEC-007). It runs nothing and changes no ended job."""
+"""RetryController: creates the job that retries a failed one (DEC-007). It runs nothing and changes no ended job."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from .group_progress import GroupProgress
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """The job that runs next in the chain, and whether it was made now or brought forward."""
+    """The job that runs next in the chain, and whether it is new or an existing retry that now starts earlier."""
 
     job: Job
     is_new: bool
@@ -36,7 +36,7 @@ class RetryController:
         self._events = engine.events
 
     def retry(self, tx: Tx, failed: Job, retry: Retry, now: Instant) -> Job:
-        """The automatic retry; if it exists already, that one (spec 6.6)."""
+        """Creates the automatic retry, or returns the one that exists already (spec 6.6)."""
         existing = jobs.successor(tx, failed.job_id)
         if existing is not None:
             found = jobs.get(tx, existing)
@@ -59,7 +59,7 @@ class RetryController:
         return follower
 
     def retry_by_hand(self, tx: Tx, run_id: str, priority: int | None, now: Instant) -> Retried:
-        """Spec 6.8: always for a FAILED run, after the limit too; a retry that waits is brought forward instead."""
+        """Retries a FAILED run, even beyond its retry limit; a retry that waits is made due instead (spec 6.8)."""
         if priority is not None:
             refuse_priority(priority)
         run = runs.get(tx, run_id)
@@ -73,9 +73,11 @@ class RetryController:
         if last.stage is Stage.QUEUED:
             return Retried(self._bring_forward(tx, last, priority, now), is_new=False)
         if last.is_running:
-            raise Conflict(f"its chain is running now, as job {last.job_id}")
+            raise Conflict(f"the chain of run {run_id} is running now, as job {last.job_id}: wait until that ends")
         if last.outcome in (RunStatus.COMPLETED, RunStatus.SKIPPED):
-            raise Conflict(f"its chain has succeeded since, with job {last.job_id}")
+            raise Conflict(
+                f"the chain of run {run_id} has succeeded since, with job {last.job_id}: there is nothing to retry"
+            )
         return Retried(self._reopen(tx, last, last.priority if priority is None else priority, now), is_new=True)
 
     def _reopen(self, tx: Tx, last: Job, priority: int, now: Instant) -> Job:
@@ -102,7 +104,7 @@ class RetryController:
         return job if priority is None else self._queue.change_priority(tx, job.job_id, priority, now)
 
     def _follow(self, tx: Tx, job: Job, priority: int, scheduled_for: Instant, now: Instant) -> Job:
-        """A copy of every field of intent, with new ids and times, at the back of the queue."""
+        """Enqueues a copy of what was requested, with new ids and times, at the back of the queue."""
         follower = job._replace(
             job_id=self._chance.new_id(),
             retry_of=job.job_id,
@@ -112,7 +114,7 @@ class RetryController:
             created_at=now,
             queued_at=now,
             scheduled_for=scheduled_for,
-            # It started in time once; and a key is for the request that gave it.
+            # The chain has started in time; and a unique key belongs to the request that gave it.
             expires_at=None,
             unique_key=None,
             webhook_status="none",
@@ -135,5 +137,5 @@ class RetryController:
 
 
 def was_requested(job: Job) -> bool:
-    """Whether somebody asked for this job's cancel, as opposed to a rule of ours."""
+    """Returns whether a caller has cancelled the job, and not a rule of the scheduler."""
     return job.stage is Stage.CANCELLED and job.cancel_requested_at is not None

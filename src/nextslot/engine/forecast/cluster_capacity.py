@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from nextslot.domain import Lane, Node
-from nextslot.engine.dispatch.slots import Workers
+from nextslot.engine.dispatch.limits_and_slots import Workers
 from nextslot.store.contract import Tx
 
 

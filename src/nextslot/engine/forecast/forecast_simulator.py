@@ -3,26 +3,25 @@ rules.
 
 All deciding components (Dispatcher, JobFinisher, TimeoutManager, …) are the real ones; only time is virtual, and
 durations are taken from past runs. It predicts no failures, no retries and no jobs that have not been submitted.
-`services.forecast` calls it.
+`expected_starts` calls it.
 """
 
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from nextslot.domain import (
     Expected,
     FailureKind,
-    Forecast,
     Outcome,
 )
 from nextslot.domain.limits import ConcurrencyPolicy
 from nextslot.domain.run_estimates import Certainty, Estimate, weakest
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.dispatch.dispatcher import Dispatcher
-from nextslot.engine.dispatch.limit_counters import Lanes
+from nextslot.engine.dispatch.limits_and_slots import Lanes
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import (
     Claim,
@@ -33,11 +32,12 @@ from nextslot.engine.effects import (
     SlotsChanged,
     TurnTaken,
     WakeBy,
+    WorkKind,
 )
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.events.event_log import EventLog
-from nextslot.engine.execution.timeouts import Due, TimeoutManager
-from nextslot.engine.execution.timer import Timer
+from nextslot.engine.execution.runner import WorkFinisher
+from nextslot.engine.execution.timeouts import Due, TimeoutManager, Timer
 from nextslot.engine.finish.dependents import DependencyResolver
 from nextslot.engine.finish.group_progress import GroupProgress
 from nextslot.engine.finish.job_finisher import JobFinisher
@@ -60,9 +60,6 @@ STOP_SECONDS = 10.0
 # Predicts nothing later than this.
 HORIZON_SECONDS = 400 * 24 * 3600.0
 MOST_STEPS = 20_000
-# A short queue is simulated several times with durations drawn from past runs. For a long queue averages are used: they
-# are accurate there, and each simulation costs a fifth of a millisecond a job.
-FEWEST_DRAWS, MOST_DRAWS, DRAWN_JOBS = 3, 9, 1500
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
 GOLDEN = 0.618034
 
@@ -91,57 +88,6 @@ class PastRuns:
         return self.estimates.get(job_type, self.guess)
 
 
-def make_forecast(snapshot: Snapshot, rules: DispatchRules, past: PastRuns) -> Forecast:
-    """Returns the forecast for everything in the snapshot."""
-    usual = simulated(snapshot, rules, past)
-    draws = min(MOST_DRAWS, DRAWN_JOBS // max(len(usual), 1)) if past.varies else 0
-    if draws >= FEWEST_DRAWS:
-        usual = medians(usual, [simulated(snapshot, rules, past, draw) for draw in range(1, draws + 1)])
-    places = [usual.get(job_id) for job_id in snapshot.queue]
-    starts = [place.expected_start for place in places if place is not None and place.expected_start is not None]
-    return Forecast(
-        office_id=snapshot.office_id,
-        made_at=snapshot.now,
-        jobs=usual,
-        is_whole=snapshot.is_whole,
-        places=len(places),
-        last_start=max(starts, default=None),
-    )
-
-
-def simulated(snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0) -> dict[str, Expected]:
-    """Simulates once: with average durations or, if `draw` is not 0, with durations drawn from past runs."""
-    simulator = ForecastSimulator(snapshot, rules, past, draw)
-    try:
-        simulator.run()
-    finally:
-        simulator.close()
-    return simulator.expected
-
-
-def medians(usual: Mapping[str, Expected], ways: Sequence[Mapping[str, Expected]]) -> dict[str, Expected]:
-    """Returns the medians of each job's starts and ends over several simulations.
-
-    Of several runs in parallel, the first ends sooner than each does on average: averages alone would predict all short
-    waits as too long.
-    """
-    found = {}
-    for job_id, expected in usual.items():
-        starts = [way[job_id].expected_start for way in ways if job_id in way]
-        ends = [way[job_id].expected_end for way in ways if job_id in way]
-        found[job_id] = replace(
-            expected,
-            expected_start=_median(starts) or expected.expected_start,
-            expected_end=(_median(ends) or expected.expected_end) if expected.expected_end is not None else None,
-        )
-    return found
-
-
-def _median(instants: Iterable[Instant | None]) -> Instant | None:
-    known = sorted(at for at in instants if at is not None)
-    return known[len(known) // 2] if known else None
-
-
 class ForecastSimulator:
     def __init__(self, snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0) -> None:
         self._snapshot = snapshot
@@ -161,7 +107,7 @@ class ForecastSimulator:
 
     def _wire(self, rules: DispatchRules) -> None:
         self._lanes = Lanes(rules.policy)
-        self._timer = Timer(self._clock)
+        self._timer = Timer()
         chance, events = _Numbered(), EventLog()
         self._capacity = ClusterCapacity(self._snapshot.nodes)
         engine = EngineContext(
@@ -181,11 +127,12 @@ class ForecastSimulator:
             DependencyResolver(engine),
         )
         retries = RetryController(engine, queue, groups)
-        self._finisher = JobFinisher(engine, retries, resolver, groups, outages)
-        intake = Intake(engine, queue, resolver, self._finisher)
-        self._direct = _ConnectedCallers(engine, intake, outages, "(simulator)")
-        self._dispatcher = Dispatcher(engine, self._direct, outages, rules.starvation_after_seconds)
-        self._timeouts = TimeoutManager(engine, self._finisher, self._direct, outages)
+        finisher = JobFinisher(engine, retries, resolver, groups, outages)
+        intake = Intake(engine, queue, resolver, finisher)
+        direct = _ConnectedCallers(engine, intake, outages, "(simulator)")
+        self._finishers: Mapping[WorkKind, WorkFinisher] = {WorkKind.JOB: finisher, WorkKind.DIRECT: direct}
+        self._dispatcher = Dispatcher(engine, direct, outages, rules.starvation_after_seconds)
+        self._timeouts = TimeoutManager(engine, finisher, direct, outages)
 
     def _effects(self) -> Interpreter:
         """Returns the interpreter for a simulation: nothing really runs, so only effects on the next start are carried
@@ -207,7 +154,7 @@ class ForecastSimulator:
         for working in self._snapshot.working:
             self._continue(working)
         self._dispatcher.start(self._snapshot.last_turn)
-        self._timer.start(lambda: None)
+        self._timer.start(self._clock)
         self._copy.write(self._count)
         self._tick()
         horizon = self._snapshot.now.after(HORIZON_SECONDS)
@@ -229,7 +176,8 @@ class ForecastSimulator:
             self._finish(upcoming)
         else:
             self._certainty = Certainty()
-            self._clock.ring()
+            self._clock.set(None)
+            self._timer.rung()
             self._tick()
         return True
 
@@ -250,10 +198,7 @@ class ForecastSimulator:
 
     def _end(self, tx: Tx, ended: Iterable["_End"]) -> None:
         for end in ended:
-            if end.is_direct:
-                self._direct.finish(tx, end.run_id, Outcome.completed(), self._clock.now())
-            else:
-                self._finisher.finish(tx, end.run_id, end.job_id, end.outcome, self._clock.now())
+            self._finishers[end.kind].finish(tx, end.run_id, end.job_id, end.outcome, self._clock.now())
 
     # Running work, and new starts.
 
@@ -276,7 +221,7 @@ class ForecastSimulator:
             expected_end=at if is_known else None,
             confidence=certainty.confidence(left),
         )
-        self._push(at, _End(working.run_id, working.id, working.is_direct, working.is_stopping, certainty))
+        self._push(at, _End(working.kind, working.run_id, working.id, working.is_stopping, certainty))
 
     def _launch(self, claim: Claim) -> None:
         now, work = self._clock.now(), self._past.of(claim.job_type)
@@ -288,7 +233,7 @@ class ForecastSimulator:
             confidence=self._certainty.confidence((now - self._snapshot.now) / 1_000_000),
         )
         self._open.discard(claim.job_id)
-        self._push(at, _End(claim.run_id, claim.job_id, claim.is_direct, False, self._certainty.then(work)))
+        self._push(at, _End(claim.kind, claim.run_id, claim.job_id, False, self._certainty.then(work)))
 
     def _share(self) -> float:
         """Returns a number from 0 to 1: evenly spread, different in each draw, but reproducible without randomness."""
@@ -316,9 +261,9 @@ class ForecastSimulator:
 
 @dataclass(frozen=True, slots=True)
 class _End:
+    kind: WorkKind
     run_id: str
     job_id: str
-    is_direct: bool
     is_stopping: bool
     certainty: Certainty
 
@@ -348,7 +293,7 @@ class _ConnectedCallers(DirectExecutionHandler):
     def is_here(self, holder: Holder) -> bool:
         return True
 
-    def is_on_the_line(self, direct_id: str) -> bool:
+    def is_connected(self, direct_id: str) -> bool:
         return True
 
 
@@ -358,7 +303,6 @@ class _Clock:
     def __init__(self, now: Instant) -> None:
         self.time = now
         self.alarm_at: Instant | None = None
-        self._ring: Callable[[], None] = lambda: None
 
     def now(self) -> Instant:
         return self.time
@@ -379,15 +323,10 @@ class _Clock:
         raise AssertionError("a simulation never sleeps")
 
     def alarm(self, ring: Callable[[], None]) -> Alarm:
-        self._ring = ring
         return self
 
     def set(self, at: Instant | None) -> None:
         self.alarm_at = at
-
-    def ring(self) -> None:
-        self.alarm_at = None
-        self._ring()
 
 
 class _Numbered:

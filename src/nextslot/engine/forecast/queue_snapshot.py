@@ -15,6 +15,7 @@ from nextslot.domain.limits import (
     resource_key,
 )
 from nextslot.domain.run_estimates import linked
+from nextslot.engine.effects import WorkKind
 from nextslot.store.contract import Tx
 from nextslot.store.tables import forecast_reads
 from nextslot.store.tables.forecast_reads import Rows
@@ -33,6 +34,7 @@ NEVER = Instant(2**62)
 class Working(NamedTuple):
     """A job or a direct caller whose work is running now."""
 
+    kind: WorkKind
     id: str
     run_id: str
     job_type: str
@@ -41,7 +43,6 @@ class Working(NamedTuple):
     timeout_at: Instant | None
     lane_id: int
     worker_id: str
-    is_direct: bool
     is_stopping: bool
 
 
@@ -172,6 +173,7 @@ def _running(running: Rows, runs: Rows) -> list[Working]:
     wanted = ("job_id", "job_type", "office_id", "started_at", "cancel_mode", "lane_id", "worker_id")
     return [
         Working(
+            kind=WorkKind.JOB,
             id=job_id,
             run_id=run_of[job_id][0],
             job_type=job_type,
@@ -180,7 +182,6 @@ def _running(running: Rows, runs: Rows) -> list[Working]:
             timeout_at=None if run_of[job_id][1] is None else Instant(run_of[job_id][1]),
             lane_id=lane_id,
             worker_id=worker_id,
-            is_direct=False,
             is_stopping=cancel_mode == "interrupt",
         )
         for job_id, job_type, office_id, started_at, cancel_mode, lane_id, worker_id in zip(
@@ -193,6 +194,7 @@ def _direct(callers: Rows) -> list[Working]:
     wanted = ("direct_id", "job_type", "office_id", "started_at", "timeout_at", "lane_id", "worker_id", "status")
     return [
         Working(
+            kind=WorkKind.DIRECT,
             id=direct_id,
             run_id=direct_id,
             job_type=job_type,
@@ -201,7 +203,6 @@ def _direct(callers: Rows) -> list[Working]:
             timeout_at=Instant(timeout_at),
             lane_id=lane_id,
             worker_id=worker_id,
-            is_direct=True,
             is_stopping=False,
         )
         for direct_id, job_type, office_id, started_at, timeout_at, lane_id, worker_id, status in zip(

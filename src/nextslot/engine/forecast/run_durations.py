@@ -1,7 +1,6 @@
-"""Durations: how long the last completed runs of each type took; a cache that costs the hot path nothing.
+"""Durations: how long the last completed runs of each type took. `services/forecast.py` reads it.
 
-It is filled from the store at the first query, and from then on by each completed run (`engine.execution.runner`
-reports it). `services.forecast` reads it.
+It is filled from the store by the first forecast, and from then on `execution/runner.py` adds each completed run.
 """
 
 from collections import deque
@@ -22,21 +21,17 @@ class Durations:
         self.is_filled = False
 
     def note(self, job_type: str, seconds: float) -> None:
-        kept = self._seconds.get(job_type)
-        if kept is None:
-            kept = self._seconds[job_type] = deque(maxlen=KEPT)
-        kept.append(seconds)
+        self._seconds.setdefault(job_type, deque(maxlen=KEPT)).append(seconds)
         self._estimates.pop(job_type, None)
 
     def fill(self, newest_first: Iterable[tuple[str, float]]) -> None:
-        """Adds stored durations. A type that has more durations in memory already keeps those."""
-        found: dict[str, list[float]] = {}
+        """Adds stored durations, once: two forecasts at the same time may both have read them."""
+        if self.is_filled:
+            return
         for job_type, seconds in newest_first:
-            found.setdefault(job_type, []).append(seconds)
-        for job_type, stored in found.items():
-            if len(stored) > len(self._seconds.get(job_type, ())):
-                self._seconds[job_type] = deque(reversed(stored[:KEPT]), maxlen=KEPT)
-                self._estimates.pop(job_type, None)
+            kept = self._seconds.setdefault(job_type, deque(maxlen=KEPT))
+            if len(kept) < KEPT:
+                kept.appendleft(seconds)
         self.is_filled = True
 
     def estimates(self) -> dict[str, Estimate]:

@@ -21,8 +21,10 @@ from nextslot.domain import (
 )
 from nextslot.domain.limits import SCHEDULER
 from nextslot.engine.cluster.node_registry import NodeRegistry
-from nextslot.engine.dispatch.dispatcher import CapacityHold, Dispatcher, DispatchView
+from nextslot.engine.dispatch.dispatch_round import CapacityHold, DispatchRound
+from nextslot.engine.dispatch.dispatcher import Dispatcher
 from nextslot.engine.dispatch.node_eligibility import Usage, has_handler, no_node
+from nextslot.engine.effects import WorkKind
 from nextslot.engine.engine_context import EngineContext
 from nextslot.errors import NotFound
 from nextslot.store.contract import Tx
@@ -95,8 +97,8 @@ class Explainer:
         if job.is_ready:
             yield from self._no_room(tx, job, lane, view)
 
-    def _not_allowed(self, tx: Tx, job: Job, lane: Lane, view: DispatchView) -> Iterator[Reason]:
-        if ("scheduler", "") in view.paused:
+    def _not_allowed(self, tx: Tx, job: Job, lane: Lane, view: DispatchRound) -> Iterator[Reason]:
+        if view.is_scheduler_paused:
             yield Reason(code="paused", text="The whole scheduler is paused.", data={"scope": "scheduler"})
         if view.counters.office(job.office_id).is_paused:
             yield _paused("office", job.office_id)
@@ -112,7 +114,7 @@ class Explainer:
         if held:
             yield from _held(tx, held)
 
-    def _no_room(self, tx: Tx, job: Job, lane: Lane, view: DispatchView) -> Iterator[Reason]:
+    def _no_room(self, tx: Tx, job: Job, lane: Lane, view: DispatchRound) -> Iterator[Reason]:
         """Yields limits that are full, and units that are kept back for others."""
         holders = forecast_reads.holders(tx, MOST_HOLDERS)
         is_full = False
@@ -140,7 +142,7 @@ class Explainer:
         running = ((one.node_id, self._lanes.lane(tx, one.lane_id).resources) for one in holders)
         return no_node(self._registry.everybody(tx), lane, Usage(running))
 
-    def _kept(self, job: Job, lane: Lane, view: DispatchView, hold: CapacityHold) -> list[str]:
+    def _kept(self, job: Job, lane: Lane, view: DispatchRound, hold: CapacityHold) -> list[str]:
         """Returns the limits that have room for the job, but not in addition to what this holder keeps back."""
         if hold.id == job.job_id:
             return []
@@ -307,7 +309,7 @@ def _kept_back(tx: Tx, hold: CapacityHold, keys: list[str]) -> Reason:
     limits = list(lanes.limits(tx, keys).values())
     what = " and ".join(_limit(limit, first=False) for limit in limits)
     data = {"id": hold.id, "limits": [limit.limit_key for limit in limits]}
-    if hold.is_direct:
+    if hold.kind is WorkKind.DIRECT:
         found = direct.get(tx, hold.id)
         office = found.office_id if found else ""
         text = f"The free units of {what} are kept for a direct caller of the office {office!r}: {hold.id}."

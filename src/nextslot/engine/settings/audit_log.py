@@ -1,4 +1,4 @@
-"""Audit: who changed what through the API, stored in the transaction of the change itself."""
+"""AuditLog: stores who changed what, in the transaction of the change."""
 
 from collections.abc import Mapping
 
@@ -14,13 +14,12 @@ class AuditLog:
         self._chance = chance
 
     def changed(self, tx: Tx, before: Mapping[str, Json] | None, after: Mapping[str, Json] | None) -> None:
-        """A setting was changed: what it was, and what it is. Secrets do not belong here."""
+        """Adds the values before and after a change of settings. They must contain no secrets."""
         tx.local(_Changes).settings = {"before": before, "after": after}
 
     def note(self, tx: Tx, actor: Actor | None, now: Instant) -> None:
-        """Ends the work of a caller, if it is to be named: what one changed is not the next one's in the transaction.
-
-        Called after the work and not before it: a work that is refused at once has not touched its transaction.
+        """Stores the audit entry of a caller, unless `actor` is None, and drops the noted changes either way, so that
+        the next work in the transaction does not get them. Runs after the work, so that a refused work has no entry.
         """
         changes = tx.local(_Changes)
         details, changes.settings = changes.settings, None

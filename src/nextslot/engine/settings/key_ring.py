@@ -1,4 +1,4 @@
-"""API keys: made, looked up and taken away; what a holder sends is shown once, and only its digest is stored."""
+"""KeyRing: creates and deletes API keys. The text of a key is shown once, and only its digest is stored."""
 
 import hashlib
 from collections.abc import Sequence
@@ -22,16 +22,18 @@ PREFIX = "nsk_"
 class KeyRing:
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
-        # Whether any key exists decides whether callers need one: asked with every request. None: not known.
+        # Whether a key exists, so that every request needs one; None if that is not known.
         self.is_guarded: bool | None = None
 
     def create(
         self, tx: Tx, name: str, scopes: Sequence[str], office_id: str | None, created_by: str | None, now: Instant
     ) -> tuple[Key, str]:
-        """A new key, and the text that its holder sends."""
+        """Creates a key. Returns it with its text, which its holder sends."""
         scope = self._scope(tx, name, scopes, office_id)
         if scope is not Scope.ADMIN and not keys.has_admin(tx):
-            raise Conflict("the first key must have the scope admin, else nobody could make or delete keys any more")
+            raise Conflict(
+                "there is no admin key yet: give the first key the scope admin, which can create and delete keys"
+            )
         text = PREFIX + self._chance.secret()
         key = Key(
             key_id=self._chance.new_id(),
@@ -47,11 +49,11 @@ class KeyRing:
         return key, text
 
     def note_made(self) -> None:
-        """Follows the commit of a key, before any request that comes after it."""
+        """Follows the commit of a key."""
         self.is_guarded = True
 
     def forget(self) -> None:
-        """Asks the store again: another node may have made the first key."""
+        """Makes the next request read again whether a key exists: another node may have created the first one."""
         if not self.is_guarded:
             self.is_guarded = None
 
@@ -60,7 +62,9 @@ class KeyRing:
         if key is None:
             raise NotFound("key", key_id)
         if key.scope is Scope.ADMIN and keys.admins(tx) == 1:
-            raise Conflict("this is the last admin key: without it nobody could make or delete keys any more")
+            raise Conflict(
+                "this is the last admin key, without which nobody can create or delete keys: create another one first"
+            )
         keys.delete(tx, key_id)
         return key
 
@@ -68,17 +72,27 @@ class KeyRing:
         problems = list(request_checks.text_problems("name", name))
         unknown = [scope for scope in scopes if scope not in list(Scope)]
         if unknown or not scopes:
-            problems.append(Problem("scopes", "one or more of " + ", ".join(Scope)))
+            problems.append(
+                Problem(
+                    "scopes",
+                    f"has {', '.join(map(repr, unknown)) or 'nothing'}; give one or more of {', '.join(Scope)}",
+                )
+            )
         elif office_id is not None:
             if offices.get(tx, office_id) is None:
-                problems.append(Problem("office_id", f"there is no office {office_id!r}"))
+                problems.append(Problem("office_id", f"there is no office {office_id!r}; create it, or give another"))
             if Scope.ADMIN in scopes:
-                problems.append(Problem("office_id", "an admin key is for the whole scheduler, not for one office"))
+                problems.append(
+                    Problem(
+                        "office_id",
+                        "an admin key is for the whole scheduler; leave office_id out, or give another scope",
+                    )
+                )
         if problems:
             raise Invalid(problems)
         return max((Scope(scope) for scope in scopes), key=list(Scope).index)
 
 
 def digest(text: str) -> str:
-    """256 random bits need no slow hash: there is nothing to guess."""
+    """Returns the digest of a key. A fast hash is enough, because 256 random bits cannot be guessed."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Offices: rows of settings, made and changed while everything runs; a lower limit stops no running job."""
+"""OfficeSettings: creates and changes offices while jobs run. A lower limit stops no running job."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from nextslot.domain.limits import (
     office_key,
     office_of,
 )
-from nextslot.engine.dispatch.limit_counters import Lanes
+from nextslot.engine.dispatch.limits_and_slots import Lanes
 from nextslot.errors import (
     Conflict,
     Invalid,
@@ -32,26 +32,27 @@ from nextslot.store.tables import lanes, offices
 from nextslot.system.instant import Instant
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_NOT_AN_ID = "is not an office id; use up to 100 letters, digits, '.', '_' and '-', and begin with a letter or digit"
 _SETTINGS = {field.name for field in fields(Office)} - {"office_id", "is_paused", "created_at"}
 
 
 class OfficeSettings:
     def __init__(self, lanes_: Lanes) -> None:
         self._lanes = lanes_
-        # What the configuration names of an office: it wins, and is changed there only.
+        # The settings that the configuration file has for offices: they can be changed only there.
         self._fixed: Mapping[str, Mapping[str, Json]] = {}
 
     def use(self, policy: ConcurrencyPolicy, fixed: Mapping[str, Mapping[str, Json]]) -> None:
-        """What the configuration says, from now on; `configure` stores what follows from it."""
+        """Takes over the configuration, which `configure` has stored."""
         self._lanes.policy = policy
         self._fixed = fixed
 
     def create(self, tx: Tx, office_id: str, settings: Mapping[str, Json], now: Instant) -> Office:
         if not isinstance(office_id, str) or not _ID.fullmatch(office_id):
-            raise Invalid("letters, digits, '.', '_' and '-', up to 100", field="office_id")
+            raise Invalid(_NOT_AN_ID, field="office_id")
         office = _changed(_new(office_id, now), settings)
         if not offices.insert(tx, office):
-            raise Conflict(f"the office {office_id!r} exists already")
+            raise Conflict(f"the office {office_id!r} exists already: change it, or choose another id")
         return office
 
     def change(self, tx: Tx, office_id: str, settings: Mapping[str, Json]) -> Office:
@@ -67,25 +68,24 @@ class OfficeSettings:
         return changed
 
     def install(self, tx: Tx, office: Office) -> None:
-        """An office that always exists, and what the configuration says of offices and limits."""
+        """Stores the default office, and the offices and limits of the configuration."""
         offices.insert(tx, office)
         self.configure(tx, self._lanes.policy, self._fixed, office.created_at)
 
     def configure(
         self, tx: Tx, policy: ConcurrencyPolicy, fixed: Mapping[str, Mapping[str, Json]], now: Instant
     ) -> list[Office]:
-        """Makes the offices that are named, gives them what is named of them, and resizes every limit.
+        """Creates and changes the offices of the configuration, resizes all limits, and dispatches every queue.
 
-        Answers with those that are new or other than before. A lower limit stops no running job; every queue is
-        looked at in the same transaction.
+        Returns the offices that are new or changed. A lower limit stops no running job.
         """
         named = {office_id: self._configured(tx, office_id, settings, now) for office_id, settings in fixed.items()}
-        everywhere = default_office(now)  # What is not local is the same for every office.
+        everywhere = default_office(now)  # A limit that is not local is the same for every office.
         for key, _, _ in lanes.all_limits(tx):
             office = named.get(office_of(key), (everywhere, False))[0]
             if not is_local(key) or office_of(key) in named:
                 lanes.resize(tx, key, policy.capacity(key, office))
-        self._lanes.counters(tx).look_everywhere()
+        self._lanes.counters(tx).include_all_offices()
         return [office for office, is_other in named.values() if is_other]
 
     def _configured(self, tx: Tx, office_id: str, settings: Mapping[str, Json], now: Instant) -> tuple[Office, bool]:
@@ -106,9 +106,9 @@ class OfficeSettings:
 
 
 def settings_problems(office_id: str, settings: Mapping[str, Json]) -> list[Problem]:
-    """What is wrong with settings that are to be an office's, before there is one."""
+    """Returns the problems of settings in a configuration file, whose office may not exist yet."""
     if not _ID.fullmatch(office_id):
-        return [Problem("", "an office has letters, digits, '.', '_' and '-', up to 100")]
+        return [Problem("", _NOT_AN_ID)]
     try:
         _changed(_new(office_id, Instant(0)), settings)
     except Invalid as error:
@@ -123,57 +123,54 @@ def _new(office_id: str, now: Instant) -> Office:
 
 
 def _refuse_fixed(before: Office, after: Office, fixed: Mapping[str, Json]) -> None:
-    """A setting named in the configuration file wins; to say again what it says is no change."""
+    """Raises Conflict if a change differs from what the configuration file sets."""
     for name, value in fixed.items():
         old, new = getattr(before, name), getattr(after, name)
-        if name == "retry_policy":  # Parts of it may be named, and the others are free.
+        if name == "retry_policy":  # The file may set only parts of it.
             old, new = ({part: getattr(policy, part) for part in value} for policy in (old, new))
         if old != new:
             raise Conflict(
-                f"{name!r} of the office {before.office_id!r} is set in the configuration file and wins: "
-                "change it there, then reload"
+                f"{name!r} of the office {before.office_id!r} is set in the configuration file: change it there, "
+                "then reload"
             )
 
 
 def _changed(office: Office, settings: Mapping[str, Json]) -> Office:
     unknown = sorted(settings.keys() - _SETTINGS)
     if unknown:
-        raise Invalid(f"an office has no such setting; it has {', '.join(sorted(_SETTINGS))}", field=unknown[0])
+        raise Invalid(f"is not a setting of an office; use one of {', '.join(sorted(_SETTINGS))}", field=unknown[0])
     values = dict(settings)
     if "retry_policy" in values:
         values["retry_policy"] = request_checks.retry_policy(values["retry_policy"], office.retry_policy)
     for name, kind in (("cancel_mode", CancelMode), ("on_dependency_failure", OnDependencyFailure)):
         if name in values:
             if values[name] not in list(kind):
-                raise Invalid("one of " + ", ".join(kind), field=name)
+                raise Invalid(f"is {values[name]!r}; use one of {', '.join(kind)}", field=name)
             values[name] = kind(values[name])
     changed: Office = replace(office, **values)
-    _check(changed)
-    return changed
-
-
-def _check(office: Office) -> None:
-    problems = list(_problems(office))
-    if problems:
+    if problems := list(_problems(changed)):
         raise Invalid(problems)
+    return changed
 
 
 def _problems(office: Office) -> Iterator[Problem]:
     yield from request_checks.text_problems("name", office.name)
     if office.status not in ("active", "archived"):
-        yield Problem("status", "'active' or 'archived'")
+        yield Problem("status", f"is {office.status!r}; use 'active' or 'archived'")
     counts = {"max_concurrent_jobs": office.max_concurrent_jobs}
     roles = office.role_limits
     if not isinstance(roles, dict) or any(list(request_checks.text_problems("role", role)) for role in roles):
         yield Problem(
-            "role_limits", f"an object: roles, of 1 to {request_checks.MAX_TEXT} characters, and how many of each"
+            "role_limits",
+            f"is not an object of role names, of 1 to {request_checks.MAX_TEXT} characters, and limits; "
+            'give for example {"writer": 2}',
         )
     else:
         counts |= {f"role_limits.{role}": limit for role, limit in roles.items()}
     for name, count in counts.items():
         if type(count) is not int or not 0 <= count <= 1_000_000:
-            yield Problem(name, "a whole number from 0 (no limit) to 1,000,000")
+            yield Problem(name, f"is {count!r}; it must be a whole number from 0 (no limit) to 1,000,000")
     if office.timeout_seconds is not None and not request_checks.is_number(office.timeout_seconds, above=0):
-        yield Problem("timeout_seconds", "a number of seconds above 0, or none")
+        yield Problem("timeout_seconds", "is not a number of seconds above 0; give for example 60, or null")
     if office.webhook is not None:
         yield from webhook_delivery.problems("webhook", office.webhook, webhook_delivery.EVENTS)

@@ -1,4 +1,4 @@
-"""Idempotency keys: a creating request that is sent again is answered with what it made the first time."""
+"""Idempotency keys: answers a repeated request with what the first one has created."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -13,26 +13,26 @@ T = TypeVar("T")
 
 
 class Once(NamedTuple, Generic[T]):
-    """How a creating request is known again, and how to name what it made."""
+    """What identifies a creating request, and the ids of what it has created."""
 
     route: str
-    # A key is for one office: others may use the same.
+    # Two offices may use the same key.
     office_id: str | None
-    # Two requests with one key must have the same.
+    # Two requests with the same key must have the same content.
     content: object
     ids_of: Callable[[T], list[str]]
 
 
 class Replayed(NextslotError):
-    """This request was carried out before: nothing was done now, and this is what it made then."""
+    """The request was carried out before. Nothing was done now; `ids` are what it created then."""
 
     def __init__(self, ids: Sequence[str]) -> None:
-        super().__init__("carried out before")
+        super().__init__("the request was carried out before")
         self.ids = ids
 
 
 def at_most_once(work: Work[T], once: Once[T], key: str, clock: Clock) -> Work[T]:
-    """Returns a work that does nothing and raises `Replayed` if the same request with this key was carried out."""
+    """Returns a work that raises `Replayed`, and does nothing, if a request with this key was carried out before."""
 
     def checked(tx: Tx) -> T:
         problems = list(request_checks.text_problems("idempotency_key", key))
@@ -43,7 +43,9 @@ def at_most_once(work: Work[T], once: Once[T], key: str, clock: Clock) -> Work[T
         known = idempotency.get(tx, office_id, once.route, key, now)
         if known is not None:
             if known[0] != content:
-                raise IdempotencyMismatch(f"the key {key!r} was used for another request", field="idempotency_key")
+                raise IdempotencyMismatch(
+                    f"the key {key!r} was used for another request; use a new key", field="idempotency_key"
+                )
             raise Replayed(known[1])
         answer = work(tx)
         idempotency.put(tx, office_id, once.route, key, content, once.ids_of(answer), now)
@@ -55,6 +57,6 @@ def at_most_once(work: Work[T], once: Once[T], key: str, clock: Clock) -> Work[T
 def _digest(tx: Tx, work: Work[Any], content: object) -> str:
     try:
         return idempotency.digest(content)
-    except (TypeError, ValueError, RecursionError):  # Not JSON: the work itself names what is wrong with it.
+    except (TypeError, ValueError, RecursionError):  # Not JSON: the work itself raises a better error.
         work(tx)
         raise

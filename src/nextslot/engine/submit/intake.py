@@ -1,4 +1,4 @@
-"""Intake: what a request becomes: it is checked, completed with defaults, and put into the queue, all or nothing."""
+"""Intake: checks requests, completes them with defaults, and puts their jobs into the queue, all or none."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,12 +46,12 @@ from nextslot.system.instant import Instant
 from .queue_order import QueueManager
 
 MAX_BATCH = 100_000
-# Of a large request that is wrong all over, the first so many problems are enough.
+# How many problems of a large request are reported.
 MOST_PROBLEMS = 100
 
 
 class Accepted(NamedTuple):
-    """A job for a request: made now, or the one that was there already."""
+    """The job that answers a request: a new one, or the existing one with the same `unique_key`."""
 
     job: Job
     is_new: bool
@@ -59,7 +59,7 @@ class Accepted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _JobDefaults:
-    """What jobs of one kind are given unless they say otherwise: of one office, type and role, with the same needs."""
+    """The defaults of jobs with the same office, type, role and resources."""
 
     lane_id: int
     resources: Mapping[str, int]
@@ -69,13 +69,13 @@ class _JobDefaults:
     stall_timeout_seconds: float | None
 
 
-class _ExistingJobs:
-    """What the jobs of one request have in common, worked out once."""
+class _SharedValues:
+    """What the jobs of one request have in common, computed once."""
 
     def __init__(self) -> None:
         self.offices: dict[str, Office] = {}
-        self.terms: dict[tuple[object, ...], _JobDefaults] = {}
-        # What the last one said and needed, and the job that follows from it: the next one is often like it.
+        self.defaults: dict[tuple[object, ...], _JobDefaults] = {}
+        # The form and the needs of the last request, and its job: the next request is often like it.
         self.form: tuple[object, ...] = ()
         self.needs: Mapping[str, int] = {}
         self.prototype: Job | None = None
@@ -100,9 +100,8 @@ class Intake:
         self.max_params_bytes = max_params_bytes
 
     def accept(self, tx: Tx, wanted: Sequence[NewJob], now: Instant) -> list[Accepted]:
-        """Many jobs at once, all or none."""
         if not 0 < len(wanted) <= MAX_BATCH:
-            raise Invalid(f"a request has 1 to {MAX_BATCH:,} jobs", field="jobs")
+            raise Invalid(f"there are {len(wanted):,} jobs; give 1 to {MAX_BATCH:,} in one request", field="jobs")
         return self._create(tx, wanted, now, None)
 
     def accept_group(
@@ -115,14 +114,14 @@ class Intake:
         now: Instant,
         webhook: Mapping[str, Json] | None = None,
     ) -> tuple[Group, list[Accepted]]:
-        """Jobs of one office that belong together, in the order given; `webhook` is told when all have ended."""
+        """Creates a group of jobs of one office, in the given order. `webhook` gets a message when all have ended."""
         if not 0 < len(wanted) <= MAX_BATCH:
-            raise Invalid(f"a group has 1 to {MAX_BATCH:,} jobs", field="jobs")
+            raise Invalid(f"there are {len(wanted):,} jobs; give a group 1 to {MAX_BATCH:,}", field="jobs")
         if len({new.office_id for new in wanted}) > 1:
-            raise Invalid("the jobs of a group belong to one office", field="jobs")
+            raise Invalid("the jobs are of several offices; give all jobs of a group the same office_id", field="jobs")
         if any(new.unique_key is not None for new in wanted):
             raise Invalid(
-                "a member of a group cannot have a unique_key: it would stand for a job outside", field="jobs"
+                "a member of a group has a unique_key; leave it out, as it may name a job outside", field="jobs"
             )
         office_id = wanted[0].office_id
         if name is not None and (problems := list(request_checks.text_problems("name", name))):
@@ -142,18 +141,18 @@ class Intake:
         accepted = self._create(tx, wanted, now, group)
         if webhook is not None:
             groups.set_webhook(tx, group.group_id, webhook)
-        # A member that depends on what has failed already may have ended the group.
+        # Read again: a member whose prerequisite has already failed may have ended the group.
         return groups.get(tx, group.group_id) or group, accepted
 
     def known_group(self, tx: Tx, group_id: str) -> tuple[Group, list[Accepted]]:
-        """What an earlier request made: the group, and the jobs that it began with."""
+        """Returns the group that an earlier request created, and its first jobs without their retries."""
         group = groups.get(tx, group_id)
         assert group is not None
         roots = [job for job in jobs.members(tx, group_id) if job.retry_of is None]
         return group, [Accepted(job, is_new=False) for job in roots]
 
     def change_params(self, tx: Tx, job_id: str, params: Mapping[str, Json], now: Instant) -> Job:
-        """Other parameters for a queued job: checked again, with resources and limits worked out again (INV-001)."""
+        """Changes the parameters of a queued job, and the resources and limits that follow from them (INV-001)."""
         job = self._queue.queued(tx, job_id)
         job_type = self._job_types.get(job.job_type)
         problems = list(request_checks.json_problems("params", params)) or self._params_problems(job_type, params)
@@ -173,7 +172,7 @@ class Intake:
         wanted = self._from_templates(tx, asked)
         self.check(wanted, now)
         answers, existing = self._answers(tx, wanted)
-        # The jobs to be made, and by which request: of several with one answer, by the first.
+        # The jobs to create, each with the first request that it answers.
         made: dict[str, int] = {}
         for index, job_id in enumerate(answers):
             if job_id not in existing:
@@ -188,7 +187,7 @@ class Intake:
         ]
 
     def _from_templates(self, tx: Tx, wanted: Sequence[NewJob]) -> Sequence[NewJob]:
-        """The requests, each completed by the template it names; one that is not there, or no more, is refused."""
+        """Returns the requests, completed by the templates that they name. Refuses unknown and archived templates."""
         if not any(new.template_id is not None or new.schedule_id is not None for new in wanted):
             return wanted
         named = {new.template_id for new in wanted if isinstance(new.template_id, str)}
@@ -203,9 +202,9 @@ class Intake:
         return [new if new.template_id is None else from_template(new, known[new.template_id]) for new in wanted]
 
     def accept_each(self, tx: Tx, wanted: Sequence[NewJob], now: Instant) -> list[Job | Invalid]:
-        """Jobs that have nothing to do with each other and whose templates were applied: each is made or refused."""
+        """Creates independent jobs, whose templates are already applied. Returns a job or an error for each."""
         answers: list[Job | Invalid] = []
-        known = _ExistingJobs()
+        known = _SharedValues()
         for new in wanted:
             try:
                 self.check([new], now)
@@ -217,7 +216,7 @@ class Intake:
         return answers
 
     def _answers(self, tx: Tx, wanted: Sequence[NewJob]) -> tuple[list[str], dict[str, Job]]:
-        """The job that answers each request: a new one, or the one that has its unique_key; and those there are."""
+        """Returns the job id that answers each request, new or by its unique_key; and the jobs that exist."""
         by_unique_key: dict[tuple[str, str], str] = {}
         existing: dict[str, Job] = {}
         answers = []
@@ -233,19 +232,19 @@ class Intake:
         return answers, existing
 
     def check(self, wanted: Sequence[NewJob], now: Instant) -> None:
-        """Names everything that is wrong, before anything is looked up by what the requests say."""
+        """Raises Invalid with all problems, before anything is read by the values of the requests."""
         problems: list[Problem] = []
-        right: tuple[object, ...] | None = None
+        valid_form: tuple[object, ...] | None = None
         for index, new in enumerate(wanted):
             form = request_checks.form(new)
             try:
-                # Of one that is like the one before it, which was right, the parameters alone are looked at.
-                found = self._problems_of_params(new) if form == right else self._problems(new, now)
+                # If the last request was valid and this one is like it, only the parameters are checked.
+                found = self._problems_of_params(new) if form == valid_form else self._problems(new, now)
             except UnknownJobType as error:
                 if len(wanted) == 1:
                     raise
                 found = error.problems
-            right = None if found else form
+            valid_form = None if found else form
             problems += [Problem(_at(wanted, index, problem.field), problem.problem) for problem in found]
             if len(problems) >= MOST_PROBLEMS:
                 break
@@ -253,7 +252,7 @@ class Intake:
             raise Invalid(problems)
 
     def problems_so_far(self, new: NewJob, now: Instant) -> list[Problem]:
-        """Everything that is wrong with a request whose parameters are not yet complete, as a template's are not."""
+        """Returns all problems of a request whose parameters may be incomplete, such as a template."""
         return self._problems(new, now, is_complete=False)
 
     def _problems(self, new: NewJob, now: Instant, is_complete: bool = True) -> list[Problem]:
@@ -283,7 +282,7 @@ class Intake:
         return job_type.problems(params) if is_complete else job_type.problems_so_far(params)
 
     def _keys(self, wanted: Sequence[NewJob], answers: Sequence[str]) -> dict[str, str]:
-        """What the keys of a request stand for."""
+        """Returns the job id of each key."""
         keys: dict[str, str] = {}
         for index, new in enumerate(wanted):
             if new.key is not None:
@@ -295,7 +294,7 @@ class Intake:
     def _waits(
         self, tx: Tx, wanted: Sequence[NewJob], made: Mapping[str, int], keys: Mapping[str, str]
     ) -> dict[str, list[str]]:
-        """The prerequisites of each new job, as ids; unknown or foreign ones are refused."""
+        """Returns the ids of the prerequisites of each new job. Refuses unknown ids and those of other offices."""
         waits = {
             job_id: [keys.get(other, other) for other in wanted[index].depends_on]
             for job_id, index in made.items()
@@ -325,7 +324,7 @@ class Intake:
         waits: Mapping[str, list[str]],
         group: Group | None,
     ) -> None:
-        """The order of a sequential group counts as edges."""
+        """Raises DependencyCycle if jobs wait for each other; in a sequential group, each waits for the one before."""
         if not waits:
             return
         edges = dict(waits)
@@ -337,8 +336,8 @@ class Intake:
     def _drafts(
         self, tx: Tx, wanted: Sequence[NewJob], made: Mapping[str, int], now: Instant, group: Group | None
     ) -> dict[str, Job]:
-        """The jobs as they will be stored; every problem of every request is collected first."""
-        known = _ExistingJobs()
+        """Returns the jobs to store. Raises Invalid with the problems of all requests."""
+        known = _SharedValues()
         problems: list[Problem] = []
         drafts: dict[str, Job] = {}
         for job_id, index in made.items():
@@ -367,12 +366,12 @@ class Intake:
         tx: Tx,
         new: NewJob,
         job_id: str,
-        known: _ExistingJobs,
+        known: _SharedValues,
         now: Instant,
         group: Group | None = None,
         index: int | None = None,
     ) -> Job:
-        """The job for a request; all but a few of its fields are those of the one before it, if they are alike."""
+        """Returns the job for a request. Copies the last job if the request is like the last one: that is faster."""
         form, needs = request_checks.form(new), self._job_types.get(new.job_type or "").needs(new.params)
         like = known.prototype
         if like is None or form != known.form or needs != known.needs:
@@ -385,9 +384,9 @@ class Intake:
         return draft._replace(sequence=index, is_turn=group.mode is GroupMode.PARALLEL or index == 0)
 
     def _prototype(
-        self, tx: Tx, new: NewJob, needs: Mapping[str, int], known: _ExistingJobs, now: Instant, group: Group | None
+        self, tx: Tx, new: NewJob, needs: Mapping[str, int], known: _SharedValues, now: Instant, group: Group | None
     ) -> Job:
-        terms = self._terms(tx, new, needs, known)
+        terms = self._defaults(tx, new, needs, known)
         failure = new.on_dependency_failure
         kept = new.kept()
         kept["timeout_seconds"] = new.timeout_seconds or terms.timeout_seconds
@@ -412,17 +411,17 @@ class Intake:
             is_due=new.scheduled_for is None or new.scheduled_for <= now,
         )
 
-    def _terms(self, tx: Tx, new: NewJob, own: Mapping[str, int], known: _ExistingJobs) -> _JobDefaults:
+    def _defaults(self, tx: Tx, new: NewJob, own: Mapping[str, int], known: _SharedValues) -> _JobDefaults:
         job_type, added = self._job_types.get(new.job_type or ""), resource_units(new.resources)
         kind = (new.office_id, job_type.name, new.role, tuple(own.items()), tuple(added.items()))
-        terms = known.terms.get(kind)
+        terms = known.defaults.get(kind)
         if terms is None:
             office = known.offices.get(new.office_id) or self._office(tx, new.office_id)
             known.offices[new.office_id] = office
-            terms = known.terms[kind] = self._new_terms(tx, office, job_type, new.role, own, added)
+            terms = known.defaults[kind] = self._new_defaults(tx, office, job_type, new.role, own, added)
         return terms
 
-    def _new_terms(
+    def _new_defaults(
         self,
         tx: Tx,
         office: Office,
@@ -446,12 +445,12 @@ class Intake:
     def _resources(
         self, office: Office, role: str | None, job_type: str, own: Mapping[str, int], added: Mapping[str, int]
     ) -> dict[str, int]:
-        """Those of the type, and what the request adds; more of one than there is could never be had."""
+        """Returns the resources of the type and of the request. Refuses more units of one than exist."""
         units = {**own, **{name: max(count, own.get(name, 0)) for name, count in added.items()}}
         for key, needed in self._lanes.policy.keys(office.office_id, role, job_type, units).items():
             capacity = self._lanes.policy.capacity(key, office) if needed > 1 else 0
             if 0 < capacity < needed:
-                problem = f"{needed} units of {key!r} are wanted, and there are only {capacity}"
+                problem = f"needs {needed} units of {key!r}, which has only {capacity}; ask for fewer"
                 raise Invalid(problem, field="resources")
         return units
 
@@ -485,12 +484,12 @@ class Intake:
 
 def _template_problems(new: NewJob, known: Mapping[str, Template]) -> Iterator[Problem]:
     if new.schedule_id is not None:
-        yield Problem("schedule_id", "only a schedule gives it to the jobs it makes: trigger the schedule instead")
+        yield Problem("schedule_id", "cannot be given: only a schedule sets it; trigger the schedule instead")
     if new.template_id is None:
         return
     template = known.get(new.template_id) if isinstance(new.template_id, str) else None
     if template is None:
-        yield Problem("template_id", f"there is no template {new.template_id!r}")
+        yield Problem("template_id", f"there is no template {new.template_id!r}; create it, or give another")
     elif template.archived_at is not None:
         yield Problem("template_id", f"the template {template.name!r} was archived on {template.archived_at}")
     elif new.job_type is not None and new.job_type != template.job_type:
@@ -498,5 +497,5 @@ def _template_problems(new: NewJob, known: Mapping[str, Template]) -> Iterator[P
 
 
 def _at(wanted: Sequence[NewJob], index: int, field: str) -> str:
-    """Where a problem is, in a request of one or of many."""
+    """Returns the name of a field, with the index of its job if there are several."""
     return field if len(wanted) == 1 else f"jobs.{index}.{field}"

@@ -1,6 +1,6 @@
-"""QueueManager: jobs enter the queue at a place, and change it while they are queued (INV-004, DEC-005).
+"""QueueManager: puts jobs into the queue, and changes their order, times and pauses while they are queued.
 
-It runs nothing, creates no runs and decides no retries.
+The order is that of INV-004 and DEC-005. It runs nothing, creates no runs and decides no retries.
 """
 
 from collections import Counter
@@ -27,9 +27,9 @@ from nextslot.store.tables import jobs, lanes, offices
 from nextslot.store.tables.jobs import Place
 from nextslot.system.instant import Instant
 
-# Twenty moves into the same place before its neighbours have to make room.
+# The distance of two positions: 20 moves to the same place fit in before other jobs must be moved.
 GAP = 1 << 20
-# Further back than any queue is long.
+# Larger than the length of any queue.
 MAX_PLACE = 1 << 31
 
 
@@ -43,7 +43,7 @@ class QueueManager:
     # Entering.
 
     def back(self, tx: Tx, office_id: str, priority: int) -> int:
-        """A position behind every queued job of a priority; asked again in a transaction, behind that one."""
+        """Returns a position behind all queued jobs of a priority, and behind those that this transaction was given."""
         backs = tx.local(_Backs).positions
         queue = (office_id, priority)
         last = backs[queue] if queue in backs else jobs.last_position(tx, office_id, priority) or 0
@@ -51,7 +51,7 @@ class QueueManager:
         return last + GAP
 
     def enqueue(self, tx: Tx, new: Sequence[Job], now: Instant) -> None:
-        """New jobs, each at the place it was given by `back`."""
+        """Stores new jobs, each at the position that `back` has returned."""
         jobs.insert(tx, new)
         links = self._tracer.links_of(new)
         if links:
@@ -78,17 +78,18 @@ class QueueManager:
         after: str | None = None,
         place: int | None = None,
     ) -> Job:
-        """To the front or back, before or after a job, or to the n-th place (from 1) of its office's queue."""
-        if sum(choice is not None for choice in (to, before, after, place)) != 1:
-            raise Invalid("say exactly one of to, before, after, place")
+        """Moves a job to the front or back, before or after another, or to the n-th place of its office's queue."""
+        given = [choice for choice in (to, before, after, place) if choice is not None]
+        if len(given) != 1:
+            raise Invalid(f"{len(given)} places are given; give exactly one of to, before, after, place")
         if to not in (None, "front", "back"):
-            raise Invalid("to is 'front' or 'back'", "to")
+            raise Invalid(f"is {to!r}; give 'front' or 'back'", "to")
         if place is not None and (type(place) is not int or not 1 <= place <= MAX_PLACE):
-            raise Invalid("places are whole numbers that count from 1", "place")
+            raise Invalid("is not a place; give a whole number from 1 on", "place")
         job = self.queued(tx, job_id)
         if before is not None or after is not None:
-            neighbour = self._neighbour(tx, job, before or after or "")
-            priority, position = self._beside(tx, job, neighbour, is_before=before is not None)
+            other = self._place_of_other(tx, job, before or after or "")
+            priority, position = self._beside(tx, job, other, is_before=before is not None)
         elif to == "back":
             priority, position = self._at_the_back(tx, job)
         else:
@@ -97,7 +98,7 @@ class QueueManager:
         return self._put(tx, job, priority, position, now)
 
     def reorder(self, tx: Tx, job_ids: Sequence[str], now: Instant) -> list[Job]:
-        """The given jobs take, in the order given, the places that they hold now; all or none."""
+        """Gives the jobs, in the given order, the places that they have now; all or none."""
         found = jobs.get_many(tx, job_ids)
         self._check_reorder(job_ids, found)
         places = sorted(jobs.place_of(job) for job in found.values())
@@ -107,7 +108,7 @@ class QueueManager:
         ]
 
     def change_priority(self, tx: Tx, job_id: str, priority: int, now: Instant) -> Job:
-        """To the back of another priority; URGENT goes before everything in its office."""
+        """Moves a job to the back of another priority. URGENT comes before all other jobs of the office."""
         refuse_priority(priority)
         job = self.queued(tx, job_id)
         if priority == job.priority:
@@ -115,7 +116,7 @@ class QueueManager:
         return self._put(tx, job, priority, self.back(tx, job.office_id, priority), now)
 
     def reschedule(self, tx: Tx, job_id: str, scheduled_for: Instant | None, now: Instant) -> Job:
-        """Not before another time, or at once."""
+        """Changes the time before which a job does not start; None: at once."""
         job = self.queued(tx, job_id)
         if scheduled_for is not None and not request_checks.is_instant(scheduled_for):
             raise Invalid(request_checks.AN_INSTANT, field="scheduled_for")
@@ -130,7 +131,7 @@ class QueueManager:
         return changed
 
     def change_params(self, tx: Tx, job: Job, changed: Job, now: Instant) -> Job:
-        """Other parameters, checked by the caller, and the lane that follows from them (INV-001)."""
+        """Stores parameters that `Intake` has checked, and the lane that follows from them (INV-001)."""
         jobs.set_params(tx, changed)
         self._count_change(tx, job, changed, now)
         return changed
@@ -144,7 +145,7 @@ class QueueManager:
         return job._replace(title=title)
 
     def _count_change(self, tx: Tx, before: Job, after: Job, now: Instant) -> None:
-        """A queued job that is ready now, is no longer, or is so in another lane."""
+        """Counts a queued job that is ready now, is no longer ready, or is ready in another lane."""
         counters = self._lanes.counters(tx)
         if before.is_ready:
             counters.add_ready(before.lane_id, -1)
@@ -154,7 +155,7 @@ class QueueManager:
                 self._events.note(tx, "job_ready", now, after.office_id, after.job_id)
 
     def queued(self, tx: Tx, job_id: str) -> Job:
-        """The job, if it may still be changed (INV-001)."""
+        """Returns the job if it can still be changed; raises if it was dispatched (INV-001)."""
         job = jobs.get(tx, job_id)
         if job is None:
             raise NotFound("job", job_id)
@@ -189,10 +190,10 @@ class QueueManager:
 
     # Places.
 
-    def _neighbour(self, tx: Tx, job: Job, other_id: str) -> Place:
+    def _place_of_other(self, tx: Tx, job: Job, other_id: str) -> Place:
         other = self.queued(tx, other_id)
         if other.job_id == job.job_id:
-            raise Invalid("a job cannot be moved beside itself")
+            raise Invalid(f"job {other_id} cannot be moved beside itself; name another job")
         if other.office_id != job.office_id:
             raise Conflict(f"job {other_id} is in the office {other.office_id!r}, not in {job.office_id!r}")
         return jobs.place_of(other)
@@ -201,21 +202,21 @@ class QueueManager:
         last = jobs.last(tx, job.office_id, but=job.job_id)
         return (last.priority, self.back(tx, job.office_id, last.priority)) if last else (job.priority, job.position)
 
-    def _beside(self, tx: Tx, job: Job, neighbour: Place, *, is_before: bool) -> tuple[int, int]:
-        """A position just before or after a neighbour, in its priority."""
+    def _beside(self, tx: Tx, job: Job, other: Place, *, is_before: bool) -> tuple[int, int]:
+        """Returns the priority of another job, and a position just before or after it."""
         if is_before:
-            below = jobs.position_before(tx, job.office_id, neighbour, but=job.job_id)
-            above = neighbour
+            below = jobs.position_before(tx, job.office_id, other, but=job.job_id)
+            above = other
         else:
-            below = neighbour.position
-            above = neighbour._replace(position=neighbour.position + 1)
-        return neighbour.priority, self._free_position(tx, job, below, above)
+            below = other.position
+            above = other._replace(position=other.position + 1)
+        return other.priority, self._free_position(tx, job, below, above)
 
     def _free_position(self, tx: Tx, job: Job, below: int | None, above: Place) -> int:
-        """A free integer after `below` and before the jobs from `above` on; they make room if there is none.
+        """Returns a free position after `below` and before the jobs from `above` on, and moves these if there is none.
 
-        The more of them have to move, the more room they are given (Dietz and Sleator's n²), so that thousands of
-        moves into the same place cost each a few neighbours, and never again and again all that have gathered there.
+        The more jobs must move, the further apart they are placed (Dietz and Sleator's n²), so that each of thousands
+        of moves to the same place moves only a few other jobs.
         """
         if below is None:
             return above.position - GAP
@@ -226,13 +227,13 @@ class QueueManager:
                 if position - below > (count + 1) ** 2:
                     return self._respace(tx, above.priority, below, position, following[:count])
             if len(following) < limit:
-                # The queue ends further back than this transaction knew.
+                # The last position changes, so the one that this transaction remembers is wrong.
                 tx.local(_Backs).positions.pop((job.office_id, above.priority), None)
                 return self._respace(tx, above.priority, below, below + (len(following) + 2) * GAP, following)
             limit *= 8
 
     def _respace(self, tx: Tx, priority: int, below: int, above: int, between: Sequence[tuple[str, int]]) -> int:
-        """Spreads the neighbours evenly, keeps their order, and leaves the first of the new positions free."""
+        """Spreads the jobs evenly in their order. Returns the first of the new positions, which stays free."""
         step = (above - below) // (len(between) + 2) or 1
         for number, (job_id, _) in enumerate(between, start=2):
             jobs.set_place(tx, job_id, priority, below + number * step)
@@ -245,33 +246,38 @@ class QueueManager:
         self._events.note(
             tx, "job_moved", now, job.office_id, job.job_id, details={"priority": priority, "position": position}
         )
-        # A job that moves may overtake or be overtaken without a limit being to blame; its office looks again.
+        # Dispatch the office again: another job may be the first now.
         self._lanes.counters(tx).office(job.office_id)
         return job._replace(priority=priority, position=position)
 
     def _check_reorder(self, job_ids: Sequence[str], found: dict[str, Job]) -> None:
         if not job_ids:
-            raise Invalid("name at least one job", field="job_ids")
+            raise Invalid("is empty; name at least one job", field="job_ids")
         if len(set(job_ids)) != len(job_ids):
-            raise Invalid("a job is named twice", field="job_ids")
+            raise Invalid("names a job twice; name each job once", field="job_ids")
         missing = [job_id for job_id in job_ids if job_id not in found]
         if missing:
             raise NotFound("job", missing[0])
         if len({job.office_id for job in found.values()}) > 1:
-            raise Invalid("the jobs are of several offices; each office has its own order", field="job_ids")
+            raise Invalid(
+                "names jobs of several offices; each office has its own order, so reorder one at a time",
+                field="job_ids",
+            )
         gone = [job_id for job_id in job_ids if found[job_id].stage is not Stage.QUEUED]
         if gone:
-            raise AlreadyDispatched(f"no longer queued, so nothing was moved: {', '.join(gone)}")
+            raise AlreadyDispatched(f"these jobs are no longer queued, so nothing was moved: {', '.join(gone)}")
 
 
 class _Backs:
-    """Where the queues end, as far as this transaction has added to them."""
+    """The last positions of the queues to which this transaction has added jobs."""
 
     def __init__(self, tx: Tx) -> None:
         self.positions: dict[tuple[str, int], int] = {}
 
 
 def refuse_priority(priority: int) -> None:
-    """Raises if no job can have it."""
+    """Raises Invalid if no job can have this priority."""
     if type(priority) is not int or not (-MAX_PRIORITY <= priority <= MAX_PRIORITY or priority == URGENT):
-        raise Invalid(f"a priority is a whole number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}", field="priority")
+        raise Invalid(
+            f"is {priority!r}; it must be a whole number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}", field="priority"
+        )

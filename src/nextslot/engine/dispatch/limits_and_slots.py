@@ -1,34 +1,37 @@
-"""Lanes: which limits a job falls under, and the counters a transaction works with.
+"""Limits and slots: how much room there is for what may start.
 
-`Lanes` lives as long as the scheduler and knows what never changes of a lane. `TransactionCounters` live as long as one
-transaction: counters are read once, changed in memory, and written once, before the commit, so that a job that ends
-and the next of its kind that starts cost nothing where they cancel out.
+`Lanes` says which limits a job falls under. `TransactionCounters` are the counters of those limits in one transaction:
+they are read once, changed in memory and written once, before the commit, so that a job that ends and the next of its
+kind that starts write nothing where they cancel out. `Workers` are the numbered slots of this node, of which a running
+job holds one (INV-003).
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Set
 
 from nextslot.domain import Lane, Limit, Office
 from nextslot.domain.limits import UNLIMITED, ConcurrencyPolicy, is_local
-from nextslot.engine.effects import LanesLearned
+from nextslot.engine.effects import LanesLearned, SlotsChanged
 from nextslot.store.contract import Tx
 from nextslot.store.tables import lanes
 from nextslot.store.tables.lanes import LaneCounts, LaneTally
+
+_NOTHING = LaneTally()
 
 
 class Lanes:
     def __init__(self, policy: ConcurrencyPolicy) -> None:
         self.policy = policy
-        # A cache of what never changes; filled from committed rows only.
+        # A cache of lanes, which never change; filled from committed rows only.
         self._known = LanesLearned({}, {})
 
     def lane_for(self, tx: Tx, office: Office, role: str | None, job_type: str, resources: Mapping[str, int]) -> int:
-        """The lane of such a job; it is made when it is needed for the first time."""
+        """Returns the lane of such a job, and creates it when it is first needed."""
         wanted = (office.office_id, role, job_type, str(sorted(resources.items())))
         known = self._known.by_limits.get(wanted) or tx.local(self._new_known).by_limits.get(wanted)
         if known is None:
-            known = tx.local(self._new_known).by_limits[wanted] = self._stored_lane(
-                tx, office, role, job_type, resources
-            )
+            known = self._stored_lane(tx, office, role, job_type, resources)
+            tx.local(self._new_known).by_limits[wanted] = known
         return known
 
     def _stored_lane(
@@ -69,21 +72,21 @@ class Lanes:
 
 
 class OfficeCounters:
-    """One office's lanes that have ready jobs, as this transaction has changed them so far."""
+    """The lanes of one office that have ready jobs, with the changes of this transaction so far."""
 
     def __init__(self, office_id: str, is_paused: bool, callers: int, turn: int, counts: dict[int, LaneCounts]) -> None:
         self.office_id = office_id
         self.is_paused = is_paused
         self.callers = callers
         self.turn = turn
-        # The lane that this transaction served last: it keeps the turn, also where its counts end as they began.
+        # The lane that this transaction served last: it stores the turn even if its counts have not changed.
         self.served: int | None = None
         self.lanes = counts
         self.stored = {lane_id: (c.ready, c.is_open, c.turn) for lane_id, c in counts.items()}
 
     @property
     def is_closed(self) -> bool:
-        """Its queue dispatches nothing: it is paused, or a direct caller waits (DEC-004)."""
+        """Returns whether the queue dispatches nothing: the office is paused, or a direct caller waits (DEC-004)."""
         return self.is_paused or self.callers > 0
 
     @property
@@ -92,18 +95,16 @@ class OfficeCounters:
 
 
 class TransactionCounters:
-    """The counters of one transaction."""
-
     def __init__(self, tx: Tx, lanes_: Lanes) -> None:
         self._tx = tx
         self._lanes = lanes_
         self._offices: dict[str, OfficeCounters] = {}
-        # The limits that are known as they are stored, the units this transaction has taken, the room that leaves.
+        # By key: the stored limits that were read, the units that this transaction has taken, and the room left.
         self._limits: dict[str, Limit] = {}
         self._units: dict[str, int] = {}
         self._room: dict[str, int] = {}
         self._tallies: dict[int, LaneTally] = {}
-        # Something shared was given back, so that other offices may have a chance too.
+        # Whether shared units came free, so that jobs of other offices may start too.
         self.is_freed = False
 
     @property
@@ -115,27 +116,27 @@ class TransactionCounters:
         return bool(self._offices) or self.is_freed
 
     def office(self, office_id: str) -> OfficeCounters:
-        """Reads an office's counters when they are first needed."""
+        """Returns the counters of an office, and reads them when they are first needed."""
         known = self._offices.get(office_id)
         if known is None:
             known = self._offices[office_id] = OfficeCounters(office_id, *lanes.of_office(self._tx, office_id))
         return known
 
     def caller_leaves(self, office_id: str) -> None:
-        """A direct caller waits no more, and its row says so: an office that is read only now does not count it."""
+        """Counts one waiting caller less. Its row is changed already, so counters that are read only now are right."""
         if office_id in self._offices:
             self._offices[office_id].callers -= 1
         else:
             self.office(office_id)
 
-    def look_everywhere(self) -> None:
-        """Every office that waits for something is looked at: after a start, and when somebody asks."""
+    def include_all_offices(self) -> None:
+        """Includes every office with waiting jobs in the round of this transaction."""
         for office_id in lanes.waiting_offices(self._tx):
             self.office(office_id)
         self.is_freed = True
 
     def add_ready(self, lane_id: int, jobs: int = 1) -> None:
-        """Jobs of a lane became free to go, or are no longer."""
+        """Counts jobs of a lane that became ready or, if negative, are no longer ready."""
         lane = self._lanes.lane(self._tx, lane_id)
         office = self.office(lane.office_id)
         counts = office.lanes.get(lane_id)
@@ -145,24 +146,24 @@ class TransactionCounters:
         counts.ready += jobs
 
     def tally(self, lane_id: int) -> LaneTally:
-        """What this transaction adds to the sums of a lane."""
+        """Returns what this transaction adds to the sums of a lane."""
         known = self._tallies.get(lane_id)
         if known is None:
             known = self._tallies[lane_id] = LaneTally()
         return known
 
     def take(self, lane: Lane) -> None:
-        """A job of this lane starts."""
+        """Counts a job of this lane that starts."""
         self._use(lane, 1)
 
     def give_back(self, lane: Lane) -> None:
-        """A job of this lane has ended."""
+        """Counts a job of this lane that has ended."""
         self._use(lane, -1)
         self.office(lane.office_id)
         self.is_freed = True
 
     def room(self, needs: Mapping[str, int], held: Mapping[str, int] | None = None) -> int:
-        """How many jobs with these needs could start now, besides what is kept back for others."""
+        """Returns how many jobs with these needs could start now, beside the units that are held for others."""
         self._know(needs)
         room = self._room
         if held:
@@ -170,16 +171,16 @@ class TransactionCounters:
         return min((room[key] // units for key, units in needs.items()), default=UNLIMITED)
 
     def could_ever_fit(self, needs: Mapping[str, int]) -> bool:
-        """Whether such a job could start if nothing else ran."""
+        """Returns whether such a job could start if nothing else ran."""
         self._know(needs)
         room = self._lanes.policy.room
         return all(room(key, self._limits[key].capacity, 0) >= units for key, units in needs.items())
 
     def save(self) -> None:
-        """Writes what has changed, and only that."""
+        """Writes the counters that have changed."""
         for office in self._offices.values():
             self._save_lanes(office)
-        # What is left: of lanes that have nothing ready, and so were not looked at.
+        # The tallies that are left belong to lanes without ready jobs.
         for lane_id, tally in self._tallies.items():
             if tally != _NOTHING:
                 lanes.tally(self._tx, lane_id, tally)
@@ -188,7 +189,7 @@ class TransactionCounters:
                 lanes.use(self._tx, key, units)
 
     def _know(self, limit_keys: Iterable[str]) -> None:
-        """Reads the limits that are not known yet, together."""
+        """Reads the limits that were not read yet, in one statement."""
         missing = [key for key in limit_keys if key not in self._room]
         if missing:
             for key, limit in lanes.limits(self._tx, missing).items():
@@ -211,11 +212,111 @@ class TransactionCounters:
             lane = self._lanes.lane(self._tx, lane_id)
             counts.is_open = counts.ready > 0 and not office.is_closed and self.room(lane.local) > 0
             ready, is_open, turn = office.stored[lane_id]
-            # Only an open lane's turn is looked at; what an office's last turn was is the largest of its lanes.
+            # The turn matters for open lanes; the turn of an office is the largest of its lanes.
             is_late = turn != office.turn and (counts.is_open or lane_id == office.served)
             if counts.ready != ready or counts.is_open != is_open or is_late:
                 counts.turn = office.turn
                 lanes.save(self._tx, lane_id, counts, self._tallies.pop(lane_id, None))
 
 
-_NOTHING = LaneTally()
+class Workers:
+    """A cache of the `worker_id` of the running jobs. Each transaction changes its own copy, and the cache follows at
+    the commit (`SlotsChanged`). The database refuses two running jobs with one worker.
+    """
+
+    def __init__(self, node: str, most: int = 0, resources: Mapping[str, int] | None = None) -> None:
+        """Allows `most` runs at once if it is not 0, and no more units of a resource than this machine has."""
+        self.node = node
+        self.most = most
+        self.resources = dict(resources or {})
+        # Resources that any node lists: nodes that do not list such a resource have none of it.
+        self._counted: Set[str] = self.resources.keys()
+        self._elsewhere: Mapping[str, int] = {}
+        self._types_elsewhere: Set[str] = frozenset()
+        self._taken: set[int] = set()
+        self._used: Counter[str] = Counter()
+        self._lowest = 1
+
+    def know_others(self, resources: Mapping[str, int], job_types: Set[str]) -> None:
+        """Takes over, of the other nodes, the most units of each resource on a live one, and the job types they run."""
+        self._counted = self.resources.keys() | resources.keys()
+        self._elsewhere, self._types_elsewhere = resources, job_types
+
+    def runs_elsewhere(self, job_type: str) -> bool:
+        """Returns whether another node has a handler for the job type."""
+        return job_type in self._types_elsewhere
+
+    def could_ever_fit(self, lane: Lane) -> bool:
+        """Returns whether some node could run such a job if nothing else ran."""
+        return all(
+            units <= max(self.resources.get(resource, 0), self._elsewhere.get(resource, 0))
+            for resource, units in lane.resources.items()
+            if resource in self._counted
+        )
+
+    def has_room(self, tx: Tx, lane: Lane) -> bool:
+        """Returns whether this node can run one more such job."""
+        if not self.most and not self._counted:
+            return True
+        change = tx.local(self._new_change)
+        if self.most and len((self._taken - change.freed) | change.taken) >= self.most:
+            return False
+        return all(
+            self._used[resource] + change.units[resource] + units <= self.resources.get(resource, 0)
+            for resource, units in lane.resources.items()
+            if resource in self._counted
+        )
+
+    def take(self, tx: Tx, lane: Lane) -> str:
+        """Takes the lowest slot that is free in this transaction. Returns the worker id."""
+        change = tx.local(self._new_change)
+        slot = min([self._lowest, *change.freed])
+        while (slot in self._taken and slot not in change.freed) or slot in change.taken:
+            slot += 1
+        self._take(change, slot, lane)
+        return f"{self.node}/slot-{slot}"
+
+    def hold(self, tx: Tx, worker_id: str, lane: Lane) -> None:
+        """Counts the slot of a job that runs already."""
+        slot = self._slot(worker_id)
+        if slot is not None:
+            self._take(tx.local(self._new_change), slot, lane)
+
+    def free(self, tx: Tx, worker_id: str | None, lane: Lane) -> None:
+        slot = self._slot(worker_id)
+        if slot not in self._taken:
+            return  # A slot of another node, or of an earlier incarnation, was never counted here.
+        change = tx.local(self._new_change)
+        change.freed.add(slot)
+        if self._counted:
+            change.units.subtract(lane.resources)
+
+    def _slot(self, worker_id: str | None) -> int | None:
+        """Returns the number of the slot; None if it is a slot of another node."""
+        node, _, slot = (worker_id or "").rpartition("/slot-")
+        return int(slot) if node == self.node else None
+
+    def _take(self, change: SlotsChanged, slot: int, lane: Lane) -> None:
+        change.freed.discard(slot)
+        change.taken.add(slot)
+        if self._counted:
+            change.units.update(lane.resources)
+
+    def forget(self) -> None:
+        """Frees all slots: a new incarnation of the node runs nothing."""
+        self._taken, self._lowest = set(), 1
+        self._used.clear()
+
+    def _new_change(self, tx: Tx) -> SlotsChanged:
+        change = SlotsChanged(self.node, set(), set(), Counter())
+        tx.cause(change)
+        return change
+
+    def apply(self, node: str, taken: set[int], freed: set[int], units: Counter[str]) -> None:
+        """Follows a commit."""
+        self._taken -= freed
+        self._taken |= taken
+        self._used.update(units)
+        self._lowest = min([self._lowest, *freed])
+        while self._lowest in self._taken:
+            self._lowest += 1

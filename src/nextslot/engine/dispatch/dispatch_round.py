@@ -1,0 +1,212 @@
+"""DispatchRound: one round of dispatch at the end of a transaction: what may start, and the starts themselves.
+
+`Dispatcher` makes a round. `fairness` chooses the next job, `starvation` protects jobs that were passed over.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nextslot.domain import Lane
+from nextslot.domain.retry import Attempt, must_be_isolated
+from nextslot.engine.effects import Claim, Launch, WorkKind
+from nextslot.engine.engine_context import EngineContext
+from nextslot.store.contract import Tx
+from nextslot.store.tables import (
+    column_codec,
+    groups,
+    jobs,
+    lanes,
+    runs,
+)
+from nextslot.store.tables.jobs import ExecutionSpec, FirstInLane
+
+from .resource_outages import Outages
+
+# How many jobs of a lane are read ahead, where there is room for several.
+MOST_HEADS = 10
+
+
+class Started:
+    """The jobs that a transaction has started. A work that keeps this object finds them in it after the commit."""
+
+    def __init__(self, tx: Tx) -> None:
+        self.claims: list[Claim] = []
+
+
+class CapacityHold(NamedTuple):
+    """Units that are kept free for a direct caller with a reservation, or for a starving job."""
+
+    kind: WorkKind
+    id: str
+    needs: Mapping[str, int]
+
+
+class _Starting(NamedTuple):
+    """A chosen job whose start is not written yet."""
+
+    run_id: str
+    job_id: str
+    spec: ExecutionSpec
+    lane: Lane
+    worker_id: str
+    session_id: str | None
+
+
+class DispatchRound:
+    def __init__(self, engine: EngineContext, outages: Outages, tx: Tx, turn: int) -> None:
+        self.engine = engine
+        self.tx = tx
+        self._outages = outages
+        self.counters = engine.lanes.counters(tx)
+        self.now = engine.clock.now()
+        self.hints = lanes.hints(tx)
+        self.paused = lanes.pauses(tx) if self.hints.pauses else set()
+        # Resources that do not answer; True where one job may start as a probe.
+        self.unavailable = outages.held(tx, self.now) if self.hints.outages else {}
+        self.holds: list[CapacityHold] = []
+        # The units of all holds, by limit.
+        self._held: dict[str, int] = {}
+        # The largest turn that an office has been given so far.
+        self.turn = turn
+        # Open lanes of offices that this transaction has not touched, with their turns; None until they are read.
+        self.others: list[tuple[int, Lane]] | None = None
+        # The first jobs of each lane in reverse order, so that the first is the last element.
+        self._heads: dict[int, list[FirstInLane]] = {}
+        self._starting: list[_Starting] = []
+
+    # What may start.
+
+    @property
+    def is_scheduler_paused(self) -> bool:
+        return ("scheduler", "") in self.paused
+
+    def is_allowed(self, lane: Lane) -> bool:
+        """Returns whether no pause, no outage and no missing handler holds the lane back. A job that these hold back
+        waits; it does not count as passed over.
+        """
+        if not self.is_answering(lane):
+            return False
+        if lane.job_type not in self.engine.job_types and not self.engine.workers.runs_elsewhere(lane.job_type):
+            return False
+        return not self.paused or not (
+            ("type", lane.job_type) in self.paused
+            or any(("resource", resource) in self.paused for resource in lane.resources)
+        )
+
+    def is_answering(self, lane: Lane) -> bool:
+        """Returns whether every resource of the lane answers, or a job of the lane may be the probe."""
+        return not self.unavailable or all(self.unavailable.get(resource, True) for resource in lane.resources)
+
+    def fits(self, lane: Lane) -> bool:
+        return self.counters.room(lane.needs, self._held) > 0 and self._fits_this_node(lane)
+
+    def fits_elsewhere(self, lane: Lane) -> bool:
+        """Does the same for an open lane of another office: `open` means that the office itself has room."""
+        return self.counters.room(lane.shared, self._held) > 0 and self._fits_this_node(lane)
+
+    def could_ever_fit(self, lane: Lane) -> bool:
+        """Returns whether a job of the lane could start if nothing else ran. If not, no units are held for it."""
+        return self.counters.could_ever_fit(lane.needs) and self.engine.workers.could_ever_fit(lane)
+
+    def _fits_this_node(self, lane: Lane) -> bool:
+        """Returns whether this node can run what the limits allow; if it cannot, notifies the other nodes."""
+        if lane.job_type in self.engine.job_types and self.engine.workers.has_room(self.tx, lane):
+            return True
+        self.tx.announce("work")
+        return False
+
+    def hold(self, kind: WorkKind, id: str, lane: Lane) -> None:
+        """Keeps the units free that the lane needs, for the rest of the round."""
+        self.holds.append(CapacityHold(kind, id, lane.needs))
+        for key, units in lane.needs.items():
+            self._held[key] = self._held.get(key, 0) + units
+
+    # Starts.
+
+    def head(self, lane: Lane) -> FirstInLane:
+        """Returns the first job of a lane that has ready jobs."""
+        heads = self._heads.get(lane.lane_id)
+        if not heads:
+            self.write_starts()  # A chosen job would otherwise be read again as a waiting one.
+            limit = min(max(self.counters.room(lane.needs), 1), MOST_HEADS)
+            heads = self._heads[lane.lane_id] = jobs.heads(self.tx, lane.lane_id, limit)[::-1]
+        return heads[-1]
+
+    def replace_head(self, lane: Lane, head: FirstInLane) -> None:
+        self._heads[lane.lane_id][-1] = head
+
+    def start(self, lane: Lane, head: FirstInLane) -> None:
+        """Chooses a job; `write_starts` stores its start."""
+        engine, counters = self.engine, self.counters
+        run_id, worker_id = engine.chance.new_id(), engine.workers.take(self.tx, lane)
+        session_id = engine.chance.new_id() if engine.job_types.has_session(lane.job_type) else None
+        self._starting.append(_Starting(run_id, head.job_id, head.spec, lane, worker_id, session_id))
+        heads = self._heads.get(lane.lane_id)
+        if heads:
+            heads.pop()
+        office = counters.office(lane.office_id)
+        # Larger than all turns so far: of two offices that one round serves, the first is served again first.
+        self.turn = office.turn = max(self.turn + 1, office.turn + 1, self.now)
+        office.served = lane.lane_id
+        counters.take(lane)
+        counters.add_ready(lane.lane_id, -1)
+        counters.tally(lane.lane_id).running += 1
+        self.note_probe(lane)
+
+    def note_probe(self, lane: Lane) -> None:
+        """Lets no second job start on a held resource until the outcome of this one is known."""
+        tried = [resource for resource in lane.resources if self.unavailable.get(resource)]
+        if tried:
+            self._outages.let_through(self.tx, tried)
+            self.unavailable.update(dict.fromkeys(tried, False))
+
+    def write_starts(self) -> None:
+        """Stores the starts of all chosen jobs together: first their runs, then the jobs."""
+        starting, self._starting = self._starting, []
+        if not starting:
+            return
+        attempts = [self._attempts(one) for one in starting]
+        for one, earlier in zip(starting, attempts, strict=True):
+            is_inside = self.engine.job_types.runs_inside(one.lane.job_type) and not self._is_isolated(one, earlier)
+            runs.begin(self.tx, one.run_id, one.job_id, self.now, one.session_id, is_inside)
+        for one in starting:
+            jobs.start(self.tx, one.job_id, one.worker_id, self.now)
+        for one, earlier in zip(starting, attempts, strict=True):
+            self._launch(one, earlier)
+
+    def _attempts(self, one: _Starting) -> list[Attempt]:
+        """Reads the attempts of its chain before this one."""
+        return [] if one.spec.retry_of is None else jobs.attempts(self.tx, one.spec.chain_id, one.job_id)[:-1]
+
+    def _is_isolated(self, one: _Starting, earlier: list[Attempt]) -> bool:
+        return must_be_isolated(earlier) and self.engine.job_types.isolated(one.lane.job_type) is not None
+
+    def _launch(self, one: _Starting, earlier: list[Attempt]) -> None:
+        tx, now, lane, spec = self.tx, self.now, one.lane, one.spec
+        if spec.group_id is not None:
+            groups.begin(tx, spec.group_id, now)
+        details = {"worker_id": one.worker_id}
+        self.engine.events.note(tx, "job_started", now, lane.office_id, one.job_id, one.run_id, details)
+        claim = Claim(
+            kind=WorkKind.JOB,
+            run_id=one.run_id,
+            job_id=one.job_id,
+            office_id=lane.office_id,
+            lane_id=lane.lane_id,
+            job_type=lane.job_type,
+            params=column_codec.loads(spec.params),
+            attempt=1 + len(earlier),
+            worker_id=one.worker_id,
+            timeout_seconds=spec.timeout_seconds,
+            stall_timeout_seconds=spec.stall_timeout_seconds,
+            reads_at_end=(jobs.asks_at_the_end(one.run_id, one.job_id),),
+            title=spec.title,
+            role=spec.role,
+            task_id=spec.task_id,
+            session_id=one.session_id,
+            is_isolated=self._is_isolated(one, earlier),
+        )
+        tx.local(Started).claims.append(claim)
+        if spec.timeout_seconds is not None:
+            self.engine.timer.note_here(tx, now.after(spec.timeout_seconds))
+        tx.cause(Launch(claim))

@@ -1,0 +1,68 @@
+"""Starvation: a job that a limit has held back for too long while others started gets the next units that come free.
+
+`fairness` notes which jobs are passed over. `Dispatcher` serves those that were passed over for
+`starvation_after_seconds` before all others, and holds what they need until it suffices.
+"""
+
+from collections.abc import Iterator
+
+from nextslot.domain import Lane
+from nextslot.engine.effects import WorkKind
+from nextslot.store.tables import jobs
+from nextslot.store.tables.jobs import FirstInLane
+
+from .dispatch_round import DispatchRound
+from .limits_and_slots import OfficeCounters
+
+STARVATION_AFTER_SECONDS = 600
+# If more jobs starve, the oldest come first.
+MOST_STARVING = 100
+
+
+def serve_starving(round_: DispatchRound, after_seconds: float) -> None:
+    """Starts starving jobs that fit, and holds the units that the others need."""
+    for lane, head in starving(round_, after_seconds):
+        if round_.fits(lane):
+            round_.start(lane, head)
+        elif round_.could_ever_fit(lane):
+            round_.hold(WorkKind.JOB, head.job_id, lane)
+
+
+def starving(round_: DispatchRound, after_seconds: float) -> list[tuple[Lane, FirstInLane]]:
+    """Returns one starving job of each office: the first in its order that may start. The office that has waited
+    longest comes first.
+    """
+    since = round_.now.after(-after_seconds)
+    if round_.hints.passed_over_since is None or round_.hints.passed_over_since > since:
+        return []
+    first: dict[str, tuple[Lane, FirstInLane]] = {}
+    for office_id, lane_id, head in jobs.starving(round_.tx, since, MOST_STARVING):
+        lane = round_.engine.lanes.lane(round_.tx, lane_id)
+        if not round_.is_allowed(lane) or round_.counters.office(office_id).is_closed:
+            continue
+        if office_id not in first or head.place < first[office_id][1].place:
+            first[office_id] = (lane, head)
+    return list(first.values())
+
+
+def note_passed_over(round_: DispatchRound, office: OfficeCounters, fitting: list[Lane], started: FirstInLane) -> None:
+    """Stores since when the jobs are passed over that a limit holds back while `started` starts."""
+    for lane, head in _held_back(round_, office, fitting, started):
+        if head.passed_over_since is None:
+            jobs.pass_over(round_.tx, head.job_id, round_.now)
+            round_.replace_head(lane, head._replace(passed_over_since=round_.now))
+
+
+def _held_back(
+    round_: DispatchRound, office: OfficeCounters, fitting: list[Lane], started: FirstInLane
+) -> Iterator[tuple[Lane, FirstInLane]]:
+    """Yields earlier jobs of the same office, and the first jobs of offices whose turn is earlier."""
+    for lane_id in office.waiting if len(fitting) < len(office.waiting) else ():
+        lane = round_.engine.lanes.lane(round_.tx, lane_id)
+        if lane not in fitting and lane.job_type in round_.engine.job_types and round_.is_allowed(lane):
+            head = round_.head(lane)
+            if head.place < started.place:
+                yield lane, head
+    for turn, lane in round_.others or ():
+        if turn < office.turn and round_.is_allowed(lane) and not round_.fits_elsewhere(lane):
+            yield lane, round_.head(lane)
