@@ -11,8 +11,9 @@ import asyncio
 import os
 from pathlib import Path
 
-from nextslot.executors.heartbeat import BEAT_SECONDS
-from nextslot.executors.process import Guardians, Start
+from nextslot.executors.process_tree.fork_server import Guardians
+from nextslot.executors.process_tree.guardian_heartbeat import BEAT_SECONDS
+from nextslot.executors.process_tree.process import Start
 
 SLEEP = Start(argv=("sleep", "600"), env={"PATH": os.environ["PATH"], "NEXTSLOT_RUN_ID": "bench"})
 NEVER = 3600.0

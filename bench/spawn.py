@@ -16,8 +16,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from nextslot.executors.cgroup import own_cgroup
-from nextslot.executors.process import Guardians, Start
+from nextslot.executors.process_tree.cgroups import own_cgroup
+from nextslot.executors.process_tree.fork_server import Guardians
+from nextslot.executors.process_tree.process import Start
 
 Spawn = Callable[[], Awaitable[object]]
 TRUE = Start(argv=("true",), env={"PATH": os.environ["PATH"], "NEXTSLOT_RUN_ID": "bench"})

@@ -181,7 +181,7 @@ class Cluster:
     # What the lease tells.
 
     def renewed(self, until: float) -> None:
-        self._local.job_types.renew(until)
+        self._local.job_types.guardians.renew(until)
 
     def notified(self, topics: frozenset[str]) -> None:
         self._heard |= topics
@@ -213,7 +213,7 @@ class Cluster:
         self._is_to_lead = False
         await self._end_duties()
         self._local.executor.stop_all(FailureKind.INTERRUPTED)
-        self._local.job_types.renew(0.0)
+        self._local.job_types.guardians.renew(0.0)
         await runner.idle()
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The program that `isolated` starts: runs one isolated handler and exits."""
+"""The program that `isolated_handler` starts: runs one isolated handler and exits."""
 
 import asyncio
 import importlib
@@ -15,7 +15,7 @@ import orjson
 
 from nextslot.domain import Outcome
 
-from .isolated import OUTCOME_FILE
+from .isolated_handler import OUTCOME_FILE
 from .outcomes import raised, returned
 from .run_context import RunContext
 from .run_files import RunFiles
