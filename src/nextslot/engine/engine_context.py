@@ -10,8 +10,8 @@ from nextslot.engine.webhooks.webhook_outbox import WebhookService
 from nextslot.executors.job_types import JobTypes
 from nextslot.system.clock import Clock
 from nextslot.system.randomness import Chance
-from nextslot.telemetry.meters import Meters, Unmeasured
-from nextslot.telemetry.tracing import Tracer, Untraced
+from nextslot.telemetry.meters import Meters
+from nextslot.telemetry.tracing import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,5 +24,5 @@ class EngineContext:
     timer: Timer
     events: EventLog
     webhooks: WebhookService
-    meters: Meters = field(default_factory=Unmeasured)
-    tracer: Tracer = field(default_factory=Untraced)
+    meters: Meters = field(default_factory=Meters)
+    tracer: Tracer = field(default_factory=Tracer)

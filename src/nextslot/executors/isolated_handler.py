@@ -82,13 +82,8 @@ def _no_outcome(end: End) -> Outcome:
 def _read(path: Path) -> Outcome | None:
     try:
         stored = orjson.loads(path.read_bytes())
-        kind = stored["failure_kind"]
-        return Outcome(
-            status=RunStatus(stored["status"]),
-            result=stored["result"],
-            error=stored["error"],
-            failure_kind=None if kind is None else FailureKind(kind),
-            reason=stored["reason"],
-        )
+        kind = stored.pop("failure_kind")
+        status, failure_kind = RunStatus(stored.pop("status")), None if kind is None else FailureKind(kind)
+        return Outcome(**{**stored, "status": status, "failure_kind": failure_kind, "artifacts": ()})
     except (OSError, ValueError, KeyError, TypeError):
         return None

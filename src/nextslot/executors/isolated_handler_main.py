@@ -49,17 +49,7 @@ def _main() -> None:
     run = _IsolatedRun(what)
     outcome = asyncio.run(_outcome(_imported(what["location"]), run))
     left = run.artifacts / OUTCOME_FILE
-    left.with_suffix(".new").write_bytes(
-        orjson.dumps(
-            {
-                "status": outcome.status,
-                "result": outcome.result,
-                "error": outcome.error,
-                "failure_kind": outcome.failure_kind,
-                "reason": outcome.reason,
-            }
-        )
-    )
+    left.with_suffix(".new").write_bytes(orjson.dumps(outcome))
     left.with_suffix(".new").rename(left)
 
 

@@ -16,8 +16,8 @@ from nextslot.store.contract import PrefetchedWork, Store, Tx
 from nextslot.store.tables import jobs
 from nextslot.system.clock import Clock
 from nextslot.telemetry.logs import bound
-from nextslot.telemetry.meters import Meters, Unmeasured
-from nextslot.telemetry.tracing import Tracer, Untraced
+from nextslot.telemetry.meters import Meters
+from nextslot.telemetry.tracing import Tracer
 
 from .executor import Executor
 
@@ -48,8 +48,8 @@ class Runner:
         self._finisher = finisher
         self._direct = direct
         self._durations = durations
-        self._meters = meters or Unmeasured()
-        self._tracer = tracer or Untraced()
+        self._meters = meters or Meters()
+        self._tracer = tracer or Tracer()
         # When the run ended whose transaction is being followed up: what that launches gets its slot.
         self._freed_at: float | None = None
         self._tasks: dict[asyncio.Task[None], Claim] = {}
