@@ -1,9 +1,9 @@
-"""What a job costs when it comes with many others: CPU time through the Python API and through the batch route.
+"""Measures the CPU time of a job that is submitted with many others, by the Python API and by the batch route.
 
     uv run python -m bench.bulk [--size 10000] [--rounds 10]
 
-CPU time of the whole process (all its threads), so that a busy machine does not show; the queue is paused, every batch
-is durable when it is answered. The route is called in this process, without a socket.
+CPU time is that of the whole process, so a busy machine changes little. The queue is paused, and every batch is durable
+when it is answered. The script calls the route in this process, without a socket.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def new_scheduler(folder: Path) -> Scheduler:
 
 
 async def cpu_per_job(rounds: int, size: int, once: Callable[[], Awaitable[object]]) -> tuple[float, float]:
-    """Microseconds of CPU for each job, the median and the least of the rounds."""
+    """Returns the microseconds of CPU for each job: the median and the least of the rounds."""
     spent = []
     for _ in range(rounds):
         began = time.process_time()
@@ -54,7 +54,7 @@ async def cpu_per_job(rounds: int, size: int, once: Callable[[], Awaitable[objec
 
 
 async def post(app: Any, path: str, body: bytes) -> bytes:
-    """One request, as a server would hand it in: in pieces of 64 KiB."""
+    """Sends one request as a server would: in pieces of 64 KiB."""
     pieces = [body[start : start + 65536] for start in range(0, len(body), 65536)]
     answered: list[Any] = []
 
@@ -75,7 +75,7 @@ async def post(app: Any, path: str, body: bytes) -> bytes:
 
 
 async def longest_stall(work: Awaitable[object]) -> float:
-    """The longest piece of work that the event loop did without a break while `work` ran, in ms of its thread's CPU."""
+    """Returns the longest time that the event loop worked without a break while `work` ran, in ms of its CPU."""
     worst, is_done = 0.0, False
 
     async def watch() -> None:

@@ -1,6 +1,6 @@
-"""How heavy the console is, and how soon it shows something: `uv run python bench/console.py [--jobs 1000000]`.
+"""Measures the console's size, and the time until it shows content: `uv run python bench/console.py [--jobs 1000000]`.
 
-A real server on a fresh database with so many jobs, and Chromium that has nothing cached. The weight is what went over
+Starts a real server on a new database with so many jobs, and Chromium with an empty cache. The size is what went over
 the wire until the view was complete.
 """
 

@@ -1,4 +1,4 @@
-"""Deliveries per second: jobs end, and their webhooks go to ten real receivers, one of which may be dead.
+"""Measures deliveries per second: jobs end, and their webhooks go to ten real receivers, one of which may be dead.
 
     uv run python -m bench.deliveries [DELIVERIES] [--dead]
 
@@ -27,7 +27,7 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
 
 class Receiver:
-    """Answers 200 to everything; or, if it is dead, never."""
+    """Answers every request with 200 or, if it is dead, not at all."""
 
     def __init__(self, is_dead: bool) -> None:
         self._is_dead = is_dead

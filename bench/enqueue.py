@@ -1,9 +1,9 @@
-"""What it costs to hand jobs in: one producer, many at once, and in bulk; durable, the queue paused.
+"""Measures the cost of submitting jobs: by one producer, by many at once, and in bulk.
 
     uv run python bench/enqueue.py [--jobs 3000] [--producers 64] [--batch 10000] [--rounds 3]
 
-A producer awaits each `submit` before its next. Rates are of the wall clock and move with the disk; CPU is of the whole
-process, user and system. The three take turns; medians of the rounds.
+Every job is durable, and the queue is paused. A producer awaits each `submit` before its next. Rates are by the wall
+clock and depend on the disk; CPU time is that of the whole process. The three take turns; figures are medians.
 """
 
 import argparse
@@ -20,7 +20,7 @@ Work = Callable[[Scheduler], Awaitable[object]]
 
 
 async def measure(parent: Path, jobs: int, work: Work) -> tuple[float, float]:
-    """(jobs a second, µs of CPU a job), in a new file."""
+    """Returns jobs a second and µs of CPU a job, in a new file."""
     with TemporaryDirectory(dir=parent) as folder:
         scheduler = Scheduler(f"sqlite:///{folder}/nextslot.db")
 

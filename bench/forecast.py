@@ -1,13 +1,13 @@
-"""How good and how quick forecasts are. `uv run python -m bench.forecast`
+"""Measures how accurate and how fast forecasts are. `uv run python -m bench.forecast`
 
-Quality: simulated workloads on virtual time: log-normal durations by type, three offices, mixed limits. Each type has a
-number of past runs; then a queue is built, its starts are foreseen, and what really happens is compared: the absolute
-error of the expected start relative to the wait, its median over all jobs that had to wait. Of a *steady* mix a type's
-spread (the sigma of the logarithm) is 0.2 to 0.5, of a *wild* one up to 1: there one run in six is three times as long
-as usual, or more. *With arrivals* a quarter more jobs come after the forecast was made, which it cannot know.
+Accuracy: simulates workloads on virtual time, with log-normal durations by type, three offices and mixed limits. Each
+type has a number of past runs. The script builds a queue, forecasts its starts, runs it, and prints the median of the
+absolute error of the expected start relative to the wait. In a *steady* mix the sigma of a type's logarithm is 0.2 to
+0.5, in a *wild* one up to 1: there one run in six takes at least three times as long as usual. *With arrivals*, a
+quarter more jobs come after the forecast, which it cannot know.
 
-Time: a forecast, and `why` without one, in an office with 1,000 and with 100,000 queued jobs, on a real file; as time
-of the processor, since forecasts are made in a thread of their own while other things go on.
+Time: measures the processor time of a forecast, and of `why` without one, in an office with 1,000 and with 100,000
+queued jobs on a real file. Forecasts run in a thread of their own, so wall time would say less.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def quality(workloads: int) -> list[dict[str, Any]]:
 
 
 def simulated(seed: int, mix: Mix, past_runs: int, arrivals: bool) -> list[float]:
-    """The relative errors of one workload."""
+    """Returns the relative errors of one workload."""
     chance = random.Random(seed)
     found: list[float] = []
 

@@ -1,10 +1,10 @@
-"""Graphs of jobs: what it costs to submit one, to find its cycle, and to run it to its end, by the number of its edges.
+"""Measures the cost of submitting a graph of jobs, of finding a cycle in it, and of running it, for each edge.
 
     uv run python bench/graph.py [--jobs 100,1000,10000,100000] [--run 10000] [--rounds 3]
 
-Each job but the first waits for two earlier ones. Flat means that the cost of an edge is the same in a large graph; the
-smallest has the cost of a transaction in it. `--run` says up to how many jobs a graph is also run, by jobs that do
-nothing. Compare within one run only.
+Each job but the first waits for two earlier ones. The cost of an edge should be the same in a large graph; in the
+smallest one it includes the transaction. Graphs of up to `--run` jobs are also run, with jobs that do nothing. Compare
+within one run only.
 """
 
 import argparse
@@ -25,7 +25,7 @@ NEAR = 1000
 
 
 def graph(jobs: int) -> list[dict[str, Any]]:
-    """Two edges a job, to jobs not far before it: what a decomposer makes."""
+    """Makes a graph with two edges a job to jobs shortly before it, as a program that splits tasks would."""
     chance = random.Random(jobs)
     return [
         {
@@ -63,7 +63,7 @@ async def measure(directory: Path, jobs: int, is_run: bool) -> dict[str, float]:
 
 
 async def seconds_of_refusal(scheduler: Scheduler, wanted: list[dict[str, Any]]) -> float:
-    """The first job waits for the last: everything has to be looked at, and nothing is stored."""
+    """Measures a refused graph: the first job waits for the last, so the whole graph is read and nothing is stored."""
     around = [{**wanted[0], "depends_on": [wanted[-1]["key"]]}, *wanted[1:]]
     began = time.perf_counter()
     try:

@@ -1,10 +1,10 @@
-"""Hand-overs at one slot: the engine beside a raw apsw loop that does the same writes, in one run.
+"""Measures hand-overs of the engine, and of a raw apsw loop that does the same writes, in one run.
 
     uv run python bench/handover.py [--backlog 1000,100000,1000000] [--jobs 2000] [--rounds 3] [--slots 1]
 
-A hand-over is: the run and the job end, the events are appended, the next job is claimed with its run; one durable
-commit. The gap is the time between the end of one handler and the start of the next. The files are made beside each
-other in a temporary directory (TMPDIR chooses the disk; a tmpfs makes fsync free). Compare within one run only.
+A hand-over is one durable commit: it ends a run and its job, appends the events, and starts the next job with its run.
+The gap is the time between the end of one handler and the start of the next. The files are in one temporary directory
+(TMPDIR chooses the disk; a tmpfs makes fsync free). Compare within one run only.
 """
 
 import argparse
@@ -27,7 +27,7 @@ BATCH = 20_000
 
 
 async def fill(directory: Path, jobs: int, slots: int) -> None:
-    """A backlog of no-ops, made by the engine itself; nothing runs yet."""
+    """Makes a backlog of no-ops with the engine itself; no job runs yet."""
     scheduler = new_scheduler(directory, synchronous="NORMAL")
     async with scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=slots)
@@ -38,7 +38,7 @@ async def fill(directory: Path, jobs: int, slots: int) -> None:
 
 
 class Timed(Scheduler):
-    """A scheduler whose jobs do nothing but note when."""
+    """A scheduler whose jobs only record their times."""
 
     started: list[float]
     ended: list[float]
@@ -71,7 +71,7 @@ async def engine(directory: Path, jobs: int) -> dict[str, float]:
 
 
 def raw(directory: Path, jobs: int) -> dict[str, float]:
-    """The same statements on the same schema, with nothing around them."""
+    """Executes the same statements on the same schema, and nothing else."""
     sql = dialects.statements()
     connection = apsw.Connection(str(directory / "nextslot.db"), statementcachesize=512)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)

@@ -1,4 +1,4 @@
-"""How quickly `/health` answers while many streams follow the events and many callers create jobs.
+"""Measures how quickly `/health` answers while many streams follow the events and many callers create jobs.
 
     uv run python -m bench.health [--streams 500] [--creators 200] [--seconds 10] [--out FILE]
 
@@ -43,7 +43,7 @@ async def probe(port: int, seconds: float) -> dict[str, float]:
 
 
 class Stream:
-    """Counts the events that come; with `is_strict` it reads their numbers: a gap or a wrong order is an error."""
+    """Counts the received events. With `is_strict` it reads their numbers: a gap or a wrong order is an error."""
 
     def __init__(self, after: int, is_strict: bool) -> None:
         self.last = after
@@ -67,7 +67,7 @@ class Stream:
 
 
 async def follow(port: int, count: int) -> None:
-    """Says `ready` once all streams are open; then, given the last number on stdin, waits until all have it."""
+    """Prints `ready` once all streams are open, then waits until all have the number that it reads from stdin."""
     after = await last_event(port)
     streams = [Stream(after, is_strict=number % 25 == 0) for number in range(count)]
     tasks = [asyncio.create_task(one.read(port)) for one in streams]

@@ -1,9 +1,9 @@
-"""What a heartbeat costs: CPU time of the scheduler and of a guardian for each beat of a command that only sleeps.
+"""Measures the CPU time of a heartbeat in the scheduler and in the guardian of a command that only sleeps.
 
     uv run python bench/heartbeat.py [--commands 50] [--seconds 10]
 
-The beats are much more frequent than in a server, so that the clock can measure them; and once not at all, for what is
-used anyway. The kernel counts (`schedstat`), so that a busy machine changes little.
+The beats are much more frequent than in a server, so that the clock can measure them. A second measurement without
+beats shows what is used anyway. The kernel counts the time (`schedstat`), so a busy machine changes little.
 """
 
 import argparse
@@ -11,20 +11,21 @@ import asyncio
 import os
 from pathlib import Path
 
-from nextslot.executors.heartbeat import BEAT_SECONDS
-from nextslot.executors.process import Guardians, Start
+from nextslot.executors.process_tree.fork_server import Guardians
+from nextslot.executors.process_tree.guardian_heartbeat import BEAT_SECONDS
+from nextslot.executors.process_tree.process import Start
 
 SLEEP = Start(argv=("sleep", "600"), env={"PATH": os.environ["PATH"], "NEXTSLOT_RUN_ID": "bench"})
 NEVER = 3600.0
 
 
 def used(pid: int) -> float:
-    """The microseconds that a process had of a CPU."""
+    """Returns the microseconds of CPU that a process has used."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1000
 
 
 async def measure(commands: int, seconds: float, beat: float) -> tuple[float, float]:
-    """Microseconds of the scheduler, and of one guardian."""
+    """Returns the microseconds of the scheduler, and of one guardian."""
     guardians = Guardians(beat, cgroup="")
     processes = [await guardians.start(SLEEP, lambda data: None) for _ in range(commands)]
     while any(process.pid is None for process in processes):  # noqa: ASYNC110 they say so to themselves alone

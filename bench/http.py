@@ -1,4 +1,4 @@
-"""Requests per second of the HTTP API beside a bare FastAPI route that does nothing, in one run.
+"""Measures requests per second of the HTTP API and of a bare FastAPI route that does nothing, in one run.
 
     uv run python bench/http.py [--seconds 3] [--rows 1000000] [--rounds 3]
 
@@ -91,7 +91,7 @@ def request(method: str, path: str, body: object = None) -> bytes:
 
 
 class Connection:
-    """HTTP/1.1, kept alive; no more than this measurement needs."""
+    """An HTTP/1.1 connection that is kept alive, with only what this measurement needs."""
 
     @classmethod
     async def open(cls, port: int) -> "Connection":
@@ -110,7 +110,7 @@ class Connection:
 
 
 async def load(port: int, data: bytes, connections: int, seconds: float) -> tuple[float, float, float]:
-    """Requests per second, and the median and 99th percentile of their time in ms."""
+    """Returns requests per second, and the median and 99th percentile of their time in ms."""
     times: list[float] = []
     end = time.perf_counter() + seconds
 
@@ -130,7 +130,7 @@ async def load(port: int, data: bytes, connections: int, seconds: float) -> tupl
 
 
 async def fill(port: int, rows: int) -> float:
-    """Jobs per second through the batch route."""
+    """Fills the database, and returns jobs per second through the batch route."""
     line = await Connection.open(port)
     size = min(rows, 10_000)
     data = request("POST", "/api/jobs/batch", {"jobs": [JOB] * size})

@@ -1,9 +1,9 @@
-"""What a scheduler costs that has nothing to do: CPU time and wake-ups, extrapolated to an hour and a day.
+"""Measures CPU time and wake-ups of an idle scheduler, extrapolated to an hour and a day.
 
     uv run python bench/idle.py [--seconds 120]
 
-Beside it a bare event loop that only sleeps, because the interpreter itself is not free either. A wake-up is a switch
-that the process asked for (it waited, and went on), as the system counts them.
+Also measures a bare event loop that only sleeps, because the interpreter itself costs something. A wake-up is a
+voluntary context switch, as the system counts them.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Lists over a long history: what the first and the last page cost, what each filter costs, and bulk actions.
+"""Measures lists over a long history: the first and the last page, each filter, and bulk actions.
 
     uv run python bench/lists.py [--jobs 1000000] [--walked 100000]
 
-The history is written into the file with plain SQL (an engine would need ten minutes to live through it): one job in a
+The script writes the history into the file with plain SQL, since the engine would need ten minutes for it: one job in a
 hundred failed, one was cancelled, one was skipped, the rest completed, over ten years. Times are medians of seven.
 """
 
@@ -84,7 +84,7 @@ async def fill(directory: Path, jobs: int) -> None:
 
 
 async def timed(ask: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
-    """Milliseconds, and the last answer."""
+    """Returns the milliseconds, and the last answer."""
     seconds: list[float] = []
     answer: Any = None
     for _ in range(ROUNDS):
@@ -148,7 +148,7 @@ async def the_rest(scheduler: Scheduler, jobs: int) -> None:
 
 
 async def stability(scheduler: Scheduler, count: int) -> None:
-    """A walk over so many jobs while others come, run and are cancelled; each of the first is to be seen once."""
+    """Reads all pages of so many jobs while others are added, run and cancelled; checks that it sees each job once."""
     await scheduler.resume()
     there = {one.job.job_id for one in await newest(scheduler, count)}
     seen: list[str] = []
@@ -190,7 +190,7 @@ async def newest(scheduler: Scheduler, count: int) -> list[Any]:
 
 
 async def in_bulk(scheduler: Scheduler) -> None:
-    """Cancels many while single jobs are submitted beside it, and tells the longest that one of those had to wait."""
+    """Cancels many jobs while single jobs are submitted, and returns the longest wait of a submit."""
     await scheduler.pause()
     await scheduler.submit_many([NewJob(job_type="noop", task_id="bulk")] * 50_000)
     waits: list[float] = []

@@ -1,4 +1,4 @@
-"""How many lines a second a run can log: in the head of its log, and behind it, where old lines make room for new ones.
+"""Measures how many lines a second a run can log: in the head of its log, and after it, where old pieces are dropped.
 
     uv run python -m bench.logs [--lines 200000] [--rounds 3]
 
@@ -35,7 +35,7 @@ def by_output(run: RunContext, lines: int) -> None:
 
 
 def rates(write: Callable[[RunContext, int], None], lines: int) -> tuple[float, float, float]:
-    """Lines a second in the head and behind it, and the milliseconds that the end took."""
+    """Returns lines a second in the head and after it, and the milliseconds of the close."""
     with TemporaryDirectory(prefix="nextslot-bench-") as folder:
         run = RunContext("run-0123456789", "job", "default", "noop", {}, 1, RunFiles(Path(folder)))
         began = time.perf_counter()

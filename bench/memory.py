@@ -1,10 +1,9 @@
-"""The memory of a scheduler's process: idle in an empty file, then while it works with a long queue behind it.
+"""Measures the memory of a scheduler's process: idle with an empty file, then while it works through a long queue.
 
     uv run python bench/memory.py [--backlog 100000] [--jobs 20000]
 
-The queue is made by another process, so that what is measured is what it costs to have one. Resident memory in MiB, as
-the system counts it (SQLite's cache is part of it, and may grow to 64 MiB by what is read); at the ends of ten equal
-parts of the work, so that what grows is seen to grow.
+Another process makes the queue, so that its making does not count. Prints the resident memory in MiB, including
+SQLite's cache, after each of ten equal parts of the work, so that growth shows.
 """
 
 import argparse
@@ -39,7 +38,7 @@ async def _nothing(run: RunContext, i: int) -> None: ...
 
 
 async def work(folder: Path, jobs: int) -> list[float]:
-    """Resident memory when it has begun, and after each part of so many jobs."""
+    """Returns the resident memory at the start, and after each part of so many jobs."""
     scheduler = Scheduler(f"sqlite:///{folder}/nextslot.db")
     seen: list[float] = []
     done = asyncio.Event()
@@ -66,7 +65,7 @@ async def work(folder: Path, jobs: int) -> list[float]:
 
 
 def in_a_process(*arguments: object) -> list[float]:
-    """Of its own, so that nothing that was done before counts."""
+    """Runs a measurement in a process of its own, so that earlier work does not count."""
     command = [sys.executable, __file__, "--of", *map(str, arguments)]
     return [float(part) for part in subprocess.check_output(command, text=True).split()]
 

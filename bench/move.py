@@ -1,10 +1,10 @@
-"""How long a move takes: SQLite to PostgreSQL and back, for a database with so many jobs, most of them ended.
+"""Measures a move from SQLite to PostgreSQL and back, for a database with so many jobs, most of them ended.
 
     uv run python bench/move.py [--jobs 100000] [--url postgresql://…]
 
 The jobs have a history as real ones do: nine of ten have run (a run and four events each), one of ten waits. Without
---url a server of its own is started, with fsync on. TMPDIR chooses the disk. Wall and processor seconds are of this
-process; what PostgreSQL itself uses is beside it on the same machine. A line of JSON for each of the four steps.
+--url the script starts a server of its own, with fsync on. TMPDIR chooses the disk. Wall and processor seconds are
+those of this process, without the PostgreSQL server's. Prints a line of JSON for each of the four steps.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def processor() -> float:
 
 
 async def fill(url: str, jobs: int) -> None:
-    """Jobs that wait, of which most are then made ones that ran, with all that this leaves behind."""
+    """Makes waiting jobs, then turns most of them into ended ones, with runs and events."""
     scheduler = Scheduler(url)
 
     @scheduler.job_type("work")

@@ -1,10 +1,10 @@
-"""Several nodes on one PostgreSQL: how many jobs a second they start together.
+"""Measures how many jobs a second several nodes on one PostgreSQL start together.
 
     uv run python bench/nodes.py [--url postgresql://…] [--nodes 1,2,4] [--jobs 4000] [--slots 12]
 
 Each node is a process with its share of the slots; the queue is filled while it is paused, and drained. Without --url
-a server of its own is started, as in bench/postgres.py. Nodes, server and this program share the machine's processors:
-on two of them more nodes cannot be faster, and what is seen is what sharing a database costs.
+the script starts a server of its own, as in bench/postgres.py. Nodes, server and this program share the machine's
+processors: on two of them more nodes cannot be faster, and the figures show what sharing a database costs.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from tests.postgres import Server
 
 
 def scheduler_of(url: str, name: str, directory: str, slots: int) -> Scheduler:
-    """Each takes its share and no more: else the first would take all, and go on with what follows."""
+    """Makes a scheduler that takes only its share; otherwise the first node would take all jobs."""
     scheduler = Scheduler(url, node=name, data=f"{directory}/{name}", limits=Limits(), node_running=slots)
 
     @scheduler.job_type("noop")
@@ -48,7 +48,7 @@ async def fill(url: str, directory: str, jobs: int, slots: int) -> None:
 
 
 def drained(url: str, nodes: int, jobs: int, slots: int) -> tuple[float, list[int]]:
-    """Jobs a second, and how many each node has run."""
+    """Returns jobs a second, and how many each node has run."""
     with tempfile.TemporaryDirectory() as directory, psycopg.connect(url, autocommit=True) as connection:
         connection.execute("drop schema public cascade; create schema public")
         asyncio.run(fill(url, directory, jobs, slots))

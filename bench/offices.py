@@ -1,12 +1,11 @@
-"""Many offices, and a full limit: whether the next dispatch costs the same, and whether every office gets its turn.
+"""Measures dispatch with many offices and with a full limit: its cost, and whether every office gets its turn.
 
     uv run python bench/offices.py [--offices 1000] [--jobs 1000] [--backlog 1000000] [--starts 5000] [--rounds 3]
 
-First: so many offices with so many jobs each share one slot; the cost of a hand-over is put beside that of one office
-and of two (a hand-over from one office to another writes the counters of both), and the mean gaps between two starts
-of each office beside each other. Second: a role's limit of
-one is taken, and a backlog of its jobs waits; a job of another role is put in and waited for, beside the same in an
-empty office. Compare within one run only.
+First, many offices with many jobs each share one slot. The script compares the cost of a hand-over with that of one
+office and of two, since a hand-over from one office to another writes the counters of both. It also compares the mean
+gaps between two starts of each office. Second, a role's limit of one is full, and a backlog of its jobs waits. The
+script submits a job of another role, and compares its start with that in an empty office. Compare within one run only.
 """
 
 import argparse
@@ -24,7 +23,7 @@ BATCH = 20_000
 
 
 class Office:
-    """A scheduler whose jobs do nothing but note which office they are of, and when."""
+    """A scheduler whose jobs only record their office and the time."""
 
     def __init__(self, directory: Path, starts: int = 0, slots: int = 1, **options: Any) -> None:
         self.scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", limits=Limits(running=slots), **options)
@@ -59,7 +58,7 @@ async def fill(directory: Path, offices: int, jobs: int) -> None:
 
 
 async def drain(directory: Path, starts: int) -> tuple[list[tuple[float, str]], float]:
-    """The starts, and the milliseconds of this process's own work for each of them."""
+    """Returns the starts, and the CPU milliseconds of this process for each start."""
     office = Office(directory, starts)
     async with office.scheduler:
         began = time.process_time()
@@ -75,7 +74,7 @@ def hand_over_ms(started: list[tuple[float, str]]) -> float:
 
 
 def unfairness(started: list[tuple[float, str]]) -> float:
-    """The longest mean gap between two starts of an office, by the shortest."""
+    """Returns the longest mean gap between two starts of an office, divided by the shortest."""
     times = defaultdict(list)
     for at, office_id in started:
         times[office_id].append(at)
@@ -84,7 +83,7 @@ def unfairness(started: list[tuple[float, str]]) -> float:
 
 
 def many_offices(offices: int, jobs: int, starts: int, rounds: int) -> None:
-    """Beside one office and two that have as many jobs, so that only the number of offices differs."""
+    """Compares many offices with one and with two that have as many jobs."""
     gaps: dict[int, list[float]] = defaultdict(list)
     work: dict[int, list[float]] = defaultdict(list)
     unfair: dict[int, list[float]] = defaultdict(list)
@@ -111,7 +110,7 @@ def many_offices(offices: int, jobs: int, starts: int, rounds: int) -> None:
 
 
 async def be_jobs(directory: Path, backlog: int, jobs: int) -> list[float]:
-    """Seconds from asking for a BE job to its start, while so many FE jobs wait for their limit."""
+    """Returns the seconds from the submit of a BE job to its start, while so many FE jobs wait for their limit."""
     office = Office(directory, slots=0, synchronous="NORMAL")
     scheduler = office.scheduler
     async with scheduler:

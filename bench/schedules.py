@@ -1,9 +1,9 @@
-"""Many schedules in one process: how long it takes to fire all that are due at once, and what an idle minute costs.
+"""Measures how long one process takes to fire many schedules that are due at once, and what an idle minute costs.
 
     uv run python -m bench.schedules [SCHEDULES]
 
-They are made in a directory of their own, due together a few seconds later; the queue is paused, so that only firing is
-measured. Then the clock is left alone for a minute in which nothing is due.
+The script makes the schedules in a new directory, all due a few seconds later. The queue is paused, so that only firing
+is measured. Then it waits for a minute in which nothing is due.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ async def measure(directory: Path, count: int) -> None:
 
 
 async def made(scheduler: Scheduler, count: int) -> Instant:
-    """All at the next full minute, in one of many zones; then not again for a day."""
+    """Makes schedules for the next full minute in many time zones; none fires again for a day."""
     now = scheduler._clock.now()
     at = now.as_datetime() + timedelta(minutes=1)
     template = await scheduler.templates.create(name="nothing", job_type="nothing")

@@ -1,10 +1,10 @@
-"""What a guardian costs: `true` as a plain asyncio subprocess, under guardians from one fork server, and under a new
-Python for each command, in one run.
+"""Measures the cost of a guardian: runs `true` as a plain asyncio subprocess, under guardians from one fork server, and
+under a new Python for each command, in one run.
 
     uv run python bench/spawn.py [--commands 200] [--rounds 3]
 
-A spawn is from the call to the news that nothing of the command is left. `cpu` is what all processes together used
-per spawn, so it says more than the times on a busy machine. Compare within one run only.
+A spawn lasts from the call to the report that no process of the command is left. `cpu` is the CPU time of all processes
+per spawn; on a busy machine it says more than the times. Compare within one run only.
 """
 
 import argparse
@@ -16,8 +16,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from nextslot.executors.cgroup import own_cgroup
-from nextslot.executors.process import Guardians, Start
+from nextslot.executors.process_tree.cgroups import own_cgroup
+from nextslot.executors.process_tree.fork_server import Guardians
+from nextslot.executors.process_tree.process import Start
 
 Spawn = Callable[[], Awaitable[object]]
 TRUE = Start(argv=("true",), env={"PATH": os.environ["PATH"], "NEXTSLOT_RUN_ID": "bench"})
@@ -65,13 +66,13 @@ async def measure(
 
 
 def cpu() -> float:
-    """Of this process and all that it has seen end."""
+    """Returns the CPU seconds of this process and of its ended children."""
     own, below = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + below.ru_utime + below.ru_stime
 
 
 def reaped() -> None:
-    """Waits for the fork servers' ends: what they used counts from then on."""
+    """Waits until the fork servers have ended, since only then their CPU time counts."""
     while Path(f"/proc/self/task/{os.getpid()}/children").read_text():
         time.sleep(0.01)
 

@@ -1,10 +1,10 @@
-"""How many events a reader can take: stored ones and new ones, in the process and over HTTP as server-sent events.
+"""Measures how many events a second a reader gets: stored and new ones, in the process and over HTTP.
 
     uv run python -m bench.stream [--events 30000] [--rounds 3]
 
-Stored ones are those of jobs that were queued before the reader came. New ones are read while the jobs are handed in,
-in batches of 1,000, so that their rate is that of writing and reading together. The HTTP server (uvicorn) and its
-reader are in one process: what is measured is the work of both. Medians of the rounds.
+Stored events are those of jobs that were queued before the reader began. New events are read while jobs are submitted
+in batches of 1,000, so their rate is that of writing and reading together. The HTTP server (uvicorn) and its reader are
+in one process, so the figures include the work of both. Figures are medians of the rounds.
 """
 
 import argparse
@@ -38,7 +38,7 @@ async def opened(folder: str) -> AsyncIterator[Scheduler]:
 
 
 async def fill(scheduler: Scheduler, jobs: int) -> None:
-    """An event for each job."""
+    """Stores an event for each job."""
     for first in range(0, jobs, BATCH):
         await scheduler.submit_many([NewJob(job_type="noop", params={"i": i}) for i in range(min(BATCH, jobs - first))])
 
@@ -52,7 +52,7 @@ async def read_here(scheduler: Scheduler, events: int) -> None:
 
 
 async def read_over_http(port: int, events: int) -> None:
-    """A reader that counts lines and nothing else, so that it is not what is measured."""
+    """Reads and only counts lines, so that the reader costs little."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
     while events > 0:
@@ -74,7 +74,7 @@ async def served(scheduler: Scheduler) -> AsyncIterator[int]:
 
 
 async def measure(parent: Path, events: int, is_http: bool, is_stored: bool) -> float:
-    """Events a second."""
+    """Returns events a second."""
     with TemporaryDirectory(dir=parent) as folder:
         async with opened(folder) as scheduler, served(scheduler) as port:
             if is_stored:

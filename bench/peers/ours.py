@@ -1,4 +1,4 @@
-"""nextslot for the comparison harness: one process, as a user would embed it.
+"""Adapter of nextslot for the comparison harness: one process, as a user would embed it.
 
 export BENCH_ADAPTERS=$PWD/bench/peers
 python3 ../shared/bench/run.py --peers ours:sqlite,huey:sqlite --rounds 3 --out /tmp/ours.json

@@ -58,8 +58,8 @@ POINTS: dict[str, Point | Write] = {
     "in the middle of a write to the log": Write(is_log=True),
     "in the middle of a checkpoint": Write(is_log=False),
     # Commands, callers and deliveries.
-    "while a command starts": Point("nextslot.executors.process:Process.__init__"),
-    "while a command runs": Point("nextslot.executors.process:Process._receive", is_after=True),
+    "while a command starts": Point("nextslot.executors.process_tree.process:Process.__init__"),
+    "while a command runs": Point("nextslot.executors.process_tree.process:Process._receive", is_after=True),
     "while a caller is stored": Point(
         "nextslot.engine.direct.direct_requests:DirectExecutionHandler.request", is_after=True
     ),

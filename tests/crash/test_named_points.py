@@ -21,7 +21,7 @@ import pytest
 
 from nextslot import offline_commands
 from nextslot.config.loading import load
-from nextslot.executors.survivors import find_survivors
+from nextslot.executors.process_tree.survivors import find_survivors
 from tests.crash import laws
 from tests.crash.dying import POINTS
 from tests.crash.laws import Judge

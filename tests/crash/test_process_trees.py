@@ -18,11 +18,11 @@ import httpx2
 import pytest
 
 from nextslot import Scheduler
-from nextslot.executors.cgroup import own_cgroup
 from nextslot.executors.command import register_command
 from nextslot.executors.command_config import command_type
-from nextslot.executors.process import Guardians
-from nextslot.executors.process_guardian import descendants, processes, state
+from nextslot.executors.process_tree.cgroups import own_cgroup
+from nextslot.executors.process_tree.fork_server import Guardians
+from nextslot.executors.process_tree.kill_tree import descendants, processes, state
 from tests.crash.server import living, prepare
 from tests.support import database, eventually, processes_of
 

@@ -74,9 +74,6 @@ def test_every_way_to_add_a_job_type_is_listed_with_its_parameters() -> None:
         "names",
         "has_session",
         "note",
-        "close",
-        "renew",
-        "use_heartbeat_file",
         "runs_inside",
         "isolated",
     }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nextslot.executors.heartbeat import (
+from nextslot.executors.process_tree.guardian_heartbeat import (
     HURRIED_SECONDS,
     SILENCE_SECONDS,
     Heartbeat,

@@ -20,8 +20,8 @@ from nextslot.executors.command import CommandType, register_command
 from nextslot.executors.command_config import command_type
 from nextslot.executors.job_type_catalog import Catalog
 from nextslot.executors.job_types import JobTypes
-from nextslot.executors.process import WAS_KILLED, WAS_STOPPED, Guardians
-from nextslot.system.clock import SystemClock
+from nextslot.executors.process_tree.fork_server import Guardians
+from nextslot.executors.process_tree.process import WAS_KILLED, WAS_STOPPED
 from tests.support import database, eventually, processes_of
 
 NO_RETRY = {"max_attempts": 0}
@@ -430,7 +430,7 @@ def test_job_types_come_from_the_tables_of_the_configuration(tmp_path: Path) -> 
         [plain]
         command = ["true"]
     """)
-    job_types = Catalog(SystemClock())
+    job_types = Catalog()
 
     job_types.configure(job_types.prepared(tables, tmp_path))
 
@@ -473,7 +473,7 @@ def test_job_types_come_from_the_tables_of_the_configuration(tmp_path: Path) -> 
 )  # fmt: skip
 def test_a_mistake_in_the_configuration_is_named_with_its_place(tmp_path: Path, table: str, problem: str) -> None:
     tables = {"good": {"command": ["true"]}, "thumb": tomllib.loads(f"x = {table}" if table[0] == "{" else table)["x"]}
-    job_types = Catalog(SystemClock())
+    job_types = Catalog()
 
     with pytest.raises(Invalid) as refused:
         job_types.prepared(tables, tmp_path)

@@ -13,19 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from nextslot.executors import process_guardian
-from nextslot.executors.cgroup import group_of, own_cgroup, path_of
-from nextslot.executors.process import (
-    SERVER_WAS_STOPPED,
-    WAS_KILLED,
-    WAS_STOPPED,
-    End,
-    Guardians,
-    Process,
-    Start,
-)
-from nextslot.executors.process_marks import cgroup_of, tag_of
-from nextslot.executors.survivors import end_survivors, find_survivors
+from nextslot.executors.process_tree.cgroups import group_of, own_cgroup, path_of
+from nextslot.executors.process_tree.fork_server import Guardians
+from nextslot.executors.process_tree.guardian import now
+from nextslot.executors.process_tree.kill_tree import processes
+from nextslot.executors.process_tree.process import SERVER_WAS_STOPPED, WAS_KILLED, WAS_STOPPED, End, Process, Start
+from nextslot.executors.process_tree.run_marks import cgroup_of, tag_of
+from nextslot.executors.process_tree.survivors import end_survivors, find_survivors
 from tests.support import eventually, processes_of
 
 PYTHON = sys.executable
@@ -179,7 +173,7 @@ def test_a_guardian_whose_answers_nobody_reads_still_keeps_its_lease(tmp_path: P
             process._send_line("ping")
 
         def is_ended() -> bool:
-            process.renew(process_guardian.now())
+            process.renew(now())
             return witness.is_alone
 
         await eventually(is_ended)
@@ -233,7 +227,7 @@ while time.monotonic() < end:
         await eventually(lambda: b"ready" in output)
         await eventually(lambda: process.guardian is not None)
         assert process.guardian is not None
-        keeper, server = process.guardian[0], process_guardian.processes()[process.guardian[0]][0]
+        keeper, server = process.guardian[0], processes()[process.guardian[0]][0]
         if how == "kill":
             process.kill()
         with contextlib.ExitStack() as stack:
@@ -469,7 +463,7 @@ def guardian_of(process: Process) -> int:
 
 
 def server_of(process: Process) -> int:
-    return process_guardian.processes()[guardian_of(process)][0]
+    return processes()[guardian_of(process)][0]
 
 
 def kill_ours(process: Process) -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from nextslot import Ended, FailureKind, Scheduler
 from nextslot.errors import Invalid
-from nextslot.executors import handler_loading
-from nextslot.executors.isolated import IsolatedHandler
-from nextslot.executors.process import WAS_KILLED, WAS_STOPPED
-from nextslot.executors.survivors import find_survivors
+from nextslot.executors.isolated_handler import IsolatedHandler
+from nextslot.executors.job_type_catalog import load_handler
+from nextslot.executors.process_tree.process import WAS_KILLED, WAS_STOPPED
+from nextslot.executors.process_tree.survivors import find_survivors
 from tests.executors import isolated_examples as examples
 
 NEVER_AGAIN = {"max_attempts": 0}
@@ -119,7 +119,7 @@ def test_a_handler_is_found_by_module_and_name(tmp_path: Path) -> None:
 )
 def test_a_name_that_leads_nowhere_is_refused_with_the_reason(name: str, problem: str) -> None:
     with pytest.raises(Invalid, match=problem):
-        handler_loading.load_handler(name)
+        load_handler(name)
 
 
 def test_installed_packages_offer_job_types_by_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,15 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from nextslot.executors import process_guardian
-from nextslot.executors.process import (
-    WAS_KILLED,
-    End,
-    Guardians,
-    Process,
-    Start,
-)
-from nextslot.executors.survivors import end_survivors, find_survivors
+from nextslot.executors.process_tree.fork_server import Guardians
+from nextslot.executors.process_tree.guardian import LEFTOVER_GRACE, now
+from nextslot.executors.process_tree.kill_tree import descendants, processes
+from nextslot.executors.process_tree.process import WAS_KILLED, End, Process, Start
+from nextslot.executors.process_tree.survivors import end_survivors, find_survivors
 from tests.support import eventually, processes_of
 
 PYTHON = sys.executable
@@ -54,7 +50,7 @@ def test_a_child_has_the_whole_grace_time_and_is_told_once_also_when_its_parent_
     end, output, seconds = stopped(tmp_path, f"trap 'exec sleep 0.3' TERM; sh -c '{child}' & wait", grace=3)
 
     assert (end.exit_code, output.count("told")) == (0, 1)
-    assert seconds >= 3 > process_guardian.LEFTOVER_GRACE
+    assert seconds >= 3 > LEFTOVER_GRACE
 
 
 @pytest.mark.parametrize(
@@ -134,7 +130,7 @@ def test_told_before_it_has_begun_it_does_not_begin(tmp_path: Path) -> None:
     async def main(guardians: Guardians) -> None:
         before, _ = await started(guardians, tmp_path, "read line; sleep 0.3")
         await eventually(lambda: before.pid)
-        server = process_guardian.processes()[guardian_of(before)][0]
+        server = processes()[guardian_of(before)][0]
         os.kill(server, signal.SIGSTOP)
         told = [(await started(guardians, tmp_path, "touch begun; sleep 60"))[0] for _ in range(2)]
 
@@ -176,7 +172,7 @@ def test_leftovers_that_ignore_TERM_are_killed_after_a_short_time(tmp_path: Path
         end = await process.ended()
 
         assert (end.exit_code, processes_of(tmp_path)) == (0, [])
-        assert process_guardian.LEFTOVER_GRACE * 0.9 < time.monotonic() - began < process_guardian.LEFTOVER_GRACE + 5
+        assert LEFTOVER_GRACE * 0.9 < time.monotonic() - began < LEFTOVER_GRACE + 5
 
     run(main)
 
@@ -199,10 +195,8 @@ def test_zombies_are_reaped_while_the_command_runs(tmp_path: Path) -> None:
         await eventually(lambda: b"ready" in output)
 
         assert process.pid is not None
-        parent = process_guardian.processes()[process.pid][0]
-        await eventually(
-            lambda: process_guardian.descendants(parent) and len(process_guardian.descendants(parent)) <= 2
-        )
+        parent = processes()[process.pid][0]
+        await eventually(lambda: descendants(parent) and len(descendants(parent)) <= 2)
         process.kill()
         await process.ended()
 
@@ -296,7 +290,7 @@ def test_when_the_fork_server_is_killed_its_guardians_go_on_and_another_takes_ov
     async def main(guardians: Guardians) -> None:
         process, output = await started(guardians, tmp_path, "setsid sleep 61 & echo ready; sleep 0.5; exit 6")
         await eventually(lambda: b"ready" in output)
-        server = process_guardian.processes()[guardian_of(process)][0]
+        server = processes()[guardian_of(process)][0]
         os.kill(server, signal.SIGKILL)
         await eventually(lambda: _is_gone(server))
 
@@ -313,8 +307,8 @@ def test_a_lease_that_is_not_renewed_ends_the_tree_without_being_told(tmp_path: 
     async def main(guardians: Guardians) -> None:
         process, output = await started(guardians, tmp_path, "setsid sleep 61 & echo ready; sleep 60")
         await eventually(lambda: b"ready" in output)
-        process.renew(process_guardian.now() + 0.2)
-        process.renew(process_guardian.now() + 0.8)
+        process.renew(now() + 0.2)
+        process.renew(now() + 0.8)
         began = time.monotonic()
 
         end = await process.ended()
@@ -414,7 +408,7 @@ def stopped(directory: Path, script: str, grace: float) -> tuple[End, str, float
 
 def guardian_of(process: Process) -> int:
     assert process.pid is not None
-    return process_guardian.processes()[process.pid][0]
+    return processes()[process.pid][0]
 
 
 def _is_gone(pid: int) -> bool:

@@ -20,7 +20,7 @@ from nextslot.scheduler_from_config import compose
 from nextslot.services.lists import ListService
 from nextslot.telemetry import tracing
 from nextslot.telemetry.meters import ProcessMeters
-from nextslot.telemetry.tracing import OtelTracer, Untraced, tracer
+from nextslot.telemetry.tracing import OtelTracer, Tracer, tracer
 from tests.support import eventually
 
 from .support import Server, with_server
@@ -250,7 +250,7 @@ def test_it_is_traced_where_a_setting_or_a_standard_variable_says_so(
 ) -> None:
     made = tracer(endpoint, environment)
 
-    assert isinstance(made, OtelTracer if is_traced else Untraced)
+    assert type(made) is (OtelTracer if is_traced else Tracer)
     made.close()
 
 
@@ -263,7 +263,7 @@ def test_a_missing_extra_is_named_where_traces_were_asked_for_and_else_of_no_acc
         tracer("http://127.0.0.1:9", {})
     by_variable = tracer(None, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"})
 
-    assert isinstance(by_variable, Untraced)
+    assert type(by_variable) is Tracer
 
 
 def test_a_configured_server_is_measured_and_traced_as_its_file_says(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_configured_server_is_measured_and_traced_as_its_file_says(tmp_path: P
     traced = compose(load(tmp_path))
 
     assert isinstance(plain.meters, ProcessMeters)
-    assert (type(plain.tracer), type(traced.tracer)) == (Untraced, OtelTracer)
+    assert (type(plain.tracer), type(traced.tracer)) == (Tracer, OtelTracer)
     traced.tracer.close()
 
 

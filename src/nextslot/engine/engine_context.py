@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from nextslot.executors.job_types import JobTypes
 from nextslot.system.clock import Clock
 from nextslot.system.randomness import Chance
-from nextslot.telemetry.meters import Meters, Unmeasured
-from nextslot.telemetry.tracing import Tracer, Untraced
+from nextslot.telemetry.meters import Meters
+from nextslot.telemetry.tracing import Tracer
 
 if TYPE_CHECKING:  # Other components in these modules have the context as an argument.
     from nextslot.engine.dispatch.limits_and_slots import Lanes, Workers
@@ -26,5 +26,5 @@ class EngineContext:
     timer: "Timer"
     events: "EventLog"
     webhooks: "WebhookService"
-    meters: Meters = field(default_factory=Unmeasured)
-    tracer: Tracer = field(default_factory=Untraced)
+    meters: Meters = field(default_factory=Meters)
+    tracer: Tracer = field(default_factory=Tracer)

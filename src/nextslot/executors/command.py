@@ -19,15 +19,11 @@ from nextslot.errors import Invalid, Problem, Unavailable
 
 from .command_output import Output
 from .job_types import JobType, JobTypes
-from .process import (
-    End,
-    Guardians,
-    Process,
-    Start,
-)
-from .process_marks import RUN_ID
+from .process_tree.fork_server import Guardians
+from .process_tree.process import End, Process, Start
+from .process_tree.run_marks import RUN_ID
+from .process_tree.survivors import end_survivors
 from .run_context import RunContext
-from .survivors import end_survivors
 
 log = logging.getLogger(__name__)
 

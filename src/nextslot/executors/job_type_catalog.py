@@ -1,32 +1,30 @@
 """Catalog: the job types of a scheduler, and every way to add one: a function, or a command."""
 
+import importlib
 import tomllib
 from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from nextslot.errors import Invalid, Problem
-from nextslot.system.clock import Clock, SystemClock
 
 from .command import register_command
 from .command_config import command_type, function_options
-from .handler_loading import load_handler, offered_handlers
-from .isolated import IsolatedHandler, is_importable
-from .job_types import (
-    Handler,
-    JobType,
-    JobTypes,
-    signature_schema,
-)
-from .process import Guardians
+from .isolated_handler import IsolatedHandler, is_importable
+from .job_types import Handler, JobType, JobTypes, signature_schema
+from .process_tree.fork_server import Guardians
+
+# A package declares its job types in pyproject.toml: [project.entry-points."nextslot.job_types"] with lines
+# `NAME = "module:function"`.
+ENTRY_POINTS = "nextslot.job_types"
 
 
 class Catalog(JobTypes):
     """Holds the job types, and owns the guardians of their commands."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._clock = clock
         self.guardians = Guardians()
         # The names from the configuration: reloading the configuration may replace these types.
         self._configured: frozenset[str] = frozenset()
@@ -48,7 +46,7 @@ class Catalog(JobTypes):
         """Adds the job types that installed packages offer as entry points (`nextslot.job_types`), unless the name is
         taken.
         """
-        return [self.add(name, handler) for name, handler in offered_handlers() if name not in self]
+        return [self.add(one.name, one.value) for one in entry_points(group=ENTRY_POINTS) if one.name not in self]
 
     def add_command(
         self, name: str, command: Sequence[str], base_dir: Path | str | None = None, **options: Any
@@ -74,7 +72,7 @@ class Catalog(JobTypes):
         """Checks the `[job_types.NAME]` tables of a configuration, all or none, and returns them as types for
         `configure`.
         """
-        draft = Catalog(self._clock)
+        draft = Catalog()
         draft.guardians = self.guardians
         taken = set(self.names()) - self._configured
         problems: list[Problem] = []
@@ -104,22 +102,27 @@ class Catalog(JobTypes):
             return self.add(name, **function_options(table, base_dir))
         return register_command(self, name, command_type(table, base_dir), self.guardians)
 
-    def renew(self, deadline: float) -> None:
-        """Tells every guardian to kill its command at this instant of CLOCK_BOOTTIME, unless a later call postpones
-        it."""
-        self.guardians.renew(deadline)
-
-    def use_heartbeat_file(self, heartbeat_file: int | None) -> None:
-        """Sets the heartbeat file. Guardians of commands started from now on read the deadline there when theirs has
-        passed.
-        """
-        self.guardians.heartbeat_file = heartbeat_file
-
-    async def close(self) -> None:
-        """Stops the fork server of the guardians; it starts again on demand."""
-        self.guardians.close()
-
 
 def check_job_type(table: Mapping[str, Any], base_dir: Path) -> None:
     """Raises Invalid if a `[job_types.NAME]` table cannot become a job type."""
-    Catalog(SystemClock()).add_table("checked", table, base_dir)
+    Catalog().add_table("checked", table, base_dir)
+
+
+def load_handler(name: str) -> Handler:
+    """Imports and returns the function that `module:function` names."""
+    module_name, colon, function = name.partition(":")
+    if not colon or not module_name or not function:
+        raise Invalid(f"{name!r} names no function; write module:function", field="handler")
+    try:
+        found = importlib.import_module(module_name)
+    except ImportError as error:
+        raise Invalid(
+            f"{module_name!r} cannot be imported: {error}; install it or correct the name", field="handler"
+        ) from error
+    for part in function.split("."):
+        if not hasattr(found, part):
+            raise Invalid(f"{module_name!r} has no function {function!r}; correct the name", field="handler")
+        found = getattr(found, part)
+    if not callable(found):
+        raise Invalid(f"{name!r} is not callable; name a function", field="handler")
+    return found

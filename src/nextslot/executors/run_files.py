@@ -12,11 +12,10 @@ from nextslot.domain import Artifact
 from nextslot.domain.request_checks import is_storable
 from nextslot.system.instant import Instant
 
-from .run_log import LogPaths, RunLog, join
+from .run_log import LOG_CAP, RunLog, join
+from .run_log_reader import LogPaths
 
 log = logging.getLogger(__name__)
-
-LOG_CAP = 10 * 1024 * 1024
 
 # The files of runs: a pattern, and what follows the run's id in the file name.
 _KINDS = (("logs/??/*.log", ".log"), ("logs/??/*.log.cut", ".log.cut"), ("logs/pieces/*", ""), ("artifacts/??/*", ""))

@@ -119,7 +119,7 @@ class Runtime:
         self.clock, self.meters, self.tracer, self.threads = given.clock, given.meters, given.tracer, given.threads
         self.chance, self.disk, self.audit = given.chance, given.disk, access.audit
         self.workers = workers
-        self.job_types = Catalog(given.clock)
+        self.job_types = Catalog()
         self.files = RunFiles(data)
         self.events = EventLog(given.meters, given.clock)
         self.timer = Timer()

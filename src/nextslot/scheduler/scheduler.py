@@ -28,8 +28,8 @@ from nextslot.store.open_store import (
 from nextslot.system.clock import Clock, SharedClock, SystemClock
 from nextslot.system.disk_space import DiskLimits, DiskSpace
 from nextslot.system.randomness import Chance, SystemChance
-from nextslot.telemetry.meters import Meters, Unmeasured
-from nextslot.telemetry.tracing import Tracer, Untraced
+from nextslot.telemetry.meters import Meters
+from nextslot.telemetry.tracing import Tracer
 
 from .runtime import Dependencies, Runtime, default_node
 from .services import Services
@@ -72,8 +72,8 @@ class Scheduler(Services):
         place = Path(data) if data is not None else data_directory(url)
         clock = clock or (SharedClock() if is_shared(url) else SystemClock())
         self.shutdown_grace_seconds = shutdown_grace_seconds
-        self.meters: Meters = meters or Unmeasured()
-        self.tracer: Tracer = tracer or Untraced()
+        self.meters: Meters = meters or Meters()
+        self.tracer: Tracer = tracer or Tracer()
         given = Dependencies(
             clock=clock,
             chance=chance or SystemChance(),

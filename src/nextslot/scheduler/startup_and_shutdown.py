@@ -103,8 +103,8 @@ class Lifespan:
         """Where others could take this node for lost: its lease needs to know whether its event loop answers."""
         if store.is_shared:
             self._watching.enter_context(self._runtime.watchdog.watching())
-            self._runtime.job_types.use_heartbeat_file(self._runtime.watchdog.heartbeat.fd)
-            self._watching.callback(self._runtime.job_types.use_heartbeat_file, None)
+            self._runtime.job_types.guardians.use_heartbeat_file(self._runtime.watchdog.heartbeat.fd)
+            self._watching.callback(self._runtime.job_types.guardians.use_heartbeat_file, None)
 
     def _close_transaction(self, tx: Tx) -> None:
         """Ends every writing transaction; starts no more jobs once the database file was found to be damaged."""
@@ -146,7 +146,7 @@ class Lifespan:
         await runtime.direct.close()
         for extension in reversed(self._extensions):
             await extension.stop()
-        await runtime.job_types.close()
+        runtime.job_types.guardians.close()
         runtime.events.close()
         await store.close()
         self._watching.close()

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nextslot.system.randomness import Chance, SystemChance
 from nextslot.telemetry.logs import bound
 from nextslot.telemetry.meters import HttpMeters
-from nextslot.telemetry.tracing import Span, Tracer, Untraced
+from nextslot.telemetry.tracing import Span, Tracer
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class RequestLog:
         self._app = app
         self._meters = meters
         self._seconds = seconds
-        self._tracer = tracer or Untraced()
+        self._tracer = tracer or Tracer()
         self._chance = chance or SystemChance()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,7 +52,7 @@ class RequestLog:
             return
         headers = Headers(scope=scope)
         request_id = self._id(headers.get(HEADER))
-        tracer = Untraced() if scope["path"].endswith(tuple(PROBES)) else self._tracer
+        tracer = Tracer() if scope["path"].endswith(tuple(PROBES)) else self._tracer
         with bound(request_id=request_id), tracer.request(_method(scope), headers) as span:
             answer = _LoggedResponse(send, request_id, self._seconds)
             self._meters.in_progress += 1

@@ -14,7 +14,7 @@ from nextslot.domain import Job
 from nextslot.engine.submit.idempotency import Replayed
 from nextslot.errors import NextslotError
 from nextslot.executors.job_types import JobTypes
-from nextslot.executors.run_log import LogPart
+from nextslot.executors.run_log_reader import LogPart
 
 from .problems import problem_of
 from .schemas import SOME

@@ -11,7 +11,7 @@ from nextslot.errors import Draining, Unavailable
 from nextslot.store.contract import Store, Tx, Work
 from nextslot.system.clock import Clock
 from nextslot.system.disk_space import DiskSpace
-from nextslot.telemetry.tracing import Tracer, Untraced
+from nextslot.telemetry.tracing import Tracer
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class UnitOfWork:
         self.audit = audit
         self.disk = disk
         self.context = PYTHON
-        self._tracer = tracer or Untraced()
+        self._tracer = tracer or Tracer()
         self._gate = _Gate()
 
     def for_caller(self, context: RequestContext) -> "UnitOfWork":

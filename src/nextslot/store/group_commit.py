@@ -19,7 +19,7 @@ from nextslot.errors import (
     StoreError,
     Unavailable,
 )
-from nextslot.telemetry.meters import Meters, Unmeasured
+from nextslot.telemetry.meters import Meters
 
 from .contract import (
     Effect,
@@ -146,7 +146,7 @@ class GroupCommit:
         self._store = store
         self._thread = thread
         self._effects = effects
-        self._meters = meters or Unmeasured()
+        self._meters = meters or Meters()
         self._queue: deque[_Waiting] = deque()
         self._is_flushing = False
         self._idle = asyncio.Event()

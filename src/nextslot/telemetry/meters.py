@@ -7,8 +7,7 @@ happen on the event loop, so there is no lock. What follows a commit is counted 
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
 
 # How many offices, job types and so on get their own series; the rest is counted together as `other`.
 MOST_NAMES = 200
@@ -68,11 +67,12 @@ class Follower:
         self.at = at
 
 
-class Meters(Protocol):
-    """Receives measurements. No decision depends on them."""
+class Meters:
+    """Receives measurements and discards them; `ProcessMeters` keeps them. No decision depends on them."""
 
     def seconds(self) -> float:
         """Returns the reading of a clock that is used only for differences."""
+        return 0.0
 
     def committed(self, works: int, seconds: float, failures: int) -> None:
         """Records a group commit: the number of works, how long the first one waited, how many the store failed to
@@ -84,11 +84,13 @@ class Meters(Protocol):
 
     def count_events(self, events: Iterable[tuple[str, str | None]]) -> EventCounts:
         """Counts a transaction's events by type and office, on the thread that stores them."""
+        return {}
 
     def count_committed(self, counts: EventCounts) -> None:
         """Adds the counts of a committed transaction."""
 
-    def follow(self, after: int) -> Follower: ...
+    def follow(self, after: int) -> Follower:
+        return Follower(after)
 
     def leave(self, follower: Follower) -> None: ...
 
@@ -110,44 +112,12 @@ class Meters(Protocol):
         """Records for how long the event loop did not answer, once it answers again."""
 
 
-class Unmeasured:
-    """Discards all measurements."""
-
-    def seconds(self) -> float:
-        return 0.0
-
-    def committed(self, works: int, seconds: float, failures: int) -> None: ...
-
-    def read(self, seconds: float, is_failed: bool) -> None: ...
-
-    def count_events(self, events: Iterable[tuple[str, str | None]]) -> EventCounts:
-        return {}
-
-    def count_committed(self, counts: EventCounts) -> None: ...
-
-    def follow(self, after: int) -> Follower:
-        return Follower(after)
-
-    def leave(self, follower: Follower) -> None: ...
-
-    def handed_over(self, seconds: float) -> None: ...
-
-    def ran(self, job_type: str, kind: str, outcome: str, failure_kind: str | None, seconds: float) -> None: ...
-
-    def outcome_refused(self, is_given_up: bool) -> None: ...
-
-    def attempted(self, status_code: int | None, seconds: float) -> None: ...
-
-    def settled(self, status: str) -> None: ...
-
-    def blocked(self, seconds: float) -> None: ...
-
-
-class ProcessMeters:
+class ProcessMeters(Meters):
     """Counts since the start of the process."""
 
-    def __init__(self, seconds: Callable[[], float] = time.perf_counter) -> None:
-        self.seconds = seconds
+    seconds = staticmethod(time.perf_counter)
+
+    def __init__(self) -> None:
         self.offices = Names()
         self.job_types = Names()
         self.writes = Histogram(QUICK)

@@ -1,8 +1,8 @@
 """Traces: a span for each request, run and delivery attempt, sent by OpenTelemetry if it is installed and configured.
 
-Passed in like the clock. Without tracing, `Untraced` is used and OpenTelemetry is not imported. A run has its own
-trace, linked to that of the request that submitted it. The links are kept in memory only, so after a restart a run has
-no link.
+Passed in like the clock. Without tracing, the plain `Tracer` is used and OpenTelemetry is not imported. A run has its
+own trace, linked to that of the request that submitted it. The links are kept in memory only, so after a restart a run
+has no link.
 """
 
 from collections import OrderedDict
@@ -28,8 +28,8 @@ STANDARD_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_
 _W3C = ("traceparent", "tracestate")
 
 
-class Span(Protocol):
-    """An operation in progress."""
+class Span:
+    """An operation in progress. This one is not traced."""
 
     def note(self, facts: Facts) -> None:
         """Adds attributes."""
@@ -37,6 +37,9 @@ class Span(Protocol):
     def rename(self, name: str) -> None: ...
 
     def fail(self, why: str) -> None: ...
+
+
+_NOTHING: AbstractContextManager[Span] = nullcontext(Span())
 
 
 class Runnable(Protocol):
@@ -63,24 +66,33 @@ class Submitted(Protocol):
     def retry_of(self) -> str | None: ...
 
 
-class Tracer(Protocol):
+class Tracer:
+    """Opens spans that trace nothing; `OtelTracer` sends them."""
+
     def request(self, method: str, headers: Mapping[str, str]) -> AbstractContextManager[Span]:
         """Opens the span of an HTTP request, as part of the caller's trace if the request has a W3C traceparent."""
+        return _NOTHING
 
-    def run(self, claim: Runnable) -> AbstractContextManager[Span]: ...
+    def run(self, claim: Runnable) -> AbstractContextManager[Span]:
+        return _NOTHING
 
     def attempt(self, delivery_id: str, event: str, job_id: str | None, number: int) -> AbstractContextManager[Span]:
         """Opens the span of one attempt to deliver a webhook."""
+        return _NOTHING
 
     def current(self) -> object:
-        """Returns the span that the present task is in, for a request's context; None if it is in none."""
+        """Returns the current task's span, for the context of a request; None if the task has none."""
+        return None
 
     def carried(self, work: W, request_span: object) -> W:
-        """Wraps a work, so that it counts as part of this span's request on whatever thread the store runs it; without
-        a span, as part of the caller's present span."""
+        """Wraps a work, so that it counts as part of this span's request on any thread of the store. Without a span, it
+        counts as part of the caller's current span.
+        """
+        return work
 
     def links_of(self, jobs: Iterable[Submitted]) -> Mapping[str, Any]:
         """Returns the spans of the requests that these new jobs belong to, by job."""
+        return {}
 
     def link(self, links: Mapping[str, Any]) -> None:
         """Links the runs and deliveries of stored jobs to these requests."""
@@ -92,54 +104,17 @@ class Tracer(Protocol):
         """Sends the remaining spans; blocks."""
 
 
-class _NoSpan:
-    def note(self, facts: Facts) -> None: ...
-
-    def rename(self, name: str) -> None: ...
-
-    def fail(self, why: str) -> None: ...
-
-
-_NOTHING: AbstractContextManager[Span] = nullcontext(_NoSpan())
-
-
-class Untraced:
-    def request(self, method: str, headers: Mapping[str, str]) -> AbstractContextManager[Span]:
-        return _NOTHING
-
-    def run(self, claim: Runnable) -> AbstractContextManager[Span]:
-        return _NOTHING
-
-    def attempt(self, delivery_id: str, event: str, job_id: str | None, number: int) -> AbstractContextManager[Span]:
-        return _NOTHING
-
-    def current(self) -> object:
-        return None
-
-    def carried(self, work: W, asking: object) -> W:
-        return work
-
-    def links_of(self, jobs: Iterable[Submitted]) -> Mapping[str, Any]:
-        return {}
-
-    def link(self, links: Mapping[str, Any]) -> None: ...
-
-    def called(self, direct_id: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def tracer(endpoint: str | None, environment: Mapping[str, str], node: str = "local", version: str = "") -> Tracer:
     """Returns the tracer configured by `[telemetry] otel_endpoint` or by OpenTelemetry's own environment variables."""
     is_asked = endpoint is not None or any(environment.get(name) for name in STANDARD_VARIABLES)
     is_off = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     if not is_asked or is_off or environment.get("OTEL_TRACES_EXPORTER") == "none":
-        return Untraced()
+        return Tracer()
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError as error:
         if endpoint is None:
-            return Untraced()  # The variables may be meant for other programs on this machine.
+            return Tracer()  # The variables may be meant for other programs on this machine.
         raise Invalid(
             f"OpenTelemetry is not installed ({error}): pip install 'nextslot[otel]', or remove the setting",
             "telemetry.otel_endpoint",
@@ -153,7 +128,7 @@ def traces_address(endpoint: str) -> str:
     return endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + "/v1/traces"
 
 
-class OtelTracer:
+class OtelTracer(Tracer):
     """Spans by OpenTelemetry, with a provider of our own; OpenTelemetry's global provider is neither set nor used.
 
     A run's span is the current one while its handler runs, so the handler's own spans are below it.
@@ -195,7 +170,7 @@ class OtelTracer:
 
     def run(self, claim: Runnable) -> AbstractContextManager[Span]:
         from opentelemetry.context import Context
-        from opentelemetry.trace import Link, SpanKind
+        from opentelemetry.trace import SpanKind
 
         about = {
             f"nextslot.{claim.kind}_id": claim.job_id,
@@ -204,24 +179,26 @@ class OtelTracer:
             "nextslot.job_type": claim.job_type,
             "nextslot.attempt": claim.attempt,
         }
-        submitter = self._links.get(claim.job_id)
-        links = [] if submitter is None else [Link(submitter)]
-        return self._span(f"run {claim.job_type}", SpanKind.CONSUMER, Context(), about, links)
+        return self._span(f"run {claim.job_type}", SpanKind.CONSUMER, Context(), about, claim.job_id)
 
     def attempt(self, delivery_id: str, event: str, job_id: str | None, number: int) -> AbstractContextManager[Span]:
         from opentelemetry.context import Context
-        from opentelemetry.trace import Link, SpanKind
+        from opentelemetry.trace import SpanKind
 
-        about: dict[str, Any] = {"nextslot.delivery_id": delivery_id, "nextslot.event": event}
-        about["nextslot.attempt"] = number
+        about = {"nextslot.delivery_id": delivery_id, "nextslot.event": event, "nextslot.attempt": number}
         if job_id is not None:
             about["nextslot.job_id"] = job_id
-        submitter = None if job_id is None else self._links.get(job_id)
-        links = [] if submitter is None else [Link(submitter)]
-        return self._span(f"deliver {event}", SpanKind.CLIENT, Context(), about, links)
+        return self._span(f"deliver {event}", SpanKind.CLIENT, Context(), about, job_id)
 
     @contextmanager
-    def _span(self, name: str, kind: Any, parent: Any, about: Mapping[str, Any], links: Any = ()) -> Iterator[Span]:
+    def _span(
+        self, name: str, kind: Any, parent: Any, about: Mapping[str, Any], job_id: str | None = None
+    ) -> Iterator[Span]:
+        """Opens a span, linked to the request that submitted the job."""
+        from opentelemetry.trace import Link
+
+        submitter = None if job_id is None else self._links.get(job_id)
+        links = None if submitter is None else [Link(submitter)]
         with self._tracer.start_as_current_span(name, context=parent, kind=kind, attributes=about, links=links) as span:
             yield _OtelSpan(span)
 
@@ -269,7 +246,7 @@ class OtelTracer:
             self._links.popitem(last=False)
 
 
-class _OtelSpan:
+class _OtelSpan(Span):
     def __init__(self, span: Any) -> None:
         self._span = span
 

@@ -170,7 +170,7 @@ class Cluster:
     # The lease.
 
     def renewed(self, until: float) -> None:
-        self._local.job_types.renew(until)
+        self._local.job_types.guardians.renew(until)
 
     def notified(self, topics: frozenset[str]) -> None:
         self._heard |= topics
@@ -200,7 +200,7 @@ class Cluster:
         self._leader.is_elected = False
         await self._leader.resign()
         self._local.executor.stop_all(FailureKind.INTERRUPTED)
-        self._local.job_types.renew(0.0)
+        self._local.job_types.guardians.renew(0.0)
         await runner.idle()
         while True:
             try:

@@ -13,8 +13,8 @@ from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
+from nextslot.executors.process_tree.survivors import end_survivors
 from nextslot.executors.run_files import RunFiles
-from nextslot.executors.survivors import end_survivors
 from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import (
     direct,

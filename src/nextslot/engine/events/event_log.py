@@ -10,7 +10,7 @@ from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import events
 from nextslot.system.clock import Clock, SystemClock
 from nextslot.system.instant import Instant
-from nextslot.telemetry.meters import EventCounts, Meters, Unmeasured
+from nextslot.telemetry.meters import EventCounts, Meters
 
 from .event_feed import EventFeed, EventPage, read_page
 
@@ -18,7 +18,7 @@ from .event_feed import EventFeed, EventPage, read_page
 class EventLog:
     def __init__(self, meters: Meters | None = None, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._meters = meters or Unmeasured()
+        self._meters = meters or Meters()
         self._feed: EventFeed | None = None
         self._is_closing = False
         self._listeners = 0

@@ -16,8 +16,8 @@ from nextslot.store.contract import PrefetchedWork, Store, Tx
 from nextslot.system.clock import Clock
 from nextslot.system.instant import Instant
 from nextslot.telemetry.logs import bound
-from nextslot.telemetry.meters import Meters, Unmeasured
-from nextslot.telemetry.tracing import Tracer, Untraced
+from nextslot.telemetry.meters import Meters
+from nextslot.telemetry.tracing import Tracer
 
 from .executor import Executor
 
@@ -57,8 +57,8 @@ class Runner:
         self._finishers = finishers
         self._direct = direct
         self._durations = durations
-        self._meters = meters or Unmeasured()
-        self._tracer = tracer or Untraced()
+        self._meters = meters or Meters()
+        self._tracer = tracer or Tracer()
         # When the run ended whose commit is being carried out: the runs that this commit launches get its slot.
         self._freed_at: float | None = None
         self._tasks: dict[asyncio.Task[None], Claim] = {}

@@ -26,7 +26,8 @@ from nextslot.executors.command import (
 from nextslot.executors.command_config import MEANINGS, command_type
 from nextslot.executors.command_output import Output
 from nextslot.executors.job_types import JobType, JobTypes
-from nextslot.executors.process import End, Guardians, Start
+from nextslot.executors.process_tree.fork_server import Guardians
+from nextslot.executors.process_tree.process import End, Start
 from nextslot.executors.run_context import RunContext
 
 from .office_words import SESSION

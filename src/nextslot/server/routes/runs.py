@@ -15,7 +15,7 @@ from nextslot.domain import MAX_PRIORITY, Scope, json_form
 from nextslot.domain.filters import RunFilter
 from nextslot.engine.submit.idempotency import Replayed
 from nextslot.errors import NotFound
-from nextslot.executors.run_log import LogPart
+from nextslot.executors.run_log_reader import LogPart
 from nextslot.scheduler import Services
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_run, scheduler_for

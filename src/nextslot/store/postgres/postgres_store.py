@@ -48,7 +48,7 @@ from nextslot.store.health import Health, wall_clock
 from nextslot.store.membership import Membership
 from nextslot.store.sqlite.readers import Readers
 from nextslot.system.sidecar import NodeVitals
-from nextslot.telemetry.meters import Meters, Unmeasured
+from nextslot.telemetry.meters import Meters
 
 from .lease import Lease
 from .pipeline import Reply, wire_of
@@ -339,7 +339,7 @@ class PostgresStore:
         self._is_away = False
         self._is_replaced = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nextslot-writer")
-        self._meters = meters or Unmeasured()
+        self._meters = meters or Meters()
         self._commits = GroupCommit(self, self._thread, effects or NoEffects(), self._meters)
         self._readers = Readers(self._read, READERS, threaded, self._meters)
         self._reader = threading.local()

@@ -49,7 +49,7 @@ from nextslot.store.group_commit import (
 from nextslot.store.health import Health, wall_clock
 from nextslot.store.membership import Membership
 from nextslot.system.disk_space import free_bytes
-from nextslot.telemetry.meters import Meters, Unmeasured
+from nextslot.telemetry.meters import Meters
 
 from . import acknowledged_commits, integrity_check
 from .acknowledged_commits import AcknowledgedCommits
@@ -148,7 +148,7 @@ class SqliteStore:
         self._is_quick = True
         self._commit_seconds = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nextslot-writer")
-        self._meters = meters or Unmeasured()
+        self._meters = meters or Meters()
         self._commits = GroupCommit(self, self._thread, effects or NoEffects(), self._meters)
         self._readers = Readers(self._read, READERS, threaded, self._meters)
         self._reader = threading.local()

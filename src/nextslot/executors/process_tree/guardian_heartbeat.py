@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from .process_guardian import STOPPED
+from .kill_tree import STOPPED
 
 BEAT_SECONDS = 5.0
 # The interval after a stop request: a shutdown waits for the command, but not for long.

@@ -1,7 +1,7 @@
 """Survivors: processes of a run whose guardian has died. They are killed before the run is declared over.
 
 Recovery calls this module for the runs of an earlier scheduler process; a command whose guardian was lost calls it for
-its own run. A process belongs to a run if it carries one of the run's marks (`process_marks`), or is below such a
+its own run. A process belongs to a run if it carries one of the run's marks (`run_marks`), or is below such a
 process.
 """
 
@@ -16,14 +16,9 @@ from typing import NamedTuple
 
 from nextslot.errors import Unavailable
 
-from .process_guardian import (
-    ENDED,
-    kill_cgroup,
-    processes,
-    start_time,
-    status,
-)
-from .process_marks import Marks, cgroup_path, populated_cgroups
+from .cgroups import kill_cgroup
+from .kill_tree import ENDED, processes, start_time, status
+from .run_marks import Marks, cgroup_path, populated_cgroups
 
 log = logging.getLogger(__name__)
 

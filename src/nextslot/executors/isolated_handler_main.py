@@ -1,4 +1,4 @@
-"""The program that `isolated` starts: runs one isolated handler and exits."""
+"""The program that `isolated_handler` starts: runs one isolated handler and exits."""
 
 import asyncio
 import importlib
@@ -15,7 +15,7 @@ import orjson
 
 from nextslot.domain import Outcome
 
-from .isolated import OUTCOME_FILE
+from .isolated_handler import OUTCOME_FILE
 from .outcomes import raised, returned
 from .run_context import RunContext
 from .run_files import RunFiles
@@ -49,17 +49,7 @@ def _main() -> None:
     run = _IsolatedRun(what)
     outcome = asyncio.run(_outcome(_imported(what["location"]), run))
     left = run.artifacts / OUTCOME_FILE
-    left.with_suffix(".new").write_bytes(
-        orjson.dumps(
-            {
-                "status": outcome.status,
-                "result": outcome.result,
-                "error": outcome.error,
-                "failure_kind": outcome.failure_kind,
-                "reason": outcome.reason,
-            }
-        )
-    )
+    left.with_suffix(".new").write_bytes(orjson.dumps(outcome))
     left.with_suffix(".new").rename(left)
 
 

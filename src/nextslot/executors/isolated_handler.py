@@ -1,7 +1,7 @@
 """Runs Python handlers with `isolate=True` in a separate process, which can be killed and cannot harm the scheduler.
 
-This is the scheduler's side: it starts `isolated_main` under a guardian, like any command. That program imports the
-handler, runs it and writes its outcome to a file. Its output goes to the run's log.
+This is the scheduler's side: it starts `isolated_handler_main` under a guardian, like any command. That program
+imports the handler, runs it and writes its outcome to a file. Its output goes to the run's log.
 """
 
 import inspect
@@ -20,8 +20,9 @@ from nextslot.errors import Invalid
 
 from .command import GRACE_SECONDS, broken, until_ended
 from .command_output import Output
-from .process import End, Guardians, Start
-from .process_marks import RUN_ID
+from .process_tree.fork_server import Guardians
+from .process_tree.process import End, Start
+from .process_tree.run_marks import RUN_ID
 from .run_context import RunContext
 
 OUTCOME_FILE = ".nextslot-outcome"
@@ -55,7 +56,7 @@ class IsolatedHandler:
             "artifacts": str(run.artifacts.absolute()),
         }
         return Start(
-            argv=(sys.executable, "-m", f"{__package__}.isolated_main"),
+            argv=(sys.executable, "-m", f"{__package__}.isolated_handler_main"),
             env={**os.environ, RUN_ID: run.run_id, "PYTHONUNBUFFERED": "1"},
             stdin=orjson.dumps(what),
         )
@@ -90,13 +91,8 @@ def _no_outcome(end: End) -> Outcome:
 def _read(path: Path) -> Outcome | None:
     try:
         stored = orjson.loads(path.read_bytes())
-        kind = stored["failure_kind"]
-        return Outcome(
-            status=RunStatus(stored["status"]),
-            result=stored["result"],
-            error=stored["error"],
-            failure_kind=None if kind is None else FailureKind(kind),
-            reason=stored["reason"],
-        )
+        kind = stored.pop("failure_kind")
+        status, failure_kind = RunStatus(stored.pop("status")), None if kind is None else FailureKind(kind)
+        return Outcome(**{**stored, "status": status, "failure_kind": failure_kind, "artifacts": ()})
     except (OSError, ValueError, KeyError, TypeError):
         return None

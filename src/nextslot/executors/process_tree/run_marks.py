@@ -12,13 +12,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from .cgroup import (
-    group_of,
-    is_populated,
-    own_cgroup,
-    path_of,
-)
-from .process_guardian import remove_cgroup
+from .cgroups import group_of, is_populated, own_cgroup, path_of, remove_cgroup
 
 RUN_ID = "NEXTSLOT_RUN_ID"
 _VARIABLE = b"\0" + RUN_ID.encode() + b"="
