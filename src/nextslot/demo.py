@@ -17,7 +17,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
-from nextslot import extension
+from nextslot import extension_api
 from nextslot.engine.direct.direct_requests import Update
 from nextslot.executors.run_context import RunContext
 from nextslot.server.app import Options
@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 async def _run(options: argparse.Namespace) -> None:
     data: Path = options.data
-    scheduler = Scheduler(f"sqlite:///{data}/nextslot.db", extensions=extension.names())
+    scheduler = Scheduler(f"sqlite:///{data}/nextslot.db", extensions=extension_api.names())
     _register(scheduler)
     narrator = Narrator(scheduler)
     print(f"One scheduler, one gpu, three jobs at a time. All its data is in {data}/nextslot.db.", flush=True)

@@ -15,11 +15,11 @@ import httpx2
 import pytest
 
 import nextslot
-from nextslot import Scheduler, extension
+from nextslot import Scheduler, extension_api
 from nextslot.config import load
 from nextslot.errors import Invalid, NotFound, UnknownJobType
-from nextslot.extension import Attached, Extension
-from nextslot.extension.host import Host
+from nextslot.extension_api import Attached, Extension
+from nextslot.extension_api.host import Host
 from nextslot.extensions.offices.office_service import OfficeJobService
 from nextslot.scheduler_from_config import compose
 from tests.cli.terminal import Terminal
@@ -239,7 +239,7 @@ def test_what_an_extension_stores_names_the_caller_for_whom_it_was_called(tmp_pa
 
 PACKAGE = """
 from nextslot.domain import Scope
-from nextslot.extension import Attached, Extension
+from nextslot.extension_api import Attached, Extension
 
 class Ping(Extension):
     name = "ping"
@@ -283,7 +283,7 @@ def test_an_installed_package_offers_an_extension_that_is_on_when_it_is_configur
     (package / "ping-1.0.dist-info").mkdir(parents=True)
     (package / "pinging.py").write_text(PACKAGE)
     (package / "ping-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: ping\nVersion: 1.0\n")
-    (package / "ping-1.0.dist-info/entry_points.txt").write_text(f"[{extension.GROUP}]\nping = pinging:extension\n")
+    (package / "ping-1.0.dist-info/entry_points.txt").write_text(f"[{extension_api.GROUP}]\nping = pinging:extension\n")
 
     with served(tmp_path, '[ping]\nword = "peng"\n' if is_configured else "", package) as client:
         answer = client.get("/ping")
