@@ -46,7 +46,7 @@ def serving(
     up: Future[Served] = Future()
 
     async def main() -> None:
-        names = extension_api.names() if extensions is None else extensions
+        names = extension_api.used_by_server() if extensions is None else extensions
         scheduler = Scheduler(databases.url(directory), data=directory, synchronous="NORMAL", extensions=names)
         register(scheduler)
         prepare(scheduler)

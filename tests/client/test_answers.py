@@ -91,7 +91,7 @@ DOCUMENTED = {
 
 
 def documented() -> dict[str, set[str]]:
-    schemas = describe(Scheduler("sqlite:///never-opened.db", extensions=extension_api.names()))["components"][
+    schemas = describe(Scheduler("sqlite:///never-opened.db", extensions=extension_api.used_by_server()))["components"][
         "schemas"
     ]
     return {name.rpartition("__")[2]: set(schema.get("properties", ())) for name, schema in schemas.items()}

@@ -43,7 +43,7 @@ def _arguments(make: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def operations() -> dict[tuple[str, str], Any]:
-    document = describe(Scheduler("sqlite:///never-opened.db", extensions=extension_api.names()))
+    document = describe(Scheduler("sqlite:///never-opened.db", extensions=extension_api.used_by_server()))
     return {
         (method.upper(), path): operation
         for path, methods in document["paths"].items()

@@ -29,7 +29,7 @@ def live_through_yesterday(folder: Path) -> None:
 
     async def main() -> None:
         clock = testing.VirtualClock(SystemClock().now().after(-5 * 3600))
-        scheduler = testing.scheduler(folder, clock=clock, extensions=extension_api.names())
+        scheduler = testing.scheduler(folder, clock=clock, extensions=extension_api.used_by_server())
         scheduler.job_types.add("echo", talk)
         async with scheduler:
             template = await scheduler.templates.create(name=HOSTILE, job_type="echo", description=HOSTILE)

@@ -33,7 +33,7 @@ class Gate:
 @asynccontextmanager
 async def serving(tmp_path: Path, options: Options | None = None, **settings: Any) -> AsyncIterator["Server"]:
     scheduler = Scheduler(
-        databases.url(tmp_path), **{"data": tmp_path, "extensions": extension_api.names(), **settings}
+        databases.url(tmp_path), **{"data": tmp_path, "extensions": extension_api.used_by_server(), **settings}
     )
     async with served(Server(scheduler, options or Options())) as server:
         yield server

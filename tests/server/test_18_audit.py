@@ -30,7 +30,7 @@ SOURCE = Path(nextslot.__file__).parent
 ROUTES = [
     route
     for route in routes_of(
-        application(Scheduler("sqlite:///never-opened.db", extensions=extension_api.names()), Options())
+        application(Scheduler("sqlite:///never-opened.db", extensions=extension_api.used_by_server()), Options())
     )
     if not set(route.methods or ()) <= SAFE
 ]
