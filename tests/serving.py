@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import uvicorn
 
-from nextslot import Fail, Scheduler, Skip, extension
+from nextslot import Fail, Scheduler, Skip, extension_api
 from nextslot.server.app import Options, create_app
 from tests import databases
 
@@ -46,7 +46,7 @@ def serving(
     up: Future[Served] = Future()
 
     async def main() -> None:
-        names = extension.names() if extensions is None else extensions
+        names = extension_api.used_by_server() if extensions is None else extensions
         scheduler = Scheduler(databases.url(directory), data=directory, synchronous="NORMAL", extensions=names)
         register(scheduler)
         prepare(scheduler)

@@ -8,14 +8,14 @@ from importlib.metadata import version
 from ipaddress import ip_address
 from typing import Any
 
-from nextslot import extension
+from nextslot import extension_api
 from nextslot.config.loading import Configuration
 from nextslot.config.settings import Settings
 from nextslot.domain.limits import Limits
 from nextslot.engine.retention import Keep
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from nextslot.executors.job_types import JobType
-from nextslot.extension import used_by_server
+from nextslot.extension_api import used_by_server
 from nextslot.services.settings_reload import ReloadableSettings
 from nextslot.store.membership import LeaseTimes
 from nextslot.system.clock import Clock
@@ -41,7 +41,7 @@ RESTART = (
     "logs.format",
     "telemetry.",
     "extensions.",
-    *(name for one in extension.find_all() for name in one.restart_settings),
+    *(name for one in extension_api.find_all() for name in one.restart_settings),
 )
 
 

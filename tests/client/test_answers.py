@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nextslot import Scheduler, client, errors, extension
+from nextslot import Scheduler, client, errors, extension_api
 from nextslot.client import values
 from nextslot.client.problems import Rejected, error_of
 from nextslot.errors import NextslotError, Problem
@@ -91,7 +91,9 @@ DOCUMENTED = {
 
 
 def documented() -> dict[str, set[str]]:
-    schemas = describe(Scheduler("sqlite:///never-opened.db", extensions=extension.names()))["components"]["schemas"]
+    schemas = describe(Scheduler("sqlite:///never-opened.db", extensions=extension_api.used_by_server()))["components"][
+        "schemas"
+    ]
     return {name.rpartition("__")[2]: set(schema.get("properties", ())) for name, schema in schemas.items()}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nextslot import Client, Scheduler, extension
+from nextslot import Client, Scheduler, extension_api
 from nextslot.client.binding import Subject, stream_verb, verb
 from nextslot.client.operations import Open, Request, Send
 from nextslot.server.app import describe
@@ -43,7 +43,7 @@ def _arguments(make: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def operations() -> dict[tuple[str, str], Any]:
-    document = describe(Scheduler("sqlite:///never-opened.db", extensions=extension.names()))
+    document = describe(Scheduler("sqlite:///never-opened.db", extensions=extension_api.used_by_server()))
     return {
         (method.upper(), path): operation
         for path, methods in document["paths"].items()

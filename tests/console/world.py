@@ -5,7 +5,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from nextslot import NewJob, Scheduler, extension, testing
+from nextslot import NewJob, Scheduler, extension_api, testing
 from nextslot.errors import Draining
 from nextslot.executors.run_context import RunContext
 from nextslot.system.clock import SystemClock
@@ -29,7 +29,7 @@ def live_through_yesterday(folder: Path) -> None:
 
     async def main() -> None:
         clock = testing.VirtualClock(SystemClock().now().after(-5 * 3600))
-        scheduler = testing.scheduler(folder, clock=clock, extensions=extension.names())
+        scheduler = testing.scheduler(folder, clock=clock, extensions=extension_api.used_by_server())
         scheduler.job_types.add("echo", talk)
         async with scheduler:
             template = await scheduler.templates.create(name=HOSTILE, job_type="echo", description=HOSTILE)

@@ -127,7 +127,7 @@ def test_a_second_demo_on_the_same_files_is_refused_with_a_sentence(tmp_path: Pa
 
 
 def command(directory: Path, *arguments: str) -> list[str]:
-    python = [sys.executable, "-W", "error", "-u", "-m", "nextslot.demo"]
+    python = [sys.executable, "-W", "error", "-u", "-m", "nextslot.cli.main", "demo"]
     return [*python, "--port", "0", "--data", str(directory / "demo"), *arguments]
 
 

@@ -15,7 +15,18 @@ BIN = Path(sys.executable).parent
 
 def test_each_line_of_the_readme_works_beside_the_demo(tmp_path: Path) -> None:
     lines = re.findall(r"^```sh\n(curl.*?)^```$", README, re.MULTILINE | re.DOTALL)[0]
-    demo = [sys.executable, "-u", "-m", "nextslot.demo", "--no-story", "--port", "0", "--data", str(tmp_path / "demo")]
+    demo = [
+        sys.executable,
+        "-u",
+        "-m",
+        "nextslot.cli.main",
+        "demo",
+        "--no-story",
+        "--port",
+        "0",
+        "--data",
+        str(tmp_path / "demo"),
+    ]
     with subprocess.Popen(demo, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
         assert process.stdout is not None
         try:

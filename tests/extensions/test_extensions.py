@@ -15,11 +15,11 @@ import httpx2
 import pytest
 
 import nextslot
-from nextslot import Scheduler, extension
+from nextslot import Scheduler, extension_api
 from nextslot.config import load
 from nextslot.errors import Invalid, NotFound, UnknownJobType
-from nextslot.extension import Attached, Extension
-from nextslot.extension.host import Host
+from nextslot.extension_api import Attached, Extension
+from nextslot.extension_api.host import Host
 from nextslot.extensions.offices.office_service import OfficeJobService
 from nextslot.scheduler_from_config import compose
 from tests.cli.terminal import Terminal
@@ -29,7 +29,7 @@ from tests.support import named
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(nextslot.__file__).parent
-BUILT_IN = ["legacy", "offices", "stories"]
+BUILT_IN = ["demo", "legacy", "offices", "stories"]
 QUICK = '[job_types.quick]\ncommand = ["true"]\n'
 # Of the core's tests those that are nearest to what extensions hook into: webhooks, job types, routes and errors.
 SAMPLE = [
@@ -118,7 +118,7 @@ def test_a_server_has_all_that_come_with_it_unless_they_are_disabled(tmp_path: P
 
 
 def test_an_unknown_name_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="there is no extension 'legcay'; there are: legacy, offices, stories"):
+    with pytest.raises(Invalid, match="there is no extension 'legcay'; there are: demo, legacy, offices, stories"):
         load(tmp_path, environment={}, overrides={"extensions.disabled": ["legcay"]})
     with pytest.raises(Invalid, match="there is no extension 'legcay'"):
         Scheduler(f"sqlite:///{tmp_path}/nextslot.db", extensions=["legcay"])
@@ -239,7 +239,7 @@ def test_what_an_extension_stores_names_the_caller_for_whom_it_was_called(tmp_pa
 
 PACKAGE = """
 from nextslot.domain import Scope
-from nextslot.extension import Attached, Extension
+from nextslot.extension_api import Attached, Extension
 
 class Ping(Extension):
     name = "ping"
@@ -283,7 +283,7 @@ def test_an_installed_package_offers_an_extension_that_is_on_when_it_is_configur
     (package / "ping-1.0.dist-info").mkdir(parents=True)
     (package / "pinging.py").write_text(PACKAGE)
     (package / "ping-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: ping\nVersion: 1.0\n")
-    (package / "ping-1.0.dist-info/entry_points.txt").write_text(f"[{extension.GROUP}]\nping = pinging:extension\n")
+    (package / "ping-1.0.dist-info/entry_points.txt").write_text(f"[{extension_api.GROUP}]\nping = pinging:extension\n")
 
     with served(tmp_path, '[ping]\nword = "peng"\n' if is_configured else "", package) as client:
         answer = client.get("/ping")

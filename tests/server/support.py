@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from nextslot import Scheduler, extension
+from nextslot import Scheduler, extension_api
 from nextslot.executors.run_context import Fail, RunContext
 from nextslot.server.app import Options
 from nextslot.server.serve import Process
@@ -32,7 +32,9 @@ class Gate:
 
 @asynccontextmanager
 async def serving(tmp_path: Path, options: Options | None = None, **settings: Any) -> AsyncIterator["Server"]:
-    scheduler = Scheduler(databases.url(tmp_path), **{"data": tmp_path, "extensions": extension.names(), **settings})
+    scheduler = Scheduler(
+        databases.url(tmp_path), **{"data": tmp_path, "extensions": extension_api.used_by_server(), **settings}
+    )
     async with served(Server(scheduler, options or Options())) as server:
         yield server
 

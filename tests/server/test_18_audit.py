@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 import nextslot
-from nextslot import NewJob, Scheduler, extension
+from nextslot import NewJob, Scheduler, extension_api
 from nextslot.config import load
 from nextslot.domain import Key, RequestContext, Scope
 from nextslot.executors.job_types import JobTypes
@@ -29,7 +29,9 @@ from .support import Server, served
 SOURCE = Path(nextslot.__file__).parent
 ROUTES = [
     route
-    for route in routes_of(application(Scheduler("sqlite:///never-opened.db", extensions=extension.names()), Options()))
+    for route in routes_of(
+        application(Scheduler("sqlite:///never-opened.db", extensions=extension_api.used_by_server()), Options())
+    )
     if not set(route.methods or ()) <= SAFE
 ]
 HOOK = "http://127.0.0.1:9/"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nextslot.server.acceptor import MOST_UNTAKEN
+from nextslot.server.acceptor import TAKEN_AT_ONCE, Acceptor
 from nextslot.server.app import Options
 from nextslot.server.request_guard import Admission
 
@@ -118,7 +118,7 @@ def test_a_connection_that_is_silent_at_first_is_served_and_holds_up_no_probe(se
 
 
 def test_more_connections_than_the_loop_takes_at_once_are_all_served(server: ServerThread) -> None:
-    count = MOST_UNTAKEN + 50
+    count = TAKEN_AT_ONCE + 50
     with blocked_loop(server) as loop_goes_on:
         lines = [socket.create_connection(address(server), timeout=30) for _ in range(count)]
         for line in lines:
@@ -129,6 +129,46 @@ def test_more_connections_than_the_loop_takes_at_once_are_all_served(server: Ser
         line.close()
 
     assert [answer[:15] for answer in answers] == [b"HTTP/1.1 200 OK"] * count
+
+
+def test_a_probe_is_answered_while_more_connections_wait_than_the_loop_takes_at_once(server: ServerThread) -> None:
+    with blocked_loop(server) as loop_goes_on:
+        lines = [socket.create_connection(address(server), timeout=30) for _ in range(TAKEN_AT_ONCE + 50)]
+        for line in lines:
+            line.sendall(PLAIN.replace(b"/health", b"/ready"))
+        probe = ask(server, PLAIN)
+        loop_goes_on.set()
+        answers = [line.recv(4096) for line in lines]
+    for line in lines:
+        line.close()
+
+    assert probe.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert {answer[:15] for answer in answers} == {b"HTTP/1.1 200 OK"}
+
+
+def test_beyond_the_connection_limit_nothing_is_accepted_until_the_loop_takes_some() -> None:
+    limit = 5
+    taken: list[socket.socket] = []
+
+    async def main() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        where = listener.getsockname()
+        acceptor = Acceptor(listener, Admission(), lambda: True, taken.append, lambda *_: None, most_untaken=limit)
+        lines = [socket.create_connection(where, timeout=30) for _ in range(2 * limit)]
+        for line in lines:
+            line.sendall(b"GET /ready HTTP/1.1\r\n\r\n")
+        # The event loop is in this turn, so it takes nothing yet.
+        until(lambda: acceptor.untaken == limit)
+        accepted_at_first = acceptor.untaken
+        async with asyncio.timeout(30):
+            while len(taken) < 2 * limit:  # noqa: ASYNC110 - the acceptor's thread has no event of this loop
+                await asyncio.sleep(0.01)
+        acceptor.close()
+        for line in (*lines, *taken):
+            line.close()
+        assert accepted_at_first == limit
+
+    asyncio.run(main())
 
 
 def test_a_probe_is_counted_and_one_that_hangs_up_harms_nobody(tmp_path: Path) -> None:

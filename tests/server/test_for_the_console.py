@@ -20,6 +20,7 @@ def test_me_says_who_asks_what_they_may_do_and_where_events_are(tmp_path: Path) 
             "scopes": ["read", "submit"],
             "office_id": "studio",
             "last_event": await server.scheduler.lists.last_event(),
+            "extensions": ["legacy", "offices", "stories"],
         }
 
     with_server(tmp_path, main)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from nextslot.errors import NextslotError, NotFound
-from nextslot.extension import find_all
+from nextslot.extension_api import find_all
 
 from .commands import (
     database,

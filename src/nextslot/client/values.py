@@ -350,6 +350,7 @@ class Me(ClientValue):
     scopes: tuple[str, ...]
     office_id: str | None
     last_event: int
+    extensions: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from nextslot import extension
+from nextslot import extension_api
 from nextslot.engine.settings.office_settings import settings_problems
 from nextslot.errors import Invalid
 from nextslot.executors.job_type_catalog import check_job_type
@@ -96,10 +96,10 @@ def table_problems(values: Mapping[str, Any], data: Path) -> Iterator[Found]:
             yield from _named(("offices", name), settings_problems(name, office.named()))
     disabled = values.get("extensions")
     for name in (disabled.get("disabled") or ()) if isinstance(disabled, Mapping) else ():
-        if isinstance(name, str) and name not in extension.names():
-            there = ", ".join(extension.names())
+        if isinstance(name, str) and name not in extension_api.names():
+            there = ", ".join(extension_api.names())
             yield ("extensions", "disabled"), f"there is no extension {name!r}; there are: {there}"
-    for one in extension.find_all():
+    for one in extension_api.find_all():
         yield from one.setting_problems(values, data)
 
 

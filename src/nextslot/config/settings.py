@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, create_model
 
-from nextslot import extension
+from nextslot import extension_api
 from nextslot.domain import request_checks
 from nextslot.domain.webhook_delivery import secret_problem
 from nextslot.system.disk_space import DiskLimits
@@ -258,6 +258,6 @@ class Settings(Section):
 def settings_class() -> type[Settings]:
     """Make the class of all settings: the core's tables, and those of every extension, disabled ones too."""
     # `Any`: what extensions declare is known only when they are found.
-    tables: Any = {name: declared for one in extension.find_all() for name, declared in one.settings().items()}
+    tables: Any = {name: declared for one in extension_api.find_all() for name, declared in one.settings().items()}
     found: type[Settings] = create_model("AllSettings", __base__=Settings, **tables)
     return found

@@ -2,7 +2,7 @@
 import { get, key, whenUnauthorized } from "./api.js";
 import { html, render, useEffect, useErrorBoundary, useState } from "./lib.js";
 import { live, useLiveState } from "./live.js";
-import { can, Empty, me, Questions, sentence, toast, Toasts } from "./parts.js";
+import { can, Empty, hasOffices, me, Questions, sentence, toast, Toasts } from "./parts.js";
 import { link, useHere } from "./router.js";
 import { plural } from "./words.js";
 
@@ -69,8 +69,9 @@ function Door({ problem, onKey }) {
 
 function Shell({ forget }) {
   const place = useHere();
-  const offered = Object.entries(VIEWS).filter(([name, [title]]) => title && (name !== "submit" || can("submit")));
-  const shown = VIEWS[place.view];
+  const offered = Object.entries(VIEWS).filter(([name, [title]]) => title && isOffered(name));
+  const isOff = place.view === "offices" && !hasOffices();
+  const shown = isOff ? null : VIEWS[place.view];
   useEffect(() => {
     document.title = `${shown?.[0] || "nextslot"} – nextslot`;
     scrollTo(0, 0);
@@ -100,11 +101,13 @@ function Shell({ forget }) {
         shown
           ? html`<${View} key=${place.view + (place.parts.length ? "/" : "")} place=${place}
             load=${place.parts.length && shown[2] ? shown[2] : shown[1]} />`
-          : html`<${Empty}>There is no such view. <a href=${link("now")}>Now</a><//>`
+          : html`<${Empty}>${isOff ? "The extension offices is off on this server." : "There is no such view."} <a href=${link("now")}>Now</a><//>`
       }
     </main>
     <${Toasts} /><${Questions} />`;
 }
+
+const isOffered = (name) => (name === "submit" ? can("submit") : name !== "offices" || hasOffices());
 
 // g and a letter go to a view; / goes to the search.
 let awaitsLetter = 0;

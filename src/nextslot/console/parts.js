@@ -1,12 +1,17 @@
 // What several views are made of. All text goes through text nodes: nothing that a job says is ever markup.
+import { get } from "./api.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
 import { link } from "./router.js";
 import { moment, named, pretty, relative, short } from "./words.js";
 
 // Who we are, as the server says. What a key may not do is not offered.
-export const me = { name: "", scopes: [], office_id: null };
+export const me = { name: "", scopes: [], office_id: null, extensions: [] };
 export const can = (scope) => me.scopes.includes(scope);
 export const canWhole = (scope) => can(scope) && me.office_id === null;
+
+// The views of offices need the extension `offices`. Without it every job is shown with its office's id alone.
+export const hasOffices = () => me.extensions.includes("offices");
+export const someOffices = (limit, signal) => (hasOffices() ? get("api/offices", { limit }, signal) : { items: [] });
 
 const SHAPES = {
   WAITING:

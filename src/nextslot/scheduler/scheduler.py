@@ -16,7 +16,7 @@ from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.webhooks.delivery_worker import Sender
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from nextslot.executors.threads import DaemonThreads, Threads
-from nextslot.extension import Extension, find
+from nextslot.extension_api import Extension, find
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.store.membership import LeaseTimes
 from nextslot.store.open_store import (

@@ -25,8 +25,8 @@ from nextslot.engine.submit.idempotency import Once, Replayed
 from nextslot.engine.submit.intake import Accepted
 from nextslot.errors import Draining, NotFound
 from nextslot.executors.job_type_catalog import Catalog
-from nextslot.extension import Attached
-from nextslot.extension.host import Host
+from nextslot.extension_api import Attached
+from nextslot.extension_api.host import Host
 from nextslot.services import arguments
 from nextslot.services.bulk import BulkService
 from nextslot.services.forecast import ForecastService

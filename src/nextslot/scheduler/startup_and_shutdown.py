@@ -12,7 +12,7 @@ from nextslot.engine.cluster.recovery import Recovered
 from nextslot.engine.execution.left_logs import join_left_logs
 from nextslot.engine.execution.runner import Runner
 from nextslot.errors import NextslotError, Unavailable
-from nextslot.extension import Attached
+from nextslot.extension_api import Attached
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.store.contract import (
     Closing,

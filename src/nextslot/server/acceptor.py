@@ -1,18 +1,21 @@
-"""Acceptor: accepts connections on a thread of its own, answers `/health` there, hands the rest to the event loop.
+"""Accepts connections on a thread of its own, answers `/health` there, and queues the rest for the event loop.
 
 On the event loop a probe waits for about five turns, each full of other callers' requests. Here it waits for the
-interpreter's lock alone. A probe is left to the event loop while that does not respond: then nobody should say that
-the process lives. `Process` starts an acceptor for its listener.
+interpreter's lock alone, however many connections the event loop has not taken yet. While the event loop does not
+respond, the acceptor leaves probes to it, because `/health` says that the event loop responds. `Process` starts an
+acceptor for its listener.
 """
 
 import asyncio
 import errno
 import logging
 import re
+import resource
 import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from email.utils import formatdate
 
@@ -26,9 +29,11 @@ log = logging.getLogger(__name__)
 
 # How long a new connection may stay silent before the event loop gets it as it is.
 SILENT_SECONDS = 1.0
-# Connections that the event loop has not taken yet; the next ones wait in the kernel's backlog.
-MOST_UNTAKEN = 128
-# After an accept that the machine refused, as asyncio does it.
+# Connections that the event loop takes in one turn.
+TAKEN_AT_ONCE = 128
+# How often the thread checks whether it may accept connections again.
+FULL_SECONDS = 0.05
+# The pause after an accept that the machine refused; asyncio makes the same.
 PAUSE_SECONDS = 1.0
 
 _MOST_HEAD = 4096
@@ -50,8 +55,13 @@ class Acceptor:
         admit: Callable[[socket.socket], None],
         answered: Callable[[str, float], None],
         chance: Chance | None = None,
+        most_untaken: int | None = None,
     ) -> None:
-        """`is_responsive` says whether the event loop does; `answered` gets a probe's request id and its seconds."""
+        """`is_responsive` says whether the event loop responds; `answered` gets a probe's request id and its seconds.
+
+        `most_untaken` is the connection limit: so many connections wait for the event loop, the next ones wait in the
+        kernel's backlog. By default it is half the limit of open files; the rest is for the database and the jobs.
+        """
         self._listener = listener
         self._admission = admission
         self._is_responsive = is_responsive
@@ -59,18 +69,25 @@ class Acceptor:
         self._answered = answered
         self._chance = chance or SystemChance()
         self._loop = asyncio.get_running_loop()
-        self._room = threading.BoundedSemaphore(MOST_UNTAKEN)
+        self._most_untaken = most_untaken or _open_files() // 2
+        # Connections for the event loop. While there is one, `_take` is scheduled.
+        self._untaken: deque[socket.socket] = deque()
+        self._lock = threading.Lock()
         self._is_over = threading.Event()
-        # New connections without a byte yet, and until when they are waited for, the earliest first.
+        # New connections without a byte yet, and when the event loop gets them as they are, the earliest first.
         self._silent: dict[socket.socket, float] = {}
         self._selector = selectors.DefaultSelector()
         self._thread = threading.Thread(target=self._run, name="nextslot-acceptor", daemon=True)
+        self._is_listening = False
         listener.setblocking(False)
-        self._selector.register(listener, selectors.EVENT_READ)
         self._thread.start()
 
+    @property
+    def untaken(self) -> int:
+        return len(self._untaken)
+
     def close(self) -> None:
-        """Accepts nothing more. Connections that were handed over stay open."""
+        """Stops accepting. Connections that were queued for the event loop stay open."""
         self._is_over.set()
         # Wakes the thread, which a plain close does not.
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -82,13 +99,24 @@ class Acceptor:
     def _run(self) -> None:
         with self._selector:
             while not self._is_over.is_set():
+                self._listen_while_there_is_room()
                 for key, _ in self._selector.select(self._seconds_to_wait()):
                     self._serve(key.fileobj)
                 self._hand_over_silent()
         for connection in self._silent:
             connection.close()
 
+    def _listen_while_there_is_room(self) -> None:
+        has_room = len(self._untaken) + len(self._silent) < self._most_untaken
+        if has_room and not self._is_listening:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        elif self._is_listening and not has_room:
+            self._selector.unregister(self._listener)
+        self._is_listening = has_room
+
     def _seconds_to_wait(self) -> float | None:
+        if not self._is_listening:
+            return FULL_SECONDS
         return max(0.0, next(iter(self._silent.values())) - time.monotonic()) if self._silent else None
 
     def _serve(self, ready: object) -> None:
@@ -149,21 +177,29 @@ class Acceptor:
         del self._silent[connection]
 
     def _hand_over(self, connection: socket.socket) -> None:
-        while not self._room.acquire(timeout=0.1):
-            if self._is_over.is_set():
-                connection.close()
-                return
-        self._loop.call_soon_threadsafe(self._take, connection)
+        with self._lock:
+            self._untaken.append(connection)
+            if len(self._untaken) == 1:
+                self._loop.call_soon_threadsafe(self._take)
 
     # On the event loop.
 
-    def _take(self, connection: socket.socket) -> None:
-        self._room.release()
-        self._admit(connection)
+    def _take(self) -> None:
+        with self._lock:
+            taken = [self._untaken.popleft() for _ in range(min(TAKEN_AT_ONCE, len(self._untaken)))]
+            if self._untaken:
+                self._loop.call_soon(self._take)
+        for connection in taken:
+            self._admit(connection)
+
+
+def _open_files() -> int:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1_048_576 if limit == resource.RLIM_INFINITY else limit
 
 
 def _answer(request_id: str) -> bytes:
-    """What the route answers, as HTTP."""
+    """Writes the answer of the route `/health` as HTTP."""
     response = healthy()
     headers = [*response.raw_headers, (HEADER.lower().encode(), request_id.encode()), (b"connection", b"close")]
     headers.append((b"date", formatdate(usegmt=True).encode()))

@@ -10,7 +10,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nextslot import extension
+from nextslot import extension_api
 from nextslot.scheduler import Scheduler
 from nextslot.server.routes.console import console
 from nextslot.server.routes.direct import direct
@@ -133,7 +133,7 @@ def application(scheduler: Scheduler, options: Options) -> FastAPI:
     used = scheduler.extensions
     app.state.scheduler = scheduler
     app.state.options = options
-    app.state.off = {path: one.name for one in extension.find_all() if one not in used for path in one.paths}
+    app.state.off = {path: one.name for one in extension_api.find_all() if one not in used for path in one.paths}
     app.state.exposition = Exposition(app, scheduler, options.http)
     app.openapi = lambda: app.openapi_schema or _describe(app)  # type: ignore[method-assign]
     problems.install(app)

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from nextslot.domain import Scope
 from nextslot.errors import Invalid
-from nextslot.extension import Attached
+from nextslot.extension_api import Attached
 
 from .auth import OfficeOf, admit, scheduler_for
 

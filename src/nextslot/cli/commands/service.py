@@ -27,7 +27,6 @@ Database = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(demo)
     for function in (serve, version, completion):
         local(app)(function)
     for query in (status, types, events, audit):
@@ -72,23 +71,6 @@ def serve(
 
     if not asyncio.run(serving.serve(wanted, ready)):
         raise typer.Exit(1)
-
-
-def demo(
-    data: Data = Path("nextslot-demo"),
-    keep: Annotated[bool, typer.Option("--keep", help="Make one film after the other, until Ctrl-C.")] = False,
-    crash: Annotated[
-        bool, typer.Option("--crash", help="Let the process kill itself (kill -9) at a random moment.")
-    ] = False,
-    no_story: Annotated[bool, typer.Option("--no-story", help="Use no language model.")] = False,
-) -> None:
-    """Run a small real workload, and print what happens."""
-    from nextslot.demo import main
-
-    flags = {"--keep": keep, "--crash": crash, "--no-story": no_story}
-    code = main(["--data", str(data), *(name for name, is_set in flags.items() if is_set)])
-    if code:
-        raise typer.Exit(code)
 
 
 def version(is_json: bool) -> None:

@@ -11,6 +11,7 @@ import {
   canWhole,
   Empty,
   Fields,
+  hasOffices,
   Id,
   Json,
   Scroll,
@@ -232,7 +233,7 @@ function About({ job }) {
     .join(", ");
   return html`<${Section} title="Settings"><${Fields} of=${[
     ["Id", html`<span class="mono">${job.job_id}</span>`],
-    ["Office", html`<a href=${link(["offices", job.office_id])}>${job.office_id}</a>`],
+    ["Office", hasOffices() ? html`<a href=${link(["offices", job.office_id])}>${job.office_id}</a>` : job.office_id],
     ["Priority", job.priority === 1_000_000 ? "urgent" : job.priority],
     [
       "Attempt",

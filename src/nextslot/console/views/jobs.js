@@ -15,6 +15,7 @@ import {
   Scroll,
   Section,
   sentence,
+  someOffices,
   Status,
   toast,
   Trouble,
@@ -44,7 +45,7 @@ const TYPED = ["q", "status", "job_type", "office_id", "created_after", "created
 export default function Jobs({ place }) {
   const filter = filterOf(place.query);
   const types = useLoad((signal) => get("api/job-types", {}, signal), []);
-  const offices = useLoad((signal) => get("api/offices", { limit: 200 }, signal), []);
+  const offices = useLoad((signal) => someOffices(200, signal), []);
   // Of the address as it is by then: what is typed is looked up a moment later.
   const set = (changes) => change("jobs", { ...filterOf(here().query), ...changes });
   const list = useJobs(filter);

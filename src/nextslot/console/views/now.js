@@ -3,7 +3,7 @@ import { cancelJob } from "../actions.js";
 import { get, post } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { live, useLoad } from "../live.js";
-import { attempt, Bar, can, Empty, JobLink, Section, Status, Trouble, useNow, When } from "../parts.js";
+import { attempt, Bar, can, Empty, JobLink, Section, Status, someOffices, Trouble, useNow, When } from "../parts.js";
 import { change, link } from "../router.js";
 import { between, clock, count, duration, named, plural } from "../words.js";
 import { Queue } from "./queue.js";
@@ -15,7 +15,7 @@ const LOOK_MS = 2000;
 const LOOKED_AT = 12;
 
 export default function Now({ place }) {
-  const offices = useLoad((signal) => get("api/offices", { limit: 200 }, signal), []);
+  const offices = useLoad((signal) => someOffices(200, signal), []);
   const known = offices.data?.items || [];
   const officeId =
     place.query.office ||

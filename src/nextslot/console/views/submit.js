@@ -13,6 +13,7 @@ import {
   me,
   Section,
   sentence,
+  someOffices,
   toast,
   Trouble,
   valuesOf,
@@ -23,7 +24,7 @@ import { Inputs, initial, read } from "./form.js";
 export default function Submit({ place }) {
   const types = useLoad((signal) => get("api/job-types", {}, signal), []);
   const templates = useLoad((signal) => get("api/job-templates", { limit: 500 }, signal), []);
-  const offices = useLoad((signal) => get("api/offices", { limit: 500 }, signal), []);
+  const offices = useLoad((signal) => someOffices(500, signal), []);
   if (!types.data || !templates.data)
     return types.error ? html`<${Trouble} error=${types.error} />` : html`<${Empty}>Loading…<//>`;
   if (!can("submit")) return html`<p class="trouble" role="alert">This key may not submit jobs.</p>`;

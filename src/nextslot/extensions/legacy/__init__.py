@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nextslot.extension import Attached, Extension
+from nextslot.extension_api import Attached, Extension
 
 if TYPE_CHECKING:
-    from nextslot.extension.host import Host
+    from nextslot.extension_api.host import Host
 
 
 class Legacy(Extension):

@@ -17,9 +17,9 @@ from nextslot.domain import (
     RunStatus,
 )
 from nextslot.errors import AlreadyFinished, Invalid, NotFound, Unavailable
-from nextslot.extension import Attached, Counters
-from nextslot.extension.host import Cancelled, Host, Once, Replayed, Tx
-from nextslot.extension.tables import deliveries, groups
+from nextslot.extension_api import Attached, Counters
+from nextslot.extension_api.host import Cancelled, Host, Once, Replayed, Tx
+from nextslot.extension_api.tables import deliveries, groups
 from nextslot.services.arguments import found
 
 from . import legacy_table

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from nextslot.domain import Job, Json
-from nextslot.extension.host import Row, Statements, Tx
-from nextslot.extension.tables import column_codec, jobs, runs
+from nextslot.extension_api.host import Row, Statements, Tx
+from nextslot.extension_api.tables import column_codec, jobs, runs
 from nextslot.system.instant import Instant
 
 from .old_words import OldJob

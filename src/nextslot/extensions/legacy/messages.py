@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from nextslot.domain import Group, Job, Json, RunStatus, json_form
-from nextslot.extension.host import FormattedMessage, Tx
-from nextslot.extension.tables import jobs, runs
+from nextslot.extension_api.host import FormattedMessage, Tx
+from nextslot.extension_api.tables import jobs, runs
 from nextslot.system.instant import Instant
 
 from . import legacy_table, old_words

@@ -23,8 +23,8 @@ from nextslot.errors import (
     Problem,
     UnknownJobType,
 )
-from nextslot.extension.host import Accepted, Host, Started, Tx
-from nextslot.extension.tables import events, jobs
+from nextslot.extension_api.host import Accepted, Host, Started, Tx
+from nextslot.extension_api.tables import events, jobs
 from nextslot.services.offices import get_office
 from nextslot.system.instant import Instant
 

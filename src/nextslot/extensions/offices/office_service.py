@@ -11,9 +11,9 @@ from nextslot.domain import Page, request_checks
 from nextslot.domain.filters import JobFilter
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.errors import Invalid
-from nextslot.extension import Attached
-from nextslot.extension.host import Host, Once, Replayed, Tx
-from nextslot.extension.tables import jobs
+from nextslot.extension_api import Attached
+from nextslot.extension_api.host import Host, Once, Replayed, Tx
+from nextslot.extension_api.tables import jobs
 from nextslot.services import cursors
 from nextslot.services.arguments import choice
 from nextslot.services.bulk import BulkCancelled, Counted

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nextslot.domain import FailureKind, Job, RunStatus
-from nextslot.extension.host import Statements, Tx
-from nextslot.extension.tables import column_codec, jobs
+from nextslot.extension_api.host import Statements, Tx
+from nextslot.extension_api.tables import column_codec, jobs
 from nextslot.system.instant import Instant
 
 from .office_words import RunFacts

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 
 from nextslot.config.settings import Seconds, Section
 from nextslot.errors import Invalid
-from nextslot.extension import SettingProblem
+from nextslot.extension_api import SettingProblem
 
 from .session import RoleCommand
 

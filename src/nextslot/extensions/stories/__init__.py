@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nextslot.extension import Attached, Extension, SettingProblem
+from nextslot.extension_api import Attached, Extension, SettingProblem
 
 if TYPE_CHECKING:
-    from nextslot.extension.host import Host
+    from nextslot.extension_api.host import Host
 
 
 class Stories(Extension):

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from nextslot.config.settings import Section, WebAddress
-from nextslot.extension import SettingProblem
+from nextslot.extension_api import SettingProblem
 
 
 class ProviderSettings(Section):

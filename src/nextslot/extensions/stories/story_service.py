@@ -11,9 +11,9 @@ from typing import Any
 
 from nextslot.domain import Json
 from nextslot.executors.job_types import JobTypes
-from nextslot.extension import Attached
-from nextslot.extension.host import Host, Statements, Tx
-from nextslot.extension.tables import column_codec
+from nextslot.extension_api import Attached
+from nextslot.extension_api.host import Host, Statements, Tx
+from nextslot.extension_api.tables import column_codec
 
 from .embedded_model import weights
 from .language_models import DEFAULT_MODEL, OLLAMA, LanguageModels, LlmConfig, ProviderConfig, resource_for

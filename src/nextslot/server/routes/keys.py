@@ -44,7 +44,8 @@ class Me(schemas.ResponseModel):
     key_id: str | None
     scopes: list[str] = Field(description="What it may do")
     office_id: str | None = Field(description="null: every office")
-    last_event: int = Field(description="The number of the newest event: where to follow them from")
+    last_event: int = Field(description="The number of the newest event; follow them from there")
+    extensions: list[str] = Field(description="The extensions that this server has")
 
 
 class NewKey(KeyAnswer):
@@ -69,6 +70,7 @@ async def show_me(request: Request) -> Response:
             "scopes": [scope.value for scope in Scope if caller.scope.includes(scope)],
             "office_id": caller.office_id,
             "last_event": await scheduler.lists.last_event(),
+            "extensions": list(scheduler.attached),
         }
     )
 

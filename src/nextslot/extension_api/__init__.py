@@ -133,7 +133,7 @@ def find_all() -> list[Extension]:
     return [find(name) for name in names()]
 
 
-def used_by_server(disabled: Sequence[str], configured: Iterable[str]) -> list[Extension]:
+def used_by_server(disabled: Sequence[str] = (), configured: Iterable[str] = ()) -> list[Extension]:
     """Choose what a server has: what is on by default or has a table in the configuration, and is not disabled."""
     tables = frozenset(configured)
     return [
