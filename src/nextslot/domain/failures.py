@@ -1,6 +1,5 @@
 """Why a run failed, and what follows: again, after how long, or never."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from .declared_values import Value
@@ -46,7 +45,6 @@ class Backoff(StrEnum):
     LINEAR = "linear"
 
 
-@dataclass(frozen=True)
 class RetryPolicy(Value):
     """DEC-007. `max_attempts` counts automatic retries: 3 means at most four jobs in a chain."""
 
