@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, S
 
 from nextslot.system.instant import Instant
 
-from .bounds import Bound
+from .bounds import Bound, one_of
 from .json_types import Json
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ def _declared(field: "Field[Any]", hint: Any) -> Declared:
         default=field.default,
         marked=_note(notes, Marked) or Marked(),
         says=_note(notes, Says) or Says(),
-        bound=_note(notes, Bound),
+        bound=_note(notes, Bound) or (one_of(kind, read=kind) if is_words(kind) else None),
     )
 
 
