@@ -56,7 +56,7 @@ STILL_WRITTEN = {
     ("Attempt", "store/statements/deliveries.sql"), ("Reservation", "store/statements/direct.sql"),
 }  # fmt: skip
 # Made by a script; the test below compares it.
-MADE = {"client/job_options.py"}
+MADE = {("NewJob", "client/options.py")}
 # So many fields that are declared one after the other, in their order and with little between them, are a list of them.
 IN_A_ROW = 6
 
@@ -83,10 +83,10 @@ def test_no_list_of_fields_is_written_twice() -> None:
         names = tuple(one.name for one in declared(kind))
         for path in [*SRC.rglob("*.py"), *SRC.rglob("statements/*.sql"), *SRC.rglob("ext_*.sql")]:
             name = str(path.relative_to(SRC))
-            if name not in {home, *MADE} and lists_of(names, path.read_text()):
+            if name != home and lists_of(names, path.read_text()):
                 found.add((kind.__name__, name))
 
-    assert found == STILL_WRITTEN
+    assert found == STILL_WRITTEN | MADE
 
 
 def test_the_check_sees_a_list_of_fields() -> None:
@@ -110,7 +110,6 @@ def test_a_field_of_a_job_is_written_in_its_declaration_and_where_it_is_used() -
     gone = (
         "representation.py",
         "server/schemas.py",
-        "client/options.py",
         "domain/request_checks.py",
         "engine/finish/bulk_actions.py",
     )
