@@ -1,9 +1,9 @@
-"""Writes src/nextslot/client/job_options.py: what a caller of the client may say of a job, for type checkers.
+"""Writes a part of src/nextslot/client/options.py: the keyword arguments of a submission, for type checkers.
 
     uv run python scripts/make_job_options.py
 
 A type checker reads keyword arguments only where they are written out, so this list is made from the declaration of a
-request (`model.NewJob`); tests/domain/test_declared_once.py fails while the file is not what this makes.
+request (`domain.NewJob`); tests/domain/test_declared_once.py fails while the file is not what this makes.
 """
 
 from pathlib import Path
@@ -16,24 +16,13 @@ from nextslot.domain.declared_values import (
     is_words,
 )
 
-TARGET = Path(__file__).parents[1] / "src/nextslot/client/job_options.py"
+TARGET = Path(__file__).parents[1] / "src/nextslot/client/options.py"
 # What only the scheduler itself says.
 NOT_ASKED = {"schedule_id", "created_by"}
 # What a verb names by itself, and an item of a list by a key.
 OWN = ("job_type", "template_id", "params", "key")
-_HEAD = '''"""What a caller may say of a job; scripts/make_job_options.py makes this file from `model.NewJob`."""
-
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, TypedDict
-
-Json = Mapping[str, Any]
-# A time with a zone, or its RFC 3339 text; an `Instant` prints as one.
-Time = datetime | str
-
-
-class JobOptions(TypedDict, total=False):
-'''
+_BEGIN, _END = "writes this file from `domain.NewJob`.\n", "\n\n# End.\n"
+_HEAD = "class JobOptions(TypedDict, total=False):\n"
 _NEXT = '''
 
 class NewJob(JobOptions, total=False):
@@ -44,8 +33,12 @@ _KINDS = {"resources": "Mapping[str, int] | Sequence[str]", "depends_on": "Seque
 
 
 def text() -> str:
+    """Returns the whole file, with its part made anew."""
+    before, rest = TARGET.read_text().split(_BEGIN)
+    after = rest.split(_END)[1]
     said = {one.name: f"    {one.name}: {_kind(one)}\n" for one in declared(NewJob) if one.name not in NOT_ASKED}
-    return _HEAD + "".join(said[name] for name in said if name not in OWN) + _NEXT + "".join(said[name] for name in OWN)
+    made = _HEAD + "".join(said[name] for name in said if name not in OWN) + _NEXT + "".join(said[name] for name in OWN)
+    return before + _BEGIN + made + _END + after
 
 
 def _kind(field: Declared) -> str:

@@ -24,7 +24,13 @@ class Problem:
     problem: str
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.problem}" if self.field else self.problem
+        if not self.field:
+            return self.problem
+        return f"{self.field}{' ' if self.problem.startswith(_VERBS) else ': '}{self.problem}"
+
+
+# A problem that begins with a verb continues the name of its field: `priority is 1500; it must be …`.
+_VERBS = ("is ", "are ", "has ", "must ", "does ", "contains ", "cannot ", "never ")
 
 
 class Invalid(NextslotError):

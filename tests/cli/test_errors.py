@@ -79,7 +79,7 @@ def test_an_ambiguous_part_of_an_id_names_those_that_it_may_mean(nextslot: Termi
 
 def test_a_bad_filter_names_those_there_are(nextslot: Terminal) -> None:
     refused(nextslot("ls", "--filter", "colour=red"), 2, "'colour=red' is not a filter", "job_type", "created_after")
-    refused(nextslot("ls", "--status", "asleep"), 1, "status: 'ASLEEP' is none of WAITING, QUEUED")
+    refused(nextslot("ls", "--status", "asleep"), 1, "status is 'ASLEEP'; it must be one of WAITING, QUEUED")
 
 
 def test_an_unknown_type_names_those_there_are(nextslot: Terminal) -> None:

@@ -14,7 +14,7 @@ import pytest
 import nextslot
 from nextslot import AsyncClient, Client
 from nextslot.client.binding import Subject, stream_verb, verb
-from nextslot.client.job_options import NewJob
+from nextslot.client.options import NewJob
 from nextslot.errors import (
     AlreadyFinished,
     Invalid,

@@ -9,7 +9,8 @@ import pytest
 
 from nextslot import Client, Scheduler, extension_api
 from nextslot.client.binding import Subject, stream_verb, verb
-from nextslot.client.operations import Open, Request, Send
+from nextslot.client.operations import Request
+from nextslot.client.transports import BlockingTransport
 from nextslot.server.app import describe
 
 # What a program has no use for: pages for people, and figures for a monitoring system.
@@ -29,10 +30,25 @@ def requests() -> dict[str, Request]:
     for prefix, subject in subjects:
         for name, member in inspect.getmembers(type(subject)):
             if isinstance(member, (verb, stream_verb)):
-                step = next(member.make(subject, **_arguments(member.make)))
-                assert isinstance(step, (Send, Open))
-                found[prefix + name] = step.request
+                found[prefix + name] = _first_request(getattr(subject, name), _arguments(member.make))
     return found
+
+
+class Sent(Exception):
+    """A request that would have been sent."""
+
+
+def _first_request(call: Any, arguments: dict[str, Any]) -> Request:
+    def send(_: BlockingTransport, request: Request) -> None:
+        raise Sent(request)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BlockingTransport, "send", send)
+        patch.setattr(BlockingTransport, "open", send)
+        with pytest.raises(Sent) as sent:
+            next(call(**arguments))
+    request: Request = sent.value.args[0]
+    return request
 
 
 def _arguments(make: Any) -> dict[str, Any]:

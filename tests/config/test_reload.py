@@ -379,7 +379,7 @@ def test_a_file_that_has_gone_changes_nothing_and_is_told(tmp_path: Path) -> Non
     async def main(server: Server) -> None:
         (tmp_path / "nextslot.toml").unlink()
 
-        with pytest.raises(Invalid, match=r"nextslot\.toml: cannot be read: No such file"):
+        with pytest.raises(Invalid, match=r"nextslot\.toml cannot be read: No such file"):
             await server.configured.reload()
 
         assert "quick" in server.scheduler.job_types.names()

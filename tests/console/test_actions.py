@@ -389,7 +389,7 @@ def test_a_schedule_is_made_with_a_preview_changed_triggered_and_deleted(
     console.button("New schedule").click()
     console.page.get_by_label("Name").fill("teatime")
     console.page.get_by_label("Cron expression").fill("0 17 * *")
-    expect(console.find("fieldset", has_text="What it means")).to_contain_text("five fields are wanted")
+    expect(console.find("fieldset", has_text="What it means")).to_contain_text("it must have five fields")
     console.page.get_by_label("Cron expression").fill("0 17 * * mon-fri")
     console.page.get_by_label("Time zone").fill("Europe/London")
     expect(console.find("fieldset", has_text="What it means").locator("li")).to_have_count(5)

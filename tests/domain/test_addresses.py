@@ -173,7 +173,7 @@ def test_a_url_and_a_name_may_be_as_long_as_they_may_be() -> None:
     assert "at most" in (url_problem(url.ljust(MAX_URL + 1, "x"), allow_private=False) or "")
     assert len(name) == 253
     assert url_problem(f"http://{name}/", allow_private=False) is None
-    assert "not a name" in (url_problem(f"http://{name}b/", allow_private=False) or "")
+    assert "not a host name" in (url_problem(f"http://{name}b/", allow_private=False) or "")
 
 
 def test_an_address_means_the_same_in_any_zone() -> None:

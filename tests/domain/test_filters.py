@@ -75,7 +75,7 @@ def test_every_wrong_field_is_named_at_once() -> None:
 
 
 def test_a_value_that_is_none_of_those_there_are_is_refused_with_those_there_are() -> None:
-    with pytest.raises(Invalid, match="'DONE' is none of WAITING, QUEUED, RUNNING"):
+    with pytest.raises(Invalid, match="status is 'DONE'; it must be one of WAITING, QUEUED, RUNNING"):
         JobFilter(status=["FAILED", "DONE"])
 
 

@@ -82,7 +82,7 @@ def test_a_type_of_event_that_there_is_not_is_422_and_names_those_there_are(clie
         answer = client.get("/api/events?type=job_failed,job_faild", headers={"accept": accept})
 
         assert problem(answer) == (422, "invalid")
-        assert "'job_faild' is none of job_queued, " in answer.json()["detail"]
+        assert "is 'job_faild'; it must be one of job_queued, " in answer.json()["detail"]
 
 
 def test_parameters_that_do_not_fit_the_type_are_422_with_their_place(client: httpx2.Client) -> None:

@@ -32,6 +32,7 @@ class Session:
         self.key = key
         self.is_json = is_json
         self._client: Client | None = None
+        self._notes: set[str] = set()
 
     @property
     def client(self) -> "Client":
@@ -39,8 +40,14 @@ class Session:
             # Imported here so that `--help` stays fast.
             from nextslot.client import Client
 
-            self._client = Client(self.url, key=self.key, retries=RETRIES)
+            self._client = Client(self.url, key=self.key, retries=RETRIES, on_note=self._show_note)
         return self._client
+
+    def _show_note(self, note: str) -> None:
+        """Prints what the server remarks about a submission: once, though a command may submit many jobs."""
+        if note not in self._notes:
+            self._notes.add(note)
+            output.remark(f"nextslot: {output.clean(note)}")
 
     def show(self, json: Any, table: Callable[[], None]) -> None:
         """Prints the API's own JSON with --json, else calls `table`."""

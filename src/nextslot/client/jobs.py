@@ -1,32 +1,11 @@
 """The verbs of jobs and of the queue. `verbs.py` adds the rest."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar, Unpack
+from collections.abc import Sequence
+from typing import Unpack
 
-from .binding import (
-    Subject,
-    Way,
-    each,
-    stream_verb,
-    verb,
-)
-from .job_options import JobOptions, NewJob
-from .operations import (
-    Give,
-    Operation,
-    Pause,
-    Request,
-    RequestRetries,
-    StreamOperation,
-    asked,
-    create,
-    get,
-    given,
-    paged,
-    part,
-    post,
-)
-from .options import JobChanges, JobFilter
+from .binding import Operation, StreamOperation, Subject, Way, stream_verb, verb
+from .operations import RequestRetries, asked, create, get, given, paged, part, patch, post, put
+from .options import JobChanges, JobFilter, JobOptions, NewJob
 from .values import (
     Cancelled,
     Ended,
@@ -41,9 +20,7 @@ from .values import (
     Why,
 )
 
-T = TypeVar("T")
-
-# Between two looks at a job that is waited for: quick at first, for quick jobs.
+# Between two requests for a job that a caller waits for: short at first, for short jobs.
 FIRST_LOOK_SECONDS = 0.05
 LONGEST_LOOK_SECONDS = 2.0
 
@@ -81,7 +58,7 @@ class JobVerbs(Subject[Way]):
     def submit_many(self, jobs: Sequence[NewJob], *, idempotency_key: str | None = None) -> Operation[tuple[Job, ...]]:
         """Many jobs, all or none; they may depend on each other by `key`."""
         request = create("/api/jobs/batch", {"jobs": list(jobs)}, idempotency_key)
-        return self._ask(request, lambda json: tuple(Job.read(one) for one in json["items"]))
+        return self._items(request, Job)
 
     @verb
     def job(self, job_id: str) -> Operation[JobDetail]:
@@ -91,19 +68,18 @@ class JobVerbs(Subject[Way]):
     @stream_verb
     def jobs(self, **filter: Unpack[JobFilter]) -> StreamOperation[Job]:
         """The newest first; pages are fetched as they are needed."""
-        return each(lambda cursor: self._page(get("/api/jobs", {**filter, **paged(500, cursor)}), Job))
+        return self._each(Job, "/api/jobs", **filter)
 
     @verb
     def jobs_page(
         self, limit: int = 50, cursor: str | None = None, **filter: Unpack[JobFilter]
     ) -> Operation[Page[Job]]:
-        return self._page(get("/api/jobs", {**filter, **paged(limit, cursor)}), Job)
+        return self._page(Job, "/api/jobs", limit, cursor, **filter)
 
     @verb
     def change(self, job_id: str, **changes: Unpack[JobChanges]) -> Operation[Job]:
         """While it is queued (INV-001)."""
-        request = Request(method="PATCH", path=f"/api/jobs/{part(job_id)}", body=dict(changes))
-        return self._ask(request, Job.read)
+        return self._ask(patch(f"/api/jobs/{part(job_id)}", changes), Job.read)
 
     @verb
     def cancel(self, job_id: str, reason: str | None = None, interrupt: bool | None = None) -> Operation[Job]:
@@ -163,42 +139,41 @@ class JobVerbs(Subject[Way]):
         return self._ask(create(f"/api/jobs/{part(job_id)}/rerun", body, idempotency_key), Job.read)
 
     @verb
-    def wait(self, job_id: str) -> Operation[Ended]:
+    async def wait(self, job_id: str) -> Ended:
         """Waits until the chain of a job has ended, retries included; also over a restart of the server."""
-        return self._wait(job_id)
-
-    def _wait(self, job_id: str) -> Operation[Ended]:
-        for retries_policy, pause in _looks(self._retries_policy):
-            job = yield from self._last_of(job_id, retries_policy)
+        async for job in self._looks(job_id):
             if has_ended(job):
                 return Ended(job)
-            yield Pause(pause)
-        raise AssertionError("there is always another look")
+        raise AssertionError("the last job of a chain has ended")
 
     @stream_verb
     def watch(self, job_id: str) -> StreamOperation[JobDetail]:
-        """The last job of its chain, looked at again and again until the chain has ended."""
-        return self._watch(job_id)
+        """Yields the last job of a chain again and again until the chain has ended."""
+        return self._looks(job_id)
 
-    def _watch(self, job_id: str) -> StreamOperation[JobDetail]:
-        for retries_policy, pause in _looks(self._retries_policy):
-            job = yield from self._last_of(job_id, retries_policy)
-            yield Give(job)
+    async def _looks(self, job_id: str) -> StreamOperation[JobDetail]:
+        retries, pause = self._retries, FIRST_LOOK_SECONDS
+        while True:
+            job = await self._last_of(job_id, retries)
+            yield job
             if has_ended(job):
                 return
-            yield Pause(pause)
+            await self._transport.sleep(pause)
+            retries, pause = retries.patient(), min(pause * 1.5, LONGEST_LOOK_SECONDS)
 
-    def _last_of(self, job_id: str, retries_policy: RequestRetries) -> Operation[JobDetail]:
-        job: JobDetail = yield from asked(retries_policy, get(f"/api/jobs/{part(job_id)}"), _read(JobDetail.read))
-        if not job.chain or job.chain[-1].job_id == job.job_id:
-            return job
-        path = f"/api/jobs/{part(job.chain[-1].job_id)}"
-        return (yield from asked(retries_policy, get(path), _read(JobDetail.read)))
+    async def _last_of(self, job_id: str, retries: RequestRetries) -> JobDetail:
+        def job(id: str) -> Operation[JobDetail]:
+            request = get(f"/api/jobs/{part(id)}")
+            return asked(self._transport, retries, request, lambda reply: JobDetail.read(reply.json()))
+
+        found = await job(job_id)
+        is_last = not found.chain or found.chain[-1].job_id == found.job_id
+        return found if is_last else await job(found.chain[-1].job_id)
 
     @verb
     def job_types(self) -> Operation[tuple[JobType, ...]]:
         """What can be run there, and with which parameters."""
-        return self._ask(get("/api/job-types"), lambda json: tuple(JobType.read(one) for one in json["items"]))
+        return self._items(get("/api/job-types"), JobType)
 
     # The queue.
 
@@ -210,8 +185,7 @@ class JobVerbs(Subject[Way]):
     @verb
     def reorder(self, job_ids: Sequence[str]) -> Operation[Queue]:
         """These jobs take, in this order, the places that they hold now."""
-        request = Request(method="PUT", path="/api/queue/order", body={"job_ids": list(job_ids)})
-        return self._ask(request, Queue.read)
+        return self._ask(put("/api/queue/order", {"job_ids": list(job_ids)}), Queue.read)
 
     @verb
     def pause(
@@ -234,15 +208,3 @@ def has_ended(last: Job) -> bool:
     if last.finished_at is None:
         return False
     return last.status != "FAILED" or last.permanently_failed or last.cancel_requested_at is not None
-
-
-def _looks(retries_policy: RequestRetries) -> Iterator[tuple[RequestRetries, float]]:
-    """Without end: how patient to be with the server at each look, and how long to wait after it."""
-    pause = FIRST_LOOK_SECONDS
-    while True:
-        yield retries_policy, pause
-        retries_policy, pause = retries_policy.patient(), min(pause * 1.5, LONGEST_LOOK_SECONDS)
-
-
-def _read(read: Callable[[Any], T]) -> Callable[[Any], T]:
-    return lambda reply: read(reply.json())

@@ -1,14 +1,10 @@
-"""What a verb does, as a plan: a generator that yields steps and never touches a socket; the shells take the steps.
-
-So every rule (what may be repeated, what an error means, how a stream is taken up again) is written once, for the
-blocking and the asynchronous client alike. The verbs make plans; `shells.py` carries them out.
-"""
+"""Requests as values, and when the client repeats them; a transport does the input and output."""
 
 import math
 import secrets
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import orjson
@@ -17,16 +13,19 @@ from nextslot.errors import Invalid, NextslotError
 
 from . import problems
 
+if TYPE_CHECKING:
+    from .transports import Transport
+
 T = TypeVar("T")
 
-# How long an ordinary request may stay without an answer.
+# How long to wait for the answer to an ordinary request.
 ANSWER_SECONDS = 30.0
 # The pause before the first repetition; each one after it is twice as long.
 FIRST_PAUSE_SECONDS = 0.25
-# A server that asks for more patience than this is told as not available.
+# A server that asks for a longer pause is reported as not available.
 LONGEST_PAUSE_SECONDS = 30.0
 DEFAULT_RETRIES = 4
-# Three minutes in all.
+# They take three minutes in all.
 PATIENT_RETRIES = 12
 
 
@@ -39,9 +38,9 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
-    # Sent twice, it has the effect of once: a read, or a creation with an Idempotency-Key.
+    # A read, or a creation with an Idempotency-Key: sent twice, it has the effect of one.
     is_repeatable: bool = False
-    # None: for ever. Work that somebody waits for may last hours.
+    # None waits without limit: a direct request may run for hours.
     answer_seconds: float | None = ANSWER_SECONDS
 
     @property
@@ -49,9 +48,9 @@ class Request:
         if self.body is None:
             return None
         made = orjson.dumps(self.body, default=_plain, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
-        # It writes null for NaN and infinity, which is other than what was meant.
+        # orjson writes null for NaN and infinity.
         if b"null" in made and not _is_finite(self.body):
-            raise Invalid("JSON has no NaN and no infinite numbers")
+            raise Invalid("the request has NaN or an infinite number, which JSON cannot express; send text instead")
         return made
 
 
@@ -69,6 +68,13 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenReply:
+    """The beginning of an answer below 400; `read` returns its next bytes, None at its end, or Lost."""
+
+    read: "Callable[[], Awaitable[bytes | Lost | None]]"
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """No answer, or not all of it."""
 
@@ -78,53 +84,18 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
-    """Answered with a Reply, or Lost."""
-
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """As Send, but of a reply below 400 the content is left to be read piece by piece."""
-
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Answered with the next bytes of what was opened, with None at its end, or Lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Give(Generic[T]):
-    """One item of a stream, for the caller."""
-
-    item: T
-
-
-Operation = Generator[Send | Pause, Any, T]
-StreamOperation = Generator[Send | Open | Read | Pause | Give[T], Any, None]
-
-
-@dataclass(frozen=True, slots=True)
 class RequestRetries:
-    """Where the server is, and how often what is safe to repeat is tried again."""
+    """How often a request that is safe to repeat is repeated; `url` is for messages."""
 
     url: str
     retries: int = DEFAULT_RETRIES
 
     def patient(self) -> "RequestRetries":
-        """For whoever has been answered once and waits for something long: a server that restarts comes back."""
+        """Returns a policy for long waits after a first answer: it outlasts a restart of the server."""
         return replace(self, retries=max(self.retries, PATIENT_RETRIES))
 
     def pause(self, failures: int, reply: Reply | Lost, request: Request) -> float | None:
-        """How long to wait before the request is sent again; None: it must not, or has been often enough."""
+        """Returns how long to wait before the request is repeated; None if it must not be repeated again."""
         if not request.is_repeatable or failures > self.retries:
             return None
         usual: float = min(FIRST_PAUSE_SECONDS * 2 ** (failures - 1), LONGEST_PAUSE_SECONDS)
@@ -151,19 +122,21 @@ class RequestRetries:
         )
 
 
-def asked(retries_policy: RequestRetries, request: Request, read: Callable[[Reply], T]) -> Operation[T]:
-    """Sends a request, again where that is safe, and reads the answer."""
+async def asked(transport: "Transport", retries: RequestRetries, request: Request, read: Callable[[Reply], T]) -> T:
+    """Sends a request, repeats it where that is safe, and reads the answer."""
     failures, may_have_arrived = 0, False
     while True:
-        reply = yield Send(request)
+        reply = await transport.send(request)
         if isinstance(reply, Reply) and reply.status < 400:
+            if (note := reply.headers.get("x-note")) is not None and transport.on_note is not None:
+                transport.on_note(note)
             return read(reply)
         failures += 1
         may_have_arrived |= isinstance(reply, Lost) and reply.may_have_arrived
-        pause = retries_policy.pause(failures, reply, request)
+        pause = retries.pause(failures, reply, request)
         if pause is None:
-            raise retries_policy.unknown(reply, request) if may_have_arrived else retries_policy.refusal(reply)
-        yield Pause(pause)
+            raise retries.unknown(reply, request) if may_have_arrived else retries.refusal(reply)
+        await transport.sleep(pause)
 
 
 def get(path: str, query: Mapping[str, Any] | None = None, **more: Any) -> Request:
@@ -174,18 +147,30 @@ def post(path: str, body: Any = None, **more: Any) -> Request:
     return Request(method="POST", path=path, body={} if body is None else body, **more)
 
 
+def patch(path: str, changes: Mapping[str, Any]) -> Request:
+    return Request(method="PATCH", path=path, body=dict(changes))
+
+
+def put(path: str, body: Any) -> Request:
+    return Request(method="PUT", path=path, body=body)
+
+
+def delete(path: str) -> Request:
+    return Request(method="DELETE", path=path)
+
+
 def create(path: str, body: Any, key: str | None = None) -> Request:
-    """With an Idempotency-Key, so that a repetition after a lost answer makes nothing twice."""
+    """Makes a creation with an Idempotency-Key: repeated after a lost answer, it creates nothing twice."""
     return post(path, body, headers={"Idempotency-Key": key or secrets.token_hex(16)}, is_repeatable=True)
 
 
 def texts(query: Mapping[str, Any]) -> dict[str, str]:
-    """Several values by comma, times as RFC 3339; what is None is not said."""
+    """Writes a query: several values with commas, times as RFC 3339, None left out."""
     return {name: _text(value) for name, value in query.items() if value is not None}
 
 
 def part(text: str) -> str:
-    """One part of a path, whatever it contains."""
+    """Quotes one part of a path."""
     return quote(text, safe="")
 
 
@@ -194,7 +179,7 @@ def paged(limit: int, cursor: str | None) -> dict[str, Any]:
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """What the caller said; None is nothing said."""
+    """Leaves out what the caller did not give."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -217,7 +202,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """For JSON: what orjson does not know by itself, and subclasses of what it knows."""
+    """Converts for JSON what orjson does not know, and subclasses of what it knows."""
     if hasattr(value, "as_datetime"):  # An Instant; it prints as the API writes times.
         return str(value)
     if hasattr(value, "isoformat"):

@@ -1,13 +1,47 @@
-"""What verbs may be told by keyword, with the names of the API; type checkers see them through `Unpack`."""
+"""The keyword arguments of the verbs, with the names of the API; type checkers read them through `Unpack`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from datetime import datetime
+from typing import TypedDict
 
-from .job_options import Time
 from .values import Json
 
+# A time with a zone, or its RFC 3339 text; an `Instant` prints as one.
+Time = datetime | str
 # One value, or several.
 Values = str | Sequence[str]
+
+
+# From here to the end mark, scripts/make_job_options.py writes this file from `domain.NewJob`.
+class JobOptions(TypedDict, total=False):
+    scheduled_for: Time
+    expires_at: Time
+    role: str
+    task_id: str
+    title: str
+    timeout_seconds: float
+    stall_timeout_seconds: float
+    webhook: Json
+    unique_key: str
+    office_id: str
+    priority: int
+    urgent: bool
+    depends_on: Sequence[str]
+    on_dependency_failure: str
+    resources: Mapping[str, int] | Sequence[str]
+    retry_policy: Json
+
+
+class NewJob(JobOptions, total=False):
+    """One of many: its type or template, its parameters, and the `key` by which others of the request depend on it."""
+
+    job_type: str
+    template_id: str
+    params: Json
+    key: str
+
+
+# End.
 
 
 class JobChanges(TypedDict, total=False):
@@ -123,6 +157,3 @@ class WebhookChanges(TypedDict, total=False):
     events: Sequence[str]
     office_id: str | None
     enabled: bool
-
-
-Body = Mapping[str, Any]

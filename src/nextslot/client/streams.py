@@ -1,34 +1,25 @@
-"""Streams of server-sent events: read piece by piece, and taken up again after the last one that came.
-
-Plans like those of `plans.py`; the verbs that follow something are made of them.
-"""
+"""Streams of server-sent events: read piece by piece, and continued after the last message when a connection breaks."""
 
 import codecs
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
 from nextslot.errors import Draining, NextslotError, Unavailable
 
 from . import problems
-from .operations import (
-    Give,
-    Lost,
-    Open,
-    Pause,
-    Read,
-    Reply,
-    Request,
-    RequestRetries,
-    StreamOperation,
-)
+from .operations import Lost, OpenReply, Request, RequestRetries
+
+if TYPE_CHECKING:
+    from .transports import Transport
 
 T = TypeVar("T")
 
-# The server says something every 15 seconds; silence for this long is a broken line.
+# The server writes something every 15 seconds; after this silence the connection counts as broken.
 SILENCE_SECONDS = 60.0
+STREAM_ENDED = Lost("the stream ended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +33,7 @@ class Message:
 
 
 class Messages:
-    """Takes bytes as they come and gives the messages that they complete."""
+    """Collects bytes, and yields the messages that they complete."""
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -65,63 +56,66 @@ class Messages:
             fields.setdefault(name, []).append(value.removeprefix(" "))
         self._lines = []
         if "data" not in fields:
-            return None  # A comment that keeps the line alive.
+            return None  # A comment that keeps the connection alive.
         return Message(fields.get("event", ["message"])[-1], "\n".join(fields["data"]), fields.get("id", [None])[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What `read` of `followed` answers to the last message."""
+    """What `read` of `followed` returns for the last message."""
 
 
-def followed(
-    retries_policy: RequestRetries,
+async def followed(
+    transport: "Transport",
+    retries: RequestRetries,
     request: Request,
     read: Callable[[Message], T | End | None],
     resume: Callable[[Request, str], Request],
-) -> StreamOperation[T]:
-    """Gives what `read` makes of each message; when the line breaks, asks again from the last message on.
+) -> AsyncGenerator[T, None]:
+    """Yields what `read` makes of each message; after a broken connection continues behind the last message.
 
-    It ends when `read` answers End. Failures in a row are counted, not those of the whole life of the stream.
+    It ends when `read` returns End. Each message resets the count of failures.
     """
     failures = 0
     while True:
-        reply = yield Open(request)
-        if isinstance(reply, Reply) and reply.status < 400:
-            retries_policy, messages = retries_policy.patient(), Messages()
-            while isinstance(piece := (yield Read()), bytes):
-                for message in messages.of(piece):
-                    failures = 0
-                    if message.id is not None:
-                        request = resume(request, message.id)
-                    item = read(message)
-                    if isinstance(item, End):
-                        return
-                    if item is not None:
-                        yield Give(item)
-            reply = piece if isinstance(piece, Lost) else Lost("the stream ended")
+        async with transport.open(request) as reply:
+            if isinstance(reply, OpenReply):
+                retries, messages = retries.patient(), Messages()
+                while isinstance(piece := await reply.read(), bytes):
+                    for message in messages.of(piece):
+                        failures = 0
+                        if message.id is not None:
+                            request = resume(request, message.id)
+                        item = read(message)
+                        if isinstance(item, End):
+                            return
+                        if item is not None:
+                            yield item
+                reply = piece or STREAM_ENDED
         failures += 1
-        pause = retries_policy.pause(failures, reply, request)
+        pause = retries.pause(failures, reply, request)
         if pause is None:
-            raise retries_policy.refusal(reply)
-        yield Pause(pause)
+            raise retries.refusal(reply)
+        await transport.sleep(pause)
 
 
-def heard_once(retries_policy: RequestRetries, request: Request, read: Callable[[Message], T]) -> StreamOperation[T]:
-    """A stream that is a request for work: never sent twice; a line that breaks before its last message is an error."""
-    reply = yield Open(request)
-    if not isinstance(reply, Reply) or reply.status >= 400:
-        raise retries_policy.refusal(reply)
-    messages = Messages()
-    while isinstance(piece := (yield Read()), bytes):
-        for message in messages.of(piece):
-            if message.event == "error":
-                raise _error_of(message)
-            yield Give(read(message))
-            if message.event == "result":
-                return
-    reason = piece.reason if isinstance(piece, Lost) else "the stream ended"
-    raise Unavailable(f"the line to {retries_policy.url} broke before the result came ({reason})")
+async def heard_once(
+    transport: "Transport", retries: RequestRetries, request: Request, read: Callable[[Message], T]
+) -> AsyncGenerator[T, None]:
+    """Yields the messages of a request for work, which is never repeated; raises if the connection breaks too early."""
+    async with transport.open(request) as reply:
+        if not isinstance(reply, OpenReply):
+            raise retries.refusal(reply)
+        messages = Messages()
+        while isinstance(piece := await reply.read(), bytes):
+            for message in messages.of(piece):
+                if message.event == "error":
+                    raise _error_of(message)
+                yield read(message)
+                if message.event == "result":
+                    return
+    reason = (piece or STREAM_ENDED).reason
+    raise Unavailable(f"the connection to {retries.url} broke before the result came ({reason})")
 
 
 def by_last_event_id(request: Request, id: str) -> Request:

@@ -3,25 +3,8 @@
 from collections.abc import Sequence
 from typing import Unpack
 
-from .binding import (
-    Subject,
-    Way,
-    each,
-    stream_verb,
-    verb,
-)
-from .job_options import Time
-from .operations import (
-    Operation,
-    Request,
-    StreamOperation,
-    create,
-    get,
-    given,
-    paged,
-    part,
-    post,
-)
+from .binding import Collection, Operation, StreamOperation, Subject, Way, stream_verb, verb
+from .operations import create, delete, get, given, paged, part, patch, post
 from .options import (
     OfficeConfigChanges,
     OfficeJobOptions,
@@ -30,6 +13,7 @@ from .options import (
     ScheduleOptions,
     TemplateChanges,
     TemplateOptions,
+    Time,
     Values,
     WebhookChanges,
 )
@@ -56,21 +40,15 @@ from .values import (
 )
 
 
-class Templates(Subject[Way]):
+class Templates(Collection[Way, Template]):
+    PATH, KIND = "/api/job-templates", Template
+
     @verb
     def create(
         self, name: str, job_type: str, *, idempotency_key: str | None = None, **options: Unpack[TemplateOptions]
     ) -> Operation[Template]:
         body = {"name": name, "job_type": job_type, **options}
         return self._ask(create("/api/job-templates", body, idempotency_key), Template.read)
-
-    @stream_verb
-    def list(self) -> StreamOperation[Template]:
-        return each(lambda cursor: self._page(get("/api/job-templates", paged(500, cursor)), Template))
-
-    @verb
-    def page(self, limit: int = 50, cursor: str | None = None) -> Operation[Page[Template]]:
-        return self._page(get("/api/job-templates", paged(limit, cursor)), Template)
 
     @verb
     def get(self, template_id: str) -> Operation[Template]:
@@ -79,14 +57,12 @@ class Templates(Subject[Way]):
     @verb
     def change(self, template_id: str, **changes: Unpack[TemplateChanges]) -> Operation[Template]:
         """For future jobs."""
-        path = f"/api/job-templates/{part(template_id)}"
-        return self._ask(Request(method="PATCH", path=path, body=dict(changes)), Template.read)
+        return self._ask(patch(f"/api/job-templates/{part(template_id)}", changes), Template.read)
 
     @verb
     def archive(self, template_id: str) -> Operation[Template]:
         """Its schedules are disabled; its jobs stay."""
-        request = Request(method="DELETE", path=f"/api/job-templates/{part(template_id)}")
-        return self._ask(request, Template.read)
+        return self._ask(delete(f"/api/job-templates/{part(template_id)}"), Template.read)
 
 
 class Schedules(Subject[Way]):
@@ -105,8 +81,7 @@ class Schedules(Subject[Way]):
 
     @stream_verb
     def list(self, *, office_id: str | None = None, template_id: str | None = None) -> StreamOperation[Schedule]:
-        wanted = {"office_id": office_id, "template_id": template_id}
-        return each(lambda cursor: self._page(get("/api/schedules", {**wanted, **paged(500, cursor)}), Schedule))
+        return self._each(Schedule, "/api/schedules", office_id=office_id, template_id=template_id)
 
     @verb
     def page(
@@ -117,8 +92,7 @@ class Schedules(Subject[Way]):
         office_id: str | None = None,
         template_id: str | None = None,
     ) -> Operation[Page[Schedule]]:
-        wanted = {"office_id": office_id, "template_id": template_id}
-        return self._page(get("/api/schedules", {**wanted, **paged(limit, cursor)}), Schedule)
+        return self._page(Schedule, "/api/schedules", limit, cursor, office_id=office_id, template_id=template_id)
 
     @verb
     def get(self, schedule_id: str) -> Operation[Schedule]:
@@ -127,13 +101,12 @@ class Schedules(Subject[Way]):
     @verb
     def change(self, schedule_id: str, **changes: Unpack[ScheduleChanges]) -> Operation[Schedule]:
         """From its next occurrence on."""
-        path = f"/api/schedules/{part(schedule_id)}"
-        return self._ask(Request(method="PATCH", path=path, body=dict(changes)), Schedule.read)
+        return self._ask(patch(f"/api/schedules/{part(schedule_id)}", changes), Schedule.read)
 
     @verb
     def delete(self, schedule_id: str) -> Operation[Schedule]:
         """It plans nothing more; its jobs and its ledger stay."""
-        return self._ask(Request(method="DELETE", path=f"/api/schedules/{part(schedule_id)}"), Schedule.read)
+        return self._ask(delete(f"/api/schedules/{part(schedule_id)}"), Schedule.read)
 
     @verb
     def trigger(
@@ -154,7 +127,7 @@ class Schedules(Subject[Way]):
     ) -> Operation[tuple[Upcoming, ...]]:
         """Its next occurrences; nothing is fired."""
         request = get(f"/api/schedules/{part(schedule_id)}/upcoming", {"count": count, "after": after})
-        return self._ask(request, lambda json: tuple(Upcoming.read(one) for one in json["items"]))
+        return self._items(request, Upcoming)
 
     @verb
     def preview(
@@ -173,25 +146,18 @@ class Schedules(Subject[Way]):
         self, schedule_id: str, limit: int = 50, cursor: str | None = None
     ) -> Operation[Page[Occurrence]]:
         """What became of each planned instant, the newest first."""
-        path = f"/api/schedules/{part(schedule_id)}/occurrences"
-        return self._page(get(path, paged(limit, cursor)), Occurrence)
+        return self._page(Occurrence, f"/api/schedules/{part(schedule_id)}/occurrences", limit, cursor)
 
 
-class Webhooks(Subject[Way]):
+class Webhooks(Collection[Way, Webhook]):
     """Subscriptions, and what was delivered."""
+
+    PATH, KIND = "/api/webhooks", Webhook
 
     @verb
     def create(self, url: str, events: Sequence[str] | None = None, office_id: str | None = None) -> Operation[Webhook]:
         """The answer has the secret, this once; so it is not repeated by itself."""
         return self._ask(post("/api/webhooks", given(url=url, events=events, office_id=office_id)), Webhook.read)
-
-    @stream_verb
-    def list(self) -> StreamOperation[Webhook]:
-        return each(lambda cursor: self._page(get("/api/webhooks", paged(500, cursor)), Webhook))
-
-    @verb
-    def page(self, limit: int = 50, cursor: str | None = None) -> Operation[Page[Webhook]]:
-        return self._page(get("/api/webhooks", paged(limit, cursor)), Webhook)
 
     @verb
     def get(self, webhook_id: str) -> Operation[Webhook]:
@@ -199,12 +165,11 @@ class Webhooks(Subject[Way]):
 
     @verb
     def change(self, webhook_id: str, **changes: Unpack[WebhookChanges]) -> Operation[Webhook]:
-        path = f"/api/webhooks/{part(webhook_id)}"
-        return self._ask(Request(method="PATCH", path=path, body=dict(changes)), Webhook.read)
+        return self._ask(patch(f"/api/webhooks/{part(webhook_id)}", changes), Webhook.read)
 
     @verb
     def delete(self, webhook_id: str) -> Operation[None]:
-        return self._do(Request(method="DELETE", path=f"/api/webhooks/{part(webhook_id)}"))
+        return self._do(delete(f"/api/webhooks/{part(webhook_id)}"))
 
     @verb
     def test(self, webhook_id: str) -> Operation[Delivery]:
@@ -228,7 +193,7 @@ class Webhooks(Subject[Way]):
         status: Values | None = None,
     ) -> Operation[Page[Delivery]]:
         wanted = {"job_id": job_id, "webhook_id": webhook_id, "event": event, "status": status}
-        return self._page(get("/api/webhook-deliveries", {**wanted, **paged(limit, cursor)}), Delivery)
+        return self._page(Delivery, "/api/webhook-deliveries", limit, cursor, **wanted)
 
     @verb
     def delivery(self, delivery_id: str) -> Operation[Delivery]:
@@ -240,8 +205,10 @@ class Webhooks(Subject[Way]):
         return self._ask(post(f"/api/webhook-deliveries/{part(delivery_id)}/redeliver"), Delivery.read)
 
 
-class Offices(Subject[Way]):
+class Offices(Collection[Way, Office]):
     """Offices, and their jobs in the language of offices."""
+
+    PATH, KIND = "/api/offices", Office
 
     @verb
     def create(
@@ -250,22 +217,13 @@ class Offices(Subject[Way]):
         body = {**given(office_id=office_id), **options}
         return self._ask(create("/api/offices", body, idempotency_key), Office.read)
 
-    @stream_verb
-    def list(self) -> StreamOperation[Office]:
-        return each(lambda cursor: self._page(get("/api/offices", paged(500, cursor)), Office))
-
-    @verb
-    def page(self, limit: int = 50, cursor: str | None = None) -> Operation[Page[Office]]:
-        return self._page(get("/api/offices", paged(limit, cursor)), Office)
-
     @verb
     def get(self, office_id: str) -> Operation[Office]:
         return self._ask(get(f"/api/offices/{part(office_id)}"), Office.read)
 
     @verb
     def change(self, office_id: str, **changes: Unpack[OfficeOptions]) -> Operation[Office]:
-        request = Request(method="PATCH", path=f"/api/offices/{part(office_id)}", body=dict(changes))
-        return self._ask(request, Office.read)
+        return self._ask(patch(f"/api/offices/{part(office_id)}", changes), Office.read)
 
     @verb
     def submit(
@@ -278,7 +236,7 @@ class Offices(Subject[Way]):
     ) -> Operation[tuple[OfficeJob, ...]]:
         body = {"jobs": [dict(job) for job in jobs], **given(task_id=task_id)}
         request = create(f"/api/offices/{part(office_id)}/jobs", body, idempotency_key)
-        return self._ask(request, lambda json: tuple(OfficeJob.read(one) for one in json["items"]))
+        return self._items(request, OfficeJob)
 
     @verb
     def jobs_page(
@@ -291,8 +249,8 @@ class Offices(Subject[Way]):
         role: Values | None = None,
         task_id: Values | None = None,
     ) -> Operation[Page[OfficeJob]]:
-        query = {"status": status, "role": role, "task_id": task_id, **paged(limit, cursor)}
-        return self._page(get(f"/api/offices/{part(office_id)}/jobs", query), OfficeJob)
+        path = f"/api/offices/{part(office_id)}/jobs"
+        return self._page(OfficeJob, path, limit, cursor, status=status, role=role, task_id=task_id)
 
     @verb
     def job(self, office_id: str, job_id: str) -> Operation[OfficeJob]:
@@ -301,7 +259,7 @@ class Offices(Subject[Way]):
     @verb
     def executions(self, office_id: str, job_id: str) -> Operation[tuple[Execution, ...]]:
         request = get(f"{_job(office_id, job_id)}/executions")
-        return self._ask(request, lambda json: tuple(Execution.read(one) for one in json["items"]))
+        return self._items(request, Execution)
 
     @verb
     def retry(self, office_id: str, job_id: str) -> Operation[OfficeJob]:
@@ -321,7 +279,7 @@ class Offices(Subject[Way]):
         """Lower goes first there."""
         path = f"{_job(office_id, job_id)}/priority"
         body = given(priority=priority, urgent=urgent)
-        return self._ask(Request(method="PATCH", path=path, body=body), OfficeJob.read)
+        return self._ask(patch(path, body), OfficeJob.read)
 
     @verb
     def cancel_all(
@@ -344,14 +302,13 @@ class Offices(Subject[Way]):
 
     @verb
     def change_config(self, office_id: str, **changes: Unpack[OfficeConfigChanges]) -> Operation[OfficeConfig]:
-        path = f"/api/offices/{part(office_id)}/scheduler/config"
-        return self._ask(Request(method="PATCH", path=path, body=dict(changes)), OfficeConfig.read)
+        return self._ask(patch(f"/api/offices/{part(office_id)}/scheduler/config", changes), OfficeConfig.read)
 
     @verb
     def process(self, office_id: str) -> Operation[tuple[OfficeJob, ...]]:
         """Looks at its queue now; what was started."""
         request = post(f"/api/offices/{part(office_id)}/scheduler/process")
-        return self._ask(request, lambda json: tuple(OfficeJob.read(one) for one in json["items"]))
+        return self._items(request, OfficeJob)
 
     @verb
     def events(
@@ -362,8 +319,10 @@ class Offices(Subject[Way]):
         return self._ask(request, OfficeEvents.read)
 
 
-class Keys(Subject[Way]):
+class Keys(Collection[Way, Key]):
     """For admins."""
+
+    PATH, KIND = "/api/keys", Key
 
     @verb
     def create(self, name: str, scopes: Sequence[str], office_id: str | None = None) -> Operation[Key]:
@@ -371,18 +330,10 @@ class Keys(Subject[Way]):
         body = {"name": name, "scopes": [*scopes], **given(office_id=office_id)}
         return self._ask(post("/api/keys", body), Key.read)
 
-    @stream_verb
-    def list(self) -> StreamOperation[Key]:
-        return each(lambda cursor: self._page(get("/api/keys", paged(500, cursor)), Key))
-
-    @verb
-    def page(self, limit: int = 50, cursor: str | None = None) -> Operation[Page[Key]]:
-        return self._page(get("/api/keys", paged(limit, cursor)), Key)
-
     @verb
     def delete(self, key_id: str) -> Operation[None]:
         """From now on it opens nothing."""
-        return self._do(Request(method="DELETE", path=f"/api/keys/{part(key_id)}"))
+        return self._do(delete(f"/api/keys/{part(key_id)}"))
 
 
 class Nodes(Subject[Way]):
@@ -391,7 +342,7 @@ class Nodes(Subject[Way]):
     @verb
     def list(self) -> Operation[tuple[Node, ...]]:
         """Every node that was seen and not forgotten, by name."""
-        return self._ask(get("/api/nodes"), lambda json: tuple(Node.read(one) for one in json["items"]))
+        return self._items(get("/api/nodes"), Node)
 
     @verb
     def drain(self, node_id: str, undo: bool = False) -> Operation[Node]:
@@ -401,7 +352,7 @@ class Nodes(Subject[Way]):
     @verb
     def forget(self, node_id: str) -> Operation[None]:
         """One that is gone for good is not listed any more, and its resources are not counted."""
-        return self._do(Request(method="DELETE", path=f"/api/nodes/{part(node_id)}"))
+        return self._do(delete(f"/api/nodes/{part(node_id)}"))
 
 
 def _job(office_id: str, job_id: str) -> str:

@@ -1,39 +1,24 @@
-"""The two clients: they carry out plans, one blocking, one on the running event loop, and know nothing else.
+"""The two clients, and their transports: everything that sends, reads or sleeps."""
 
-Everything that could differ between them by mistake is in the plans; here is only sending, reading and sleeping.
-"""
-
+import contextlib
+import functools
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from nextslot.errors import Invalid
 
-from .binding import Awaited, Blocking
-from .operations import (
-    DEFAULT_RETRIES,
-    Give,
-    Lost,
-    Open,
-    Operation,
-    Pause,
-    Reply,
-    Request,
-    RequestRetries,
-    Send,
-    StreamOperation,
-)
+from .binding import finish
+from .operations import DEFAULT_RETRIES, Lost, OpenReply, Reply, Request, RequestRetries
 from .verbs import Verbs
 
 if TYPE_CHECKING:
     import httpx2
-
-T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 CONNECT_SECONDS = 10.0
@@ -42,7 +27,7 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the server is, perhaps below a path, and what every request carries."""
+    """The address of the server, perhaps below a path, and its key."""
 
     url: str
     key: str | None
@@ -59,7 +44,7 @@ class Address:
         return {"User-Agent": "nextslot", **({"X-API-Key": self.key} if self.key else {})}
 
     def pool(self) -> dict[str, Any]:
-        """A server on this machine is not asked through a proxy."""
+        """Returns the options of a pool; a server on this machine is not reached through a proxy."""
         return {"headers": self.headers, "trust_env": urlsplit(self.url).hostname not in LOOPBACK}
 
     def request(self, request: Request) -> dict[str, Any]:
@@ -78,7 +63,7 @@ class Address:
 
 
 def _http() -> Any:
-    """Imported with the first request: it takes longer than all of this package."""
+    """Imports httpx2 with the first request: that takes longer than the import of this package."""
     import httpx2
 
     return httpx2
@@ -94,83 +79,111 @@ def _reply(response: "httpx2.Response", content: bytes) -> Reply:
     return Reply(response.status_code, {name.lower(): value for name, value in response.headers.items()}, content)
 
 
-class BlockingTransport(Blocking):
-    def __init__(self, address: Address) -> None:
+class Transport:
+    """Sends requests. Subclasses do so blocking or on the event loop; in a blocking one no coroutine ever suspends."""
+
+    is_blocking: ClassVar[bool]
+
+    def __init__(self, address: Address, on_note: Callable[[str], None] | None) -> None:
         self._address = address
-        self._pool: httpx2.Client | None = None
-        # One pool, also when several threads ask for the first time at once.
+        self.on_note = on_note
+
+    async def send(self, request: Request) -> Reply | Lost:
+        try:
+            response = await self._request(self._address.request(request))
+        except _http().TransportError as error:
+            return _lost(error)
+        return _reply(response, response.content)
+
+    @contextlib.asynccontextmanager
+    async def open(self, request: Request) -> AsyncIterator[OpenReply | Reply | Lost]:
+        """Sends a request and leaves an answer below 400 to be read piece by piece."""
+        try:
+            response = await self._start(self._address.request(request))
+        except _http().TransportError as error:
+            yield _lost(error)
+            return
+        try:
+            yield await self._opened(response)
+        finally:
+            await self._end(response)
+
+    async def _opened(self, response: Any) -> OpenReply | Reply | Lost:
+        if response.status_code < 400:
+            return OpenReply(functools.partial(self._read, self._pieces(response)))
+        try:
+            return _reply(response, await self._content(response))
+        except _http().TransportError as error:
+            return _lost(error)
+
+    async def _read(self, pieces: Any) -> bytes | Lost | None:
+        try:
+            return await self._next(pieces)
+        except _http().TransportError as error:
+            return _lost(error)
+
+    async def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    # `Any`: the responses of httpx2 have other methods for each way.
+
+    async def _request(self, options: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    async def _start(self, options: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    async def _content(self, response: Any) -> bytes:
+        raise NotImplementedError
+
+    def _pieces(self, response: Any) -> Any:
+        raise NotImplementedError
+
+    async def _next(self, pieces: Any) -> bytes | None:
+        raise NotImplementedError
+
+    async def _end(self, response: Any) -> None:
+        raise NotImplementedError
+
+
+class BlockingTransport(Transport):
+    is_blocking = True
+    _pool: "httpx2.Client | None" = None
+
+    def __init__(self, address: Address, on_note: Callable[[str], None] | None) -> None:
+        super().__init__(address, on_note)
+        # One pool, also when several threads send their first request at once.
         self._opening = threading.Lock()
 
-    def run(self, plan: Operation[T]) -> T:
-        answer: Any = None
-        while True:
-            try:
-                step = plan.send(answer)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            match step:
-                case Send(request):
-                    answer = self._send(request)
-                case Pause(seconds):
-                    time.sleep(seconds)
-                    answer = None
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251  # Blocking is its purpose.
 
-    def stream(self, plan: StreamOperation[T]) -> Generator[T, None, None]:
-        answer: Any = None
-        opened: httpx2.Response | None = None
-        pieces: Iterator[bytes] = iter(())
-        try:
-            while True:
-                try:
-                    step = plan.send(answer)
-                except StopIteration:
-                    return
-                answer = None
-                match step:
-                    case Give(item):
-                        yield item
-                    case Send(request):
-                        answer = self._send(request)
-                    case Pause(seconds):
-                        time.sleep(seconds)
-                    case Open(request):
-                        if opened is not None:
-                            opened.close()
-                        opened, answer = self._open(request)
-                        pieces = iter(()) if opened is None else opened.iter_bytes()
-                    case _:
-                        answer = self._next(pieces)
-        finally:
-            if opened is not None:
-                opened.close()
-
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
             self._pool = None
 
-    def _send(self, request: Request) -> Reply | Lost:
-        try:
-            response = self._opened_pool().request(**self._address.request(request))
-            return _reply(response, response.content)
-        except _http().TransportError as error:
-            return _lost(error)
+    async def _request(self, options: dict[str, Any]) -> Any:
+        return self._opened_pool().request(**options)
 
-    def _open(self, request: Request) -> "tuple[httpx2.Response | None, Reply | Lost]":
+    async def _start(self, options: dict[str, Any]) -> Any:
         pool = self._opened_pool()
-        try:
-            response = pool.send(pool.build_request(**self._address.request(request)), stream=True)
-            content = response.read() if response.status_code >= 400 else b""
-            return response, _reply(response, content)
-        except _http().TransportError as error:
-            return None, _lost(error)
+        return pool.send(pool.build_request(**options), stream=True)
 
-    def _next(self, pieces: Iterator[bytes]) -> bytes | Lost | None:
-        try:
-            return next(pieces, None)
-        except _http().TransportError as error:
-            return _lost(error)
+    async def _content(self, response: Any) -> bytes:
+        return bytes(response.read())
+
+    def _pieces(self, response: Any) -> Any:
+        return response.iter_bytes()
+
+    async def _next(self, pieces: Any) -> bytes | None:
+        return next(pieces, None)
+
+    async def _end(self, response: Any) -> None:
+        response.close()
 
     def _opened_pool(self) -> "httpx2.Client":
         with self._opening:
@@ -179,87 +192,38 @@ class BlockingTransport(Blocking):
             return self._pool
 
 
-async def _sleep(seconds: float) -> None:
-    import asyncio
+class AsyncTransport(Transport):
+    is_blocking = False
+    _pool: "httpx2.AsyncClient | None" = None
 
-    await asyncio.sleep(seconds)
+    async def sleep(self, seconds: float) -> None:
+        import asyncio  # Imported here because the blocking client has no use for it.
 
-
-class AsyncTransport(Awaited):
-    def __init__(self, address: Address) -> None:
-        self._address = address
-        self._pool: httpx2.AsyncClient | None = None
-
-    async def run(self, plan: Operation[T]) -> T:
-        answer: Any = None
-        while True:
-            try:
-                step = plan.send(answer)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            match step:
-                case Send(request):
-                    answer = await self._send(request)
-                case Pause(seconds):
-                    await _sleep(seconds)
-                    answer = None
-
-    async def stream(self, plan: StreamOperation[T]) -> AsyncGenerator[T, None]:
-        answer: Any = None
-        opened: httpx2.Response | None = None
-        pieces: AsyncIterator[bytes] | None = None
-        try:
-            while True:
-                try:
-                    step = plan.send(answer)
-                except StopIteration:
-                    return
-                answer = None
-                match step:
-                    case Give(item):
-                        yield item
-                    case Send(request):
-                        answer = await self._send(request)
-                    case Pause(seconds):
-                        await _sleep(seconds)
-                    case Open(request):
-                        if opened is not None:
-                            await opened.aclose()
-                        opened, answer = await self._open(request)
-                        pieces = None if opened is None else opened.aiter_bytes()
-                    case _:
-                        answer = None if pieces is None else await self._next(pieces)
-        finally:
-            if opened is not None:
-                await opened.aclose()
+        await asyncio.sleep(seconds)
 
     async def close(self) -> None:
         if self._pool is not None:
             await self._pool.aclose()
             self._pool = None
 
-    async def _send(self, request: Request) -> Reply | Lost:
-        try:
-            response = await self._opened_pool().request(**self._address.request(request))
-            return _reply(response, response.content)
-        except _http().TransportError as error:
-            return _lost(error)
+    async def _request(self, options: dict[str, Any]) -> Any:
+        return await self._opened_pool().request(**options)
 
-    async def _open(self, request: Request) -> "tuple[httpx2.Response | None, Reply | Lost]":
+    async def _start(self, options: dict[str, Any]) -> Any:
         pool = self._opened_pool()
-        try:
-            response = await pool.send(pool.build_request(**self._address.request(request)), stream=True)
-            content = await response.aread() if response.status_code >= 400 else b""
-            return response, _reply(response, content)
-        except _http().TransportError as error:
-            return None, _lost(error)
+        return await pool.send(pool.build_request(**options), stream=True)
 
-    async def _next(self, pieces: AsyncIterator[bytes]) -> bytes | Lost | None:
-        try:
-            return await anext(pieces, None)
-        except _http().TransportError as error:
-            return _lost(error)
+    async def _content(self, response: Any) -> bytes:
+        return bytes(await response.aread())
+
+    def _pieces(self, response: Any) -> Any:
+        return response.aiter_bytes()
+
+    async def _next(self, pieces: Any) -> bytes | None:
+        return await anext(pieces, None)
+
+    async def _end(self, response: Any) -> None:
+        await response.aclose()
 
     def _opened_pool(self) -> "httpx2.AsyncClient":
         if self._pool is None:
@@ -267,20 +231,25 @@ class AsyncTransport(Awaited):
         return self._pool
 
 
-class Client(Verbs[Blocking]):
-    """A scheduler over HTTP, blocking. Without arguments: NEXTSLOT_URL and NEXTSLOT_API_KEY, else this machine."""
+class Client(Verbs[BlockingTransport]):
+    """A scheduler over HTTP, blocking. Without arguments: NEXTSLOT_URL and NEXTSLOT_API_KEY, else this machine.
 
-    def __init__(self, url: str | None = None, *, key: str | None = None, retries: int = DEFAULT_RETRIES) -> None:
+    `on_note` gets what the server remarks about a submission, such as that no language model answers.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        key: str | None = None,
+        retries: int = DEFAULT_RETRIES,
+        on_note: Callable[[str], None] | None = None,
+    ) -> None:
         address = Address.of(url, key)
-        self._line = BlockingTransport(address)
-        super().__init__(self._line, RequestRetries(address.url, retries))
-
-    @property
-    def url(self) -> str:
-        return self._retries_policy.url
+        super().__init__(BlockingTransport(address, on_note), RequestRetries(address.url, retries))
 
     def close(self) -> None:
-        self._line.close()
+        finish(self._transport.close())
 
     def __enter__(self) -> Self:
         return self
@@ -291,20 +260,22 @@ class Client(Verbs[Blocking]):
         self.close()
 
 
-class AsyncClient(Verbs[Awaited]):
-    """A scheduler over HTTP, on the running event loop. The same verbs as `Client`, awaited."""
+class AsyncClient(Verbs[AsyncTransport]):
+    """A scheduler over HTTP, on the running event loop. It has the verbs of `Client`, awaited."""
 
-    def __init__(self, url: str | None = None, *, key: str | None = None, retries: int = DEFAULT_RETRIES) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        key: str | None = None,
+        retries: int = DEFAULT_RETRIES,
+        on_note: Callable[[str], None] | None = None,
+    ) -> None:
         address = Address.of(url, key)
-        self._line = AsyncTransport(address)
-        super().__init__(self._line, RequestRetries(address.url, retries))
-
-    @property
-    def url(self) -> str:
-        return self._retries_policy.url
+        super().__init__(AsyncTransport(address, on_note), RequestRetries(address.url, retries))
 
     async def close(self) -> None:
-        await self._line.close()
+        await self._transport.close()
 
     async def __aenter__(self) -> Self:
         return self

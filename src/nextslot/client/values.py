@@ -11,22 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
 
-from nextslot.domain import (
-    AttemptFields,
-    AuditEntryFields,
-    DeliveryFields,
-    DirectFields,
-    EventFields,
-    GroupFields,
-    JobFields,
-    OccurrenceFields,
-    ReservationFields,
-    RetryPolicy,
-    RunFields,
-    ScheduleFields,
-    TemplateFields,
-    WebhookFields,
-)
+from nextslot import domain
 from nextslot.domain.declared_values import (
     Value,
     declared,
@@ -39,8 +24,7 @@ T = TypeVar("T")
 Json = Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClientValue:
+class ClientValue(Value):
     json: Json = field(repr=False, compare=False)
 
     @classmethod
@@ -89,8 +73,7 @@ class Page(Generic[T]):
     json: Json = field(repr=False, compare=False)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job(ClientValue, JobFields[datetime]):
+class Job(ClientValue, domain.JobFields[datetime]):
     """A job, and its place in its chain, from 1."""
 
     status: str
@@ -98,20 +81,17 @@ class Job(ClientValue, JobFields[datetime]):
     permanently_failed: bool
 
 
-@dataclass(frozen=True, kw_only=True)
 class Progress(ClientValue):
     fraction: float | None
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run(ClientValue, RunFields[datetime]):
+class Run(ClientValue, domain.Run[datetime]):
     """`progress` is there only while it runs, and only if it was asked for by its id."""
 
     progress: Progress | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class JobDetail(Job):
     """A job with its run, and its whole chain from the root on."""
 
@@ -119,19 +99,16 @@ class JobDetail(Job):
     chain: tuple[Job, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class QueuedJob(Job):
     place: int
     expected_start: datetime | None
     expected_end: datetime | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reservation(ClientValue, ReservationFields[datetime]):
+class Reservation(ClientValue, domain.Reservation[datetime]):
     """The slot that is kept for a caller on the line."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Queue(ClientValue):
     office_id: str
     paused: bool
@@ -142,7 +119,6 @@ class Queue(ClientValue):
     direct_waiting: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Paused(ClientValue):
     """What is paused now."""
 
@@ -152,14 +128,10 @@ class Paused(ClientValue):
     resources: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reason(ClientValue):
-    code: str
-    text: str
-    data: Json
+class Reason(ClientValue, domain.Reason):
+    pass
 
 
-@dataclass(frozen=True, kw_only=True)
 class Why(ClientValue):
     status: str
     reasons: tuple[Reason, ...]
@@ -169,7 +141,6 @@ class Why(ClientValue):
     confidence: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Cancelled(ClientValue):
     """How many were cancelled, told to stop, or left to finish."""
 
@@ -178,7 +149,6 @@ class Cancelled(ClientValue):
     finishing: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Retried(ClientValue):
     retried: int
 
@@ -210,7 +180,6 @@ class Ended:
         return self.run.error if self.run else self.job.cancel_reason
 
 
-@dataclass(frozen=True, kw_only=True)
 class JobType(ClientValue):
     job_type: str
     params_schema: Json
@@ -220,8 +189,7 @@ class JobType(ClientValue):
     retry_policy: Json | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Direct(ClientValue, DirectFields[datetime]):
+class Direct(ClientValue, domain.DirectFields[datetime]):
     detach: bool
     waited_seconds: float | None
     ran_seconds: float | None
@@ -237,17 +205,14 @@ class Update:
     direct: Direct | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Group(ClientValue, GroupFields[datetime]):
+class Group(ClientValue, domain.Group[datetime]):
     """A group, and how far it is."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class GroupDetail(Group):
     jobs: tuple[Job, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class GroupCancelled(Group):
     """`stopping` and `finishing` are the members that run: told to stop, or left to finish."""
 
@@ -255,23 +220,19 @@ class GroupCancelled(Group):
     finishing: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Template(ClientValue, TemplateFields[datetime]):
+class Template(ClientValue, domain.Template[datetime]):
     """A reusable job definition."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Schedule(ClientValue, ScheduleFields[datetime]):
+class Schedule(ClientValue, domain.ScheduleFields[datetime]):
     cron_words: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Upcoming(ClientValue):
     utc: datetime
     local: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Preview(ClientValue):
     """What an expression means, and when it would fire."""
 
@@ -279,69 +240,40 @@ class Preview(ClientValue):
     items: tuple[Upcoming, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Occurrence(ClientValue, OccurrenceFields[datetime]):
+class Occurrence(ClientValue, domain.Occurrence[datetime]):
     """What became of a planned instant, or of several."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Webhook(ClientValue, WebhookFields[datetime]):
+class Webhook(ClientValue, domain.Webhook[datetime]):
     """`secret` is there only when it is new."""
 
     secret: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attempt(ClientValue, AttemptFields[datetime]):
+class Attempt(ClientValue, domain.Attempt[datetime]):
     """One try to deliver."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Delivery(ClientValue, DeliveryFields[datetime]):
+class Delivery(ClientValue, domain.DeliveryFields[datetime]):
     webhook_id: str | None
     attempts: tuple[Attempt, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Event(ClientValue, EventFields[datetime]):
+class Event(ClientValue, domain.Event[datetime]):
     """What happened, numbered."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Key(ClientValue):
-    """`key`, what its holder sends, is there only when it is new."""
+class Key(ClientValue, domain.KeyFields[datetime]):
+    """An API key. `key`, the text that its holder sends, is there only when it is new."""
 
-    key_id: str
-    name: str
     scopes: tuple[str, ...]
-    office_id: str | None
-    created_by: str | None
-    created_at: datetime
     key: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Node(ClientValue):
+class Node(ClientValue, domain.Node[datetime]):
     """A machine that shares the database: `live`, `draining`, `left` in good order, or `lost`."""
 
-    node_id: str
-    status: str
-    is_leader: bool
-    running: int
-    max_running: int
-    resources: Json
-    job_types: tuple[str, ...]
-    host: str
-    pid: int
-    version: str
-    life: int
-    joined_at: datetime
-    last_seen_at: datetime
-    lease_until: datetime | None
-    ended_at: datetime | None
 
-
-@dataclass(frozen=True, kw_only=True)
 class Me(ClientValue):
     """Who asks, as the server sees it. `last_event` is where to begin for who wants only what comes."""
 
@@ -353,27 +285,14 @@ class Me(ClientValue):
     extensions: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuditEntry(ClientValue, AuditEntryFields[datetime]):
+class AuditEntry(ClientValue, domain.AuditEntry[datetime]):
     """Who changed what, and when."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Office(ClientValue):
-    office_id: str
-    name: str
-    status: str
-    max_concurrent_jobs: int
-    role_limits: Mapping[str, int]
-    timeout_seconds: float | None
-    retry_policy: RetryPolicy
-    cancel_mode: str
-    on_dependency_failure: str
-    webhook: Json | None
-    created_at: datetime
+class Office(ClientValue, domain.OfficeFields[datetime]):
+    pass
 
 
-@dataclass(frozen=True, kw_only=True)
 class Execution(ClientValue):
     id: str | None
     job_id: str
@@ -387,7 +306,6 @@ class Execution(ClientValue):
     created_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
 class OfficeJob(ClientValue):
     job_id: str
     office_id: str
@@ -409,7 +327,6 @@ class OfficeJob(ClientValue):
     cancelled_at: datetime | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class OfficeStats(ClientValue):
     office_id: str | None
     pending: int
@@ -421,7 +338,6 @@ class OfficeStats(ClientValue):
     avg_completion_time: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class OfficeConfig(ClientValue):
     """In camelCase, as the API has it."""
 
@@ -433,7 +349,6 @@ class OfficeConfig(ClientValue):
     retryBaseDelay: float  # noqa: N815
 
 
-@dataclass(frozen=True, kw_only=True)
 class OfficeEvent(ClientValue):
     type: str
     job_id: str | None
@@ -442,7 +357,6 @@ class OfficeEvent(ClientValue):
     timestamp: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
 class OfficeEvents(ClientValue):
     """`next_cursor` leads to the next page; who comes back later asks from `next_after` on."""
 
@@ -451,36 +365,20 @@ class OfficeEvents(ClientValue):
     next_after: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class OfficeStatus(ClientValue):
-    office_id: str
-    paused: bool
-    queued: int
-    waiting: int
-    running: int
-    oldest_queued_at: datetime | None
-    direct_waiting: int
-    direct_running: int
+class OfficeStatus(ClientValue, domain.OfficeStatus[datetime]):
+    pass
 
 
-@dataclass(frozen=True, kw_only=True)
 class Limit(ClientValue):
     limit: str
     capacity: int
     used: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Held(ClientValue):
+class Held(ClientValue, domain.Held[datetime]):
     """A resource that does not answer."""
 
-    resource: str
-    since: datetime
-    next_probe_at: datetime | None
-    failures: int
 
-
-@dataclass(frozen=True, kw_only=True)
 class Status(ClientValue):
     """The service in one look."""
 

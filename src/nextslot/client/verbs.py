@@ -1,46 +1,16 @@
 """The verbs of runs, groups, direct requests, events and the service itself, on top of those of jobs."""
 
 from collections.abc import Sequence
-from typing import TypeVar, Unpack
+from typing import Unpack
 from urllib.parse import quote
 
 from . import streams
-from .binding import (
-    Way,
-    each,
-    stream_verb,
-    verb,
-)
-from .job_options import NewJob
+from .binding import Operation, StreamOperation, Way, stream_verb, verb
 from .jobs import JobVerbs
-from .operations import (
-    Operation,
-    Request,
-    RequestRetries,
-    StreamOperation,
-    asked,
-    create,
-    get,
-    given,
-    paged,
-    part,
-    post,
-)
-from .options import (
-    DirectOptions,
-    EventFilter,
-    RunFilter,
-    Values,
-)
+from .operations import Request, RequestRetries, asked, create, get, given, part, post
+from .options import DirectOptions, EventFilter, NewJob, RunFilter, Values
 from .streams import End, Message
-from .subjects import (
-    Keys,
-    Nodes,
-    Offices,
-    Schedules,
-    Templates,
-    Webhooks,
-)
+from .subjects import Keys, Nodes, Offices, Schedules, Templates, Webhooks
 from .values import (
     AuditEntry,
     Direct,
@@ -58,20 +28,19 @@ from .values import (
     Update,
 )
 
-T = TypeVar("T")
-
 
 class Verbs(JobVerbs[Way]):
     """What `Client` and `AsyncClient` can do; the same names as in-process."""
 
-    def __init__(self, way: Way, retries_policy: RequestRetries) -> None:
-        super().__init__(way, retries_policy)
-        self.templates: Templates[Way] = Templates(way, retries_policy)
-        self.schedules: Schedules[Way] = Schedules(way, retries_policy)
-        self.webhooks: Webhooks[Way] = Webhooks(way, retries_policy)
-        self.offices: Offices[Way] = Offices(way, retries_policy)
-        self.keys: Keys[Way] = Keys(way, retries_policy)
-        self.nodes: Nodes[Way] = Nodes(way, retries_policy)
+    def __init__(self, transport: Way, retries: RequestRetries) -> None:
+        super().__init__(transport, retries)
+        self.url = retries.url
+        self.templates: Templates[Way] = Templates(transport, retries)
+        self.schedules: Schedules[Way] = Schedules(transport, retries)
+        self.webhooks: Webhooks[Way] = Webhooks(transport, retries)
+        self.offices: Offices[Way] = Offices(transport, retries)
+        self.keys: Keys[Way] = Keys(transport, retries)
+        self.nodes: Nodes[Way] = Nodes(transport, retries)
 
     # Runs.
 
@@ -82,13 +51,13 @@ class Verbs(JobVerbs[Way]):
 
     @stream_verb
     def runs(self, **filter: Unpack[RunFilter]) -> StreamOperation[Run]:
-        return each(lambda cursor: self._page(get("/api/job-runs", {**filter, **paged(500, cursor)}), Run))
+        return self._each(Run, "/api/job-runs", **filter)
 
     @verb
     def runs_page(
         self, limit: int = 50, cursor: str | None = None, **filter: Unpack[RunFilter]
     ) -> Operation[Page[Run]]:
-        return self._page(get("/api/job-runs", {**filter, **paged(limit, cursor)}), Run)
+        return self._page(Run, "/api/job-runs", limit, cursor, **filter)
 
     @verb
     def retry(self, run_id: str, priority: int | None = None, *, idempotency_key: str | None = None) -> Operation[Job]:
@@ -98,16 +67,16 @@ class Verbs(JobVerbs[Way]):
 
     @verb
     def log(self, run_id: str, tail: int | None = None) -> Operation[str]:
-        """The whole log so far, or its last lines."""
+        """Returns the whole log so far, or its last lines."""
         return self._log(f"/api/job-runs/{part(run_id)}/log", tail)
 
-    def _log(self, path: str, tail: int | None) -> Operation[str]:
-        """The server gives at most a part at once, and says where the next one begins."""
+    async def _log(self, path: str, tail: int | None) -> str:
+        """Reads a log part by part; the server says where the next part begins."""
         pieces: list[bytes] = []
         offset = 0
         while True:
             request = get(path, {"tail": tail, "offset": offset or None})
-            reply = yield from asked(self._retries_policy, request, lambda reply: reply)
+            reply = await asked(self._transport, self._retries, request, lambda reply: reply)
             pieces.append(reply.content)
             offset = int(reply.headers.get("x-log-next", offset + len(reply.content)))
             if tail is not None or not reply.content or offset >= int(reply.headers.get("x-log-size", 0)):
@@ -117,12 +86,12 @@ class Verbs(JobVerbs[Way]):
     def follow_log(self, run_id: str, tail: int | None = None) -> StreamOperation[str]:
         """The log as it is written, until the run has ended."""
         request = streams.stream_of(get(f"/api/job-runs/{part(run_id)}/log", {"tail": tail}))
-        return streams.followed(self._retries_policy, request, _log_text, streams.by_offset)
+        return streams.followed(self._transport, self._retries, request, _log_text, streams.by_offset)
 
     @verb
     def artifact(self, run_id: str, name: str) -> Operation[bytes]:
         request = get(f"/api/job-runs/{part(run_id)}/artifacts/{quote(name)}")
-        return asked(self._retries_policy, request, lambda reply: reply.content)
+        return asked(self._transport, self._retries, request, lambda reply: reply.content)
 
     # Groups.
 
@@ -146,8 +115,7 @@ class Verbs(JobVerbs[Way]):
 
     @stream_verb
     def groups(self, *, status: Values | None = None, office_id: Values | None = None) -> StreamOperation[Group]:
-        wanted = {"status": status, "office_id": office_id}
-        return each(lambda cursor: self._page(get("/api/job-groups", {**wanted, **paged(500, cursor)}), Group))
+        return self._each(Group, "/api/job-groups", status=status, office_id=office_id)
 
     @verb
     def groups_page(
@@ -158,8 +126,7 @@ class Verbs(JobVerbs[Way]):
         status: Values | None = None,
         office_id: Values | None = None,
     ) -> Operation[Page[Group]]:
-        query = {"status": status, "office_id": office_id, **paged(limit, cursor)}
-        return self._page(get("/api/job-groups", query), Group)
+        return self._page(Group, "/api/job-groups", limit, cursor, status=status, office_id=office_id)
 
     @verb
     def cancel_group(
@@ -187,7 +154,7 @@ class Verbs(JobVerbs[Way]):
         Whoever closes it hangs up: the place is given up, or the work cancelled unless `detach`.
         """
         request = streams.stream_of(_direct(job_type, params, options))
-        return streams.heard_once(self._retries_policy, request, _update)
+        return streams.heard_once(self._transport, self._retries, request, _update)
 
     @verb
     def direct(self, direct_id: str) -> Operation[Direct]:
@@ -211,16 +178,15 @@ class Verbs(JobVerbs[Way]):
         office_id: Values | None = None,
         job_type: Values | None = None,
     ) -> Operation[Page[Direct]]:
-        query = {"status": status, "office_id": office_id, "job_type": job_type, **paged(limit, cursor)}
-        return self._page(get("/api/direct", query), Direct)
+        query = {"status": status, "office_id": office_id, "job_type": job_type}
+        return self._page(Direct, "/api/direct", limit, cursor, **query)
 
     @verb
     def reservations_page(
         self, limit: int = 50, cursor: str | None = None, *, office_id: Values | None = None
     ) -> Operation[Page[Reservation]]:
         """The newest first."""
-        query = {"office_id": office_id, **paged(limit, cursor)}
-        return self._page(get("/api/reservations", query), Reservation)
+        return self._page(Reservation, "/api/reservations", limit, cursor, office_id=office_id)
 
     # Events.
 
@@ -228,20 +194,20 @@ class Verbs(JobVerbs[Way]):
     def events(self, after: int = 0, **filter: Unpack[EventFilter]) -> StreamOperation[Event]:
         """Every event from a number on, oldest first, and then each new one; a broken line is taken up again."""
         request = streams.stream_of(get("/api/events", {"after": after, **filter}))
-        return streams.followed(self._retries_policy, request, _event, streams.by_last_event_id)
+        return streams.followed(self._transport, self._retries, request, _event, streams.by_last_event_id)
 
     @verb
     def events_page(
         self, after: int = 0, limit: int = 50, cursor: str | None = None, **filter: Unpack[EventFilter]
     ) -> Operation[Page[Event]]:
-        return self._page(get("/api/events", {"after": after, **filter, **paged(limit, cursor)}), Event)
+        return self._page(Event, "/api/events", limit, cursor, after=after, **filter)
 
     # The service itself.
 
     @verb
     def ready(self) -> Operation[None]:
         """Raises Unavailable unless the server takes and runs jobs."""
-        return asked(self._retries_policy, Request(method="GET", path="/ready"), lambda reply: None)
+        return asked(self._transport, self._retries, Request(method="GET", path="/ready"), lambda reply: None)
 
     @verb
     def status(self) -> Operation[Status]:
@@ -254,7 +220,7 @@ class Verbs(JobVerbs[Way]):
 
     @verb
     def audit_page(self, limit: int = 50, cursor: str | None = None) -> Operation[Page[AuditEntry]]:
-        return self._page(get("/api/audit", paged(limit, cursor)), AuditEntry)
+        return self._page(AuditEntry, "/api/audit", limit, cursor)
 
     @verb
     def reload(self) -> Operation[Json]:

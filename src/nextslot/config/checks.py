@@ -24,9 +24,6 @@ from .settings import (
 Found = tuple[tuple[str, ...], str]
 
 _TYPES = {
-    "int_type": "is not a whole number; write one, such as 5",
-    "int_from_float": "is not a whole number; write one, such as 5",
-    "float_type": "is not a number; write one, such as 2.5",
     "bool_type": "is neither true nor false; write one of them",
     "string_type": "is not a text; put it in quotes",
     "list_type": "is not a list; write [ … ]",
@@ -35,12 +32,6 @@ _TYPES = {
     "missing": "is missing; add it",
     "string_too_short": "is empty; write a value, or remove the setting",
     "string_pattern_mismatch": "has characters that are not allowed; use up to 100 letters, digits, '.', '_' and '-'",
-    "finite_number": "is not a finite number; write one, such as 2.5",
-}
-_BOUNDS = {
-    "greater_than_equal": "is too small; use at least {ge:,.0f}",
-    "greater_than": "is too small; use more than {gt:,.0f}",
-    "less_than_equal": "is too large; use at most {le:,.0f}",
 }
 
 
@@ -58,8 +49,6 @@ def _sentence(error: ErrorDetails, path: tuple[str, ...]) -> str:
         return f"has a value that is not allowed; use one of {context['expected']}"
     if kind == "value_error":
         return str(context["error"])
-    if kind in _BOUNDS:
-        return _BOUNDS[kind].format(**context)
     return _TYPES.get(kind, error["msg"])
 
 

@@ -12,16 +12,13 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from nextslot import extension_api
 from nextslot.domain import request_checks
+from nextslot.domain.bounds import Delay, Limit, Seconds, number, whole
 from nextslot.domain.webhook_delivery import secret_problem
 from nextslot.system.disk_space import DiskLimits
 
-LIMIT = Field(ge=0, le=1_000_000)
-SECONDS = Field(gt=0, le=request_checks.MAX_SECONDS)
-DAYS = Field(gt=0, le=36_600)
-
-Limit = Annotated[int, LIMIT]
-Seconds = Annotated[float, SECONDS]
-Days = Annotated[float, DAYS]
+Port = Annotated[int, whole(0, 65_535)]
+Bytes = Annotated[int, whole(0)]
+Days = Annotated[float, number(" of days", most=36_600, is_zero_allowed=False)]
 
 
 def _secret(value: object) -> object:
@@ -69,11 +66,11 @@ class ServerSettings(Section):
         min_length=1,
         description="The address to listen on; any other than loopback requires an API key.",
     )
-    port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on; 0 takes a free one.")
-    health_port: int | None = Field(
-        default=None, ge=0, le=65535,
+    port: Port = Field(default=8000, description="The port to listen on; 0 takes a free one.")
+    health_port: Port | None = Field(
+        default=None,
         description="A port on which a separate small process answers `/health` and `/ready`; none: only `port`.",
-    )  # fmt: skip
+    )
     allowed_hosts: list[str] = Field(
         default=[],
         description="Names allowed in a request's Host header, in addition to the address itself; `*` allows any.",
@@ -83,13 +80,13 @@ class ServerSettings(Section):
         default="", description="The path below which a proxy serves this server, such as /scheduler."
     )
     docs: bool = Field(default=True, description="Whether /docs and /openapi.json are served.")
-    max_body_bytes: int = Field(
-        default=64 * 1024 * 1024, ge=1024, description="The largest request body; a larger one is refused with 413."
+    max_body_bytes: Annotated[int, whole(1024)] = Field(
+        default=64 * 1024 * 1024, description="The largest request body; a larger one is refused with 413."
     )
-    shutdown_grace_seconds: float | None = Field(
-        default=None, ge=0, le=request_checks.MAX_SECONDS,
+    shutdown_grace_seconds: Delay | None = Field(
+        default=None,
         description="How long running work may continue after SIGTERM before it is interrupted; none: until it ends.",
-    )  # fmt: skip
+    )
 
 
 class StoreSettings(Section):
@@ -99,14 +96,14 @@ class StoreSettings(Section):
     synchronous: Literal["FULL", "NORMAL"] = Field(
         default="FULL", description="`NORMAL` is faster, but a power cut may lose the latest commits."
     )
-    disk_warn_bytes: int = Field(
-        default=DiskLimits().warn_bytes, ge=0,
+    disk_warn_bytes: Bytes = Field(
+        default=DiskLimits().warn_bytes,
         description="Warn when fewer bytes are free for the database, logs or artifacts; 0: never.",
-    )  # fmt: skip
-    disk_refuse_bytes: int = Field(
-        default=DiskLimits().refuse_bytes, ge=0,
+    )
+    disk_refuse_bytes: Bytes = Field(
+        default=DiskLimits().refuse_bytes,
         description="Refuse new work with 503 `disk_low` when fewer bytes are free; running work can end. 0: never.",
-    )  # fmt: skip
+    )
 
 
 class LimitsTable(Section):
@@ -120,17 +117,11 @@ class LimitsTable(Section):
         default=600,
         description="How long a limit may hold a job back while other jobs pass it, before units are kept free for it.",
     )
-    max_params_bytes: int = Field(
-        default=request_checks.MAX_PARAMS_BYTES,
-        ge=2,
-        le=64 * 1024 * 1024,
-        description="The largest parameters of a job, as JSON.",
+    max_params_bytes: Annotated[int, whole(2, 64 * 1024 * 1024)] = Field(
+        default=request_checks.MAX_PARAMS_BYTES, description="The largest parameters of a job, as JSON."
     )
-    direct_waiting: int = Field(
-        default=100,
-        ge=1,
-        le=100_000,
-        description="How many direct callers of an office may wait; further callers get 503.",
+    direct_waiting: Annotated[int, whole(1, 100_000)] = Field(
+        default=100, description="How many direct callers of an office may wait; further callers get 503."
     )
 
 
@@ -166,9 +157,7 @@ class OfficeTable(Section):
     role_limits: dict[str, Limit] | None = Field(
         default=None, description="How many jobs of each role may run at once."
     )
-    timeout_seconds: Annotated[float, Field(ge=0, le=request_checks.MAX_SECONDS)] | None = Field(
-        default=None, description="The timeout of jobs that set none; 0: none."
-    )
+    timeout_seconds: Delay | None = Field(default=None, description="The timeout of jobs that set none; 0: none.")
     retry_policy: dict[str, Any] | None = Field(
         default=None, description="The fields of its retry policy that differ from the default."
     )
@@ -198,7 +187,9 @@ class WebhookTable(Section):
         description="Whether webhooks may go to loopback and private addresses; none: only from a server on loopback.",
     )
     timeout_seconds: Seconds = Field(default=10, description="How long an endpoint may take to respond.")
-    concurrency: int = Field(default=64, ge=1, le=1000, description="How many deliveries may be in progress at once.")
+    concurrency: Annotated[int, whole(1, 1000)] = Field(
+        default=64, description="How many deliveries may be in progress at once."
+    )
 
 
 class RetentionSettings(Section):

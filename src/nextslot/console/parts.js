@@ -103,9 +103,10 @@ export const Section = ({
 export const Trouble = ({ error }) => (error ? html`<p class="trouble" role="alert">${sentence(error)}</p>` : null);
 
 export function sentence(error) {
-  const where = (error.errors || []).map((one) => (one.field ? `${one.field}: ${one.problem}` : one.problem));
+  const problems = error.errors || [];
   const said = String(error.message || error);
-  return where.length && !where.every((one) => said.includes(one)) ? `${said} (${where.join("; ")})` : said;
+  if (problems.every((one) => said.includes(one.problem))) return said;
+  return `${said} (${problems.map((one) => (one.field ? `${one.field}: ${one.problem}` : one.problem)).join("; ")})`;
 }
 
 export const Bar = ({

@@ -10,9 +10,8 @@ from .direct import (
     DirectFields,
     DirectStatus,
     Reservation,
-    ReservationFields,
 )
-from .events import Event, EventFields
+from .events import Event
 from .failures import (
     RETRYABLE,
     Backoff,
@@ -29,7 +28,6 @@ from .forecast import (
 )
 from .groups import (
     Group,
-    GroupFields,
     GroupMode,
     GroupStatus,
     OnFailure,
@@ -50,8 +48,8 @@ from .json_types import Json
 from .keys import (
     Actor,
     AuditEntry,
-    AuditEntryFields,
     Key,
+    KeyFields,
     Scope,
 )
 from .nodes import Node
@@ -59,6 +57,7 @@ from .offices import (
     Lane,
     Limit,
     Office,
+    OfficeFields,
     default_office,
 )
 from .request_context import PYTHON, RequestContext
@@ -66,19 +65,16 @@ from .runs import (
     Artifact,
     Outcome,
     Run,
-    RunFields,
     RunStatus,
 )
 from .schedules import (
     CatchUp,
     Occurrence,
-    OccurrenceFields,
     Overlap,
     Schedule,
     ScheduleFields,
     SkipReason,
     Template,
-    TemplateFields,
     Upcoming,
 )
 from .views import (
@@ -93,12 +89,10 @@ from .views import (
 )
 from .webhooks import (
     Attempt,
-    AttemptFields,
     Delivery,
     DeliveryFields,
     DeliveryStatus,
     Webhook,
-    WebhookFields,
 )
 
 __all__ = [
@@ -111,9 +105,7 @@ __all__ = [
     "Actor",
     "Artifact",
     "Attempt",
-    "AttemptFields",
     "AuditEntry",
-    "AuditEntryFields",
     "Backoff",
     "CancelMode",
     "CatchUp",
@@ -127,12 +119,10 @@ __all__ = [
     "DirectFields",
     "DirectStatus",
     "Event",
-    "EventFields",
     "Expected",
     "FailureKind",
     "Forecast",
     "Group",
-    "GroupFields",
     "GroupMode",
     "GroupStatus",
     "Held",
@@ -142,14 +132,15 @@ __all__ = [
     "JobStatus",
     "Json",
     "Key",
+    "KeyFields",
     "Lane",
     "Limit",
     "Listed",
     "NewJob",
     "Node",
     "Occurrence",
-    "OccurrenceFields",
     "Office",
+    "OfficeFields",
     "OfficeStatus",
     "OnDependencyFailure",
     "OnFailure",
@@ -161,10 +152,8 @@ __all__ = [
     "Reason",
     "RequestContext",
     "Reservation",
-    "ReservationFields",
     "RetryPolicy",
     "Run",
-    "RunFields",
     "RunStatus",
     "Schedule",
     "ScheduleFields",
@@ -173,10 +162,8 @@ __all__ = [
     "SkipReason",
     "Stage",
     "Template",
-    "TemplateFields",
     "Upcoming",
     "Webhook",
-    "WebhookFields",
     "Why",
     "default_office",
 ]

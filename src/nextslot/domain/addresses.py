@@ -1,6 +1,6 @@
-"""Where webhooks may go: which URLs are taken, and which addresses are connected to. Pure; no name is resolved here.
+"""Decides which URLs a webhook may have, and to which addresses it may connect. No name is resolved here.
 
-`policy.webhooks` asks when a URL is given, `engine.endpoints` again for the address that it is about to connect to.
+`webhook_delivery` checks a URL when it is given, `engine/webhooks/http_sender.py` each address before it connects.
 """
 
 import ipaddress
@@ -17,7 +17,7 @@ _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 _BRACKETED = re.compile(r"\[[^\[\]]*:[^\[\]]*\](:[0-9]+)?")
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 
-# Clouds answer with credentials of the machine here. Most are link-local; these are not.
+# Where clouds answer with credentials of the machine; other such addresses are link-local.
 _METADATA = {
     ipaddress.ip_address(text) for text in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
 }
@@ -55,24 +55,24 @@ _EMBEDDING = [ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "64:ff9b:
 
 
 def url_problem(url: object, allow_private: bool) -> str | None:
-    """What is wrong with a URL as far as can be told without resolving its name."""
+    """Says what is wrong with a URL, or None; its host name is not resolved."""
     if not isinstance(url, str) or not url.isascii() or not url.isprintable() or re.search(r"[\s\\<>\"]", url):
-        return "a URL in plain ASCII (write other characters as %XX, and such names as xn--…)"
+        return "is not a URL in plain ASCII; write other characters as %XX, and other host names as xn--…"
     if len(url) > MAX_URL:
-        return f"a URL has at most {MAX_URL:,} characters"
+        return f"has {len(url):,} characters; a URL must have at most {MAX_URL:,}"
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        return "not a URL that can be read"
+        return "is not a URL that can be read; it must be like https://example.org/hook"
     if parts.scheme not in ("http", "https"):
-        return "a URL that begins with http:// or https://"
+        return f"has the scheme {parts.scheme!r}; a URL must begin with http:// or https://"
     if "@" in parts.netloc:
-        return "a URL must not carry a user or password: the signature says who sends"
+        return "has a user or password; remove it: the signature says who sends"
     if port == 0 or parts.netloc.endswith(":"):
-        return "a port is from 1 to 65535"
+        return "has no valid port; a port must be from 1 to 65535"
     if parts.fragment or url.endswith("#"):
-        return "a URL to send to has no fragment (#…)"
+        return "has a fragment (#…); remove it"
     return _host_problem(parts, allow_private)
 
 
@@ -83,27 +83,27 @@ def _host_problem(parts: SplitResult, allow_private: bool) -> str | None:
     name = host.removesuffix(".")
     labels = name.split(".")
     if _NUMBER.fullmatch(labels[-1]):
-        # `2130706433`, `0x7f.1` and `0177.0.0.1` mean 127.0.0.1 to some: only the usual spelling is taken.
+        # Some programs read `2130706433`, `0x7f.1` and `0177.0.0.1` as 127.0.0.1: accept only the usual spelling.
         return _literal_problem(name, allow_private)
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        return f"{host!r} is not a name of a host"
+        return f"has the host {host!r}, which is not a host name; check its spelling"
     if labels[-1] == "localhost" and not allow_private:
-        return "loopback addresses are not allowed here (`[webhooks] allow_private`)"
+        return "is a loopback address, which `[webhooks] allow_private` does not allow here"
     return None
 
 
 def _literal_problem(text: str, allow_private: bool) -> str | None:
     if "%" in text:
-        return "an address with a zone (%…) means something else on every machine"
+        return "has an address with a zone (%…), which differs from machine to machine; remove the zone"
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
-        return f"{text!r} is not an address: IPv4 is four numbers from 0 to 255 without leading zeros"
+        return f"has {text!r}, which is not an address; IPv4 is four numbers from 0 to 255 without leading zeros"
     return address_problem(address, allow_private)
 
 
 def address_problem(address: Address, allow_private: bool) -> str | None:
-    """Why this address must not be connected to; None if it may."""
+    """Says why a webhook must not connect to this address, or None."""
     meanings = list(_meanings(address))
     if any(one in _METADATA or _is_in(one, _NEVER) for one in meanings):
         return f"{address} is link-local, multicast, reserved or a cloud's metadata: never allowed"
@@ -120,7 +120,7 @@ def _is_in(address: Address, networks: Sequence[Network]) -> bool:
 
 
 def _meanings(address: Address) -> Iterator[Address]:
-    """The address, and the IPv4 addresses that it may stand for."""
+    """Yields the address, or the IPv4 addresses that it may stand for."""
     if not isinstance(address, ipaddress.IPv6Address):
         yield address
         return
@@ -139,7 +139,7 @@ def _meanings(address: Address) -> Iterator[Address]:
 
 
 def origin(url: str) -> str:
-    """Who is at the other end: scheme, host and port. What is dead or slow is so for all URLs of one origin."""
+    """Returns scheme, host and port: an endpoint that is dead or slow is so for all URLs of its origin."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     host = (parts.hostname or "").removesuffix(".")

@@ -1,10 +1,9 @@
-"""What a field may hold: for each kind of bound one test, one sentence and one schema.
+"""Bounds of fields: for each kind of bound one test, one sentence and one schema.
 
-HTTP and Python refuse by these, with the same sentence.
+HTTP, Python and the configuration refuse a value by the same bound, so with the same sentence.
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -13,24 +12,24 @@ from .json_types import Json
 MAX_PRIORITY = 999_999
 URGENT = 1_000_000
 MAX_TEXT = 1000
-# A century: longer is a mistake, and times stay far from where integers end.
+# A century: a longer time is a mistake, and sums of times stay far below the largest integer.
 MAX_SECONDS = 100 * 366 * 86400
 
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """Says what is wrong with a value, or None; and what the API's description says of it.
+    """Says what is wrong with a value, or None, and describes the allowed values for the OpenAPI document.
 
-    As a note on a type (`Annotated[str, Bound(…)]`) pydantic obeys it too.
+    pydantic obeys it as an annotation of a type (`Annotated[str, Bound(…)]`).
     """
 
     problem: Callable[[object], str | None]
     schema: Mapping[str, Json]
-    # What a right value of JSON or TOML becomes: 5 seconds are 5.0.
+    # Converts an allowed value of JSON or TOML: 5 seconds become 5.0.
     read: Callable[[Any], object] = lambda value: value
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> Any:
-        from pydantic_core import core_schema  # Only who has pydantic calls this: the client does without.
+        from pydantic_core import core_schema  # Imported here because the client has no use for it.
 
         return core_schema.no_info_plain_validator_function(self._checked)
 
@@ -44,22 +43,83 @@ class Bound:
         return self.read(value)
 
 
-def text_problem(value: object) -> str | None:
+def whole(least: int, most: int | None = None, *others: int) -> Bound:
+    """A whole number from `least` to `most`, or one of `others`, which the sentence and the schema do not mention."""
+    allowed = f"a whole number from {least:,}" + (" on" if most is None else f" to {most:,}")
+    schema = {"type": "integer", "minimum": least} | ({} if most is None else {"maximum": most})
+
+    def problem(value: object) -> str | None:
+        if type(value) is int and ((least <= value and (most is None or value <= most)) or value in others):
+            return None
+        return must_be(value, allowed)
+
+    return Bound(problem, schema)
+
+
+def number(unit: str, most: float = MAX_SECONDS, *, is_zero_allowed: bool = True) -> Bound:
+    """A number from 0, or from above 0, to `most`."""
+    least, name = (-1e-9, "minimum") if is_zero_allowed else (0, "exclusiveMinimum")
+    allowed = f"a number{unit} " + (f"from 0 to {most:,}" if is_zero_allowed else f"above 0, at most {most:,}")
+
+    def problem(value: object) -> str | None:
+        return None if is_number(value, above=least, most=most) else must_be(value, allowed)
+
+    return Bound(problem, {"type": "number", name: 0, "maximum": most}, read=float)
+
+
+def one_of(words: Iterable[str], read: Callable[[Any], object] = str) -> Bound:
+    """One of these words."""
+    known = [str(word) for word in words]
+    allowed = " or ".join([", ".join(map(repr, known[:-1])), repr(known[-1])])
+
+    def problem(value: object) -> str | None:
+        if isinstance(value, str) and value in known:
+            return None
+        return f"is {_quoted(value)}; it must be {allowed}"
+
+    return Bound(problem, {"type": "string", "enum": known}, read)
+
+
+def text_problem(value: object, most: int = MAX_TEXT) -> str | None:
     if not isinstance(value, str):
-        return "must be text"
-    if not 0 < len(value) <= MAX_TEXT:
-        return f"must have 1 to {MAX_TEXT} characters"
-    return None if is_storable(value) else "must be valid Unicode without NUL"
+        return must_be(value, "text")
+    if not value:
+        return f"is empty; it must have 1 to {most:,} characters"
+    if len(value) > most:
+        return f"has {len(value):,} characters; it must have 1 to {most:,} characters"
+    return None if is_storable(value) else UNSTORABLE
 
 
-def seconds_problem(value: object) -> str | None:
-    return None if is_number(value, above=0) else "a number of seconds above 0"
+UNSTORABLE = "has a NUL character or half of a surrogate pair; it must be valid Unicode without NUL"
 
 
-def priority_problem(value: object) -> str | None:
-    if type(value) is int and (-MAX_PRIORITY <= value <= MAX_PRIORITY or value == URGENT):
-        return None
-    return f"a whole number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}"
+def must_be(value: object, allowed: str) -> str:
+    """Says what a value is, and what it must be. Numbers are repeated, texts are not: one may be a misplaced secret."""
+    return f"is {_shown(value)}; it must be {allowed}"
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case int() if abs(value) >= 2**64:
+            return "a number that does not fit 64 bits"
+        case int() | float():
+            return f"{value}"
+        case str():
+            return "text"
+        case list() | tuple():
+            return "a list"
+        case Mapping():
+            return "an object"
+        case _:
+            return f"of the type {type(value).__name__}"
+
+
+def _quoted(value: object) -> str:
+    return repr(value) if isinstance(value, str) and len(value) <= 50 else _shown(value)
 
 
 def is_storable(text: str) -> bool:
@@ -78,19 +138,18 @@ def is_unicode(text: str) -> bool:
 
 
 def is_number(value: object, above: float = -1e-9, most: float = MAX_SECONDS) -> bool:
-    return (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and above < value <= most
-    )
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and above < value <= most
 
+
+PRIORITY = whole(-MAX_PRIORITY, MAX_PRIORITY, URGENT)
+# How many may run at once; 0 is no limit.
+LIMIT = whole(0, 1_000_000)
+SECONDS = number(" of seconds", is_zero_allowed=False)
 
 Name = Annotated[str, Bound(text_problem, {"type": "string"})]
 Text = Annotated[str, Bound(text_problem, {"type": "string", "minLength": 1, "maxLength": MAX_TEXT})]
-Seconds = Annotated[
-    float, Bound(seconds_problem, {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_SECONDS}, read=float)
-]
-Priority = Annotated[
-    int, Bound(priority_problem, {"type": "integer", "minimum": -MAX_PRIORITY, "maximum": MAX_PRIORITY})
-]
+Seconds = Annotated[float, SECONDS]
+# 0 seconds are allowed.
+Delay = Annotated[float, number(" of seconds")]
+Priority = Annotated[int, PRIORITY]
+Limit = Annotated[int, LIMIT]

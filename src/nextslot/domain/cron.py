@@ -1,8 +1,8 @@
-"""Cron as Debian means it, as pure questions about a plan: when is it next, what lay between, how is it said in words.
+"""Reads cron expressions as Debian does: the next occurrence, the occurrences of a span, the expression in words.
 
-`store` and `engine` keep expressions as text and ask here. cronsim reads the expression and knows which days match;
-which instants those are is worked out here, by days, because a day on which clocks change is the hard part: a day has
-23, 24, 23.5 or no hours, and cronsim's own steps lose the half hour of Lord Howe and double Apia's missing day.
+cronsim parses the expression and knows which days match. The instants of a day are computed here, because a day with a
+clock change has 23, 24, 23.5 or no hours: cronsim's own steps lose the half hour of Lord Howe and double the day that
+Apia skipped.
 """
 
 import re
@@ -18,6 +18,8 @@ from cronsim import CronSim, CronSimError
 from nextslot.errors import Invalid
 from nextslot.system.instant import Instant
 
+from .bounds import text_problem
+
 NAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -28,11 +30,11 @@ NAMES = {
     "@hourly": "0 * * * *",
 }
 MAX_LENGTH = 200
-# Leap days on a given weekday come back within 40 years; what does not fire in so many never does.
+# A leap day on a given weekday comes back within 40 years: an expression without a match in 50 years never has one.
 HORIZON_YEARS = 50
 
 _FIELDS = ("minute", "hour", "day of month", "month", "day of week")
-# Bounded before it is parsed: two digits, or a name of three letters; a step only after a range.
+# Checked before cronsim parses it: two digits or a name of three letters; a step only after a range.
 _VALUE = r"(?:\d{1,2}|[A-Za-z]{3})"
 _ITEM = re.compile(rf"(?:\*|{_VALUE}-{_VALUE})(?:/\d{{1,2}})?|{_VALUE}")
 _LONE_STEP = re.compile(rf"({_VALUE})/(\d{{1,2}})")
@@ -43,7 +45,7 @@ _LAST_OF_FIELD = (59, 23, 31, 12, 7)
 _SECOND = timedelta(seconds=1)
 _DAY = timedelta(days=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# From where on a plan is looked at that is not asked about any time yet.
+# cronsim needs some time to start from.
 _SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001
 
 
@@ -58,12 +60,11 @@ class Span:
 
 @lru_cache(maxsize=4096)
 def parse(expression: str, timezone: str = "UTC") -> "Cron":
-    """A plan; or Invalid, with what is wrong with the expression (`cron_expression`) or the zone (`timezone`)."""
+    """Parses an expression; raises Invalid for the field `cron_expression` or `timezone`."""
     return Cron(_fields(expression), zone(timezone))
 
 
 def in_words(expression: str) -> str:
-    """For people, who know which zone is meant."""
     return parse(expression).words
 
 
@@ -79,17 +80,17 @@ def zone(name: str) -> ZoneInfo:
 
 
 def _fields(expression: str) -> str:
-    """The five fields in a form that means to cronsim what it means to Debian's cron; or why it is none."""
-    if not isinstance(expression, str) or not 0 < len(expression) <= MAX_LENGTH:
-        raise _bad(f"text of 1 to {MAX_LENGTH} characters")
+    """Returns the five fields in a form that means to cronsim what the expression means to Debian's cron."""
+    if (problem := text_problem(expression, MAX_LENGTH)) is not None:
+        raise _bad(problem)
     if expression.strip().startswith("@"):
         known = NAMES.get(expression.strip().lower())
         if known is None:
-            raise _bad(f"there is no {expression.strip()!r}; there are {', '.join(NAMES)}")
+            raise _bad(f"is {expression.strip()!r}; the names are {', '.join(NAMES)}")
         return known
     fields = expression.split()
     if len(fields) != 5:
-        raise _bad(f"five fields are wanted ({', '.join(_FIELDS)}) or an @name; these are {len(fields)}")
+        raise _bad(f"has {len(fields)} fields; it must have five fields ({', '.join(_FIELDS)}) or be an @name")
     for index, field in enumerate(fields):
         for item in field.split(","):
             _check_item(index, field, item)
@@ -99,11 +100,11 @@ def _fields(expression: str) -> str:
 def _check_item(index: int, field: str, item: str) -> None:
     lone = _LONE_STEP.fullmatch(item)
     if lone is not None:
-        # Debian's cron takes 5/15 for 5, others for 5-59/15: a guess would be wrong for somebody.
+        # Debian's cron reads 5/15 as 5, others as 5-59/15: refuse it rather than guess.
         better = f"{lone[1]}-{_LAST_OF_FIELD[index]}/{lone[2]}"
-        raise _bad(f"a step needs a range: write {better!r} instead of {item!r}")
+        raise _bad(f"has the step {item!r} without a range; write {better!r}")
     if not _ITEM.fullmatch(item):
-        raise _bad(f"the {_FIELDS[index]} {field!r} is not made of numbers, names, ranges, steps and lists")
+        raise _bad(f"has the {_FIELDS[index]} {field!r}; it must be made of numbers, names, ranges, steps and lists")
 
 
 def _bad(problem: str) -> Invalid:
@@ -111,7 +112,7 @@ def _bad(problem: str) -> Invalid:
 
 
 class Cron:
-    """A cron expression in a time zone. It knows no present: every question names the instants it is about."""
+    """A cron expression in a time zone."""
 
     def __init__(self, fields: str, zone: ZoneInfo) -> None:
         try:
@@ -120,26 +121,25 @@ class Cron:
             raise _bad(_explained(fields, error)) from None
         self._zone = zone
         minute, hour = fields.split()[:2]
-        # Debian: `*` in minute or hour is a rhythm and follows the clock; anything else is a time of day.
+        # Debian: with `*` in minute or hour, occurrences follow the changed clock; otherwise they are times of day.
         self._follows_the_clock = minute.startswith("*") or hour.startswith("*")
         self._seconds = [h * 3600 + m * 60 for h in sorted(self._days.hours) for m in sorted(self._days.minutes)]
-        # Many schedules have the same plan and ask the same question.
+        # The last answer of `after`: many schedules have the same expression and ask for the same time.
         self._asked: tuple[Instant, Instant | None] | None = None
         if next(self._dates(_SOME_DAY.date()), None) is None:
-            raise _bad("this never happens: no month has such a day")
+            raise _bad("never happens: no month has such a day")
 
     @property
     def words(self) -> str:
-        """For people."""
-        said: str = self._days.explain()
-        return said
+        explained: str = self._days.explain()
+        return explained
 
     def local(self, at: Instant) -> datetime:
-        """What the clock on the wall shows there and then."""
+        """Returns the local time of an instant in this zone."""
         return at.as_datetime().astimezone(self._zone)
 
     def after(self, at: Instant) -> Instant | None:
-        """The first occurrence later than `at`."""
+        """Returns the first occurrence later than `at`."""
         asked = self._asked
         if asked is None or asked[0] != at:
             asked = self._asked = (at, self._after(at))
@@ -151,20 +151,20 @@ class Cron:
             found = self._first_after(day, after)
             if found is None:
                 continue
-            # Where clocks go back over midnight, a day begins before the one before it has ended.
+            # Where clocks go back over midnight, a day begins before the previous day has ended.
             next_day = self._first_after(day + _DAY, after) if self._is_matching(day + _DAY) else None
             first = found if next_day is None else min(found, next_day)
             return Instant(first * 1_000_000)
         return None
 
     def between(self, after: Instant, until: Instant) -> list[Instant]:
-        """Every occurrence later than `after`, up to and with `until`, in order."""
+        """Returns every occurrence later than `after`, up to and including `until`, in order."""
         low, high = after // 1_000_000, until // 1_000_000
         found = {at for day in self._dates_until(after, until) for at in self._instants(day) if low < at <= high}
         return [Instant(at * 1_000_000) for at in sorted(found)]
 
     def span(self, after: Instant, until: Instant) -> Span | None:
-        """The same, only counted: years of every minute cost no more than their days."""
+        """Counts the occurrences that `between` would return; it takes time for each day, not for each occurrence."""
         low, high = after // 1_000_000, until // 1_000_000
         first, last, count = high + 1, low, 0
         odd: set[int] = set()
@@ -186,7 +186,7 @@ class Cron:
     # Days.
 
     def _date_before(self, at: Instant) -> date:
-        """Some occurrences of a day come on the next: a gap may end after midnight."""
+        """Returns the day before: its occurrences may come on the next day, if a gap ends after midnight."""
         return max(self.local(at).date(), date(2, 1, 1)) - _DAY
 
     def _dates_until(self, after: Instant, until: Instant) -> Iterator[date]:
@@ -197,7 +197,7 @@ class Cron:
             yield day
 
     def _dates(self, start: date) -> Iterator[date]:
-        """The days that match, from one on."""
+        """Yields the matching days from `start` on."""
         day = start
         while day.year <= min(start.year + HORIZON_YEARS, 9998):
             if day.month not in self._days.months:
@@ -233,7 +233,7 @@ class Cron:
         return _plain_midnight(self._zone, day)
 
     def _instants_of(self, local: datetime) -> Iterator[int]:
-        """A time of day: usually one instant; none or the gap's end in a gap; once or twice in a fold."""
+        """Yields the instants of a local time: usually one; in a gap its end or none; in a fold one or both."""
         found = {at for fold in (0, 1) if self._wall(at := local - self._offset(local, fold)) == local}
         if self._follows_the_clock:
             yield from map(_epoch_seconds, found)
@@ -246,7 +246,7 @@ class Cron:
                 yield _epoch_seconds(end)
 
     def _gap_end(self, local: datetime) -> datetime:
-        """The instant at which the clocks that have no such time were put forward."""
+        """Returns the instant at which clocks went forward over a local time that does not exist."""
         low, high = local - self._offset(local, fold=1), local - self._offset(local, fold=0)
         before = self._wall(low) - low
         while high - low > _SECOND:
@@ -263,9 +263,9 @@ class Cron:
 
 @lru_cache(maxsize=4096)
 def _plain_midnight(zone: ZoneInfo, day: date) -> int | None:
-    """When a day begins whose clocks are not changed, and that has no neighbour whose changed clocks reach it.
+    """Returns when a day begins, if clocks do not change on it or on the days beside it; else None.
 
-    No zone has changed them twice in three days.
+    No zone has changed its clocks twice in three days.
     """
     start = datetime.combine(day, time())
     offset = _offset(zone, start)
@@ -284,13 +284,13 @@ def _epoch_seconds(utc: datetime) -> int:
 
 
 def _explained(fields: str, error: CronSimError) -> str:
-    """cronsim says which field is wrong; people want to see it."""
+    """Returns cronsim's error with the field that is wrong."""
     said = str(error)
     for name, field in zip(_FIELDS, fields.split(), strict=True):
         if said == f"Bad {name.replace(' ', '-')}":
             if name == "day of month" and _is_read(f"* * {field} * *"):
-                return "this never happens: no such month has that day"
-            return f"the {name} {field.lower()!r} is out of range, or a range that runs backwards"
+                return "never happens: no such month has that day"
+            return f"has the {name} {field.lower()!r}, which is out of range, or a range that runs backwards"
     return said
 
 

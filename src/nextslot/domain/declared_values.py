@@ -1,26 +1,31 @@
-"""What follows from the declaration of a value: its JSON form, and which of its fields others have in common with it.
+"""Values, and what follows from their declarations.
 
-A value is a data class, and its fields are written nowhere else. From their names and types follow the JSON form
-(`to_dict`, here), the schema that HTTP answers and bodies have (`server/derived_schemas.py`), the columns of its row
-and both ways between row and value (`store/tables/rows.py`), and what the client reads (`client/values.py`).
+A value declares its fields once, as a data class does. From their names and types follow the JSON form (`to_dict`),
+the schemas of HTTP answers and bodies (`server/derived_schemas.py`), the columns of its row and both ways between row
+and value (`store/tables/rows.py`), and what the client reads (`client/values.py`).
 """
 
 import types
 import typing
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from enum import Enum
 from functools import cache, lru_cache
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar, dataclass_transform
 
 from nextslot.system.instant import Instant
 
-from .bounds import Bound
+from .bounds import Bound, one_of
 from .json_types import Json
 
 T = TypeVar("T")
 # A point in time: an `Instant` in the scheduler, a `datetime` in the client.
-At = TypeVar("At")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault  # To import it takes long, and only mypy needs it.
+
+    At = TypeVarWithDefault("At", default=Instant)
+else:
+    At = TypeVar("At")
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,30 +61,39 @@ Id = Annotated[str, Says(examples=("0193f6a2-7b1c-7c3e-8d52-6f0a9e1b2c3d",))]
 
 @dataclass(frozen=True)
 class Declared:
-    """A field as it was declared."""
+    """A field as its class declares it."""
 
     name: str
-    # Without None, and without what it was annotated with.
+    # Without None, and without annotations.
     type: Any
     is_optional: bool
+    # MISSING if there is none.
+    default: Any
     marked: Marked
     says: Says
     bound: Bound | None
 
 
 def declared(kind: Any) -> tuple[Declared, ...]:
-    """Returns the fields of a value, in their order."""
-    return _all_declared(kind)
+    """Returns the fields of a value, in the order of its columns and its JSON form."""
+    return _declared_once(kind)  # mypy does not take a class for a key of the cache, but takes Any.
 
 
 @cache
-def _all_declared(kind: Any) -> tuple[Declared, ...]:
+def _declared_once(kind: Any) -> tuple[Declared, ...]:
     hints = typing.get_type_hints(kind, include_extras=True)
-    return tuple(_declared(one.name, hints[one.name]) for one in fields(kind))
+    found = {one.name: _declared(one, hints[one.name]) for one in fields(kind)}
+    return tuple(found[name] for name in in_order(kind, found))
 
 
-def _declared(name: str, hint: Any) -> Declared:
-    """A note on the field or on the type inside of its `| None` counts alike."""
+def in_order(kind: type["Value"], names: Iterable[str]) -> list[str]:
+    """Returns names in the order in which readers get them: first those of `FIRST`, then the rest as it came."""
+    given = list(names)
+    return [*(name for name in kind.FIRST if name in given), *(name for name in given if name not in kind.FIRST)]
+
+
+def _declared(field: "Field[Any]", hint: Any) -> Declared:
+    """An annotation of the field and one of the type inside `| None` count alike."""
     kind, notes = _unwrapped(hint)
     is_optional = types.NoneType in typing.get_args(kind)
     if is_optional:
@@ -87,7 +101,13 @@ def _declared(name: str, hint: Any) -> Declared:
         kind, more = _unwrapped(typing.Union[tuple(inner)])  # noqa: UP007  # Of any number of them.
         notes += more
     return Declared(
-        name, kind, is_optional, _note(notes, Marked) or Marked(), _note(notes, Says) or Says(), _note(notes, Bound)
+        name=field.name,
+        type=kind,
+        is_optional=is_optional,
+        default=field.default,
+        marked=_note(notes, Marked) or Marked(),
+        says=_note(notes, Says) or Says(),
+        bound=_note(notes, Bound) or (one_of(kind, read=kind) if is_words(kind) else None),
     )
 
 
@@ -124,14 +144,66 @@ def is_literal(kind: Any) -> bool:
     return typing.get_origin(kind) is Literal
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Value:
-    """A plain object, made of the fields that its class declares."""
+    """The base of values: each subclass is a frozen data class with keyword arguments.
 
-    # Properties that belong to its JSON form, like fields.
+    The methods that `dataclass` would generate for each class are written here once: generating them for all values
+    takes longer than all other imports of the client.
+    """
+
+    # The names that the JSON form and the row begin with.
+    FIRST: ClassVar[tuple[str, ...]] = ()
+    # Properties that belong to the JSON form, like fields.
     WORKED_OUT: ClassVar[tuple[str, ...]] = ()
 
+    _defaults: ClassVar[Mapping[str, Any]]
+    _factories: ClassVar[Mapping[str, Callable[[], Any]]]
+    _names: ClassVar[frozenset[str]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        declared_in: Any = dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
+        found = fields(declared_in)
+        cls._defaults = {one.name: one.default for one in found if one.default is not MISSING}
+        cls._factories = {one.name: one.default_factory for one in found if one.default_factory is not MISSING}
+        cls._names = frozenset(one.name for one in found)
+
+    def __init__(self, **given: Any) -> None:
+        made = self.__dict__
+        made.update(self._defaults)
+        made.update(given)
+        for name, make in self._factories.items():
+            if name not in made:
+                made[name] = make()
+        if made.keys() != self._names:
+            wrong = [f"unexpected {name!r}" for name in sorted(made.keys() - self._names)]
+            wrong += [f"missing {name!r}" for name in sorted(self._names - made.keys())]
+            raise TypeError(f"{type(self).__name__}() has wrong keyword arguments: {', '.join(wrong)}")
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._compared()))
+
+    def __repr__(self) -> str:
+        kind: Any = type(self)
+        shown = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in fields(kind) if one.repr)
+        return f"{type(self).__qualname__}({shown})"
+
+    def _compared(self) -> list[Any]:
+        kind: Any = type(self)
+        return [getattr(self, one.name) for one in fields(kind) if one.compare]
+
     def _replace(self, **changes: Any) -> Self:
-        """Returns a copy with other values in some fields: quicker than `dataclasses.replace`, which makes it anew."""
+        """Returns a copy with other values in some fields; quicker than `dataclasses.replace`, which checks names."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         made.__dict__.update(changes)
@@ -153,8 +225,8 @@ def _form(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Callable[[Any], 
     """Returns the names in the JSON form, and how those are written that are no JSON as they are."""
     shown = [one for one in declared(kind) if not one.marked.is_internal]
     converted = [(one.name, _writer(one.type)) for one in shown]
-    names = (*(one.name for one in shown), *kind.WORKED_OUT)
-    return names, tuple((name, convert) for name, convert in converted if convert is not None)
+    names = in_order(kind, [*(one.name for one in shown), *kind.WORKED_OUT])
+    return tuple(names), tuple((name, convert) for name, convert in converted if convert is not None)
 
 
 def _writer(kind: Any) -> Callable[[Any], Json] | None:

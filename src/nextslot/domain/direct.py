@@ -1,7 +1,6 @@
 """Direct requests: callers who wait on the line, and the slot that is kept for them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, Literal
 
@@ -29,7 +28,6 @@ class DirectStatus(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-@dataclass(frozen=True, kw_only=True)
 class DirectFields(Value, Generic[At]):
     """A caller who waited on the line: what was asked for, and how it ended. Never a job."""
 
@@ -57,7 +55,6 @@ class DirectFields(Value, Generic[At]):
     artifacts: Later[tuple[Artifact, ...]] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
 class Direct(DirectFields[Instant]):
     """A caller who waited on the line, and where the scheduler had it."""
 
@@ -84,8 +81,7 @@ class Direct(DirectFields[Instant]):
         return (self.finished_at - self.started_at) / 1_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReservationFields(Value, Generic[At]):
+class Reservation(Value, Generic[At]):
     """The stored fact that a direct request holds an office's next slot."""
 
     reservation_id: Id
@@ -95,8 +91,3 @@ class ReservationFields(Value, Generic[At]):
     reserved_by: str
     expires_at: At
     status: Literal["ACTIVE", "RELEASED", "EXPIRED"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reservation(ReservationFields[Instant]):
-    """A reservation, with times as the scheduler has them."""

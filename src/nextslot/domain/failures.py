@@ -1,9 +1,10 @@
 """Why a run failed, and what follows: again, after how long, or never."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
-from .declared_values import Value
+from .bounds import Delay, number, whole
+from .declared_values import Says, Value
 
 
 class FailureKind(StrEnum):
@@ -46,13 +47,12 @@ class Backoff(StrEnum):
     LINEAR = "linear"
 
 
-@dataclass(frozen=True)
 class RetryPolicy(Value):
     """DEC-007. `max_attempts` counts automatic retries: 3 means at most four jobs in a chain."""
 
-    max_attempts: int = 3
+    max_attempts: Annotated[int, whole(0, 1000), Says(asked="How many automatic retries")] = 3
     backoff: Backoff = Backoff.EXPONENTIAL
-    base_delay_seconds: float = 10
-    max_delay_seconds: float | None = None
-    jitter: float = 0
+    base_delay_seconds: Delay = 10
+    max_delay_seconds: Delay | None = None
+    jitter: Annotated[float, number("", most=1)] = 0
     retry_on: tuple[FailureKind, ...] | None = None

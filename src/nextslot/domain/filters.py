@@ -24,6 +24,7 @@ from . import (
     RunStatus,
     request_checks,
 )
+from .bounds import must_be, text_problem
 
 # Of one field; each is looked up by itself.
 MOST_VALUES = 100
@@ -62,11 +63,8 @@ class JobFilter:
 
     def __post_init__(self) -> None:
         _complete(self, {"status": JobStatus}, self.LABELS, ("created_after", "created_before"))
-        problems = [] if self.q is None else list(request_checks.text_problems("q", self.q))
-        if self.q is not None and not problems and len(self.q) > LONGEST_SEARCH:
-            problems = [Problem("q", f"must have 1 to {LONGEST_SEARCH} characters")]
-        if problems:
-            raise Invalid(problems)
+        if self.q is not None and (problem := text_problem(self.q, LONGEST_SEARCH)) is not None:
+            raise Invalid(problem, "q")
 
     @property
     def is_empty(self) -> bool:
@@ -209,16 +207,16 @@ def _complete(filter: Any, kinds: Mapping[str, type[StrEnum]], labels: Iterable[
 
 def _values(name: str, given: Any, kind: type[StrEnum] | None) -> tuple[str, ...]:
     if given is not None and not isinstance(given, (str, list, tuple, set, frozenset)):
-        raise Invalid("a text, or a list of texts", name)
+        raise Invalid(must_be(given, "text, or a list of texts"), name)
     values = (given,) if isinstance(given, str) else tuple(dict.fromkeys(given or ()))
     if len(values) > MOST_VALUES:
-        raise Invalid(f"at most {MOST_VALUES} values", name)
+        raise Invalid(f"has {len(values):,} values; it must have at most {MOST_VALUES} values", name)
     if kind is None:
-        problems = [problem for value in values for problem in request_checks.text_problems(name, value)]
-        if problems:
-            raise Invalid(problems[:1])
+        for value in values:
+            if (problem := text_problem(value)) is not None:
+                raise Invalid(problem, name)
         return values
-    unknown = [value for value in values if value not in list(kind)]
-    if unknown:
-        raise Invalid(f"{unknown[0]!r} is none of {', '.join(kind)}", name)
+    for value in values:
+        if value not in list(kind):
+            raise Invalid(f"is {value!r}; it must be one of {', '.join(kind)}", name)
     return tuple(kind(value) for value in values)

@@ -1,11 +1,12 @@
 """Why a job is not running, and when it is expected to."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from nextslot.system.instant import Instant
 
+from .declared_values import Value
 from .jobs import JobStatus
 from .json_types import Json
 
@@ -19,8 +20,7 @@ class Confidence(StrEnum):
     HIGH = "high"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class Expected(Value):
     """When a job is expected to start and to end, as far as that can be said."""
 
     expected_start: Instant | None = None
@@ -28,8 +28,7 @@ class Expected:
     confidence: Confidence = Confidence.NONE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class Forecast(Value):
     """What is expected of an office's running jobs and of the first of its queue; `jobs` by id, direct callers too."""
 
     office_id: str
@@ -41,8 +40,7 @@ class Forecast:
     last_start: Instant | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class Reason(Value):
     """One thing that keeps a job from starting: a word for programs, a sentence for people, and the data behind it."""
 
     code: str
@@ -50,8 +48,7 @@ class Reason:
     data: Mapping[str, Json] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Why:
+class Why(Value):
     """Why a job is not running, and when it will; `ahead` are the jobs before it in its office's queue."""
 
     job_id: str

@@ -1,10 +1,7 @@
 """Groups: jobs that belong together, one after the other or side by side."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Generic
-
-from nextslot.system.instant import Instant
 
 from .declared_values import (
     At,
@@ -33,8 +30,7 @@ class GroupStatus(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupFields(Value, Generic[At]):
+class Group(Value, Generic[At]):
     group_id: Id
     office_id: str
     mode: GroupMode
@@ -49,8 +45,3 @@ class GroupFields(Value, Generic[At]):
     ended: Annotated[int, Says("How many members have ended; a member counts by the last job of its chain")] = 0
     succeeded: int = 0
     cancelled: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group(GroupFields[Instant]):
-    """A group, with times as the scheduler has them."""

@@ -1,7 +1,7 @@
 """Jobs: what is asked for and what becomes of it; their statuses, and which moves between them are legal."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
 from typing import Annotated, Generic, Literal
 
@@ -75,7 +75,6 @@ class ChainEnd(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, kw_only=True)
 class JobRequest(Value, Generic[At]):
     """What a request may say of a job, and the job keeps as it was said."""
 
@@ -97,7 +96,6 @@ class JobRequest(Value, Generic[At]):
         return {one.name: getattr(self, one.name) for one in fields(JobRequest)}
 
 
-@dataclass(frozen=True, kw_only=True)
 class NewJob(JobRequest[Instant]):
     """What a caller asks for. None means: not said, take the default of the template, the type or the office."""
 
@@ -115,7 +113,6 @@ class NewJob(JobRequest[Instant]):
     retry_policy: Mapping[str, Json] | RetryPolicy | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class JobFields(JobRequest[At]):
     """What everybody sees of a job; the client adds what is worked out, the scheduler what only it needs."""
 
@@ -144,10 +141,10 @@ class JobFields(JobRequest[At]):
     worker_id: Later[str | None] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Job(JobFields[Instant]):
     """One intent to run something, once."""
 
+    FIRST = ("job_id", "job_type", "status", "office_id", "title", "params", "priority")
     WORKED_OUT = ("status", "permanently_failed")
 
     chain_id: Internal[str]

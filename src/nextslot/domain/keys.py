@@ -1,15 +1,13 @@
 """Keys and who holds them: what they may do through the API, and what they did."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Generic
-
-from nextslot.system.instant import Instant
 
 from .declared_values import (
     At,
     Id,
+    Internal,
     Says,
     Value,
 )
@@ -31,20 +29,30 @@ class Scope(StrEnum):
 _SCOPES = list(Scope)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
-    """An API key; what its holder sends is shown once and never stored, only its digest."""
+class KeyFields(Value, Generic[At]):
+    """An API key. The text that its holder sends is shown once; only its digest is stored."""
 
-    key_id: str
+    key_id: Id
     name: str
-    scope: Scope
     office_id: str | None = None
     created_by: str | None = None
-    created_at: Instant
+    created_at: At
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Actor:
+class Key(KeyFields):
+    """A key with its scope; the JSON form also lists the scopes that it includes."""
+
+    FIRST = ("key_id", "name", "scopes")
+    WORKED_OUT = ("scopes",)
+
+    scope: Internal[Scope]
+
+    @property
+    def scopes(self) -> list[str]:
+        return [one.value for one in Scope if self.scope.includes(one)]
+
+
+class Actor(Value):
     """Who asks for a change through the API, and for which."""
 
     name: str
@@ -54,8 +62,7 @@ class Actor:
     office_id: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuditEntryFields(Value, Generic[At]):
+class AuditEntry(Value, Generic[At]):
     """Who changed what, and when; of a setting also what it was and what it became."""
 
     audit_id: Id
@@ -66,8 +73,3 @@ class AuditEntryFields(Value, Generic[At]):
     target: str
     office_id: str | None
     details: Annotated[Mapping[str, Json] | None, Says("Of a setting: `before` and `after`")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditEntry(AuditEntryFields[Instant]):
-    """An entry, with the time as the scheduler has it."""

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 from nextslot.system.instant import Instant
 
+from .declared_values import At, Internal, Value
 from .failures import RetryPolicy
 from .jobs import DEFAULT_OFFICE, CancelMode, OnDependencyFailure
 from .json_types import Json
@@ -13,14 +14,12 @@ from .json_types import Json
 _USUAL_RETRIES = RetryPolicy(max_attempts=2, base_delay_seconds=60)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Office:
-    """A scope with its own jobs and settings. `default` is one of them with other values."""
+class OfficeFields(Value, Generic[At]):
+    """A scope with its own jobs and settings. The office `default` always exists."""
 
     office_id: str
     name: str
     status: str = "active"
-    is_paused: bool = False
     max_concurrent_jobs: int = 3
     role_limits: Mapping[str, int] = field(default_factory=lambda: {"FE": 1, "BE": 1, "QA": 1, "DevOps": 1})
     timeout_seconds: float | None = 1800
@@ -28,7 +27,17 @@ class Office:
     cancel_mode: CancelMode = CancelMode.INTERRUPT
     on_dependency_failure: OnDependencyFailure = OnDependencyFailure.WAIT
     webhook: Mapping[str, Json] | None = None
-    created_at: Instant
+    created_at: At
+
+
+class Office(OfficeFields):
+    """An office; `status` is what its settings say, and its JSON form says `paused` of an active one that is paused."""
+
+    is_paused: Internal[bool] = False
+
+    def to_dict(self) -> dict[str, Json]:
+        is_paused = self.is_paused and self.status == "active"
+        return super().to_dict() | ({"status": "paused"} if is_paused else {})
 
 
 def default_office(now: Instant) -> Office:

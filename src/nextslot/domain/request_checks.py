@@ -1,4 +1,4 @@
-"""What a request for a job may say: every problem with it, named; nothing is stored while there is one."""
+"""Checks requests for jobs: names every problem at once; nothing is stored while there is one."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,6 @@ from . import (
     FailureKind,
     Json,
     NewJob,
-    OnDependencyFailure,
     RetryPolicy,
     bounds,
     webhook_delivery,
@@ -34,18 +33,17 @@ MAX_DEPTH = 64
 MAX_DEPENDENCIES = 10_000
 MAX_TEXT = bounds.MAX_TEXT
 MAX_SECONDS = bounds.MAX_SECONDS
-MAX_ATTEMPTS = 1000
 MAX_NAME = 200
-MAX_UNITS = 1_000_000
+_UNITS = bounds.whole(1, 1_000_000)
 is_storable = bounds.is_storable
 is_number = bounds.is_number
 # The last instant that a calendar can show.
 MAX_INSTANT = Instant.of(datetime.max.replace(tzinfo=UTC))
-AN_INSTANT = "an instant between 1970 and 9999"
+AN_INSTANT = "is not an instant; it must be one between 1970 and 9999"
 
 
 def _is_plain_kind(field: Declared) -> bool:
-    """Whether its values are compared, and not looked at by their identity."""
+    """Whether values of this field are compared by value, not by identity."""
     return field.type in (str, int, float, bool) or is_time(field.type) or is_words(field.type)
 
 
@@ -62,9 +60,9 @@ def problems(
     allow_private: bool = True,
     formats: Mapping[str, Sequence[str]] = webhook_delivery.NO_FORMATS,
 ) -> list[Problem]:
-    """Everything that is wrong with a request, apart from its parameters' schema.
+    """Returns everything that is wrong with a request, except what the schema of its parameters refuses.
 
-    Most requests say little and are right: what they do not say costs nothing, what is wrong is looked at again.
+    Most requests name few fields, so a field that is not given costs nothing here.
     """
     return [
         *_bound_problems(new),
@@ -82,21 +80,21 @@ def problems(
 
 
 def form(new: NewJob) -> tuple[object, ...]:
-    """All that a request says but its parameters: two of one form have the same problems, and become the same job.
+    """Returns a key of all fields but the parameters: requests with the same key have the same problems.
 
-    What could be equal and yet not be the same (1 and True) goes by its type too, or by its identity.
+    Equal values that differ (1 and True) are told apart by their types, lists and objects by their identity.
     """
-    said = new.__dict__
-    return (*_PLAIN(said), *map(type, _NUMBERS(said)), *map(id, _COMPOUND(said)))
+    given = new.__dict__
+    return (*_PLAIN(given), *map(type, _NUMBERS(given)), *map(id, _COMPOUND(given)))
 
 
 def params_problems(params: Mapping[str, Json]) -> list[Problem]:
-    """Everything that is wrong with parameters, apart from their schema."""
+    """Returns everything that is wrong with parameters, except what their schema refuses."""
     return [] if _is_plain_object(params) else list(json_problems("params", params))
 
 
 def _bound_problems(new: NewJob) -> Iterator[Problem]:
-    """What the declaration of a request says of its fields."""
+    """Checks each field by the bound that its declaration has."""
     for name, bound, is_optional in _BOUNDS:
         value = getattr(new, name)
         if value is None and is_optional:
@@ -106,24 +104,22 @@ def _bound_problems(new: NewJob) -> Iterator[Problem]:
 
 
 def _other_problems(new: NewJob) -> Iterator[Problem]:
-    """What no field says by itself."""
+    """Checks what takes more than one field, and lists."""
     if new.job_type is None:
-        yield Problem("job_type", "say the job_type, or the template_id of a template that has one")
+        yield Problem("job_type", "is missing; give it, or the template_id of a template that has one")
     if new.urgent and new.priority not in (None, 0, URGENT):
-        yield Problem("urgent", "an urgent job has no other priority")
+        yield Problem("urgent", f"is true beside the priority {new.priority}; give one of the two")
     if new.depends_on != ():
         yield from _dependency_problems(new.depends_on)
-    if new.on_dependency_failure is not None and new.on_dependency_failure not in list(OnDependencyFailure):
-        yield Problem("on_dependency_failure", "'wait' or 'cancel'")
 
 
 def _dependency_problems(given: object) -> Iterator[Problem]:
     if not isinstance(given, (list, tuple)) or not all(isinstance(other, str) for other in given):
-        yield Problem("depends_on", "a list of job ids or keys")
+        yield Problem("depends_on", "is not a list of texts; it must be a list of job ids or keys")
     elif len(given) > MAX_DEPENDENCIES:
-        yield Problem("depends_on", f"at most {MAX_DEPENDENCIES:,} jobs")
+        yield Problem("depends_on", f"has {len(given):,} items; it must have at most {MAX_DEPENDENCIES:,}")
     elif not all(is_storable(other) for other in given):
-        yield Problem("depends_on", "must be valid Unicode without NUL")
+        yield Problem("depends_on", bounds.UNSTORABLE)
 
 
 def text_problems(field: str, value: object) -> Iterator[Problem]:
@@ -132,7 +128,7 @@ def text_problems(field: str, value: object) -> Iterator[Problem]:
 
 
 def priority_problems(value: object) -> Iterator[Problem]:
-    if (problem := bounds.priority_problem(value)) is not None:
+    if (problem := bounds.PRIORITY.problem(value)) is not None:
         yield Problem("priority", problem)
 
 
@@ -150,38 +146,38 @@ def is_instant(value: object) -> bool:
 
 def expiry_problems(expires_at: Instant | None, earliest_start: Instant) -> Iterator[Problem]:
     if expires_at is not None and expires_at <= earliest_start:
-        yield Problem("expires_at", f"is not after {earliest_start}, so the job could never start")
+        yield Problem("expires_at", f"is {expires_at}; it must be after {earliest_start}, or the job could never start")
 
 
 def resource_problems(given: object) -> Iterator[Problem]:
-    """A list of names, or names with units."""
+    """Checks resources: a list of names, or names with units."""
     if given is None:
         return
     if not isinstance(given, (Mapping, list, tuple)):
-        yield Problem("resources", "a list of names, or names with units")
+        yield Problem("resources", bounds.must_be(given, "a list of names, or an object of names and units"))
         return
     for name, count in given.items() if isinstance(given, Mapping) else ((name, 1) for name in given):
-        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not is_storable(name):
-            yield Problem("resources", f"a name has 1 to {MAX_NAME} characters of valid Unicode, not {name!r}")
-        elif type(count) is not int or not 1 <= count <= MAX_UNITS:
-            yield Problem("resources", f"{name!r} needs a whole number of units from 1 to {MAX_UNITS:,}")
+        if (problem := bounds.text_problem(name, MAX_NAME)) is not None:
+            yield Problem("resources", f"has a name that {problem}")
+        elif (problem := _UNITS.problem(count)) is not None:
+            yield Problem(f"resources.{name}", problem)
 
 
 def json_problems(field: str, value: Mapping[str, Json]) -> Iterator[Problem]:
-    """An object of JSON values: bounded depth, valid Unicode, finite numbers that fit 64 bits or a double."""
+    """Checks an object of JSON values: its depth, valid Unicode, finite numbers that fit 64 bits or a double."""
     if not isinstance(value, dict):
-        yield Problem(field, "must be a JSON object (a dict)")
+        yield Problem(field, bounds.must_be(value, "a JSON object (a dict)"))
         return
     stack: list[tuple[str, Any, int]] = [(field, value, 1)]
     while stack:
         where, item, depth = stack.pop()
         if depth > MAX_DEPTH:
-            yield Problem(where, f"is nested more than {MAX_DEPTH} levels deep")
+            yield Problem(where, f"is nested too deep; it must be at most {MAX_DEPTH} levels deep")
         elif isinstance(item, dict):
             for key, inner in item.items():
-                # Exactly these types, here and below: what the encoder does not take must be found here.
+                # Exactly these types, here and below: the encoder takes no subclass.
                 if type(key) is not str or not bounds.is_unicode(key):
-                    yield Problem(where, f"has a key that is not text: {key!r}")
+                    yield Problem(where, f"has the key {key!r}; a key must be text of valid Unicode")
                 else:
                     stack.append((f"{where}.{key}", inner, depth + 1))
         elif isinstance(item, list) or type(item) is tuple:
@@ -191,7 +187,7 @@ def json_problems(field: str, value: Mapping[str, Json]) -> Iterator[Problem]:
 
 
 def _is_plain_object(value: object) -> bool:
-    """Whether `json_problems` would find nothing, as far as that is quick to see: no, if there is any doubt."""
+    """Whether `json_problems` would certainly find nothing: a quick test for the usual case."""
     return type(value) is dict and _is_plain(value, 1)
 
 
@@ -218,19 +214,19 @@ def _is_plain(item: Any, depth: int) -> bool:
 def _scalar_problems(where: str, item: object) -> Iterator[Problem]:
     if isinstance(item, str):
         if not bounds.is_unicode(item):
-            yield Problem(where, "is not valid Unicode")
+            yield Problem(where, "has half of a surrogate pair; it must be valid Unicode")
     elif type(item) is float:
         if not math.isfinite(item):
-            yield Problem(where, "is not a finite number")
+            yield Problem(where, f"is {item}; it must be a finite number")
     elif isinstance(item, int):
         if not isinstance(item, bool) and not -(2**63) <= item < 2**63:
-            yield Problem(where, "does not fit 64 bits")
+            yield Problem(where, "does not fit 64 bits; send it as text")
     elif item is not None:
-        yield Problem(where, f"is not JSON: {type(item).__name__}")
+        yield Problem(where, f"is not JSON: {type(item).__name__}; convert it")
 
 
 def retry_policy(given: Mapping[str, Json] | RetryPolicy | None, default: RetryPolicy) -> RetryPolicy:
-    """The default, with what was given put over it; any part may be given."""
+    """Returns the default with the given parts in place of its own."""
     if given is None:
         return default
     found = list(_policy_problems(given))
@@ -252,26 +248,23 @@ def _policy_problems(given: object) -> Iterator[Problem]:
     if isinstance(given, RetryPolicy):
         given = {field.name: getattr(given, field.name) for field in fields(given)}
     if not isinstance(given, Mapping):
-        yield Problem("retry_policy", "must be an object")
+        yield Problem("retry_policy", bounds.must_be(given, "an object"))
         return
     for name, value in given.items():
-        field, problem = f"retry_policy.{name}", ""
-        if name == "max_attempts":
-            if type(value) is not int or not 0 <= value <= MAX_ATTEMPTS:
-                problem = f"a whole number from 0 to {MAX_ATTEMPTS:,}"
-        elif name == "backoff":
-            if value not in list(Backoff):
-                problem = "'exponential' or 'linear'"
-        elif name in ("base_delay_seconds", "max_delay_seconds"):
-            if not is_number(value) and not (name == "max_delay_seconds" and value is None):
-                problem = "a number of seconds, 0 or more"
-        elif name == "jitter":
-            if not is_number(value, most=1):
-                problem = "a number from 0 to 1"
-        elif name == "retry_on":
-            if value is not None and (not isinstance(value, (list, tuple)) or not set(map(str, value)) <= RETRYABLE):
-                problem = "a list of these kinds: " + ", ".join(sorted(RETRYABLE))
-        else:
-            problem = "there is no such part of a retry policy"
-        if problem:
-            yield Problem(field, problem)
+        field = _POLICY.get(name)
+        if field is None:
+            yield Problem(f"retry_policy.{name}", f"is not part of a retry policy; its parts are {', '.join(_POLICY)}")
+        elif value is None and field.is_optional:
+            continue
+        elif (problem := _kinds_problem(value) if field.bound is None else field.bound.problem(value)) is not None:
+            yield Problem(f"retry_policy.{name}", problem)
+
+
+_POLICY = {one.name: one for one in declared(RetryPolicy)}
+
+
+def _kinds_problem(value: object) -> str | None:
+    if not isinstance(value, (list, tuple)):
+        return bounds.must_be(value, f"a list of these kinds: {', '.join(sorted(RETRYABLE))}")
+    wrong = [kind for kind in value if str(kind) not in RETRYABLE]
+    return f"has {wrong[0]!r}; it must have only these kinds: {', '.join(sorted(RETRYABLE))}" if wrong else None

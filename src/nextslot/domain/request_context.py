@@ -1,12 +1,10 @@
 """Who asks, and how: the value that is handed down the write path with every change."""
 
-from dataclasses import dataclass
-
+from .declared_values import Value
 from .keys import Actor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestContext:
+class RequestContext(Value):
     """The caller of one request. The layer that receives the request makes this value, and hands it to the services.
 
     The default is a caller in Python: the audit log does not name it.

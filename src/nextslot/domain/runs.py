@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Generic
 
-from nextslot.system.instant import Instant
-
 from .declared_values import (
     Apart,
     At,
@@ -24,7 +22,6 @@ class RunStatus(StrEnum):
     SKIPPED = "SKIPPED"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Artifact(Value):
     """A file that a run produced; `path` is relative to the artifacts directory."""
 
@@ -33,8 +30,7 @@ class Artifact(Value):
     size: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunFields(Value, Generic[At]):
+class Run(Value, Generic[At]):
     """What happened when a job ran: exactly one per job that was dispatched (DEC-001)."""
 
     run_id: Id
@@ -53,11 +49,6 @@ class RunFields(Value, Generic[At]):
     session_id: str | None = None
     result: Annotated[Json, Says("What the work returned")] = None
     artifacts: Apart[tuple[Artifact, ...]] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run(RunFields[Instant]):
-    """A run, with times as the scheduler has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

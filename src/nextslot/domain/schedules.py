@@ -1,7 +1,7 @@
 """Templates and schedules: what makes jobs by the clock, and what became of each occurrence."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Generic, Literal
@@ -44,8 +44,7 @@ class SkipReason(StrEnum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, kw_only=True)
-class TemplateFields(Value, Generic[At]):
+class Template(Value, Generic[At]):
     """A reusable job definition. None means: not said, take the default of the type or the office."""
 
     template_id: Id
@@ -62,12 +61,6 @@ class TemplateFields(Value, Generic[At]):
     archived_at: At | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Template(TemplateFields[Instant]):
-    """A template, with times as the scheduler has them."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ScheduleFields(Value, Generic[At]):
     """A cron expression in a time zone that makes jobs from a template.
 
@@ -92,15 +85,13 @@ class ScheduleFields(Value, Generic[At]):
     deleted_at: At | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Schedule(ScheduleFields[Instant]):
     """A schedule, and how far it is accounted for."""
 
     accounted_until: Internal[Instant]
 
 
-@dataclass(frozen=True, kw_only=True)
-class OccurrenceFields(Value, Generic[At]):
+class Occurrence(Value, Generic[At]):
     """What became of a planned instant, or of `count` of them from `instant` to `until`."""
 
     schedule_id: Id
@@ -113,13 +104,7 @@ class OccurrenceFields(Value, Generic[At]):
     job_id: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Occurrence(OccurrenceFields[Instant]):
-    """An occurrence, with times as the scheduler has them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upcoming:
+class Upcoming(Value):
     """An occurrence that is still to come, and what the clock on the wall of its zone will show."""
 
     instant: Instant

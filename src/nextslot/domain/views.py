@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 from nextslot.system.instant import Instant
 
+from .declared_values import At, Says, Value
 from .direct import Reservation
 from .jobs import Job
 from .offices import Limit
@@ -54,8 +55,7 @@ class Placed:
     place: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePage:
+class QueuePage(Value):
     """An office's queue from some place on, and what holds it up, all of one moment."""
 
     office_id: str
@@ -67,32 +67,29 @@ class QueuePage:
     direct_waiting: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfficeStatus:
-    """How much an office has to do; `oldest_queued_at` is since when the oldest job that is free to go exists."""
+class OfficeStatus(Value, Generic[At]):
+    """How much an office has to do; `oldest_queued_at` is when its oldest job that is free to start was created."""
 
     office_id: str
-    is_paused: bool
-    queued: int = 0
+    paused: bool
+    queued: Annotated[int, Says("Free to go: only order and limits decide")] = 0
     waiting: int = 0
     running: int = 0
-    oldest_queued_at: Instant | None = None
+    oldest_queued_at: At | None = None
     direct_waiting: int = 0
     direct_running: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Value, Generic[At]):
     """A resource that does not answer."""
 
     resource: str
-    since: Instant
-    next_probe_at: Instant | None
+    since: At
+    next_probe_at: At | None
     failures: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerStatus:
+class SchedulerStatus(Value):
     """What is going on, at one moment. `paused` has (scope, name) of all but offices, which say so themselves."""
 
     now: Instant

@@ -1,6 +1,6 @@
-"""Webhooks as decisions: which events there are, who is told of one, what follows an attempt, how it is signed.
+"""Decides about webhooks: which events there are, who receives one, what follows an attempt, and how it is signed.
 
-Pure; called by `engine.webhooks` and `engine.deliveries`, and by the checks of requests.
+`engine/webhooks` and the checks of requests call it.
 """
 
 import base64
@@ -24,23 +24,24 @@ from . import (
     Webhook,
     addresses,
 )
+from .bounds import must_be
 
 RUN_EVENTS = ("job.run.completed", "job.run.failed", "job.run.skipped")
 JOB_EVENTS = (*RUN_EVENTS, "job.failed_permanently", "job.cancelled")
 EVENTS = (*JOB_EVENTS, "group.finished", "schedule.skipped")
 DIRECT_EVENTS = ("direct.completed", "direct.failed", "direct.skipped")
-# A permanent failure notifies the office (spec 14.8), so it is among what an office's webhook is told unless it says.
+# The events that an office's webhook gets unless it lists others; spec 14.8 has it notified of permanent failures.
 OFFICE_EVENTS = (*RUN_EVENTS, "job.failed_permanently")
 TEST_EVENT = "webhook.test"
-# How a chain ended: `chain.completed` and so on. Only the formats of extensions use it, each in its own words.
+# Events such as `chain.completed`, which only the formats of extensions send, under names of their own.
 CHAIN_PREFIX = "chain."
 
-# The first attempt, and then so long after each that failed.
+# How long to wait after each failed attempt before the next one.
 RETRY_DELAYS = (5.0, 15.0, 45.0)
 LONGEST_RETRY_AFTER = 3600.0
 # After so many attempts in a row without any answer an endpoint is taken for dead, until it answers again.
 BREAKER_FAILURES = 5
-# How long the old secret of a subscription still signs beside the new one.
+# How long the old secret of a subscription signs too after a rotation.
 ROTATION_SECONDS = 24 * 3600.0
 
 NO_FORMATS: Mapping[str, Sequence[str]] = {}
@@ -50,7 +51,7 @@ REDIRECTED = "redirects are not followed"
 
 
 class Target(NamedTuple):
-    """One delivery to be made: where, whose secrets sign it (the server's, subscriptions'), and for whom it is."""
+    """A delivery to be made: its URL, whose secrets sign it, and whether it is the job's own webhook."""
 
     url: str
     signers: tuple[str, ...]
@@ -66,7 +67,7 @@ class Next:
     reason: str | None = None
 
 
-# What is asked for.
+# Checks of requests.
 
 
 def problems(
@@ -76,9 +77,9 @@ def problems(
     allow_private: bool = True,
     formats: Mapping[str, Sequence[str]] = NO_FORMATS,
 ) -> Iterator[Problem]:
-    """Find what is wrong with `{"url": …, "events": […]}`; `formats` has the words of each other `format`."""
+    """Finds what is wrong with `{"url": …, "events": […]}`; `formats` has the words of each other `format`."""
     if not isinstance(webhook, dict):
-        yield Problem(field, 'must be a JSON object: {"url": …, "events": […]}')
+        yield Problem(field, must_be(webhook, 'a JSON object: {"url": …, "events": […]}'))
         return
     words = formats.get(str(webhook.get("format")))
     for name in webhook:
@@ -97,16 +98,16 @@ def url_problems(field: str, url: object, allow_private: bool) -> Iterator[Probl
 
 def event_problems(field: str, events: object, allowed: Sequence[str]) -> Iterator[Problem]:
     if not isinstance(events, (list, tuple)) or not events:
-        yield Problem(field, "a list of at least one event")
-    elif any(not isinstance(event, str) or event not in allowed for event in events):
-        yield Problem(field, "these can be sent: " + ", ".join(allowed))
+        yield Problem(field, "is not a list of events; it must be a list of at least one")
+    elif wrong := [event for event in events if not isinstance(event, str) or event not in allowed]:
+        yield Problem(field, f"has {wrong[0]!r}; these can be sent: {', '.join(allowed)}")
 
 
-# Who is told.
+# Who receives an event.
 
 
 def run_events(status: RunStatus, is_cancelled: bool, is_last: bool) -> tuple[str, ...]:
-    """Name the end of a run: for everybody, and, if no retry follows, for the formats of extensions."""
+    """Returns the events of the end of a run; `chain.*` too if no retry follows."""
     events = [f"job.run.{status.lower()}"]
     if is_cancelled:
         events.append("job.cancelled")
@@ -116,7 +117,7 @@ def run_events(status: RunStatus, is_cancelled: bool, is_last: bool) -> tuple[st
 
 
 def chain_end(events: Iterable[str]) -> RunStatus | None:
-    """Return how a chain ended, if these events say so."""
+    """Returns how a chain ended, if one of these events says so."""
     found = (event.removeprefix(CHAIN_PREFIX) for event in events if event.startswith(CHAIN_PREFIX))
     return next((RunStatus(status.upper()) for status in found), None)
 
@@ -128,7 +129,7 @@ def targets(
     subscriptions: Iterable[Webhook],
     own_default: Sequence[str] = RUN_EVENTS,
 ) -> list[Target]:
-    """One per URL; where several ways lead to the same, it is signed with the secret of each."""
+    """Returns one target for each URL; a URL that several subscriptions have is signed with the secret of each."""
     found: dict[str, Target] = {}
     if own is not None and event in _wanted(own, own_default):
         found[own["url"]] = Target(own["url"], (SERVER,), True)
@@ -167,7 +168,7 @@ def after(attempt: Attempt, tries: int, now: Instant) -> Next:
 
 
 def retry_after(status_code: int, header: str | None, now: Instant) -> float | None:
-    """How long an endpoint asks to be left alone, in seconds or until a date; bounded, and only with 429 and 503."""
+    """Returns how long a 429 or 503 asks to wait, in seconds, at most an hour; the header has seconds or a date."""
     if status_code not in (429, 503) or header is None:
         return None
     text = header.strip()
@@ -184,17 +185,19 @@ def retry_after(status_code: int, header: str | None, now: Instant) -> float | N
 
 
 def secret_problem(secret: object) -> str | None:
-    """What is wrong with a secret; it is never repeated."""
-    return None if isinstance(secret, str) and 24 <= len(_key(secret)) <= 64 else "whsec_ and 24 to 64 bytes in base64"
+    """Says what is wrong with a secret, without repeating it."""
+    if isinstance(secret, str) and 24 <= len(_key(secret)) <= 64:
+        return None
+    return "is not a signing secret; it must be whsec_ and 24 to 64 bytes in base64"
 
 
 def secret_of(random_text: str) -> str:
-    """A secret of 256 bits from a random text that has as many."""
+    """Makes a secret of 256 bits from a random text with as many."""
     return SECRET_PREFIX + base64.b64encode(hashlib.sha256(random_text.encode()).digest()).decode()
 
 
 def signed(message_id: str, body: bytes, secrets: Iterable[str], now: Instant) -> dict[str, str]:
-    """The three headers; one signature for each secret, so that either is enough to verify it."""
+    """Returns the three headers, with a signature for each secret: one match is enough to verify the message."""
     timestamp = str(now // 1_000_000)
     content = f"{message_id}.{timestamp}.".encode() + body
     signatures = (hmac.new(_key(secret), content, hashlib.sha256).digest() for secret in secrets)

@@ -1,7 +1,6 @@
 """Webhooks: who is told of what, and each message on its way."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Generic
 
@@ -22,8 +21,7 @@ class DeliveryStatus(StrEnum):
     FAILED = "FAILED"
 
 
-@dataclass(frozen=True, kw_only=True)
-class WebhookFields(Value, Generic[At]):
+class Webhook(Value, Generic[At]):
     """A subscription: which events of which office (none: of all) go to a URL. Its secrets are kept elsewhere."""
 
     webhook_id: Id
@@ -38,13 +36,7 @@ class WebhookFields(Value, Generic[At]):
     created_at: At
 
 
-@dataclass(frozen=True, kw_only=True)
-class Webhook(WebhookFields[Instant]):
-    """A subscription, with times as the scheduler has them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttemptFields(Value, Generic[At]):
+class Attempt(Value, Generic[At]):
     """One try to deliver: what was answered, or why nothing was."""
 
     number: int
@@ -56,12 +48,6 @@ class AttemptFields(Value, Generic[At]):
     retry_after_seconds: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attempt(AttemptFields[Instant]):
-    """An attempt, with the time as the scheduler has it."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class DeliveryFields(Value, Generic[At]):
     """One webhook message to one URL, with its attempts. `delivery_id` is its `webhook-id`."""
 
@@ -78,7 +64,6 @@ class DeliveryFields(Value, Generic[At]):
     reason: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Delivery(DeliveryFields[Instant]):
     """A message, with what is sent and what signs it."""
 

@@ -166,7 +166,7 @@ def _slots(limits: Iterable[Limit], names: Names) -> Iterator[Metric]:
 def _pauses(status: SchedulerStatus) -> Iterator[tuple[str, str]]:
     yield from status.paused
     for office in status.offices:
-        if office.is_paused:
+        if office.paused:
             yield "office", office.office_id
 
 

@@ -6,7 +6,7 @@ Answers are made by `representation.py`; a test holds the two together. Bodies r
 import re
 from collections.abc import Mapping
 from copy import copy
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import (
     AwareDatetime,
@@ -172,15 +172,9 @@ class WebhookBody(Body):
     events: list[str] | None = Field(None, description="Default: job.run.completed, job.run.failed, job.run.skipped")
 
 
+@asks(domain.RetryPolicy, {"retry_on": list[str]}, dict.fromkeys(domain.RetryPolicy.__dataclass_fields__))
 class RetryPolicyBody(Body):
     """Any part may be given; the rest is the type's, or the office's."""
-
-    max_attempts: int | None = Field(None, ge=0, le=1000, description="How many automatic retries")
-    backoff: Literal["exponential", "linear"] | None = None
-    base_delay_seconds: float | None = Field(None, ge=0, le=request_checks.MAX_SECONDS)
-    max_delay_seconds: float | None = Field(None, ge=0, le=request_checks.MAX_SECONDS)
-    jitter: float | None = Field(None, ge=0, le=1)
-    retry_on: list[str] | None = None
 
 
 IN_BODIES: Mapping[Any, Any] = {

@@ -257,7 +257,7 @@ def _status(tx: Tx, now: Instant) -> SchedulerStatus:
         every.append(
             OfficeStatus(
                 office_id=office_id,
-                is_paused=office.is_paused,
+                paused=office.is_paused,
                 queued=ready_now,
                 waiting=queued.get(office_id, 0) - ready_now,
                 running=running.get(office_id, 0),
@@ -272,7 +272,12 @@ def _status(tx: Tx, now: Instant) -> SchedulerStatus:
         limits=tuple(lanes.all_limits(tx)),
         paused=tuple(sorted(lanes.pauses(tx))),
         held=tuple(
-            Held(outage.resource, outage.held_since, outage.probe_at, outage.failures)
+            Held(
+                resource=outage.resource,
+                since=outage.held_since,
+                next_probe_at=outage.probe_at,
+                failures=outage.failures,
+            )
             for outage in outages.all_of_them(tx)
             if outage.held_since is not None
         ),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nextslot.domain import Office, Page, json_form
+from nextslot.domain import Office, Page
 from nextslot.engine.settings.office_settings import OfficeSettings
 from nextslot.engine.submit.idempotency import Once
 from nextslot.engine.submit.queue_order import QueueManager
@@ -58,7 +58,7 @@ class OfficeService:
         return self._noted(tx, before, get_office(tx, office_id))
 
     def _noted(self, tx: Tx, before: Office | None, after: Office) -> Office:
-        self._access.audit.changed(tx, None if before is None else json_form.office(before), json_form.office(after))
+        self._access.audit.changed(tx, None if before is None else before.to_dict(), after.to_dict())
         return after
 
     async def get(self, office_id: str) -> Office:

@@ -14,7 +14,7 @@ from nextslot import (
     Scheduler,
     testing,
 )
-from nextslot.domain import MAX_PRIORITY, Event, json_form
+from nextslot.domain import MAX_PRIORITY, Event
 from nextslot.errors import (
     AlreadyDispatched,
     AlreadyFinished,
@@ -1021,11 +1021,11 @@ def test_a_paused_office_starts_nothing_until_it_is_active_again(tmp_path: Path)
         paused = await scheduler.offices.change("o", status="paused")
         job = await one(scheduler)
         await asyncio.sleep(60)
-        assert (json_form.office(paused)["status"], await statuses(scheduler, [job])) == ("paused", ["ready"])
+        assert (paused.to_dict()["status"], await statuses(scheduler, [job])) == ("paused", ["ready"])
 
         active = await scheduler.offices.change("o", status="active")
 
-        assert (json_form.office(active)["status"], await statuses(scheduler, [job])) == ("active", ["processing"])
+        assert (active.to_dict()["status"], await statuses(scheduler, [job])) == ("active", ["processing"])
         assert [event.type for event in await history(scheduler) if event.type.startswith("queue")] == [
             "queue_paused",
             "queue_resumed",

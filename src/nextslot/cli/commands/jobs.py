@@ -15,8 +15,7 @@ from nextslot.cli.session import Session, command
 
 if TYPE_CHECKING:
     from nextslot.client import Job, JobDetail
-    from nextslot.client.job_options import JobOptions
-    from nextslot.client.options import JobChanges, JobFilter
+    from nextslot.client.options import JobChanges, JobFilter, JobOptions
 
 # The count before a confirmation stops here.
 MOST_COUNTED = 10_000

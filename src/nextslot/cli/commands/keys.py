@@ -114,6 +114,4 @@ def _offline(wanted: "Configuration", work: "Callable[[KeyService], Awaitable[T]
 
 
 def _json(key: Any) -> dict[str, Any]:
-    from nextslot.domain import json_form
-
-    return dict(json_form.key(key))
+    return dict(key.to_dict())

@@ -11,7 +11,7 @@ from . import jobs
 
 if TYPE_CHECKING:
     from nextslot.client import Template
-    from nextslot.client.job_options import JobOptions
+    from nextslot.client.options import JobOptions
 
 Which = Annotated[str, typer.Argument(metavar="TEMPLATE", help="The template's name or id.", show_default=False)]
 Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="The longest time a job may run.")]

@@ -98,7 +98,7 @@ class NodeRegistry:
         node = replace(node, job_types=tuple(sorted(self.job_types)))
         if self._is_shared or not node.is_live:
             return node
-        return replace(node, is_leader=True, renewed_at=self._clock.now())
+        return replace(node, is_leader=True, last_seen_at=self._clock.now())
 
     def others(self, tx: Tx) -> Others:
         """Reads the other nodes. A node that is away keeps its resources until it is forgotten."""

@@ -10,6 +10,7 @@ from nextslot.domain import (
     Json,
     Office,
     OnDependencyFailure,
+    bounds,
     default_office,
     request_checks,
     webhook_delivery,
@@ -168,9 +169,10 @@ def _problems(office: Office) -> Iterator[Problem]:
     else:
         counts |= {f"role_limits.{role}": limit for role, limit in roles.items()}
     for name, count in counts.items():
-        if type(count) is not int or not 0 <= count <= 1_000_000:
-            yield Problem(name, f"is {count!r}; it must be a whole number from 0 (no limit) to 1,000,000")
-    if office.timeout_seconds is not None and not request_checks.is_number(office.timeout_seconds, above=0):
-        yield Problem("timeout_seconds", "is not a number of seconds above 0; give for example 60, or null")
+        if (problem := bounds.LIMIT.problem(count)) is not None:
+            yield Problem(name, problem)
+    timeout = office.timeout_seconds
+    if timeout is not None and (problem := bounds.SECONDS.problem(timeout)) is not None:
+        yield Problem("timeout_seconds", problem)
     if office.webhook is not None:
         yield from webhook_delivery.problems("webhook", office.webhook, webhook_delivery.EVENTS)

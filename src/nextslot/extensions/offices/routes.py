@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query, Request, Response
 from pydantic import Field
 
-from nextslot.domain import MAX_PRIORITY, Office, Scope, json_form, request_checks
+from nextslot.domain import MAX_PRIORITY, Office, Scope, request_checks
 from nextslot.domain import Page as PageOf
 from nextslot.domain.bounds import Text
 from nextslot.domain.job_lifecycle import Cancellation
@@ -205,7 +205,7 @@ async def create_office(body: OfficeBody, request: Request) -> Response:
     """With the defaults of spec 14.5: three jobs at once, one of each role, 30 minutes, two retries."""
     offices_ = scheduler_for(request).offices
     office, is_new = await create_once(offices_.create(**_said(body)), offices_.get)
-    return created(json_form.office(office), f"/api/offices/{office.office_id}", is_new)
+    return created(office.to_dict(), f"/api/offices/{office.office_id}", is_new)
 
 
 @offices.get("/api/offices", response_model=Page[OfficeAnswer])
@@ -216,22 +216,20 @@ async def list_offices(query: Annotated[PageQuery, Query()], request: Request) -
     found: PageOf[Office] = (
         await offices_.list(query.cursor, query.limit) if own is None else PageOf((await offices_.get(own),), None)
     )
-    return page([json_form.office(one) for one in found.items], found.next_cursor)
+    return page([one.to_dict() for one in found.items], found.next_cursor)
 
 
 @offices.get("/api/offices/{office_id}", response_model=OfficeAnswer)
 @needs(Scope.READ, of_path)
 async def get_office(office_id: str, request: Request) -> Response:
-    return answer(json_form.office(await scheduler_for(request).offices.get(office_id)))
+    return answer((await scheduler_for(request).offices.get(office_id)).to_dict())
 
 
 @offices.patch("/api/offices/{office_id}", response_model=OfficeAnswer)
 @needs(Scope.OPERATE, of_path, conflicts=True)
 async def change_office(office_id: str, body: OfficeChange, request: Request) -> Response:
     """While everything runs."""
-    return answer(
-        json_form.office(await scheduler_for(request).offices.change(office_id, **_said(body, but=("webhook",))))
-    )
+    return answer((await scheduler_for(request).offices.change(office_id, **_said(body, but=("webhook",)))).to_dict())
 
 
 @offices.post("/api/offices/{office_id}/jobs", status_code=201, response_model=OfficeJobs)

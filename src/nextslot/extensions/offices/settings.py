@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from nextslot.config.settings import Seconds, Section
+from nextslot.config.settings import Section
+from nextslot.domain.bounds import Seconds, number, whole
 from nextslot.errors import Invalid
 from nextslot.extension_api import SettingProblem
 
@@ -23,11 +24,11 @@ class RoleTable(Section):
     stall_timeout_seconds: Seconds | None = Field(
         default=None, description="How long a session may produce no output before it is stopped."
     )
-    grace_seconds: float = Field(
-        default=10, ge=0, le=3600, description="How long a session may take to end when it is asked to stop."
+    grace_seconds: Annotated[float, number(" of seconds", most=3600)] = Field(
+        default=10, description="How long a session may take to end when it is asked to stop."
     )
-    log_cap_bytes: int | None = Field(
-        default=None, ge=1, description="How many bytes of its output are stored; none: 10 MiB."
+    log_cap_bytes: Annotated[int, whole(1)] | None = Field(
+        default=None, description="How many bytes of its output are stored; none: 10 MiB."
     )
     cwd: str = Field(default="", description="Its working directory.")
     env: dict[str, str] = Field(default={}, description="Environment variables to set.")

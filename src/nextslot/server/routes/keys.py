@@ -6,7 +6,7 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 
 from nextslot import domain
-from nextslot.domain import Key, Scope, json_form
+from nextslot.domain import Key, Scope
 from nextslot.domain.bounds import Text
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, scheduler_for, whole
@@ -30,13 +30,9 @@ class KeyBody(Body):
     office_id: str | None = Field(None, description="For this office only; not for an admin's")
 
 
+@shows(domain.Key, schemas.IN_ANSWERS)
 class KeyAnswer(schemas.ResponseModel):
-    key_id: schemas.Id
-    name: str
     scopes: list[str] = Field(description="The one that was given, and those that it includes")
-    office_id: str | None
-    created_by: str | None
-    created_at: schemas.Time
 
 
 class Me(schemas.ResponseModel):
@@ -89,7 +85,7 @@ async def create_key(body: KeyBody, request: Request) -> Response:
 
     (key, text), is_new = await create_once(make(), known)
     secret = {} if text is None else {"key": text}
-    return created({**json_form.key(key), **secret}, f"/api/keys/{key.key_id}", is_new)
+    return created({**key.to_dict(), **secret}, f"/api/keys/{key.key_id}", is_new)
 
 
 @keys.get("/api/keys", response_model=Page[KeyAnswer])
@@ -98,7 +94,7 @@ async def list_keys(query: Annotated[PageQuery, Query()], request: Request) -> R
     """The newest first."""
     scheduler = scheduler_for(request)
     found = await scheduler.keys.list(query.cursor, query.limit)
-    return page([json_form.key(key) for key in found.items], found.next_cursor)
+    return page([key.to_dict() for key in found.items], found.next_cursor)
 
 
 @keys.delete("/api/keys/{key_id}", status_code=204, response_class=Response)

@@ -1,13 +1,13 @@
 """Nodes: the machines that share the database, and taking one out of work before it is stopped."""
 
-from typing import Literal
-
 from fastapi import Request, Response
 from pydantic import Field
 
-from nextslot.domain import Scope, json_form
+from nextslot import domain
+from nextslot.domain import Scope
 from nextslot.server import schemas
 from nextslot.server.auth import scheduler_for, whole
+from nextslot.server.derived_schemas import shows
 from nextslot.server.responses import answer
 from nextslot.server.routing import needs, router
 from nextslot.server.schemas import Body
@@ -19,22 +19,9 @@ class DrainBody(Body):
     undo: bool = Field(False, description="It works again")
 
 
+@shows(domain.Node, schemas.IN_ANSWERS)
 class Node(schemas.ResponseModel):
-    node_id: str
-    status: Literal["live", "draining", "left", "lost"]
-    is_leader: bool = Field(description="It does for all what one must do: cron, timers, webhooks, retention")
-    running: int = Field(description="Jobs and direct executions")
-    max_running: int = Field(description="0: no limit of its own")
-    resources: dict[str, int] = Field(description="Units that this machine has")
-    job_types: list[str] = Field(description="What it can run")
-    host: str
-    pid: int
-    version: str
-    life: int = Field(description="How often it has joined")
-    joined_at: schemas.Time
-    last_seen_at: schemas.Time = Field(description="When it last renewed its lease")
-    lease_until: schemas.Time | None = Field(description="When it is taken for lost; null where it cannot be")
-    ended_at: schemas.Time | None = Field(description="When it left, or was lost")
+    pass
 
 
 class Nodes(schemas.ResponseModel):
@@ -46,7 +33,7 @@ class Nodes(schemas.ResponseModel):
 async def list_nodes(request: Request) -> Response:
     """Every node that was seen and not forgotten, by name. On SQLite it is one, and it leads."""
     scheduler = scheduler_for(request)
-    return answer({"items": [json_form.node(one) for one in await scheduler.nodes.list()]})
+    return answer({"items": [one.to_dict() for one in await scheduler.nodes.list()]})
 
 
 @nodes.post("/api/nodes/{node_id}/drain", response_model=Node)
@@ -55,7 +42,7 @@ async def drain_node(node_id: str, request: Request, body: DrainBody | None = No
     """It starts nothing more, what runs there finishes, and others take the queue; until `undo`, or its next start."""
     scheduler = scheduler_for(request)
     asked = body or DrainBody()
-    return answer(json_form.node(await scheduler.nodes.drain(node_id, asked.undo)))
+    return answer((await scheduler.nodes.drain(node_id, asked.undo)).to_dict())
 
 
 @nodes.delete("/api/nodes/{node_id}", status_code=204, response_class=Response)

@@ -7,13 +7,14 @@ from typing import Any, Literal
 from fastapi import Request, Response
 from pydantic import Field
 
-from nextslot import scheduler_from_config
+from nextslot import domain, scheduler_from_config
 from nextslot.domain import RequestContext, Scope, json_form
 from nextslot.errors import Conflict, NotFound
 from nextslot.executors import job_types as handlers
 from nextslot.scheduler import Services
 from nextslot.server import schemas
 from nextslot.server.auth import scheduler_for, whole
+from nextslot.server.derived_schemas import shows
 from nextslot.server.problems import problem
 from nextslot.server.responses import answer
 from nextslot.server.routing import needs, open_to_all, router
@@ -49,15 +50,9 @@ class JobTypes(schemas.ResponseModel):
     items: list[JobType]
 
 
+@shows(domain.OfficeStatus, schemas.IN_ANSWERS)
 class OfficeStatus(schemas.ResponseModel):
-    office_id: str
-    paused: bool
-    queued: int = Field(description="Free to go: only order and limits decide")
-    waiting: int
-    running: int
-    oldest_queued_at: schemas.Time | None
-    direct_waiting: int
-    direct_running: int
+    pass
 
 
 class Limit(schemas.ResponseModel):
@@ -66,11 +61,9 @@ class Limit(schemas.ResponseModel):
     used: int
 
 
+@shows(domain.Held, schemas.IN_ANSWERS)
 class Held(schemas.ResponseModel):
-    resource: str
-    since: schemas.Time
-    next_probe_at: schemas.Time | None
-    failures: int
+    pass
 
 
 class Changed(schemas.ResponseModel):

@@ -137,7 +137,7 @@ def _of_row(row: Row) -> Node:
         resources=column_codec.loads(resources),
         job_types=tuple(column_codec.loads(job_types)),
         joined_at=Instant(joined_at),
-        renewed_at=Instant(renewed_at),
+        last_seen_at=Instant(renewed_at),
         lease_until=column_codec.instant(lease_until),
         ended_at=column_codec.instant(ended_at),
     )

@@ -1,8 +1,10 @@
-"""What is repeated and what is not: the plans alone, without a socket."""
+"""What is repeated and what is not: the operations alone, over a transport that plays the server."""
 
+import asyncio
+import contextlib
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -18,22 +20,10 @@ from nextslot.client import (
     Rejected,
     streams,
 )
-from nextslot.client.operations import (
-    Give,
-    Lost,
-    Open,
-    Pause,
-    Read,
-    Reply,
-    Request,
-    RequestRetries,
-    Send,
-    asked,
-    create,
-    get,
-    post,
-)
+from nextslot.client.binding import finish, finish_each
+from nextslot.client.operations import Lost, OpenReply, Reply, Request, RequestRetries, asked, create, get, post
 from nextslot.client.streams import Message, Messages
+from nextslot.client.transports import Address, Transport
 from nextslot.errors import (
     AlreadyFinished,
     Draining,
@@ -54,29 +44,39 @@ def refusal(status: int, code: str, retry_after: int | None = None) -> Reply:
     return Reply(status, headers, json.dumps({"code": code, "detail": "no", "status": status}).encode())
 
 
-class Sent:
+class Sent(Transport):
     """Plays the server: gives these replies one after the other, and keeps what was sent and how long was paused."""
 
-    def __init__(self, *replies: Reply | Lost) -> None:
+    is_blocking = True
+
+    def __init__(self, *replies: Reply | Lost, pieces: Sequence[bytes | Lost | None] = ()) -> None:
+        super().__init__(Address("http://there", None), self._noted)
         self.replies = list(replies)
+        self.pieces = list(pieces)
         self.requests: list[Request] = []
         self.pauses: list[float] = []
+        self.notes: list[str] = []
 
     def ask(self, request: Request) -> Any:
-        plan = asked(RETRIES_POLICY, request, Reply.json)
-        answer: Any = None
-        while True:
-            try:
-                step = plan.send(answer)
-            except StopIteration as done:
-                return done.value
-            if isinstance(step, Pause):
-                self.pauses.append(step.seconds)
-                answer = None
-            else:
-                assert isinstance(step, Send)
-                self.requests.append(step.request)
-                answer = self.replies.pop(0)
+        return finish(asked(self, RETRIES_POLICY, request, Reply.json))
+
+    async def send(self, request: Request) -> Reply | Lost:
+        self.requests.append(request)
+        return self.replies.pop(0)
+
+    @contextlib.asynccontextmanager
+    async def open(self, request: Request) -> AsyncIterator[OpenReply | Reply | Lost]:
+        self.requests.append(request)
+        yield self.replies.pop(0) if self.replies else OpenReply(self._piece)
+
+    async def _piece(self) -> bytes | Lost | None:
+        return self.pieces.pop(0)
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+    def _noted(self, note: str) -> None:
+        self.notes.append(note)
 
 
 def test_a_read_is_repeated_after_a_lost_answer_with_growing_pauses() -> None:
@@ -209,74 +209,55 @@ def test_what_has_no_form_in_json_is_an_error_of_the_caller() -> None:
         post("/x", {"a": object()}).content  # noqa: B018
 
 
-def heard(plan: Any, answers: Callable[[Any], Any], most: int = 100) -> list[Any]:
-    """What a stream gives, with this server on the other side."""
-    items: list[Any] = []
-    answer: Any = None
-    while len(items) < most:
-        try:
-            step = plan.send(answer)
-        except StopIteration:
-            return items
-        answer = None
-        if isinstance(step, Give):
-            items.append(step.item)
-        elif not isinstance(step, Pause):
-            answer = answers(step)
-    return items
+def test_the_note_of_an_answer_is_handed_over_and_a_refusal_has_none() -> None:
+    server = Sent(Reply(201, {"x-note": "no model answers"}, b"{}"), Reply(404, {"x-note": "no"}, b"{}"))
+
+    server.ask(create("/api/jobs", {}))
+    with pytest.raises(NextslotError):
+        server.ask(get("/api/jobs/x"))
+
+    assert server.notes == ["no model answers"]
 
 
 def test_a_stream_is_taken_up_again_after_the_last_message_that_came() -> None:
-    opened: list[Request] = []
-    pieces: list[Any] = [b"id: 1\ndata: 1\n\nid: 2\ndata: 2\n\n", Lost("reset"), b"id: 3\ndata: 3\n\n", None]
+    server = Sent(pieces=[b"id: 1\ndata: 1\n\nid: 2\ndata: 2\n\n", Lost("reset"), b"id: 3\ndata: 3\n\n", None])
 
-    def server(step: Any) -> Any:
-        if isinstance(step, Open):
-            opened.append(step.request)
-            return Reply(200, {}, b"")
-        assert isinstance(step, Read)
-        return pieces.pop(0)
-
-    plan = streams.followed(
-        RETRIES_POLICY, streams.stream_of(get("/api/events")), Message.json, streams.by_last_event_id
-    )
-    items = heard(plan, server, most=3)
+    request = streams.stream_of(get("/api/events"))
+    followed = streams.followed(server, RETRIES_POLICY, request, Message.json, streams.by_last_event_id)
+    items = list(itertools.islice(finish_each(followed), 3))
 
     assert items == [1, 2, 3]
-    assert [request.headers.get("Last-Event-ID") for request in opened] == [None, "2"]
+    assert [request.headers.get("Last-Event-ID") for request in server.requests] == [None, "2"]
 
 
 def test_a_stream_that_never_opens_is_an_error() -> None:
-    plan = streams.followed(
-        RETRIES_POLICY, streams.stream_of(get("/api/events")), Message.json, streams.by_last_event_id
-    )
+    server = Sent(*[LOST] * 4)
+    request = streams.stream_of(get("/api/events"))
 
     with pytest.raises(NoAnswer):
-        heard(plan, lambda step: LOST)
+        list(finish_each(streams.followed(server, RETRIES_POLICY, request, Message.json, streams.by_last_event_id)))
 
 
 def test_work_on_the_line_is_asked_for_once_and_a_broken_line_is_told() -> None:
-    steps: list[Any] = []
-    pieces: list[Any] = [b'event: started\ndata: {"a": 1}\n\n', Lost("reset")]
+    server = Sent(pieces=[b'event: started\ndata: {"a": 1}\n\n', Lost("reset")])
 
-    def server(step: Any) -> Any:
-        steps.append(step)
-        return Reply(200, {}, b"") if isinstance(step, Open) else pieces.pop(0)
-
-    plan = streams.heard_once(RETRIES_POLICY, post("/api/direct/x"), Message.json)
     with pytest.raises(Unavailable, match="broke before the result came"):
-        heard(plan, server)
+        list(finish_each(streams.heard_once(server, RETRIES_POLICY, post("/api/direct/x"), Message.json)))
 
-    assert sum(isinstance(step, Open) for step in steps) == 1
+    assert len(server.requests) == 1
 
 
 def test_who_is_sent_away_from_the_line_gets_the_error_of_the_stream() -> None:
     problem = json.dumps({"code": "draining", "detail": "stopping", "status": 503})
-    pieces: list[Any] = [f"event: error\ndata: {problem}\n\n".encode()]
+    server = Sent(pieces=[f"event: error\ndata: {problem}\n\n".encode()])
 
-    plan = streams.heard_once(RETRIES_POLICY, post("/api/direct/x"), Message.json)
     with pytest.raises(Draining, match="stopping"):
-        heard(plan, lambda step: Reply(200, {}, b"") if isinstance(step, Open) else pieces.pop(0))
+        list(finish_each(streams.heard_once(server, RETRIES_POLICY, post("/api/direct/x"), Message.json)))
+
+
+def test_a_coroutine_that_suspends_is_refused_by_the_blocking_client() -> None:
+    with pytest.raises(RuntimeError, match="has suspended"):
+        finish(asyncio.sleep(0))
 
 
 @given(st.lists(st.integers(0, 200), max_size=8), st.sampled_from(["\n", "\r\n"]))
