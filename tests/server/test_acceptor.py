@@ -13,7 +13,7 @@ from nextslot.server.acceptor import MOST_UNTAKEN
 from nextslot.server.app import Options
 from nextslot.server.request_guard import Admission
 
-from .support import Server, ServerThread, with_server
+from .support import ServerThread, serving
 
 pytestmark = pytest.mark.sqlite_only("connections are accepted before anything is looked up")
 
@@ -131,10 +131,10 @@ def test_more_connections_than_the_loop_takes_at_once_are_all_served(server: Ser
     assert [answer[:15] for answer in answers] == [b"HTTP/1.1 200 OK"] * count
 
 
-def test_a_probe_is_counted_and_one_that_hangs_up_harms_nobody(tmp_path: Path) -> None:
+async def test_a_probe_is_counted_and_one_that_hangs_up_harms_nobody(tmp_path: Path) -> None:
     options = Options()
 
-    async def main(server: Server) -> None:
+    async with serving(tmp_path, options) as server:
         url = str(server.client.base_url).rstrip("/")
         for _ in range(20):
             line = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
@@ -145,8 +145,6 @@ def test_a_probe_is_counted_and_one_that_hangs_up_harms_nobody(tmp_path: Path) -
         async with asyncio.timeout(30):
             while options.http.requests.get(("GET", "/health", 200), 0) == before:  # noqa: ASYNC110 - the server's time
                 await asyncio.sleep(0.01)
-
-    with_server(tmp_path, main, options)
 
 
 def test_a_server_that_stops_closes_its_port_and_the_connections_that_never_spoke(tmp_path: Path) -> None:
