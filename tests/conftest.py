@@ -1,12 +1,21 @@
-"""A test of what is stored runs on both databases, each of which it calls by a directory (`tests/databases.py`)."""
+"""How a coroutine test is run, and on which databases: each of which it calls by a directory (`tests/databases.py`)."""
 
+import asyncio
+import inspect
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from nextslot import testing
 from tests import databases
+
+TESTS = Path(__file__).parent
+
+# Folders whose coroutine tests wait for real processes, sockets and threads. Everywhere else time is virtual; the marks
+# `real_time` and `virtual_time` are for what differs from its folder.
+REAL_TIME = {"cli", "client", "console", "crash", "executors", "extensions", "nodes", "server", "store"}
 
 # Folders whose tests are about what a scheduler does, whatever it is stored in. On the second database they run the
 # same lines, whose coverage is measured on the first only: that is costly. What differs is in `store`, whose own tests
@@ -20,6 +29,29 @@ DIRECTORIES = {"tmp_path", "tmp_path_factory"}
 
 # A shell starts what runs in its background with Ctrl-C ignored, and what a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test that is a coroutine function, on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    wanted = pyfuncitem._fixtureinfo.argnames
+    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted})
+    (asyncio.run if _is_in_real_time(pyfuncitem) else testing.run)(test)
+    return True
+
+
+def _is_in_real_time(test: pytest.Function) -> bool:
+    for mark in test.iter_markers():
+        if mark.name in ("real_time", "virtual_time"):
+            return mark.name == "real_time"
+    return folder(test.path) in REAL_TIME
+
+
+def folder(file: Path) -> str:
+    """The folder of `tests` that a file is in, or below."""
+    return file.relative_to(TESTS).parts[0]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,12 @@ from nextslot.domain import Actor, Event, RequestContext
 from nextslot.scheduler import Services
 from tests import databases
 
-Main = Callable[[Scheduler], Awaitable[None]]
 
-
-def with_scheduler(directory: Path, main: Main, **options: Any) -> None:
-    """Runs `main` with a started scheduler that has the handlers below, on virtual time."""
-
-    async def body() -> None:
-        scheduler = new_scheduler(directory, **options)
-        async with scheduler:
-            await main(scheduler)
-
-    testing.run(body())
+@asynccontextmanager
+async def running_scheduler(directory: Path, **options: Any) -> AsyncIterator[Scheduler]:
+    """A started scheduler that has the handlers below."""
+    async with new_scheduler(directory, **options) as scheduler:
+        yield scheduler
 
 
 def new_scheduler(directory: Path, **options: Any) -> Scheduler:
@@ -91,9 +86,11 @@ def database(directory: Path) -> Any:
     return databases.plain(directory)
 
 
-def with_counts(directory: Path, main: Main, **options: Any) -> None:
-    """As `with_scheduler`; and in the end the stored counters are right."""
-    with_scheduler(directory, main, **options)
+@asynccontextmanager
+async def counted_scheduler(directory: Path, **options: Any) -> AsyncIterator[Scheduler]:
+    """As `running_scheduler`; and in the end the stored counters are right."""
+    async with running_scheduler(directory, **options) as scheduler:
+        yield scheduler
     assert_counters(directory)
 
 

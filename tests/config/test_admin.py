@@ -4,7 +4,8 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +34,28 @@ from nextslot.store import dialects
 from tests import databases
 from tests.support import register_handlers
 
-Main = Callable[[Scheduler], Awaitable[None]]
-
 
 def configuration(directory: Path) -> Configuration:
     directory.mkdir(exist_ok=True)
     return load(directory, environment=databases.variables(directory), overrides={"extensions.disabled": ["stories"]})
 
 
-def with_server(directory: Path, main: Main, *, crash: bool = False) -> None:
+@asynccontextmanager
+async def composed_server(directory: Path, *, crash: bool = False) -> AsyncIterator[Scheduler]:
+    clock, chance, threads = testing.VirtualClock(), testing.SeededChance(), InlineThreads()
+    scheduler = compose(configuration(directory), clock, chance=chance, threads=threads, is_threaded=False)
+    register_handlers(scheduler)
+    await scheduler.start()
+    yield scheduler
+    await (testing.crash(scheduler) if crash else scheduler.stop(grace_seconds=0))
+
+
+def with_server(directory: Path, main: Callable[[Scheduler], Awaitable[None]], *, crash: bool = False) -> None:
+    """For tests of offline commands, which run loops of their own."""
+
     async def body() -> None:
-        clock, chance, threads = testing.VirtualClock(), testing.SeededChance(), InlineThreads()
-        scheduler = compose(configuration(directory), clock, chance=chance, threads=threads, is_threaded=False)
-        register_handlers(scheduler)
-        await scheduler.start()
-        await main(scheduler)
-        await (testing.crash(scheduler) if crash else scheduler.stop(grace_seconds=0))
+        async with composed_server(directory, crash=crash) as scheduler:
+            await main(scheduler)
 
     testing.run(body())
 
@@ -108,36 +115,33 @@ def test_a_key_can_be_added_before_any_server_runs(tmp_path: Path) -> None:
 
     text_ = asyncio.run(add())
 
-    async def look(scheduler: Scheduler) -> None:
-        key = await scheduler.keys.find(text_)
-        assert key is not None
-        assert (key.scope, key.office_id, key.created_by) == (Scope.SUBMIT, "default", "offline command")
-        assert await scheduler.keys.is_guarded()
+    async def look() -> None:
+        async with composed_server(tmp_path) as scheduler:
+            key = await scheduler.keys.find(text_)
+            assert key is not None
+            assert (key.scope, key.office_id, key.created_by) == (Scope.SUBMIT, "default", "offline command")
+            assert await scheduler.keys.is_guarded()
 
-    with_server(tmp_path, look)
-
-
-def test_a_key_for_an_office_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with offline_commands.keys(configuration(tmp_path)) as keys:
-            await keys.create("ops", ["admin"])
-            with pytest.raises(Invalid, match="office_id: there is no office 'nowhere'"):
-                await keys.create("web", ["submit"], office_id="nowhere")
-
-            assert [key.name for key in (await keys.list()).items] == ["ops"]
-
-    asyncio.run(main())
+    testing.run(look())
 
 
-def test_a_key_can_be_taken_away_offline_and_both_are_audited(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with offline_commands.keys(configuration(tmp_path)) as keys:
-            await keys.create("ops", ["admin"])
-            second, _ = await keys.create("old", ["read"])
-            await keys.delete(second.key_id)
-            assert len((await keys.list()).items) == 1
+@pytest.mark.real_time
+async def test_a_key_for_an_office_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    async with offline_commands.keys(configuration(tmp_path)) as keys:
+        await keys.create("ops", ["admin"])
+        with pytest.raises(Invalid, match="office_id: there is no office 'nowhere'"):
+            await keys.create("web", ["submit"], office_id="nowhere")
 
-    asyncio.run(main())
+        assert [key.name for key in (await keys.list()).items] == ["ops"]
+
+
+@pytest.mark.real_time
+async def test_a_key_can_be_taken_away_offline_and_both_are_audited(tmp_path: Path) -> None:
+    async with offline_commands.keys(configuration(tmp_path)) as keys:
+        await keys.create("ops", ["admin"])
+        second, _ = await keys.create("old", ["read"])
+        await keys.delete(second.key_id)
+        assert len((await keys.list()).items) == 1
 
     rows = plain(tmp_path).execute("select actor, details from audit order by audit_id").fetchall()
     assert [actor for actor, _ in rows] == ["offline command"] * 3
@@ -147,10 +151,11 @@ def test_a_key_can_be_taken_away_offline_and_both_are_audited(tmp_path: Path) ->
 def test_the_webhook_secret_is_the_one_that_the_server_signs_with(tmp_path: Path) -> None:
     offline = asyncio.run(offline_commands.webhook_secret(configuration(tmp_path)))
 
-    async def look(scheduler: Scheduler) -> None:
-        assert scheduler.webhooks.secret() == offline
+    async def look() -> None:
+        async with composed_server(tmp_path) as scheduler:
+            assert scheduler.webhooks.secret() == offline
 
-    with_server(tmp_path, look)
+    testing.run(look())
     assert asyncio.run(offline_commands.webhook_secret(configuration(tmp_path))) == offline
     assert offline not in str(plain(tmp_path).execute("select * from audit").fetchall())
 
@@ -171,29 +176,25 @@ async def _keys(given: Configuration) -> None:
     ],
     ids=["keys", "migrate", "repair", "restore", "purge"],
 )
-def test_what_writes_is_refused_while_a_server_runs_and_told_by_whom(
+@pytest.mark.real_time
+async def test_what_writes_is_refused_while_a_server_runs_and_told_by_whom(
     tmp_path: Path, command: Callable[[Configuration], object]
 ) -> None:
     given = configuration(tmp_path)
 
-    async def main() -> None:
-        async with compose(given):
-            offline_commands.backup(given, tmp_path / "good.db")
-            with pytest.raises(AlreadyOpen, match=rf"in use by process {os.getpid()} "):
-                await asyncio.to_thread(command, given)
-
-    asyncio.run(main())
+    async with compose(given):
+        offline_commands.backup(given, tmp_path / "good.db")
+        with pytest.raises(AlreadyOpen, match=rf"in use by process {os.getpid()} "):
+            await asyncio.to_thread(command, given)
 
 
-def test_the_refusal_says_which_command_does_it_while_the_server_runs(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_the_refusal_says_which_command_does_it_while_the_server_runs(tmp_path: Path) -> None:
     given = configuration(tmp_path)
 
-    async def main() -> None:
-        async with compose(given):
-            with pytest.raises(AlreadyOpen, match="to use the running server: nextslot key"):
-                await _keys(given)
-
-    asyncio.run(main())
+    async with compose(given):
+        with pytest.raises(AlreadyOpen, match="to use the running server: nextslot key"):
+            await _keys(given)
 
 
 def test_the_lock_is_free_again_after_each_command(tmp_path: Path) -> None:
@@ -209,15 +210,16 @@ def test_the_lock_is_free_again_after_each_command(tmp_path: Path) -> None:
 
 
 def test_opening_the_store_offline_starts_no_job(tmp_path: Path) -> None:
-    async def queue(scheduler: Scheduler) -> None:
-        await scheduler.pause()
-        await scheduler.submit("work")
+    async def queue() -> None:
+        async with composed_server(tmp_path) as scheduler:
+            await scheduler.pause()
+            await scheduler.submit("work")
 
     async def look() -> None:
         async with offline_commands.opened(configuration(tmp_path)) as access:
             await access.write(lambda tx: tx.execute("limits.resume", scope="scheduler", name=""))
 
-    with_server(tmp_path, queue)
+    testing.run(queue())
     asyncio.run(look())
 
     assert plain(tmp_path).execute("select stage from jobs").get == "QUEUED"
@@ -265,8 +267,8 @@ def test_a_directory_without_a_database_is_told(tmp_path: Path, command: Callabl
 # The doctor.
 
 
-def test_the_doctor_finds_nothing_in_a_busy_database_also_while_the_server_runs(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_doctor_finds_nothing_in_a_busy_database_also_while_the_server_runs(tmp_path: Path) -> None:
+    async with composed_server(tmp_path, crash=True) as scheduler:
         await busy(scheduler)
         caller = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 5}))
         await testing.settled()
@@ -277,8 +279,6 @@ def test_the_doctor_finds_nothing_in_a_busy_database_also_while_the_server_runs(
         await testing.settled()
         assert found(tmp_path) == []
         await caller
-
-    with_server(tmp_path, main, crash=True)
     assert found(tmp_path) == []
 
 
@@ -327,11 +327,9 @@ def test_a_reference_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     assert "references" in found(tmp_path)
 
 
-def test_a_reservation_of_somebody_who_has_left_is_found(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_reservation_of_somebody_who_has_left_is_found(tmp_path: Path) -> None:
+    async with composed_server(tmp_path) as scheduler:
         await scheduler.run_direct("work")
-
-    with_server(tmp_path, main)
     tampered(tmp_path, "update reservations set status = 'ACTIVE'")
 
     assert found(tmp_path) == ["forgotten_reservations"]
@@ -356,22 +354,24 @@ def test_a_chain_that_failed_only_because_its_outcome_was_not_stored_is_found_an
     """What a defect of an earlier release left: a permanent failure, and dependents that wait for ever."""
     made: list[str] = []
 
-    async def damaged(scheduler: Scheduler) -> None:
-        once: Any = {"params": {"times": 1}, "retry_policy": {"max_attempts": 0}}
-        first = await scheduler.submit("fail", **once)
-        await scheduler.wait(first.job_id)
-        group, members = await scheduler.submit_group([NewJob(job_type="fail", **once)])
-        await scheduler.wait(members[0].job_id)
-        dependent = await scheduler.submit("work", depends_on=[first.job_id], on_dependency_failure="wait")
-        made.extend([first.job_id, members[0].job_id, dependent.job_id, group.group_id])
+    async def damaged() -> None:
+        async with composed_server(tmp_path) as scheduler:
+            once: Any = {"params": {"times": 1}, "retry_policy": {"max_attempts": 0}}
+            first = await scheduler.submit("fail", **once)
+            await scheduler.wait(first.job_id)
+            group, members = await scheduler.submit_group([NewJob(job_type="fail", **once)])
+            await scheduler.wait(members[0].job_id)
+            dependent = await scheduler.submit("work", depends_on=[first.job_id], on_dependency_failure="wait")
+            made.extend([first.job_id, members[0].job_id, dependent.job_id, group.group_id])
 
-    async def mended(scheduler: Scheduler) -> None:
-        first, member, dependent, group = made
-        for job_id in (first, member, dependent):
-            assert (await scheduler.wait(job_id)).status == "COMPLETED"
-        assert (await scheduler.group(group)).status == "COMPLETED"
+    async def mended() -> None:
+        async with composed_server(tmp_path) as scheduler:
+            first, member, dependent, group = made
+            for job_id in (first, member, dependent):
+                assert (await scheduler.wait(job_id)).status == "COMPLETED"
+            assert (await scheduler.group(group)).status == "COMPLETED"
 
-    with_server(tmp_path, damaged)
+    testing.run(damaged())
     tampered(
         tmp_path,
         "update runs set failure_kind = 'invalid', error = 'its outcome could not be stored: Refused' "
@@ -383,7 +383,7 @@ def test_a_chain_that_failed_only_because_its_outcome_was_not_stored_is_found_an
 
     assert (examined.findings, examined.retried) == ((), 2)
     assert offline_commands.doctor(configuration(tmp_path), repair=True).retried == 0
-    with_server(tmp_path, mended)
+    testing.run(mended())
     assert found(tmp_path) == []
 
 
@@ -413,21 +413,23 @@ def damage(path: Path) -> None:
 
 
 def test_a_backup_of_a_running_server_is_restored_and_goes_on(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
-        await busy(scheduler)
-        offline_commands.backup(configuration(tmp_path / "a"), tmp_path / "good.db")
-        await scheduler.submit("work")
+    async def main() -> None:
+        async with composed_server(tmp_path / "a") as scheduler:
+            await busy(scheduler)
+            offline_commands.backup(configuration(tmp_path / "a"), tmp_path / "good.db")
+            await scheduler.submit("work")
 
-    with_server(tmp_path / "a", main)
+    testing.run(main())
     assert offline_commands.restore(configuration(tmp_path / "b"), tmp_path / "good.db") is None
 
-    async def go_on(scheduler: Scheduler) -> None:
-        assert scheduler.recovered.lost == 1
-        await asyncio.sleep(5000)
-        assert await scheduler.queue() == []
+    async def go_on() -> None:
+        async with composed_server(tmp_path / "b") as scheduler:
+            assert scheduler.recovered.lost == 1
+            await asyncio.sleep(5000)
+            assert await scheduler.queue() == []
 
     assert jobs_in(tmp_path / "b") == jobs_in_backup(tmp_path / "good.db") == jobs_in(tmp_path / "a") - 2
-    with_server(tmp_path / "b", go_on)
+    testing.run(go_on())
     assert found(tmp_path / "b") == []
 
 

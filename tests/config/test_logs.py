@@ -1,6 +1,5 @@
 """Log lines: one JSON object each, with the ids of what they are about, and without secrets (spec 18)."""
 
-import asyncio
 import io
 import json
 import logging
@@ -14,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from nextslot import Scheduler, testing
+from nextslot import testing
 from nextslot.config import load
 from nextslot.scheduler_from_config import compose, reload
 from nextslot.telemetry import logs
-from tests.support import with_scheduler
+from tests.support import running_scheduler
 
 log = logging.getLogger("nextslot.test")
 NAMES = (None, "nextslot", "uvicorn", "uvicorn.error", "uvicorn.access")
@@ -162,7 +161,7 @@ def test_lines_say_what_they_are_about_and_only_while_they_are() -> None:
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_what_a_handler_logs_has_the_ids_of_its_job_and_not_of_the_request_that_made_it(
+async def test_what_a_handler_logs_has_the_ids_of_its_job_and_not_of_the_request_that_made_it(
     tmp_path: Path, is_async: bool
 ) -> None:
     stream = io.StringIO()
@@ -174,7 +173,7 @@ def test_what_a_handler_logs_has_the_ids_of_its_job_and_not_of_the_request_that_
     def loud_in_a_thread(run: Any) -> None:
         log.info("at work")
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         scheduler.job_types.add("loud", loud if is_async else loud_in_a_thread)
         with logs.bound(request_id="r1"):
             job = await scheduler.submit("loud")
@@ -185,25 +184,23 @@ def test_what_a_handler_logs_has_the_ids_of_its_job_and_not_of_the_request_that_
         assert (line["job_id"], line["run_id"], line["office_id"]) == (job.job_id, ended.run.run_id, "default")
         assert "request_id" not in line
 
-    with_scheduler(tmp_path, main)
 
-
-def test_what_a_handler_logs_for_a_direct_caller_has_the_id_of_the_execution_and_of_no_job(tmp_path: Path) -> None:
+async def test_what_a_handler_logs_for_a_direct_caller_has_the_id_of_the_execution_and_of_no_job(
+    tmp_path: Path,
+) -> None:
     stream = io.StringIO()
     logs.install(stream=stream)
 
     async def loud(run: Any) -> None:
         log.info("at work")
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         scheduler.job_types.add("loud", loud)
         await scheduler.run_direct("loud", direct_id="d1")
 
         [line] = [line for line in lines(stream) if line["event"] == "at work"]
         assert (line["direct_id"], line["office_id"], line["job_type"]) == ("d1", "default", "loud")
         assert "job_id" not in line
-
-    with_scheduler(tmp_path, main)
 
 
 # Secrets.
@@ -236,21 +233,19 @@ def test_what_is_no_secret_stays() -> None:
     assert logs.masked(text) == text
 
 
-def test_level_and_secrets_change_with_the_configuration(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_level_and_secrets_change_with_the_configuration(tmp_path: Path) -> None:
     stream = io.StringIO()
     logs.install(level="error", stream=stream)
     secret = "whsec_" + "c2VjcmV0IHRoYXQgbm9ib2R5IG1heSBzZWUh"
 
-    async def main() -> None:
-        old = load(tmp_path, environment={}, overrides={"extensions.disabled": ["stories"]})
-        new_values = {"extensions.disabled": ["stories"], "logs.level": "debug", "webhooks.secret": secret}
-        new = load(tmp_path, environment={}, overrides=new_values)
-        async with compose(old) as scheduler:
-            log.info("not yet")
-            await reload(scheduler, old, new)
-            log.debug("now: %s", secret.removeprefix("whsec_"))
-
-    asyncio.run(main())
+    old = load(tmp_path, environment={}, overrides={"extensions.disabled": ["stories"]})
+    new_values = {"extensions.disabled": ["stories"], "logs.level": "debug", "webhooks.secret": secret}
+    new = load(tmp_path, environment={}, overrides=new_values)
+    async with compose(old) as scheduler:
+        log.info("not yet")
+        await reload(scheduler, old, new)
+        log.debug("now: %s", secret.removeprefix("whsec_"))
     assert [line["event"] for line in lines(stream) if line["logger"] == "nextslot.test"] == ["now: ********"]
 
 
@@ -260,10 +255,10 @@ def test_the_library_needs_no_structlog() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_run_has_a_context_of_its_own(tmp_path: Path) -> None:
+async def test_a_run_has_a_context_of_its_own(tmp_path: Path) -> None:
     seen: list[Any] = []
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         asking: ContextVar[str | None] = ContextVar("asking", default=None)
 
         @scheduler.job_type("look")
@@ -275,6 +270,4 @@ def test_a_run_has_a_context_of_its_own(tmp_path: Path) -> None:
         asking.reset(token)
         await scheduler.wait(job.job_id)
         await testing.settled()
-
-    with_scheduler(tmp_path, main)
     assert seen == [None]

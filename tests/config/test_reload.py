@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,6 @@ from nextslot.scheduler_from_config import (
 )
 from tests import databases
 from tests.support import register_handlers, states
-
-Main = Callable[["Server"], Awaitable[None]]
 
 
 class Server:
@@ -59,16 +58,14 @@ class Server:
         return await self.configured.reload(context)
 
 
-def with_server(directory: Path, text: str, main: Main, **options: Any) -> None:
-    async def body() -> None:
-        server = Server(directory, text, **options)
-        async with server.scheduler:
-            await main(server)
-
-    testing.run(body())
-    assert (
-        offline_commands.doctor(load(directory, os.devnull, environment=databases.variables(directory))).findings == ()
-    )
+@asynccontextmanager
+async def reloadable_server(directory: Path, text: str, **options: Any) -> AsyncIterator[Server]:
+    """A running server; the doctor finds nothing in what it leaves."""
+    server = Server(directory, text, **options)
+    async with server.scheduler:
+        yield server
+    left = load(directory, os.devnull, environment=databases.variables(directory))
+    assert offline_commands.doctor(left).findings == ()
 
 
 async def running(scheduler: Scheduler, office_id: str = "default") -> int:
@@ -84,7 +81,7 @@ async def submit(scheduler: Scheduler, count: int, **options: object) -> None:
 # Composed.
 
 
-def test_a_scheduler_is_made_as_its_configuration_says(tmp_path: Path) -> None:
+async def test_a_scheduler_is_made_as_its_configuration_says(tmp_path: Path) -> None:
     text = """
         [limits]
         running = 5
@@ -100,7 +97,7 @@ def test_a_scheduler_is_made_as_its_configuration_says(tmp_path: Path) -> None:
         timeout_seconds = 7
     """
 
-    async def main(server: Server) -> None:
+    async with reloadable_server(tmp_path, text.replace("[offices.web]", "[offices.web]\nrole_limits = {}")) as server:
         scheduler = server.scheduler
         await submit(scheduler, 3, office_id="web", role="FE")
 
@@ -111,22 +108,18 @@ def test_a_scheduler_is_made_as_its_configuration_says(tmp_path: Path) -> None:
         with pytest.raises(Invalid, match="at most 100 are allowed"):
             await scheduler.submit("work", {"text": "x" * 200})
 
-    with_server(tmp_path, text.replace("[offices.web]", "[offices.web]\nrole_limits = {}"), main)
-
 
 @pytest.mark.sqlite_only("a file")
-def test_the_database_and_the_runs_files_are_in_the_data_directory(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_the_database_and_the_runs_files_are_in_the_data_directory(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, ""):
         assert (tmp_path / "nextslot.db").exists()
-
-    with_server(tmp_path, "", main)
 
 
 # Read again.
 
 
-def test_a_higher_limit_starts_jobs_at_once(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_higher_limit_starts_jobs_at_once(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, "") as server:
         await submit(server.scheduler, 5)
         assert await running(server.scheduler) == 1
 
@@ -137,11 +130,9 @@ def test_a_higher_limit_starts_jobs_at_once(tmp_path: Path) -> None:
             ("offices.default.max_concurrent_jobs", None, 3)
         ]
 
-    with_server(tmp_path, "", main)
 
-
-def test_a_lower_limit_stops_no_running_job(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_lower_limit_stops_no_running_job(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, "[offices.default]\nmax_concurrent_jobs = 4") as server:
         await submit(server.scheduler, 6)
         assert await running(server.scheduler) == 4
 
@@ -150,8 +141,6 @@ def test_a_lower_limit_stops_no_running_job(tmp_path: Path) -> None:
         assert await running(server.scheduler) == 4
         await asyncio.sleep(150)
         assert await running(server.scheduler) == 2
-
-    with_server(tmp_path, "[offices.default]\nmax_concurrent_jobs = 4", main)
 
 
 @pytest.mark.parametrize(
@@ -163,10 +152,10 @@ def test_a_lower_limit_stops_no_running_job(tmp_path: Path) -> None:
         ("", "[limits.resources]\ngpu = 3"),
     ],
 )
-def test_every_shared_limit_can_change_while_running(tmp_path: Path, before: str, after: str) -> None:
+async def test_every_shared_limit_can_change_while_running(tmp_path: Path, before: str, after: str) -> None:
     office = "\n[offices.default]\nmax_concurrent_jobs = 0"
 
-    async def main(server: Server) -> None:
+    async with reloadable_server(tmp_path, before + office) as server:
         await submit(server.scheduler, 5, resources={"gpu": 1} if "gpu" in after else None)
         assert await running(server.scheduler) == 1
 
@@ -174,22 +163,18 @@ def test_every_shared_limit_can_change_while_running(tmp_path: Path, before: str
 
         assert await running(server.scheduler) == 3
 
-    with_server(tmp_path, before + office, main)
 
-
-def test_a_limit_that_is_first_met_after_the_reload_has_the_new_size(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_limit_that_is_first_met_after_the_reload_has_the_new_size(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, "") as server:
         await server.reload("[limits.resources]\ngpu = 2\n[offices.default]\nmax_concurrent_jobs = 0")
 
         await submit(server.scheduler, 3, resources={"gpu": 1})
 
         assert await running(server.scheduler) == 2
 
-    with_server(tmp_path, "", main)
 
-
-def test_a_job_that_comes_with_the_reload_meets_the_new_limits(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_job_that_comes_with_the_reload_meets_the_new_limits(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, "") as server:
         await asyncio.gather(
             server.reload("[limits.resources]\ngpu = 2\n[offices.default]\nmax_concurrent_jobs = 0"),
             *(server.scheduler.submit("work", {"seconds": 100}, resources={"gpu": 1}) for _ in range(3)),
@@ -198,11 +183,9 @@ def test_a_job_that_comes_with_the_reload_meets_the_new_limits(tmp_path: Path) -
 
         assert await running(server.scheduler) == 2
 
-    with_server(tmp_path, "", main)
 
-
-def test_new_job_types_need_no_restart_and_start_what_waited_for_them(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_new_job_types_need_no_restart_and_start_what_waited_for_them(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, FUNCTION) as server:
         scheduler = server.scheduler
         await scheduler.pause()
         waiting = await scheduler.submit("quick")
@@ -215,8 +198,6 @@ def test_new_job_types_need_no_restart_and_start_what_waited_for_them(tmp_path: 
         await server.reload(FUNCTION)
 
         assert (await scheduler.wait(waiting.job_id)).status == "COMPLETED"
-
-    with_server(tmp_path, FUNCTION, main)
 
 
 FUNCTION = "[job_types.quick]\nhandler = 'tests.config.test_reload:quick'\nparams_schema = {}"
@@ -231,8 +212,8 @@ async def slow(run: object) -> str:
     return "to the end"
 
 
-def test_a_job_whose_type_is_removed_while_it_runs_ends_as_it_would_have(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_job_whose_type_is_removed_while_it_runs_ends_as_it_would_have(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, "[job_types.slow]\nhandler = 'tests.config.test_reload:slow'") as server:
         job = await server.scheduler.submit("slow")
         await testing.settled()
 
@@ -240,11 +221,9 @@ def test_a_job_whose_type_is_removed_while_it_runs_ends_as_it_would_have(tmp_pat
 
         assert (await server.scheduler.wait(job.job_id)).result == "to the end"
 
-    with_server(tmp_path, "[job_types.slow]\nhandler = 'tests.config.test_reload:slow'", main)
 
-
-def test_a_job_whose_type_was_removed_can_be_interrupted(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_job_whose_type_was_removed_can_be_interrupted(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, "[job_types.slow]\nhandler = 'tests.config.test_reload:slow'") as server:
         job = await server.scheduler.submit("slow", retry_policy={"max_attempts": 0})
         await testing.settled()
         await server.reload("")
@@ -254,21 +233,17 @@ def test_a_job_whose_type_was_removed_can_be_interrupted(tmp_path: Path) -> None
         await server.scheduler.start()
         assert await states(server.scheduler, job) == ["FAILED"]
 
-    with_server(tmp_path, "[job_types.slow]\nhandler = 'tests.config.test_reload:slow'", main)
 
-
-def test_a_type_that_Python_registered_is_not_taken_over_by_the_file(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_type_that_Python_registered_is_not_taken_over_by_the_file(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, "") as server:
         with pytest.raises(Invalid, match=r"job_types\.work: another job type has this name already"):
             await server.reload("[job_types.work]\ncommand = ['true']\n[limits]\nrunning = 7")
 
         assert server.scheduler._runtime.lanes.policy == Limits()
 
-    with_server(tmp_path, "", main)
 
-
-def test_a_bad_file_changes_nothing(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_bad_file_changes_nothing(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, "") as server:
         await submit(server.scheduler, 3)
 
         with pytest.raises(Invalid, match=r"server\.prot"):
@@ -277,12 +252,10 @@ def test_a_bad_file_changes_nothing(tmp_path: Path) -> None:
         assert await running(server.scheduler) == 1
         assert (await server.scheduler.offices.get("default")).max_concurrent_jobs == 1
 
-    with_server(tmp_path, "", main)
-
 
 @pytest.mark.sqlite_only("names another file")
-def test_what_cannot_change_while_running_is_told_and_does_not_stop_the_rest(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_what_cannot_change_while_running_is_told_and_does_not_stop_the_rest(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, "") as server:
         await submit(server.scheduler, 3)
 
         done = await server.reload(
@@ -294,13 +267,11 @@ def test_what_cannot_change_while_running_is_told_and_does_not_stop_the_rest(tmp
         assert [one.name for one in done.applied] == ["offices.default.max_concurrent_jobs"]
         assert await running(server.scheduler) == 2
 
-    with_server(tmp_path, "", main)
 
-
-def test_the_other_limits_of_the_engine_change_too(tmp_path: Path) -> None:
+async def test_the_other_limits_of_the_engine_change_too(tmp_path: Path) -> None:
     text = "[limits]\nmax_params_bytes = 50\ndirect_waiting = 1\nstarvation_after_seconds = 5\n"
 
-    async def main(server: Server) -> None:
+    async with reloadable_server(tmp_path, "") as server:
         scheduler = server.scheduler
         await submit(scheduler, 1)
 
@@ -317,14 +288,14 @@ def test_the_other_limits_of_the_engine_change_too(tmp_path: Path) -> None:
         assert scheduler.shutdown_grace_seconds == 3
         assert scheduler._runtime.dispatcher.starvation_after_seconds == 5
 
-    with_server(tmp_path, "", main)
 
-
-def test_a_reload_that_the_store_does_not_take_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reload_that_the_store_does_not_take_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def refuse(work: object, rows: int = 1) -> None:
         raise Unavailable("the disk is full")
 
-    async def main(server: Server) -> None:
+    async with reloadable_server(tmp_path, FUNCTION) as server:
         with monkeypatch.context() as broken:
             broken.setattr(server.scheduler._access, "write", refuse)
             with pytest.raises(Unavailable):
@@ -333,11 +304,9 @@ def test_a_reload_that_the_store_does_not_take_changes_nothing(tmp_path: Path, m
         assert "quick" in server.scheduler.job_types.names()
         assert server.scheduler._runtime.intake.max_params_bytes > 50
 
-    with_server(tmp_path, FUNCTION, main)
 
-
-def test_what_needs_a_restart_is_told_until_there_is_one(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_what_needs_a_restart_is_told_until_there_is_one(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, "") as server:
         first = await server.reload("[server]\nport = 9")
         again = await server.reload("[server]\nport = 9\n[limits]\nrunning = 5")
         back = await server.reload("[limits]\nrunning = 5")
@@ -349,19 +318,15 @@ def test_what_needs_a_restart_is_told_until_there_is_one(tmp_path: Path) -> None
         ]
         assert back.changes == ()
 
-    with_server(tmp_path, "", main)
 
-
-def test_two_who_ask_at_once_are_served_one_after_the_other(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_two_who_ask_at_once_are_served_one_after_the_other(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, "") as server:
         first, second = await asyncio.gather(server.reload("[limits]\nrunning = 5"), server.reload(""))
 
         assert [change.after for change in first.changes] in ([5], [])
         assert server.configured.configuration.settings.limits.running == 0
         assert server.scheduler._runtime.lanes.policy == Limits()
         assert len(first.changes) == len(second.changes)
-
-    with_server(tmp_path, "", main)
 
 
 def test_a_file_that_appears_later_is_read(tmp_path: Path) -> None:
@@ -375,16 +340,14 @@ def test_a_file_that_appears_later_is_read(tmp_path: Path) -> None:
     assert (again.host, again.port) == ("localhost", 1)
 
 
-def test_a_file_that_has_gone_changes_nothing_and_is_told(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_file_that_has_gone_changes_nothing_and_is_told(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, FUNCTION) as server:
         (tmp_path / "nextslot.toml").unlink()
 
         with pytest.raises(Invalid, match=r"nextslot\.toml cannot be read: No such file"):
             await server.configured.reload()
 
         assert "quick" in server.scheduler.job_types.names()
-
-    with_server(tmp_path, FUNCTION, main)
 
 
 # Webhooks.
@@ -393,8 +356,8 @@ SECRET = "whsec_" + "c2VjcmV0IHRoYXQgbm9ib2R5IG1heSBzZWUh"
 HERE = "http://127.0.0.1:9/hook"
 
 
-def test_the_secret_of_the_file_signs_at_once_and_without_one_the_kept_secret_does(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_the_secret_of_the_file_signs_at_once_and_without_one_the_kept_secret_does(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, "") as server:
         kept = server.scheduler.webhooks.secret()
 
         await server.reload(f"[webhooks]\nsecret = '{SECRET}'")
@@ -403,19 +366,15 @@ def test_the_secret_of_the_file_signs_at_once_and_without_one_the_kept_secret_do
         await server.reload("")
         assert server.scheduler.webhooks.secret() == kept
 
-    with_server(tmp_path, "", main)
 
-
-def test_private_addresses_are_allowed_to_a_local_server_until_the_file_says_no(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_private_addresses_are_allowed_to_a_local_server_until_the_file_says_no(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, "") as server:
         await server.scheduler.webhooks.create(HERE)
 
         await server.reload("[webhooks]\nallow_private = false")
 
         with pytest.raises(Invalid, match="allow_private"):
             await server.scheduler.webhooks.create(HERE)
-
-    with_server(tmp_path, "", main)
 
 
 @pytest.mark.parametrize(
@@ -428,10 +387,10 @@ def test_a_server_that_others_reach_calls_no_private_addresses(tmp_path: Path, h
     assert reloadable_settings(configuration.settings).webhooks.allow_private == is_allowed
 
 
-def test_deliveries_go_by_the_new_settings_and_those_under_way_are_not_cut(tmp_path: Path) -> None:
+async def test_deliveries_go_by_the_new_settings_and_those_under_way_are_not_cut(tmp_path: Path) -> None:
     box = testing.Mailbox()
 
-    async def main(server: Server) -> None:
+    async with reloadable_server(tmp_path, "", sender=box) as server:
         await server.scheduler.submit("work", webhook={"url": "http://example.com/"})
         await asyncio.sleep(10)
         await server.reload(f"[webhooks]\nsecret = '{SECRET}'\ntimeout_seconds = 3\nconcurrency = 2")
@@ -441,10 +400,8 @@ def test_deliveries_go_by_the_new_settings_and_those_under_way_are_not_cut(tmp_p
         assert len(box.messages) == 2
         assert (await server.scheduler.webhooks.deliveries(status="PENDING")).items == ()
 
-    with_server(tmp_path, "", main, sender=box)
 
-
-def test_what_sent_by_the_old_settings_is_closed_when_its_last_message_has_been_answered(tmp_path: Path) -> None:
+async def test_what_sent_by_the_old_settings_is_closed_when_its_last_message_has_been_answered(tmp_path: Path) -> None:
     told: list[tuple[str, float]] = []
 
     class Slow(testing.Mailbox):
@@ -456,7 +413,7 @@ def test_what_sent_by_the_old_settings_is_closed_when_its_last_message_has_been_
         async def close(self) -> None:
             told.append(("closed", asyncio.get_running_loop().time()))
 
-    async def main(server: Server) -> None:
+    async with reloadable_server(tmp_path, "", sender=Slow()) as server:
         await server.scheduler.submit("skip", webhook={"url": "http://example.com/"})
         await asyncio.sleep(5)
         await server.reload("[webhooks]\ntimeout_seconds = 30")
@@ -467,27 +424,25 @@ def test_what_sent_by_the_old_settings_is_closed_when_its_last_message_has_been_
         assert ended - began == pytest.approx(20)
         assert (await server.scheduler.webhooks.deliveries(status="PENDING")).items == ()
 
-    with_server(tmp_path, "", main, sender=Slow())
 
-
-def test_an_offices_webhook_from_the_file_is_told_at_once(tmp_path: Path) -> None:
+async def test_an_offices_webhook_from_the_file_is_told_at_once(tmp_path: Path) -> None:
     box = testing.Mailbox()
 
-    async def main(server: Server) -> None:
+    async with reloadable_server(tmp_path, "", sender=box) as server:
         await server.reload("[offices.default]\nwebhook = { url = 'http://example.com/office' }")
         await server.scheduler.submit("work")
         await asyncio.sleep(10)
 
         assert [message.url for message in box.messages] == ["http://example.com/office"]
 
-    with_server(tmp_path, "", main, sender=box)
-
 
 # Offices.
 
 
-def test_a_setting_that_the_file_names_cannot_be_changed_through_the_API(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_setting_that_the_file_names_cannot_be_changed_through_the_API(tmp_path: Path) -> None:
+    async with reloadable_server(
+        tmp_path, "[offices.web]\nmax_concurrent_jobs = 2\nretry_policy = {max_attempts = 1}"
+    ) as server:
         scheduler = server.scheduler
 
         with pytest.raises(Conflict, match="'max_concurrent_jobs' of the office 'web' is set in the configuration"):
@@ -504,35 +459,35 @@ def test_a_setting_that_the_file_names_cannot_be_changed_through_the_API(tmp_pat
             5,
         )
 
-    with_server(tmp_path, "[offices.web]\nmax_concurrent_jobs = 2\nretry_policy = {max_attempts = 1}", main)
 
-
-def test_a_setting_that_the_file_no_longer_names_stays_as_it_is_and_is_free_again(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_setting_that_the_file_no_longer_names_stays_as_it_is_and_is_free_again(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, "[offices.web]\nmax_concurrent_jobs = 2") as server:
         await server.reload("")
 
         assert (await server.scheduler.offices.get("web")).max_concurrent_jobs == 2
         assert (await server.scheduler.offices.change("web", max_concurrent_jobs=9)).max_concurrent_jobs == 9
 
-    with_server(tmp_path, "[offices.web]\nmax_concurrent_jobs = 2", main)
-
 
 def test_what_the_file_names_wins_over_what_was_stored_also_after_a_restart(tmp_path: Path) -> None:
-    async def change(server: Server) -> None:
-        await server.scheduler.offices.change("default", max_concurrent_jobs=7, timeout_seconds=5)
+    async def change() -> None:
+        async with reloadable_server(tmp_path, "") as server:
+            await server.scheduler.offices.change("default", max_concurrent_jobs=7, timeout_seconds=5)
 
-    async def look(server: Server) -> None:
-        office = await server.scheduler.offices.get("default")
-        await submit(server.scheduler, 4)
-        assert (office.max_concurrent_jobs, office.timeout_seconds) == (2, None)
-        assert await running(server.scheduler) == 2
+    async def look() -> None:
+        async with reloadable_server(
+            tmp_path, "[offices.default]\nmax_concurrent_jobs = 2\ntimeout_seconds = 0"
+        ) as server:
+            office = await server.scheduler.offices.get("default")
+            await submit(server.scheduler, 4)
+            assert (office.max_concurrent_jobs, office.timeout_seconds) == (2, None)
+            assert await running(server.scheduler) == 2
 
-    with_server(tmp_path, "", change)
-    with_server(tmp_path, "[offices.default]\nmax_concurrent_jobs = 2\ntimeout_seconds = 0", look)
+    testing.run(change())
+    testing.run(look())
 
 
-def test_role_limits_of_the_file_apply_at_once(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_role_limits_of_the_file_apply_at_once(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, "[offices.web]") as server:
         await submit(server.scheduler, 3, office_id="web", role="FE")
         assert await running(server.scheduler, "web") == 1
 
@@ -540,18 +495,14 @@ def test_role_limits_of_the_file_apply_at_once(tmp_path: Path) -> None:
 
         assert await running(server.scheduler, "web") == 2
 
-    with_server(tmp_path, "[offices.web]", main)
-
 
 # Told.
 
 
-def test_the_audit_log_has_before_and_after_without_secrets(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_the_audit_log_has_before_and_after_without_secrets(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, "") as server:
         ops = RequestContext(actor=Actor(name="ops", key_id=None, action="reload", target="config"))
         await server.reload(f"[limits]\nrunning = 3\n[webhooks]\nsecret = '{SECRET}'", ops)
-
-    with_server(tmp_path, "", main)
     [(details,)] = databases.plain(tmp_path).execute("select details from audit")
     assert isinstance(details, str)
     assert '"limits.running":0' in details
@@ -559,32 +510,27 @@ def test_the_audit_log_has_before_and_after_without_secrets(tmp_path: Path) -> N
     assert '"webhooks.secret":"********"' in details
 
 
-def test_reading_the_same_configuration_again_changes_nothing(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_reading_the_same_configuration_again_changes_nothing(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, FUNCTION) as server:
         assert (await server.reload(FUNCTION)).changes == ()
 
-    with_server(tmp_path, FUNCTION, main)
 
-
-def test_a_changed_command_is_used_by_the_next_job(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_a_changed_command_is_used_by_the_next_job(tmp_path: Path) -> None:
     """In real time, because commands are real processes."""
-
-    async def body() -> None:
-        configuration = load(
-            tmp_path, environment=databases.variables(tmp_path), overrides={"extensions.disabled": ["stories"]}
-        )
-        scheduler = compose(configuration)
-        async with scheduler:
-            for word in ("one", "two"):
-                (tmp_path / "nextslot.toml").write_text(f"[job_types.say]\ncommand = ['echo', '{word}']")
-                new = load(
-                    tmp_path, environment=databases.variables(tmp_path), overrides={"extensions.disabled": ["stories"]}
-                )
-                await reload(scheduler, configuration, new)
-                configuration = new
-                ended = await scheduler.wait((await scheduler.submit("say")).job_id)
-                assert ended.run is not None
-                assert ended.run.log_path is not None
-                assert (tmp_path / ended.run.log_path).read_text() == f"{word}\n"
-
-    asyncio.run(body())
+    configuration = load(
+        tmp_path, environment=databases.variables(tmp_path), overrides={"extensions.disabled": ["stories"]}
+    )
+    scheduler = compose(configuration)
+    async with scheduler:
+        for word in ("one", "two"):
+            (tmp_path / "nextslot.toml").write_text(f"[job_types.say]\ncommand = ['echo', '{word}']")
+            new = load(
+                tmp_path, environment=databases.variables(tmp_path), overrides={"extensions.disabled": ["stories"]}
+            )
+            await reload(scheduler, configuration, new)
+            configuration = new
+            ended = await scheduler.wait((await scheduler.submit("say")).job_id)
+            assert ended.run is not None
+            assert ended.run.log_path is not None
+            assert (tmp_path / ended.run.log_path).read_text() == f"{word}\n"

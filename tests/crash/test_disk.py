@@ -127,31 +127,29 @@ def fill_up(ballast: Path, room: int) -> None:
     os.truncate(ballast, ballast.stat().st_size - room)
 
 
-def test_a_disk_that_is_full_refuses_new_work_and_loses_nothing_it_has_taken(small_disk: Path) -> None:
-    async def main() -> None:
-        scheduler = scheduler_on(small_disk)
-        async with scheduler:
-            await scheduler.pause()
-            taken: list[str] = []
-            ballast = small_disk / "ballast"
-            ballast.write_bytes(b"x" * 2_600_000)
-            with pytest.raises(Unavailable, match="did not store the change"):
-                await fill(scheduler, taken)
-            refused = stored_count(scheduler)
-            while_full = await scheduler.readiness()
-            ballast.unlink()
-            after = await scheduler.submit("work")
-            at_last = await scheduler.readiness()
-            await scheduler.resume()
-            ended = [await scheduler.wait(job_id) for job_id in (*taken, after.job_id)]
+@pytest.mark.virtual_time
+async def test_a_disk_that_is_full_refuses_new_work_and_loses_nothing_it_has_taken(small_disk: Path) -> None:
+    scheduler = scheduler_on(small_disk)
+    async with scheduler:
+        await scheduler.pause()
+        taken: list[str] = []
+        ballast = small_disk / "ballast"
+        ballast.write_bytes(b"x" * 2_600_000)
+        with pytest.raises(Unavailable, match="did not store the change"):
+            await fill(scheduler, taken)
+        refused = stored_count(scheduler)
+        while_full = await scheduler.readiness()
+        ballast.unlink()
+        after = await scheduler.submit("work")
+        at_last = await scheduler.readiness()
+        await scheduler.resume()
+        ended = [await scheduler.wait(job_id) for job_id in (*taken, after.job_id)]
 
-        assert await refused == len(taken)
-        assert "the database stores nothing" in (while_full or "")
-        assert at_last is None
-        assert {one.status for one in ended} == {"COMPLETED"}
-        assert sqlite_files.examine(small_disk / "nextslot.db") == []
-
-    testing.run(main())
+    assert await refused == len(taken)
+    assert "the database stores nothing" in (while_full or "")
+    assert at_last is None
+    assert {one.status for one in ended} == {"COMPLETED"}
+    assert sqlite_files.examine(small_disk / "nextslot.db") == []
 
 
 async def fill(scheduler: Scheduler, taken: list[str]) -> None:
@@ -166,15 +164,13 @@ def stored_count(scheduler: Scheduler) -> "asyncio.Future[int]":
     return asyncio.ensure_future(count())
 
 
-def test_a_file_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+@pytest.mark.virtual_time
+async def test_a_file_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
     """Root may write any file; one that is a directory, or is no database, nobody can."""
     (tmp_path / "nextslot.db").write_bytes(b"not a database, and long enough to be read as one" * 100)
 
-    async def main() -> None:
-        with pytest.raises(StoreError, match="damaged or not a database"):
-            await scheduler_on(tmp_path).start()
-
-    testing.run(main())
+    with pytest.raises(StoreError, match="damaged or not a database"):
+        await scheduler_on(tmp_path).start()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write any file")
@@ -189,25 +185,23 @@ def test_a_read_only_file_is_told_at_the_start(tmp_path: Path) -> None:
     testing.run(main())
 
 
-def test_a_clock_that_is_set_back_while_nobody_runs_changes_no_order_and_loses_no_job(tmp_path: Path) -> None:
-    async def main() -> None:
-        clock = testing.VirtualClock()
-        first = testing.scheduler(tmp_path, clock=clock)
-        register_handlers(first)
-        await first.start()
-        await first.pause()
-        before: Any = await first.submit_many([NewJob(job_type="work")] * 3)
-        await testing.crash(first)
-        clock.jump(-86_400)
-        second = testing.scheduler(tmp_path, seed=1, clock=clock)
-        register_handlers(second)
-        async with second:
-            late = await second.submit("work")
-            order = [job.job_id for job in await second.queue()]
-            await second.resume()
-            ended = [await second.wait(job_id) for job_id in order]
+@pytest.mark.virtual_time
+async def test_a_clock_that_is_set_back_while_nobody_runs_changes_no_order_and_loses_no_job(tmp_path: Path) -> None:
+    clock = testing.VirtualClock()
+    first = testing.scheduler(tmp_path, clock=clock)
+    register_handlers(first)
+    await first.start()
+    await first.pause()
+    before: Any = await first.submit_many([NewJob(job_type="work")] * 3)
+    await testing.crash(first)
+    clock.jump(-86_400)
+    second = testing.scheduler(tmp_path, seed=1, clock=clock)
+    register_handlers(second)
+    async with second:
+        late = await second.submit("work")
+        order = [job.job_id for job in await second.queue()]
+        await second.resume()
+        ended = [await second.wait(job_id) for job_id in order]
 
-        assert order == [*(job.job_id for job in before), late.job_id]
-        assert {one.status for one in ended} == {"COMPLETED"}
-
-    testing.run(main())
+    assert order == [*(job.job_id for job in before), late.job_id]
+    assert {one.status for one in ended} == {"COMPLETED"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.support import Server, with_server
+from tests.server.support import serving
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/nextslot"
@@ -47,19 +47,18 @@ def test_a_hop_exists(hop: Hop) -> None:
     assert function.__code__.co_qualname == hop.function
 
 
-def test_a_job_walks_the_trace_in_order_and_each_hop_is_called_by_whom_the_page_says(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_a_job_walks_the_trace_in_order_and_each_hop_is_called_by_whom_the_page_says(tmp_path: Path) -> None:
     calls = Calls()
 
-    async def main(server: Server) -> None:
+    # In one thread, so that one profile sees all of it.
+    async with serving(tmp_path, is_threaded=False) as server:
         sys.setprofile(calls.note)
         try:
             job = (await server.client.post("/api/jobs", json={"job_type": "echo"})).json()
             await server.scheduler.wait(job["job_id"])
         finally:
             sys.setprofile(None)
-
-    # In one thread, so that one profile sees all of it.
-    with_server(tmp_path, main, is_threaded=False)
 
     assert [hop.function for hop in sorted(hops(), key=calls.order)] == [hop.function for hop in hops()]
     callers = {hop.number: hop for hop in hops()}

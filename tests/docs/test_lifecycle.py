@@ -23,7 +23,7 @@ from nextslot.domain import (
     Stage,
 )
 from nextslot.domain.retry import AT_ONCE, delay_seconds
-from tests.support import database, with_scheduler
+from tests.support import database, running_scheduler
 
 PAGE = (Path(__file__).parents[2] / "docs/lifecycle.md").read_text()
 
@@ -58,15 +58,13 @@ def test_the_diagram_of_the_status_makes_exactly_the_moves_of_the_stage() -> Non
     assert {status for move in drawn for status in move} == set(JobStatus)
 
 
-def test_the_diagram_of_the_status_is_what_jobs_really_do(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_diagram_of_the_status_is_what_jobs_really_do(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         seen = Observer(tmp_path)
         await scheduler.offices.change("default", max_concurrent_jobs=0)
         await live_every_life(scheduler, seen)
 
         assert seen.moves == diagram("Status of a job")
-
-    with_scheduler(tmp_path, main)
 
 
 def test_the_table_of_failure_kinds_says_what_is_retried_and_when() -> None:
@@ -98,8 +96,9 @@ def test_every_status_decision_group_status_and_policy_is_explained() -> None:
     assert {cells[0] for cells in table("Groups")} == {*OnFailure} | {*GroupStatus}
 
 
-def test_the_diagram_of_direct_executions_is_what_the_database_allows(tmp_path: Path) -> None:
-    with_scheduler(tmp_path, nothing)
+async def test_the_diagram_of_direct_executions_is_what_the_database_allows(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path):
+        """The file is made, and that is all."""
     connection = database(tmp_path)
 
     allowed = {
@@ -110,10 +109,6 @@ def test_the_diagram_of_direct_executions_is_what_the_database_allows(tmp_path: 
     }
 
     assert diagram("Direct executions") == allowed | {("[*]", "WAITING")}
-
-
-async def nothing(scheduler: Scheduler) -> None:
-    """The file is made, and that is all."""
 
 
 def allows(connection: apsw.Connection, before: DirectStatus, after: DirectStatus) -> bool:

@@ -42,7 +42,7 @@ from nextslot.executors.job_type_catalog import Catalog
 from nextslot.executors.job_types import JobTypes
 from nextslot.services.forecast import ForecastService
 from nextslot.system.instant import Instant
-from tests.support import with_scheduler
+from tests.support import running_scheduler
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference.md").read_text()
@@ -131,20 +131,19 @@ def test_every_field_of_a_direct_request_is_listed_with_its_default() -> None:
         ("created_by", "a\0b"),
     ],
 )
-def test_every_field_of_a_direct_request_is_checked(tmp_path: Path, field: str, value: Any) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_every_field_of_a_direct_request_is_checked(tmp_path: Path, field: str, value: Any) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(errors.Invalid) as refused:
             await scheduler.run_direct(**{"job_type": "work", field: value})
 
         assert [problem.field for problem in refused.value.problems] == [field]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_every_kind_of_update_that_a_direct_caller_hears_is_listed(tmp_path: Path) -> None:
+async def test_every_kind_of_update_that_a_direct_caller_hears_is_listed(tmp_path: Path) -> None:
     listed = dict.fromkeys(cells[0].strip("`") for cells in table("Updates"))
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+
         @scheduler.job_type("talk")
         async def talk(run: RunContext) -> None:
             run.progress(0.5)
@@ -154,8 +153,6 @@ def test_every_kind_of_update_that_a_direct_caller_hears_is_listed(tmp_path: Pat
         heard = [update async for update in scheduler.stream_direct("talk")]
 
         assert [update.kind for update in heard] == list(listed)
-
-    with_scheduler(tmp_path, main)
 
 
 def test_every_field_of_a_retry_policy_is_listed_with_its_default() -> None:

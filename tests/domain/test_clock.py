@@ -58,101 +58,79 @@ def test_the_system_clock_reads_the_wall_clock() -> None:
     assert now <= datetime.now(UTC)
 
 
-def test_an_alarm_rings_once_at_the_instant_it_was_last_set_to() -> None:
-    async def main() -> list[float]:
-        rung: list[float] = []
-        clock, loop = testing.VirtualClock(), asyncio.get_running_loop()
-        alarm = LoopAlarm(clock, lambda: rung.append(loop.time()))
-        alarm.set(clock.now().after(50))
-        alarm.set(clock.now().after(5 * 3600))
-        await asyncio.sleep(86400)
-        return rung
-
-    assert testing.run(main()) == [pytest.approx(5 * 3600)]
+async def test_an_alarm_rings_once_at_the_instant_it_was_last_set_to() -> None:
+    rung: list[float] = []
+    clock, loop = testing.VirtualClock(), asyncio.get_running_loop()
+    alarm = LoopAlarm(clock, lambda: rung.append(loop.time()))
+    alarm.set(clock.now().after(50))
+    alarm.set(clock.now().after(5 * 3600))
+    await asyncio.sleep(86400)
+    assert rung == [pytest.approx(5 * 3600)]
 
 
-def test_an_alarm_that_is_unset_does_not_ring() -> None:
-    async def main() -> list[str]:
-        rung: list[str] = []
-        clock = testing.VirtualClock()
-        alarm = LoopAlarm(clock, lambda: rung.append("ring"))
-        alarm.set(clock.now().after(50))
-        alarm.set(None)
-        await asyncio.sleep(86400)
-        return rung
-
-    assert testing.run(main()) == []
+async def test_an_alarm_that_is_unset_does_not_ring() -> None:
+    rung: list[str] = []
+    clock = testing.VirtualClock()
+    alarm = LoopAlarm(clock, lambda: rung.append("ring"))
+    alarm.set(clock.now().after(50))
+    alarm.set(None)
+    await asyncio.sleep(86400)
+    assert rung == []
 
 
-def test_a_timer_that_was_stopped_does_not_ring_and_waits_for_nothing() -> None:
-    async def main() -> list[str]:
-        rung: list[str] = []
-        clock = testing.VirtualClock()
-        timer = Timer()
-        timer.stop()
-        timer.start(clock.alarm(lambda: rung.append("ring")))
-        timer.wake_by(clock.now().after(50))
-        timer.stop()
-        await asyncio.sleep(86400)
-        assert not timer.is_late(clock.now())
-        return rung
-
-    assert testing.run(main()) == []
+async def test_a_timer_that_was_stopped_does_not_ring_and_waits_for_nothing() -> None:
+    rung: list[str] = []
+    clock = testing.VirtualClock()
+    timer = Timer()
+    timer.stop()
+    timer.start(clock.alarm(lambda: rung.append("ring")))
+    timer.wake_by(clock.now().after(50))
+    timer.stop()
+    await asyncio.sleep(86400)
+    assert not timer.is_late(clock.now())
+    assert rung == []
 
 
 @pytest.mark.parametrize("jump", [-86400, -1800, -2, 2, 1800, 7200])
-def test_an_alarm_rings_at_its_next_look_when_the_clock_has_stepped(jump: float) -> None:
-    async def main() -> list[float]:
-        rung: list[float] = []
-        clock, loop = testing.VirtualClock(), asyncio.get_running_loop()
-        LoopAlarm(clock, lambda: rung.append(loop.time())).set(clock.now().after(5 * 3600))
-        clock.jump(jump)
-        await asyncio.sleep(2 * 86400)
-        return rung
-
-    assert testing.run(main()) == [pytest.approx(3600)]
+async def test_an_alarm_rings_at_its_next_look_when_the_clock_has_stepped(jump: float) -> None:
+    rung: list[float] = []
+    clock, loop = testing.VirtualClock(), asyncio.get_running_loop()
+    LoopAlarm(clock, lambda: rung.append(loop.time())).set(clock.now().after(5 * 3600))
+    clock.jump(jump)
+    await asyncio.sleep(2 * 86400)
+    assert rung == [pytest.approx(3600)]
 
 
 @pytest.mark.parametrize("jump", [-3600, 3600])
-def test_a_clock_that_steps_counts_on_until_it_is_let_follow(jump: float) -> None:
-    async def main() -> None:
-        clock = testing.VirtualClock()
-        clock.jump(jump)
-        await asyncio.sleep(60)
-        before, has_stepped, offset = clock.now(), clock.has_stepped, clock.offset
+async def test_a_clock_that_steps_counts_on_until_it_is_let_follow(jump: float) -> None:
+    clock = testing.VirtualClock()
+    clock.jump(jump)
+    await asyncio.sleep(60)
+    before, has_stepped, offset = clock.now(), clock.has_stepped, clock.offset
 
-        clock.follow()
+    clock.follow()
 
-        assert (before, has_stepped) == (testing.BEGINNING.after(60), True)
-        assert (clock.now(), clock.has_stepped) == (testing.BEGINNING.after(60 + jump), False)
-        assert clock.offset - offset == jump * 1_000_000
-
-    testing.run(main())
+    assert (before, has_stepped) == (testing.BEGINNING.after(60), True)
+    assert (clock.now(), clock.has_stepped) == (testing.BEGINNING.after(60 + jump), False)
+    assert clock.offset - offset == jump * 1_000_000
 
 
-def test_a_small_difference_is_no_step_and_is_shown_at_once() -> None:
-    async def main() -> None:
-        clock = testing.VirtualClock()
-        clock.jump(0.9)
+async def test_a_small_difference_is_no_step_and_is_shown_at_once() -> None:
+    clock = testing.VirtualClock()
+    clock.jump(0.9)
 
-        assert (clock.now(), clock.has_stepped) == (testing.BEGINNING.after(0.9), False)
-
-    testing.run(main())
+    assert (clock.now(), clock.has_stepped) == (testing.BEGINNING.after(0.9), False)
 
 
-def test_small_differences_that_add_up_are_a_step() -> None:
+async def test_small_differences_that_add_up_are_a_step() -> None:
     """A clock that drifts is not taken for one that steps at each look, and its drift does not add up unnoticed."""
-
-    async def main() -> list[int]:
-        clock = testing.VirtualClock()
-        offsets = [clock.offset]
-        for _ in range(100):
-            clock.jump(0.1)
-            clock.follow()
-            offsets.append(clock.offset)
-        return [later - earlier for earlier, later in pairwise(offsets) if later != earlier]
-
-    steps = testing.run(main())
+    clock = testing.VirtualClock()
+    offsets = [clock.offset]
+    for _ in range(100):
+        clock.jump(0.1)
+        clock.follow()
+        offsets.append(clock.offset)
+    steps = [later - earlier for earlier, later in pairwise(offsets) if later != earlier]
     assert steps == [1_100_000] * 9
 
 
@@ -224,15 +202,12 @@ class WrongClock(SharedClock):
         return super()._wall() + (437_000_000 if self._server is None else 0)
 
 
-def test_an_alarm_for_a_time_that_has_passed_rings_at_once() -> None:
-    async def main() -> list[str]:
-        rung: list[str] = []
-        clock = testing.VirtualClock()
-        LoopAlarm(clock, lambda: rung.append("ring")).set(clock.now().after(-10))
-        await testing.settled()
-        return rung
-
-    assert testing.run(main()) == ["ring"]
+async def test_an_alarm_for_a_time_that_has_passed_rings_at_once() -> None:
+    rung: list[str] = []
+    clock = testing.VirtualClock()
+    LoopAlarm(clock, lambda: rung.append("ring")).set(clock.now().after(-10))
+    await testing.settled()
+    assert rung == ["ring"]
 
 
 def test_DEC_003_the_alarm_of_production_is_one_job_of_APScheduler() -> None:
@@ -258,20 +233,18 @@ def test_DEC_003_the_alarm_of_production_is_one_job_of_APScheduler() -> None:
 
 
 @pytest.mark.parametrize("ahead", [3600, -3600])
-def test_the_alarm_of_production_looks_at_the_clock_at_least_once_a_minute(
+@pytest.mark.real_time
+async def test_the_alarm_of_production_looks_at_the_clock_at_least_once_a_minute(
     monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
     """Cut into much shorter pieces here: the clock is set, and a wait of an hour is over at the next look."""
     monkeypatch.setattr(SchedulerAlarm, "LONGEST_WAIT", SchedulerAlarm.LONGEST_WAIT / 3000)
 
-    async def main() -> bool:
-        rung = asyncio.Event()
-        clock = SetClock()
-        clock.alarm(rung.set).set(clock.now().after(3600))
-        clock.ahead = ahead
-        return bool(await asyncio.wait_for(rung.wait(), 15))
-
-    assert asyncio.run(main())
+    rung = asyncio.Event()
+    clock = SetClock()
+    clock.alarm(rung.set).set(clock.now().after(3600))
+    clock.ahead = ahead
+    assert bool(await asyncio.wait_for(rung.wait(), 15))
 
 
 class SetClock(SystemClock):

@@ -26,20 +26,20 @@ from nextslot.errors import (
 from tests import databases
 from tests.support import (
     assert_counters,
+    counted_scheduler,
     database,
     history,
     new_scheduler,
     queued_ids,
+    running_scheduler,
     states,
-    with_counts,
-    with_scheduler,
 )
 
 # What is copied.
 
 
-def test_a_job_is_stored_as_it_was_answered(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_is_stored_as_it_was_answered(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first = await scheduler.submit("work")
         job = await scheduler.submit(
             "work",
@@ -66,11 +66,9 @@ def test_a_job_is_stored_as_it_was_answered(tmp_path: Path) -> None:
             stage=Stage.RUNNING, started_at=first.created_at, worker_id="local/slot-1"
         )
 
-    with_counts(tmp_path, main)
 
-
-def test_INV_005_a_job_does_not_follow_later_changes_of_its_office_or_its_type(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_INV_005_a_job_does_not_follow_later_changes_of_its_office_or_its_type(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         scheduler.job_type("typed", resources=["gpu"], timeout_seconds=50, retry_policy={"max_attempts": 1})(one)
         await scheduler.pause()
         await scheduler.offices.create("o", on_dependency_failure="cancel", webhook={"url": "http://127.0.0.1/"})
@@ -89,11 +87,9 @@ def test_INV_005_a_job_does_not_follow_later_changes_of_its_office_or_its_type(t
         assert (plain.timeout_seconds, plain.retry_policy.max_attempts) == (1800, 2)
         assert (job.on_dependency_failure, plain.on_dependency_failure) == ("cancel", "cancel")
 
-    with_counts(tmp_path, main)
 
-
-def test_what_a_request_says_comes_before_its_type_and_that_before_its_office(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_a_request_says_comes_before_its_type_and_that_before_its_office(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         policy = {"max_attempts": 5, "base_delay_seconds": 1}
         scheduler.job_type("typed", timeout_seconds=50, stall_timeout_seconds=7, retry_policy=policy)(one)
         await scheduler.offices.create("o")
@@ -107,11 +103,9 @@ def test_what_a_request_says_comes_before_its_type_and_that_before_its_office(tm
         assert (of_type.timeout_seconds, of_type.retry_policy.max_attempts) == (50, 5)
         assert (of_office.timeout_seconds, of_office.retry_policy.base_delay_seconds) == (1800, 60)
 
-    with_counts(tmp_path, main)
 
-
-def test_what_a_caller_does_with_its_parameters_afterwards_does_not_reach_the_job(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_a_caller_does_with_its_parameters_afterwards_does_not_reach_the_job(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         params: dict[str, Any] = {"list": [1]}
         job = await scheduler.submit("work", params)
         params["list"].append(2)
@@ -120,14 +114,12 @@ def test_what_a_caller_does_with_its_parameters_afterwards_does_not_reach_the_jo
 
         assert ended.result == {"list": [1]}
 
-    with_scheduler(tmp_path, main)
-
 
 # Statuses.
 
 
-def test_every_status_is_a_function_of_what_is_stored(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_every_status_is_a_function_of_what_is_stored(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         jobs = await one_job_in_each_status(scheduler)
 
         assert {status: (await scheduler.job(job.job_id)).status for status, job in jobs.items()} == {
@@ -152,11 +144,9 @@ def test_every_status_is_a_function_of_what_is_stored(tmp_path: Path) -> None:
             **{status: status for status in ("COMPLETED", "FAILED", "SKIPPED")},
         }
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_job_becomes_QUEUED_in_the_transaction_that_writes_so_and_not_by_the_clock(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_becomes_QUEUED_in_the_transaction_that_writes_so_and_not_by_the_clock(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         later = testing.BEGINNING.after(60)
         job = await scheduler.submit("work", scheduled_for=later)
         await testing.crash(scheduler)
@@ -173,14 +163,13 @@ def test_a_job_becomes_QUEUED_in_the_transaction_that_writes_so_and_not_by_the_c
             ]
         assert (ended.job.started_at or 0) >= later.after(3500)
 
-    with_scheduler(tmp_path, main)
-
 
 # The life of a job and its run.
 
 
-def test_TRANSITIONS_is_what_the_database_allows(tmp_path: Path) -> None:
-    with_scheduler(tmp_path, one_job_in_each_stage)
+async def test_TRANSITIONS_is_what_the_database_allows(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        await one_job_in_each_stage(scheduler)
     connection = database(tmp_path)
     connection.pragma("foreign_keys", True)
 
@@ -189,18 +178,16 @@ def test_TRANSITIONS_is_what_the_database_allows(tmp_path: Path) -> None:
     assert allowed == {(old, new) for old, news in TRANSITIONS.items() for new in news}
 
 
-def test_spec_2_10_RUNNING_and_its_run_appear_together_and_end_together(tmp_path: Path) -> None:
+async def test_spec_2_10_RUNNING_and_its_run_appear_together_and_end_together(tmp_path: Path) -> None:
     seen: set[tuple[str, str | None]] = set()
 
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         watch_commits(scheduler, tmp_path, seen)
         await scheduler.offices.create("o")
         jobs = [await scheduler.submit(kind, office_id="o") for kind in ("work", "fail", "skip", "stubborn")]
         await scheduler.cancel(jobs[3].job_id)
         for job in jobs:
             await scheduler.wait(job.job_id)
-
-    with_counts(tmp_path, main)
     assert {("QUEUED", "no run"), ("RUNNING", None), ("RUNNING, ended", "COMPLETED")} <= seen
     assert seen <= {
         ("QUEUED", "no run"),
@@ -213,8 +200,8 @@ def test_spec_2_10_RUNNING_and_its_run_appear_together_and_end_together(tmp_path
     }
 
 
-def test_DEC_001_a_dispatched_job_has_one_run_that_says_what_happened(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_DEC_001_a_dispatched_job_has_one_run_that_says_what_happened(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"seconds": 3, "x": 1}, timeout_seconds=60)
         queued_run = await scheduler.run_of((await scheduler.submit("work")).job_id)
         ended = await scheduler.wait(job.job_id)
@@ -229,25 +216,21 @@ def test_DEC_001_a_dispatched_job_has_one_run_that_says_what_happened(tmp_path: 
         assert run.timeout_at == run.started_at.after(60)
         assert (ended.job.stage, ended.job.outcome, run.status) == ("RUNNING", "COMPLETED", "COMPLETED")
 
-    with_counts(tmp_path, main)
 
-
-def test_ids_are_UUIDv7_and_sort_by_age(tmp_path: Path) -> None:
+async def test_ids_are_UUIDv7_and_sort_by_age(tmp_path: Path) -> None:
     import uuid
 
     from nextslot.system.randomness import SystemChance
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path, chance=SystemChance()) as scheduler:
         jobs = [await scheduler.submit("work") for _ in range(20)]
 
         assert {uuid.UUID(job.job_id).version for job in jobs} == {7}
         assert sorted(job.job_id for job in jobs) == [job.job_id for job in jobs]
 
-    with_scheduler(tmp_path, main, chance=SystemChance())
 
-
-def test_a_type_without_a_handler_waits_and_runs_once_there_is_one(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_type_without_a_handler_waits_and_runs_once_there_is_one(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         scheduler.job_type("rare", resources=["gpu"])(one)
         await scheduler.pause()
         rare = await scheduler.submit("rare")
@@ -263,8 +246,6 @@ def test_a_type_without_a_handler_waits_and_runs_once_there_is_one(tmp_path: Pat
         async with third:
             assert (await third.wait(rare.job_id)).status == "COMPLETED"
 
-    with_counts(tmp_path, main)
-
 
 # What may change, and until when.
 
@@ -279,8 +260,8 @@ def test_a_type_without_a_handler_waits_and_runs_once_there_is_one(tmp_path: Pat
         {"scheduled_for": testing.BEGINNING.after(500)},
     ],
 )
-def test_INV_001_nothing_of_a_job_can_change_after_its_dispatch(tmp_path: Path, changes: dict[str, Any]) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_INV_001_nothing_of_a_job_can_change_after_its_dispatch(tmp_path: Path, changes: dict[str, Any]) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"seconds": 1})
         running = await scheduler.job(job.job_id)
 
@@ -294,23 +275,19 @@ def test_INV_001_nothing_of_a_job_can_change_after_its_dispatch(tmp_path: Path, 
         with pytest.raises(AlreadyFinished, match="COMPLETED"):
             await scheduler.change(job.job_id, **changes)
 
-    with_counts(tmp_path, main)
 
-
-def test_INV_001_the_database_itself_refuses_other_params_for_a_dispatched_job(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_INV_001_the_database_itself_refuses_other_params_for_a_dispatched_job(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work")
         await testing.crash(scheduler)
-
-    with_scheduler(tmp_path, main)
 
     for change in ("params = '{\"seconds\":9}'", "priority = 1", "position = 1"):
         with pytest.raises(databases.REFUSALS, match="INV-001"):
             database(tmp_path).execute(f"update jobs set {change}")
 
 
-def test_params_of_a_queued_job_are_checked_again_and_used(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_params_of_a_queued_job_are_checked_again_and_used(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work", {"seconds": 10})
         job = await scheduler.submit("work", {"seconds": 1, "x": 1})
 
@@ -326,11 +303,9 @@ def test_params_of_a_queued_job_are_checked_again_and_used(tmp_path: Path) -> No
         assert ended.run is not None
         assert (ended.run.params_snapshot, ended.result) == ({"seconds": 2, "x": 2}, {"x": 2})
 
-    with_counts(tmp_path, main)
 
-
-def test_other_params_work_resources_and_limits_out_again(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_other_params_work_resources_and_limits_out_again(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(resources={"disk": 4})) as scheduler:
         scheduler.job_type("typed", resources={"gpu": 1, "disk": 2})(one)
         await scheduler.pause()
         job = await scheduler.submit("typed", resources={"disk": 3, "own": 1})
@@ -350,11 +325,9 @@ def test_other_params_work_resources_and_limits_out_again(tmp_path: Path) -> Non
             assert used["resource:gpu"] == 2
             assert used["resource:ollama"] == 1
 
-    with_counts(tmp_path, main, limits=Limits(resources={"disk": 4}))
 
-
-def test_title_time_and_priority_of_a_queued_job_can_be_changed(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_title_time_and_priority_of_a_queued_job_can_be_changed(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work", {"seconds": 1000})
         job = await scheduler.submit("work", title="old")
         later = testing.BEGINNING.after(500)
@@ -369,11 +342,9 @@ def test_title_time_and_priority_of_a_queued_job_can_be_changed(tmp_path: Path) 
         assert urgent.status == "QUEUED"
         assert await scheduler.job(job.job_id) == urgent
 
-    with_counts(tmp_path, main)
 
-
-def test_a_job_whose_time_is_changed_starts_then(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_whose_time_is_changed_starts_then(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         sooner = await scheduler.submit("work", scheduled_for=testing.BEGINNING.after(5000))
         later = await scheduler.submit("work", scheduled_for=testing.BEGINNING.after(50))
         await scheduler.change(sooner.job_id, scheduled_for=testing.BEGINNING.after(100))
@@ -383,21 +354,17 @@ def test_a_job_whose_time_is_changed_starts_then(tmp_path: Path) -> None:
 
         assert started == [testing.BEGINNING.after(100), testing.BEGINNING.after(200)]
 
-    with_counts(tmp_path, main)
 
-
-def test_a_job_that_could_start_and_is_put_off_starts_at_its_new_time_though_nothing_else_is_due(
+async def test_a_job_that_could_start_and_is_put_off_starts_at_its_new_time_though_nothing_else_is_due(
     tmp_path: Path,
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work", {"seconds": 10})
         queued = await scheduler.submit("work")
         await scheduler.change(queued.job_id, scheduled_for=testing.BEGINNING.after(100))
         await asyncio.sleep(1000)
 
         assert (await scheduler.job(queued.job_id)).started_at == pytest.approx(testing.BEGINNING.after(100), abs=1000)
-
-    with_counts(tmp_path, main)
 
 
 @pytest.mark.parametrize(
@@ -421,10 +388,10 @@ def test_a_job_that_could_start_and_is_put_off_starts_at_its_new_time_though_not
         {"title": "fine", "params": {"seconds": 1}, "priority": 10**9},
     ],
 )
-def test_a_change_that_makes_no_sense_is_refused_and_nothing_of_it_is_stored(
+async def test_a_change_that_makes_no_sense_is_refused_and_nothing_of_it_is_stored(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work", {"seconds": 10})
         job = await scheduler.submit("work", expires_at=testing.BEGINNING.after(1000))
 
@@ -433,17 +400,13 @@ def test_a_change_that_makes_no_sense_is_refused_and_nothing_of_it_is_stored(
 
         assert await scheduler.job(job.job_id) == job
 
-    with_counts(tmp_path, main)
 
-
-def test_what_is_not_there_cannot_be_changed(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_is_not_there_cannot_be_changed(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(NotFound, match="nothing"):
             await scheduler.change("nothing", title="new")
         with pytest.raises(NotFound):
             await scheduler.job("nothing")
-
-    with_scheduler(tmp_path, main)
 
 
 # Parameters.
@@ -465,10 +428,10 @@ def test_what_is_not_there_cannot_be_changed(tmp_path: Path) -> None:
         ({"seconds": "soon"}, "params.seconds"),
     ],
 )
-def test_bad_parameters_are_refused_where_they_stand_and_nothing_is_stored(
+async def test_bad_parameters_are_refused_where_they_stand_and_nothing_is_stored(
     tmp_path: Path, params: Any, field: str
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         for key in (None, "a key"):
             with pytest.raises(Invalid) as refused:
                 await scheduler.submit("work", params, idempotency_key=key)
@@ -478,38 +441,32 @@ def test_bad_parameters_are_refused_where_they_stand_and_nothing_is_stored(
         assert await scheduler.running() == []
         assert await history(scheduler) == []
 
-    with_counts(tmp_path, main)
 
-
-def test_parameters_of_exactly_the_allowed_size_are_taken(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_parameters_of_exactly_the_allowed_size_are_taken(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         largest = {"x": "y" * (256 * 1024 - len('{"x":""}'))}
 
         job = await scheduler.submit("work", largest)
 
         assert (await scheduler.job(job.job_id)).params == largest
 
-    with_scheduler(tmp_path, main)
 
-
-def test_deep_parameters_are_refused_with_an_idempotency_key_too(tmp_path: Path) -> None:
+async def test_deep_parameters_are_refused_with_an_idempotency_key_too(tmp_path: Path) -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         for key in (None, "a key"):
             with pytest.raises(Invalid, match="levels deep"):
                 await scheduler.submit("work", {"deep": deep}, idempotency_key=key)
         assert await queued_ids(scheduler) == []
 
-    with_scheduler(tmp_path, main)
 
-
-def test_every_problem_of_a_request_is_named(tmp_path: Path) -> None:
+async def test_every_problem_of_a_request_is_named(tmp_path: Path) -> None:
     schema = {"type": "object", "required": ["path"], "properties": {"size": {"type": "integer", "minimum": 1}}}
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         scheduler.job_type("checked", params_schema=schema)(one)
 
         with pytest.raises(Invalid) as refused:
@@ -524,11 +481,9 @@ def test_every_problem_of_a_request_is_named(tmp_path: Path) -> None:
         ]
         assert await history(scheduler) == []
 
-    with_scheduler(tmp_path, main)
 
-
-def test_every_problem_of_every_job_of_a_batch_is_named_with_its_place(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_every_problem_of_every_job_of_a_batch_is_named_with_its_place(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         wanted = [
             NewJob(job_type="work"),
             NewJob(job_type="work", params={"seconds": "soon"}, priority=10**7),
@@ -544,11 +499,10 @@ def test_every_problem_of_every_job_of_a_batch_is_named_with_its_place(tmp_path:
         assert await queued_ids(scheduler) == []
         assert await history(scheduler) == []
 
-    with_counts(tmp_path, main)
 
+async def test_parameters_fit_the_handlers_signature_or_are_refused(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
 
-def test_parameters_fit_the_handlers_signature_or_are_refused(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("signed")
         async def signed(run: Any, path: str, size: int = 1) -> dict[str, Any]:
             return {"path": path, "size": size}
@@ -560,17 +514,13 @@ def test_parameters_fit_the_handlers_signature_or_are_refused(tmp_path: Path) ->
 
         assert (await scheduler.wait(job.job_id)).result == {"path": "a", "size": 1}
 
-    with_scheduler(tmp_path, main)
 
-
-def test_an_unknown_type_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_unknown_type_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(UnknownJobType, match=r"'nonsense'.*fail, skip, stubborn, work") as refused:
             await scheduler.submit("nonsense")
 
         assert refused.value.code == "unknown_job_type"
-
-    with_scheduler(tmp_path, main)
 
 
 @pytest.mark.parametrize(
@@ -591,22 +541,20 @@ def test_an_unknown_type_is_refused_with_those_that_are_known(tmp_path: Path) ->
         {"role": "\ud800"},
     ],
 )
-def test_options_that_make_no_sense_are_refused_and_nothing_is_stored(tmp_path: Path, options: dict[str, Any]) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_options_that_make_no_sense_are_refused_and_nothing_is_stored(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         with pytest.raises(Invalid):
             await scheduler.submit("work", **options)
 
         assert await history(scheduler) == []
 
-    with_counts(tmp_path, main)
 
-
-def test_an_office_that_is_not_there_is_not_found(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_office_that_is_not_there_is_not_found(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(NotFound, match="'nowhere'"):
             await scheduler.submit("work", office_id="nowhere")
-
-    with_scheduler(tmp_path, main)
 
 
 # Arrangement.

@@ -25,21 +25,21 @@ from nextslot.errors import (
 from nextslot.store.tables.jobs import place_of
 from tests.support import (
     assert_counters,
+    counted_scheduler,
     database,
     history,
     new_scheduler,
     queued_ids,
+    running_scheduler,
     started_order,
     states,
-    with_counts,
-    with_scheduler,
 )
 
 # The order.
 
 
-def test_INV_004_jobs_start_by_priority_then_position(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_INV_004_jobs_start_by_priority_then_position(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         low = await scheduler.submit("work", priority=-1)
         first = await scheduler.submit("work")
@@ -52,11 +52,9 @@ def test_INV_004_jobs_start_by_priority_then_position(tmp_path: Path) -> None:
 
         assert await started_order(scheduler) == [job.job_id for job in (high, first, second, low)]
 
-    with_counts(tmp_path, main)
 
-
-def test_INV_004_created_at_and_job_id_break_ties(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_INV_004_created_at_and_job_id_break_ties(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         jobs = []
         for _ in range(4):
@@ -73,14 +71,12 @@ def test_INV_004_created_at_and_job_id_break_ties(tmp_path: Path) -> None:
                 await second.wait(job.job_id)
             assert await started_order(second) == ids(jobs)
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize("is_crash", [True, False])
-def test_spec_3_2_the_order_is_the_same_before_and_after_a_restart(tmp_path: Path, is_crash: bool) -> None:
+async def test_spec_3_2_the_order_is_the_same_before_and_after_a_restart(tmp_path: Path, is_crash: bool) -> None:
     chance = random.Random(4)
 
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work", {"seconds": 3})
         jobs = [await scheduler.submit("work", priority=chance.randint(-2, 2)) for _ in range(40)]
         for _ in range(40):
@@ -95,11 +91,9 @@ def test_spec_3_2_the_order_is_the_same_before_and_after_a_restart(tmp_path: Pat
             started = await started_order(second)
             assert [job_id for job_id in started if job_id in before] == before
 
-    with_counts(tmp_path, main)
 
-
-def test_DEC_005_a_new_job_goes_a_gap_behind_the_last_of_its_priority(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_DEC_005_a_new_job_goes_a_gap_behind_the_last_of_its_priority(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         first = await scheduler.submit("work")
         second = await scheduler.submit("work")
@@ -113,11 +107,9 @@ def test_DEC_005_a_new_job_goes_a_gap_behind_the_last_of_its_priority(tmp_path: 
         assert (third.position - last, high.position) == (GAP, GAP)
         assert (await scheduler.submit("work", office_id="o")).position == GAP
 
-    with_counts(tmp_path, main)
 
-
-def test_a_page_of_the_queue_goes_on_from_any_place(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_page_of_the_queue_goes_on_from_any_place(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         for number in range(25):
             await scheduler.submit("work", priority=number % 3)
@@ -129,11 +121,9 @@ def test_a_page_of_the_queue_goes_on_from_any_place(tmp_path: Path) -> None:
 
         assert ids(pages) == whole
 
-    with_scheduler(tmp_path, main)
 
-
-def test_waiting_jobs_have_their_place_in_the_queue_too(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_waiting_jobs_have_their_place_in_the_queue_too(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         first = await scheduler.submit("work")
         waiting = await scheduler.submit("work", depends_on=[first.job_id])
@@ -141,11 +131,9 @@ def test_waiting_jobs_have_their_place_in_the_queue_too(tmp_path: Path) -> None:
 
         assert await queued_ids(scheduler) == ids([first, waiting, last])
 
-    with_scheduler(tmp_path, main)
 
-
-def test_urgent_jobs_come_before_everything_first_come_first_served(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_urgent_jobs_come_before_everything_first_come_first_served(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         ordinary = await scheduler.submit("work", priority=MAX_PRIORITY)
         first = await scheduler.submit("work", urgent=True)
@@ -156,8 +144,6 @@ def test_urgent_jobs_come_before_everything_first_come_first_served(tmp_path: Pa
 
         assert first.priority == URGENT
         assert await queued_ids(scheduler) == ids([first, second, raised, last, ordinary])
-
-    with_counts(tmp_path, main)
 
 
 # Moves.
@@ -181,8 +167,8 @@ def test_urgent_jobs_come_before_everything_first_come_first_served(tmp_path: Pa
         ({"place": 99}, "abdc"),
     ],
 )
-def test_a_job_moves_where_it_is_told(tmp_path: Path, move: dict[str, Any], order: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_moves_where_it_is_told(tmp_path: Path, move: dict[str, Any], order: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         jobs = {name: await scheduler.submit("work") for name in "abcd"}
         where: dict[str, Any] = {how: jobs[to].job_id if to in jobs else to for how, to in move.items()}
@@ -193,11 +179,9 @@ def test_a_job_moves_where_it_is_told(tmp_path: Path, move: dict[str, Any], orde
         assert "".join(names[job_id] for job_id in await queued_ids(scheduler)) == order
         assert await scheduler.job(moved.job_id) == moved
 
-    with_counts(tmp_path, main)
 
-
-def test_a_moved_job_takes_the_priority_of_its_new_neighbours(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_moved_job_takes_the_priority_of_its_new_neighbours(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         high, middle, low = [await scheduler.submit("work", priority=p) for p in (10, 0, -10)]
         moved = await scheduler.submit("work", priority=3)
@@ -214,11 +198,9 @@ def test_a_moved_job_takes_the_priority_of_its_new_neighbours(tmp_path: Path) ->
             assert (await scheduler.move(moved.job_id, **where)).priority == priority
         assert await queued_ids(scheduler) == ids([high, middle, low, moved])
 
-    with_counts(tmp_path, main)
 
-
-def test_the_only_job_of_a_queue_stays_where_it_is(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_only_job_of_a_queue_stays_where_it_is(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         job = await scheduler.submit("work", priority=4)
 
@@ -226,13 +208,11 @@ def test_the_only_job_of_a_queue_stays_where_it_is(tmp_path: Path) -> None:
             assert await scheduler.move(job.job_id, **where) == job
         assert [event.type for event in await history(scheduler)] == ["queue_paused", "job_queued"]
 
-    with_scheduler(tmp_path, main)
-
 
 @pytest.mark.sqlite_only("counts the steps of its machine")
 @pytest.mark.parametrize("where", ["before", "after", "place", "front"])
-def test_thousands_of_moves_into_the_same_spot_cost_little_and_keep_the_order(tmp_path: Path, where: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_thousands_of_moves_into_the_same_spot_cost_little_and_keep_the_order(tmp_path: Path, where: str) -> None:
+    async with counted_scheduler(tmp_path, synchronous="NORMAL") as scheduler:
         await scheduler.pause()
         jobs = await scheduler.submit_many([NewJob(job_type="work")] * 200)
         model = ids(jobs)
@@ -247,8 +227,6 @@ def test_thousands_of_moves_into_the_same_spot_cost_little_and_keep_the_order(tm
         assert await queued_ids(scheduler) == model
         # The job itself, its event, and a few neighbours now and then; the queue is 200 long.
         assert (writer.total_changes() - changes) / 2000 < 8
-
-    with_counts(tmp_path, main, synchronous="NORMAL")
 
 
 moves = st.lists(
@@ -266,19 +244,20 @@ moves = st.lists(
 def test_no_move_changes_the_relative_order_of_other_jobs(
     priorities: list[int], moves: list[tuple[str, int, int]], gap: int
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
-        await scheduler.pause()
-        for priority in priorities:
-            await scheduler.submit("work", priority=priority)
-        model = Model([(job.job_id, job.priority) for job in await scheduler.queue()])
-        for how, one, other in moves:
-            await model.apply(scheduler, how, one, other)
-            assert [(job.job_id, job.priority) for job in await scheduler.queue()] == model.jobs
+    async def main() -> None:
+        async with counted_scheduler(Path(directory), synchronous="NORMAL") as scheduler:
+            await scheduler.pause()
+            for priority in priorities:
+                await scheduler.submit("work", priority=priority)
+            model = Model([(job.job_id, job.priority) for job in await scheduler.queue()])
+            for how, one, other in moves:
+                await model.apply(scheduler, how, one, other)
+                assert [(job.job_id, job.priority) for job in await scheduler.queue()] == model.jobs
 
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         # A small gap makes every other move a respacing.
         patch.setattr("nextslot.engine.submit.queue_order.GAP", gap)
-        with_counts(Path(directory), main, synchronous="NORMAL")
+        testing.run(main())
 
 
 @pytest.mark.parametrize(
@@ -298,8 +277,8 @@ def test_no_move_changes_the_relative_order_of_other_jobs(
         {"after": "itself"},
     ],
 )
-def test_a_move_that_makes_no_sense_is_refused(tmp_path: Path, where: dict[str, Any]) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_move_that_makes_no_sense_is_refused(tmp_path: Path, where: dict[str, Any]) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         job, other = await scheduler.submit("work"), await scheduler.submit("work")
         itself: dict[str, Any] = {how: job.job_id if to == "itself" else to for how, to in where.items()}
@@ -309,11 +288,9 @@ def test_a_move_that_makes_no_sense_is_refused(tmp_path: Path, where: dict[str, 
 
         assert await queued_ids(scheduler) == ids([job, other])
 
-    with_scheduler(tmp_path, main)
 
-
-def test_only_queued_jobs_of_the_same_office_are_neighbours(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_only_queued_jobs_of_the_same_office_are_neighbours(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         ended = await scheduler.submit("work")
         await scheduler.wait(ended.job_id)
         running = await scheduler.submit("work", {"seconds": 1000})
@@ -337,14 +314,12 @@ def test_only_queued_jobs_of_the_same_office_are_neighbours(tmp_path: Path) -> N
                     await scheduler.move(other, to="front")
         assert await scheduler.job(job.job_id) == job
 
-    with_counts(tmp_path, main)
-
 
 # A whole order.
 
 
-def test_a_whole_order_gives_the_jobs_the_places_that_they_hold_now(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_whole_order_gives_the_jobs_the_places_that_they_hold_now(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         a, b, c, d, e = [await scheduler.submit("work", priority=p) for p in (9, 5, 5, 1, 0)]
 
@@ -354,11 +329,9 @@ def test_a_whole_order_gives_the_jobs_the_places_that_they_hold_now(tmp_path: Pa
         assert [job.priority for job in await scheduler.queue()] == [9, 5, 5, 1, 0]
         assert moved == [await scheduler.job(job.job_id) for job in (d, a, c)]
 
-    with_counts(tmp_path, main)
 
-
-def test_a_whole_order_is_applied_all_or_none(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_whole_order_is_applied_all_or_none(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first, a, b, c = [await scheduler.submit("work", {"seconds": 5}) for _ in range(4)]
         foreign = await scheduler.submit("work", office_id=await an_office(scheduler), scheduled_for=LATER)
         await scheduler.wait(first.job_id)  # So that `a` has been dispatched in the meantime.
@@ -375,14 +348,12 @@ def test_a_whole_order_is_applied_all_or_none(tmp_path: Path) -> None:
                 await scheduler.reorder(job_ids)
             assert await queued_ids(scheduler) == ids([b, c])
 
-    with_counts(tmp_path, main)
-
 
 # Priorities.
 
 
-def test_another_priority_puts_a_job_at_its_back(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_another_priority_puts_a_job_at_its_back(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         low, high, other_high, last = [await scheduler.submit("work", priority=p) for p in (0, 5, 5, 0)]
 
@@ -396,11 +367,9 @@ def test_another_priority_puts_a_job_at_its_back(tmp_path: Path) -> None:
         assert await queued_ids(scheduler) == ids([other_high, low, last, high])
         assert same == await scheduler.job(other_high.job_id), "and who asks for what is there gets the job as it is"
 
-    with_counts(tmp_path, main)
 
-
-def test_a_job_that_is_moved_to_the_front_starts_next(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_is_moved_to_the_front_starts_next(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first, second, third = [await scheduler.submit("work") for _ in range(3)]
         await scheduler.move(third.job_id, to="front")
 
@@ -409,8 +378,6 @@ def test_a_job_that_is_moved_to_the_front_starts_next(tmp_path: Path) -> None:
 
         assert await started_order(scheduler) == ids([first, third, second])
 
-    with_counts(tmp_path, main)
-
 
 # Pauses.
 
@@ -418,8 +385,8 @@ SCOPES: list[dict[str, str]] = [{}, {"office_id": "default"}, {"job_type": "work
 
 
 @pytest.mark.parametrize("scope", SCOPES, ids=str)
-def test_a_pause_holds_the_queue_back_and_lets_running_work_go_on(tmp_path: Path, scope: dict[str, str]) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_pause_holds_the_queue_back_and_lets_running_work_go_on(tmp_path: Path, scope: dict[str, str]) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         running = await scheduler.submit("work", {"seconds": 5}, resources=["gpu"])
         queued = await scheduler.submit("work", resources=["gpu"])
         await scheduler.pause(**scope)
@@ -433,13 +400,11 @@ def test_a_pause_holds_the_queue_back_and_lets_running_work_go_on(tmp_path: Path
         assert [(await scheduler.wait(job.job_id)).status for job in (queued, added)] == ["COMPLETED", "COMPLETED"]
         assert [event.type for event in await history(scheduler)].count("queue_resumed") == 1
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize("is_crash", [True, False])
 @pytest.mark.parametrize("scope", SCOPES, ids=str)
-def test_a_pause_survives_a_restart(tmp_path: Path, scope: dict[str, str], is_crash: bool) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_pause_survives_a_restart(tmp_path: Path, scope: dict[str, str], is_crash: bool) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause(**scope)
         job = await scheduler.submit("work", resources=["gpu"])
         await testing.crash(scheduler) if is_crash else await scheduler.stop()
@@ -451,11 +416,9 @@ def test_a_pause_survives_a_restart(tmp_path: Path, scope: dict[str, str], is_cr
             await second.resume(**scope)
             assert (await second.wait(job.job_id)).status == "COMPLETED"
 
-    with_counts(tmp_path, main)
 
-
-def test_a_pause_holds_back_only_what_it_names(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_pause_holds_back_only_what_it_names(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await an_office(scheduler)
         await scheduler.pause(office_id="default")
         await scheduler.pause(job_type="skip")
@@ -473,11 +436,9 @@ def test_a_pause_holds_back_only_what_it_names(tmp_path: Path) -> None:
         assert (await scheduler.offices.get("default")).is_paused
         assert not (await scheduler.offices.get("o")).is_paused
 
-    with_counts(tmp_path, main)
 
-
-def test_pausing_twice_is_pausing_once(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_pausing_twice_is_pausing_once(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         for scope in SCOPES:
             await scheduler.resume(**scope)
             await scheduler.pause(**scope)
@@ -488,11 +449,9 @@ def test_pausing_twice_is_pausing_once(tmp_path: Path) -> None:
         assert [event.type for event in await history(scheduler)] == ["queue_paused", "queue_resumed"] * 4
         assert (await scheduler.wait((await scheduler.submit("work")).job_id)).status == "COMPLETED"
 
-    with_counts(tmp_path, main)
 
-
-def test_a_pause_needs_one_thing_that_is_there(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_pause_needs_one_thing_that_is_there(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(Invalid):
             await scheduler.pause(office_id="default", job_type="work")
         for office_id in ("nowhere", ""):
@@ -503,14 +462,12 @@ def test_a_pause_needs_one_thing_that_is_there(tmp_path: Path) -> None:
 
         assert await history(scheduler) == []
 
-    with_scheduler(tmp_path, main)
-
 
 # Idempotency keys.
 
 
-def test_the_same_request_again_is_answered_with_what_was_made_as_it_is_now(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_same_request_again_is_answered_with_what_was_made_as_it_is_now(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"a": 1, "b": {"c": 2, "d": 3}}, idempotency_key="k")
         await scheduler.wait(job.job_id)
 
@@ -519,11 +476,9 @@ def test_the_same_request_again_is_answered_with_what_was_made_as_it_is_now(tmp_
         assert (again.job_id, again.status) == (job.job_id, "COMPLETED")
         assert [event.type for event in await history(scheduler)].count("job_queued") == 1
 
-    with_counts(tmp_path, main)
 
-
-def test_other_content_with_a_used_key_is_refused(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_other_content_with_a_used_key_is_refused(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"a": 1}, idempotency_key="k")
 
         for params, options in (({"a": 2}, {}), ({"a": True}, {}), ({}, {}), ({"a": 1}, {"priority": 1})):
@@ -533,11 +488,9 @@ def test_other_content_with_a_used_key_is_refused(tmp_path: Path) -> None:
 
         assert (await scheduler.submit("work", {"a": 1}, idempotency_key="k")).job_id == job.job_id
 
-    with_counts(tmp_path, main)
 
-
-def test_a_key_holds_for_24_hours_and_survives_a_restart(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_key_holds_for_24_hours_and_survives_a_restart(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", idempotency_key="k")
         await scheduler.wait(job.job_id)
         await testing.crash(scheduler)
@@ -550,11 +503,9 @@ def test_a_key_holds_for_24_hours_and_survives_a_restart(tmp_path: Path) -> None
             assert other.job_id != job.job_id
             assert (await second.submit("work", {"other": "content"}, idempotency_key="k")).job_id == other.job_id
 
-    with_counts(tmp_path, main)
 
-
-def test_a_key_can_be_used_again_after_a_day_however_many_there_were(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_key_can_be_used_again_after_a_day_however_many_there_were(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, synchronous="NORMAL") as scheduler:
         await scheduler.pause()
         for number in range(250):
             await scheduler.submit("work", idempotency_key=f"k{number}")
@@ -566,11 +517,9 @@ def test_a_key_can_be_used_again_after_a_day_however_many_there_were(tmp_path: P
         # Old keys are forgotten a few at a time.
         assert database(tmp_path).execute("select count(*) from idempotency_keys").get == 150
 
-    with_counts(tmp_path, main, synchronous="NORMAL")
 
-
-def test_a_key_is_for_one_office_and_one_route(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_key_is_for_one_office_and_one_route(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await an_office(scheduler)
         one = await scheduler.submit("work", idempotency_key="k")
         other = await scheduler.submit("work", office_id="o", idempotency_key="k")
@@ -586,11 +535,9 @@ def test_a_key_is_for_one_office_and_one_route(tmp_path: Path) -> None:
             (await scheduler.submit_group([NewJob(job_type="work")], idempotency_key="k"))[1][0].job_id,
         ] == made
 
-    with_counts(tmp_path, main)
 
-
-def test_a_batch_with_a_key_is_answered_whole(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_batch_with_a_key_is_answered_whole(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         wanted = [NewJob(job_type="work", params={"n": n}) for n in range(3)]
         jobs = await scheduler.submit_many(wanted, idempotency_key="k")
 
@@ -600,11 +547,9 @@ def test_a_batch_with_a_key_is_answered_whole(tmp_path: Path) -> None:
         with pytest.raises(IdempotencyMismatch):
             await scheduler.submit_many(wanted[:2], idempotency_key="k")
 
-    with_counts(tmp_path, main)
 
-
-def test_a_group_with_a_key_is_answered_whole_after_its_retries_too(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_group_with_a_key_is_answered_whole_after_its_retries_too(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         wanted = [NewJob(job_type="fail", params={"times": 1}), NewJob(job_type="work")]
         group, jobs = await scheduler.submit_group(wanted, name="g", idempotency_key="k")
         await scheduler.wait(jobs[1].job_id)
@@ -617,33 +562,27 @@ def test_a_group_with_a_key_is_answered_whole_after_its_retries_too(tmp_path: Pa
             with pytest.raises(IdempotencyMismatch):
                 await scheduler.submit_group(wanted, idempotency_key="k", **other)
 
-    with_counts(tmp_path, main)
 
-
-def test_a_request_that_was_refused_does_not_use_up_its_key(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_request_that_was_refused_does_not_use_up_its_key(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         with pytest.raises(Invalid):
             await scheduler.submit("work", {"seconds": "soon"}, idempotency_key="k")
 
         assert (await scheduler.submit("work", {"seconds": 1}, idempotency_key="k")).status in ("QUEUED", "RUNNING")
 
-    with_counts(tmp_path, main)
 
-
-def test_a_replay_is_answered_even_when_the_request_would_be_refused_by_now(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_replay_is_answered_even_when_the_request_would_be_refused_by_now(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         options: dict[str, Any] = {"expires_at": testing.BEGINNING.after(60), "idempotency_key": "k"}
         job = await scheduler.submit("work", **options)
         await asyncio.sleep(600)
 
         assert (await scheduler.submit("work", **options)).job_id == job.job_id
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize("key", ["", "x" * 1001, "nul\0", "\ud800", 5])
-def test_a_key_that_cannot_be_stored_is_refused(tmp_path: Path, key: Any) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_key_that_cannot_be_stored_is_refused(tmp_path: Path, key: Any) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(Invalid, match="idempotency_key"):
             await scheduler.submit("work", idempotency_key=key)
         with pytest.raises(Invalid, match="idempotency_key"):
@@ -651,23 +590,19 @@ def test_a_key_that_cannot_be_stored_is_refused(tmp_path: Path, key: Any) -> Non
 
         assert await history(scheduler) == []
 
-    with_scheduler(tmp_path, main)
 
-
-def test_requests_with_the_same_key_at_the_same_time_make_one_job(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_requests_with_the_same_key_at_the_same_time_make_one_job(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         answers = await asyncio.gather(*[scheduler.submit("work", idempotency_key="k") for _ in range(20)])
 
         assert len({job.job_id for job in answers}) == 1
-
-    with_counts(tmp_path, main)
 
 
 # Unique keys.
 
 
-def test_while_a_job_with_a_unique_key_has_not_ended_it_is_the_answer(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_while_a_job_with_a_unique_key_has_not_ended_it_is_the_answer(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await an_office(scheduler)
         first = await scheduler.submit("work", unique_key="u")
         assert (await scheduler.submit("work", {"other": 1}, unique_key="u")).job_id == first.job_id
@@ -682,11 +617,9 @@ def test_while_a_job_with_a_unique_key_has_not_ended_it_is_the_answer(tmp_path: 
         await scheduler.wait(second.job_id)
         assert (await scheduler.submit("work", unique_key="u")).job_id not in (first.job_id, second.job_id)
 
-    with_counts(tmp_path, main)
 
-
-def test_a_unique_key_twice_in_one_batch_makes_one_job(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_unique_key_twice_in_one_batch_makes_one_job(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         known = await scheduler.submit("work", unique_key="known")
         wanted = [
             NewJob(job_type="work", unique_key="u"),
@@ -702,19 +635,15 @@ def test_a_unique_key_twice_in_one_batch_makes_one_job(tmp_path: Path) -> None:
         assert (await scheduler.wait(last.job_id)).status == "COMPLETED"
         assert await started_order(scheduler) == ids([known, first, last])
 
-    with_counts(tmp_path, main)
 
-
-def test_a_member_of_a_group_has_no_unique_key(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_member_of_a_group_has_no_unique_key(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(Invalid, match="unique_key"):
             await scheduler.submit_group([NewJob(job_type="work", unique_key="u")])
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_retry_does_not_hold_the_unique_key(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_retry_does_not_hold_the_unique_key(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail", {"times": 1}, unique_key="u")
         await asyncio.sleep(5)
         retry = (await scheduler.chain(job.job_id))[-1]
@@ -724,14 +653,12 @@ def test_a_retry_does_not_hold_the_unique_key(tmp_path: Path) -> None:
         assert (retry.status, retry.unique_key) == ("WAITING", None)
         assert other.job_id not in (job.job_id, retry.job_id)
 
-    with_counts(tmp_path, main)
-
 
 # Many at once.
 
 
-def test_many_jobs_are_made_all_or_none(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_many_jobs_are_made_all_or_none(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         wanted = [NewJob(job_type="work", key=f"k{n}") for n in range(500)]
         for wrong in (
             NewJob(job_type="nonsense"),
@@ -750,11 +677,9 @@ def test_many_jobs_are_made_all_or_none(tmp_path: Path) -> None:
 
         assert await queued_ids(scheduler) == ids(jobs[1:])
 
-    with_counts(tmp_path, main)
 
-
-def test_a_batch_has_1_to_100000_jobs(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_batch_has_1_to_100000_jobs(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         for wanted in ([], [NewJob(job_type="work")] * 100_001):
             for submit in (scheduler.submit_many, scheduler.submit_group):
                 with pytest.raises(Invalid, match="100,000"):
@@ -762,11 +687,9 @@ def test_a_batch_has_1_to_100000_jobs(tmp_path: Path) -> None:
 
         assert await history(scheduler) == []
 
-    with_scheduler(tmp_path, main)
 
-
-def test_one_bad_request_takes_no_other_of_its_group_commit_with_it(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_one_bad_request_takes_no_other_of_its_group_commit_with_it(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         answers = await asyncio.gather(
             *[
                 scheduler.submit("work", depends_on=[] if number % 3 else ["nothing"], idempotency_key=f"k{number}")
@@ -778,14 +701,12 @@ def test_one_bad_request_takes_no_other_of_its_group_commit_with_it(tmp_path: Pa
         assert [isinstance(answer, Invalid) for answer in answers] == [number % 3 == 0 for number in range(30)]
         assert len(await queued_ids(scheduler)) + len(await scheduler.running()) == 20
 
-    with_counts(tmp_path, main)
-
 
 # Expiry.
 
 
-def test_a_job_that_has_not_started_by_expires_at_is_cancelled(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_has_not_started_by_expires_at_is_cancelled(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         long = await scheduler.submit("work", {"seconds": 100}, expires_at=testing.BEGINNING.after(10))
         queued = await scheduler.submit("work", expires_at=testing.BEGINNING.after(50))
         waiting = await scheduler.submit("work", depends_on=[long.job_id], expires_at=testing.BEGINNING.after(60))
@@ -799,11 +720,9 @@ def test_a_job_that_has_not_started_by_expires_at_is_cancelled(tmp_path: Path) -
         assert (await scheduler.wait(long.job_id)).status == "COMPLETED"
         assert (await scheduler.wait(in_time.job_id)).status == "COMPLETED"
 
-    with_counts(tmp_path, main)
 
-
-def test_a_job_that_expired_while_nothing_ran_is_cancelled_before_anything_starts(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_expired_while_nothing_ran_is_cancelled_before_anything_starts(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         job = await scheduler.submit("work", expires_at=testing.BEGINNING.after(50))
         await testing.crash(scheduler)
@@ -813,11 +732,9 @@ def test_a_job_that_expired_while_nothing_ran_is_cancelled_before_anything_start
             await second.resume()
             assert (await second.job(job.job_id)).cancel_reason == "expired"
 
-    with_counts(tmp_path, main)
 
-
-def test_a_job_that_has_expired_never_starts_even_before_its_timer_rings(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_has_expired_never_starts_even_before_its_timer_rings(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         clock = scheduler._clock
         assert isinstance(clock, testing.VirtualClock)
         first = await scheduler.submit("work", {"seconds": 10})
@@ -829,18 +746,14 @@ def test_a_job_that_has_expired_never_starts_even_before_its_timer_rings(tmp_pat
 
         assert (await scheduler.job(job.job_id)).cancel_reason == "expired"
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize("seconds", [-5, 0])
-def test_a_job_that_could_never_start_in_time_is_refused(tmp_path: Path, seconds: float) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_could_never_start_in_time_is_refused(tmp_path: Path, seconds: float) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(Invalid, match="could never start"):
             await scheduler.submit("work", expires_at=testing.BEGINNING.after(seconds))
 
         assert await history(scheduler) == []
-
-    with_scheduler(tmp_path, main)
 
 
 # Arrangement.

@@ -16,43 +16,37 @@ from nextslot.errors import Conflict, Invalid, NotFound
 from tests import databases
 from tests.support import (
     assert_counters,
+    counted_scheduler,
     database,
     history,
     new_scheduler,
     peaks,
+    running_scheduler,
     started_order,
     states,
-    with_counts,
-    with_scheduler,
 )
 
 # Each limit.
 
 
-def test_DEC_011_the_default_office_runs_one_job_at_a_time(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_DEC_011_the_default_office_runs_one_job_at_a_time(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await run_all(scheduler, [NewJob(job_type="work") for _ in range(5)])
-
-    with_counts(tmp_path, main)
     assert peaks(tmp_path)["office:default"] == 1
 
 
-def test_US_JS02_any_other_office_runs_three(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS02_any_other_office_runs_three(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         await run_all(scheduler, [NewJob(job_type="work", office_id="o") for _ in range(7)])
-
-    with_counts(tmp_path, main)
     assert peaks(tmp_path)["office:o"] == 3
 
 
-def test_a_new_office_runs_one_job_of_each_of_the_four_roles(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_new_office_runs_one_job_of_each_of_the_four_roles(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=0)
         roles = ["FE", "BE", "QA", "DevOps", "PO"] * 3
         await run_all(scheduler, [NewJob(job_type="work", office_id="o", role=role) for role in roles])
-
-    with_counts(tmp_path, main)
     found = peaks(tmp_path)
     assert {role: found[f"role:o/{role}"] for role in ("FE", "BE", "QA", "DevOps", "PO")} == {
         **dict.fromkeys(("FE", "BE", "QA", "DevOps"), 1),
@@ -60,8 +54,10 @@ def test_a_new_office_runs_one_job_of_each_of_the_four_roles(tmp_path: Path) -> 
     }
 
 
-def test_CON_002_ollama_and_named_resources_are_exclusive_across_offices_and_remote_is_not(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_CON_002_ollama_and_named_resources_are_exclusive_across_offices_and_remote_is_not(
+    tmp_path: Path,
+) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         for office_id in ("o", "p"):
             await scheduler.offices.create(office_id, max_concurrent_jobs=0)
         wanted = [
@@ -71,14 +67,12 @@ def test_CON_002_ollama_and_named_resources_are_exclusive_across_offices_and_rem
             for _ in range(3)
         ]
         await run_all(scheduler, wanted)
-
-    with_counts(tmp_path, main)
     found = peaks(tmp_path)
     assert [found[f"resource:{name}"] for name in ("ollama", "scanner", "remote")] == [1, 1, 6]
 
 
-def test_the_whole_scheduler_and_a_job_type_can_be_limited(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_whole_scheduler_and_a_job_type_can_be_limited(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(running=5, job_types={"work": 2})) as scheduler:
         for office_id in ("o", "p"):
             await scheduler.offices.create(office_id, max_concurrent_jobs=0)
         scheduler.job_type("other")(work)
@@ -89,15 +83,13 @@ def test_the_whole_scheduler_and_a_job_type_can_be_limited(tmp_path: Path) -> No
             for _ in range(6)
         ]
         await run_all(scheduler, wanted)
-
-    with_counts(tmp_path, main, limits=Limits(running=5, job_types={"work": 2}))
     found = peaks(tmp_path)
     assert (found["scheduler"], found["type:work"]) == (5, 2)
     assert found["type:other"] >= 3
 
 
-def test_resources_are_counted_in_units(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_resources_are_counted_in_units(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(resources={"gpu": 4})) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=0)
         two, three, other_two = [
             await scheduler.submit("work", {"seconds": 10}, office_id="o", resources={"gpu": units})
@@ -107,25 +99,21 @@ def test_resources_are_counted_in_units(tmp_path: Path) -> None:
         await asyncio.sleep(10.5)
         assert await states(scheduler, two, three, other_two) == ["COMPLETED", "RUNNING", "COMPLETED"]
         assert_counters(tmp_path)
-
-    with_counts(tmp_path, main, limits=Limits(resources={"gpu": 4}))
     assert peaks(tmp_path)["resource:gpu"] == 4
 
 
-def test_0_means_no_limit_everywhere(tmp_path: Path) -> None:
+async def test_0_means_no_limit_everywhere(tmp_path: Path) -> None:
     limits = Limits(running=0, job_types={"work": 0}, resources={"gpu": 0})
 
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path, limits=limits) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=0, role_limits={"FE": 0})
         new = NewJob(job_type="work", office_id="o", role="FE", resources={"gpu": 5})
         await run_all(scheduler, [new] * 40)
-
-    with_counts(tmp_path, main, limits=limits)
     assert peaks(tmp_path)["office:o"] == 40
 
 
-def test_a_job_needs_room_under_every_limit_that_it_falls_under(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_needs_room_under_every_limit_that_it_falls_under(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=0)
         holder = await scheduler.submit("work", {"seconds": 10}, office_id="o", role="FE")
         both = await scheduler.submit("work", office_id="o", role="FE", resources=["gpu"])
@@ -138,11 +126,9 @@ def test_a_job_needs_room_under_every_limit_that_it_falls_under(tmp_path: Path) 
         await asyncio.sleep(5.5)
         assert await states(scheduler, holder, both) == ["COMPLETED", "RUNNING"]
 
-    with_counts(tmp_path, main)
 
-
-def test_a_request_may_add_resources_to_those_of_its_type_and_not_remove_any(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_request_may_add_resources_to_those_of_its_type_and_not_remove_any(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(resources={"gpu": 4})) as scheduler:
         scheduler.job_type("render", resources={"gpu": 2})(work)
 
         made = [
@@ -152,11 +138,9 @@ def test_a_request_may_add_resources_to_those_of_its_type_and_not_remove_any(tmp
 
         assert made == [{"gpu": 2}, {"gpu": 2}, {"gpu": 2, "disk": 1}, {"gpu": 2}, {"gpu": 3, "disk": 1}]
 
-    with_counts(tmp_path, main, limits=Limits(resources={"gpu": 4}))
 
-
-def test_more_units_than_there_are_is_refused(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_more_units_than_there_are_is_refused(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(resources={"gpu": 4})) as scheduler:
         scheduler.job_type("huge", resources={"gpu": 5})(work)
         for job_type, resources in (
             ("work", {"gpu": 5}),
@@ -175,14 +159,12 @@ def test_more_units_than_there_are_is_refused(tmp_path: Path) -> None:
         ]
         assert ended == ["COMPLETED", "COMPLETED"]
 
-    with_counts(tmp_path, main, limits=Limits(resources={"gpu": 4}))
-
 
 # Limits that change.
 
 
-def test_a_limit_that_is_changed_applies_at_once_and_stops_no_running_job(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_limit_that_is_changed_applies_at_once_and_stops_no_running_job(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=1)
         jobs = [await scheduler.submit("work", {"seconds": 10}, office_id="o") for _ in range(6)]
 
@@ -202,11 +184,9 @@ def test_a_limit_that_is_changed_applies_at_once_and_stops_no_running_job(tmp_pa
         assert await now_running() == 2  # There are no more.
         assert {(await scheduler.wait(job.job_id)).status for job in jobs} == {"COMPLETED"}
 
-    with_counts(tmp_path, main)
 
-
-def test_a_limit_of_a_role_can_be_changed_too(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_limit_of_a_role_can_be_changed_too(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=0)
         jobs = [await scheduler.submit("work", office_id="o", role="FE") for _ in range(5)]
         assert (await states(scheduler, *jobs)).count("RUNNING") == 1
@@ -217,11 +197,9 @@ def test_a_limit_of_a_role_can_be_changed_too(tmp_path: Path) -> None:
         await scheduler.offices.change("o", role_limits={})
         assert (await states(scheduler, *jobs)).count("RUNNING") == 5
 
-    with_counts(tmp_path, main)
 
-
-def test_other_limits_in_the_configuration_hold_after_a_restart_for_queued_jobs_too(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_other_limits_in_the_configuration_hold_after_a_restart_for_queued_jobs_too(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=0)
         await scheduler.pause()
         jobs = [await scheduler.submit("work", office_id="o", resources=["gpu"]) for _ in range(6)]
@@ -232,16 +210,14 @@ def test_other_limits_in_the_configuration_hold_after_a_restart_for_queued_jobs_
             assert (await states(second, *jobs)).count("RUNNING") == 3
             for job in jobs:
                 await second.wait(job.job_id)
-
-    with_counts(tmp_path, main)
     assert peaks(tmp_path)["resource:gpu"] == 3
 
 
 # Limits that no crash leaks or exceeds.
 
 
-def test_a_crash_neither_leaks_a_limit_nor_exceeds_one(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_crash_neither_leaks_a_limit_nor_exceeds_one(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(resources={"gpu": 2})) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=2)
         jobs = [await scheduler.submit("work", {"seconds": 10}, office_id="o", resources=["gpu"]) for _ in range(8)]
         for life in range(1, 4):
@@ -255,17 +231,15 @@ def test_a_crash_neither_leaks_a_limit_nor_exceeds_one(tmp_path: Path) -> None:
         await scheduler.stop()
         used = database(tmp_path).execute("select sum(used) from limits").get
         assert used == 0
-
-    with_counts(tmp_path, main, limits=Limits(resources={"gpu": 2}))
     assert (peaks(tmp_path)["office:o"], peaks(tmp_path)["resource:gpu"]) == (2, 2)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_no_limit_is_exceeded_at_any_instant(tmp_path: Path, seed: int) -> None:
+async def test_no_limit_is_exceeded_at_any_instant(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     limits = Limits(running=6, job_types={"fail": 2}, resources={"gpu": 3, "disk": 2})
 
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path, limits=limits, synchronous="NORMAL") as scheduler:
         for office_id in ("o", "p", "q"):
             await scheduler.offices.create(office_id, max_concurrent_jobs=chance.randint(2, 4))
         for life in range(1, 5):
@@ -279,8 +253,6 @@ def test_no_limit_is_exceeded_at_any_instant(tmp_path: Path, seed: int) -> None:
         await asyncio.sleep(5000)
         assert_counters(tmp_path)
         await scheduler.stop()
-
-    with_counts(tmp_path, main, limits=limits, synchronous="NORMAL")
     capacities = dict(database(tmp_path).execute("select limit_key, capacity from limits where capacity > 0"))
     found = peaks(tmp_path)
     assert {key: (found[key], most) for key, most in capacities.items() if found.get(key, 0) > most} == {}
@@ -290,10 +262,10 @@ def test_no_limit_is_exceeded_at_any_instant(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_stored_counters_say_what_the_jobs_say_whatever_is_done(tmp_path: Path, seed: int) -> None:
+async def test_the_stored_counters_say_what_the_jobs_say_whatever_is_done(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
 
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path, synchronous="NORMAL") as scheduler:
         for office_id in ("o", "p", "q"):
             await scheduler.offices.create(office_id)
         for step in range(1, 200):
@@ -305,12 +277,12 @@ def test_the_stored_counters_say_what_the_jobs_say_whatever_is_done(tmp_path: Pa
             assert_counters(tmp_path)
         await testing.crash(scheduler)
 
-    with_counts(tmp_path, main, synchronous="NORMAL")
-
 
 @pytest.mark.parametrize("machine", [{"node_running": 2}, {"node_resources": {"gpu": 2}}])
-def test_a_machine_runs_no_more_than_it_can_whatever_the_limits_allow(tmp_path: Path, machine: dict[str, Any]) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_machine_runs_no_more_than_it_can_whatever_the_limits_allow(
+    tmp_path: Path, machine: dict[str, Any]
+) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(resources={"gpu": 0}), **machine) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=0)
         jobs = [await scheduler.submit("work", {"seconds": 9}, resources=["gpu"]) for _ in range(5)]
 
@@ -318,14 +290,12 @@ def test_a_machine_runs_no_more_than_it_can_whatever_the_limits_allow(tmp_path: 
         await scheduler.wait(jobs[0].job_id)
         assert await states(scheduler, *jobs) == ["COMPLETED"] * 2 + ["RUNNING"] * 2 + ["QUEUED"]
 
-    with_counts(tmp_path, main, limits=Limits(resources={"gpu": 0}), **machine)
-
 
 # The order among those that fit.
 
 
-def test_a_job_that_a_limit_holds_back_does_not_hold_back_a_later_one(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_a_limit_holds_back_does_not_hold_back_a_later_one(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=2)
         holder = await scheduler.submit("work", {"seconds": 100}, office_id="o", resources=["gpu"])
         blocked = [await scheduler.submit("work", office_id="o", resources=["gpu"], priority=9) for _ in range(3)]
@@ -336,11 +306,9 @@ def test_a_job_that_a_limit_holds_back_does_not_hold_back_a_later_one(tmp_path: 
         assert await states(scheduler, *blocked) == ["QUEUED"] * 3
         assert await started_order(scheduler) == [holder.job_id, late.job_id, high.job_id]
 
-    with_counts(tmp_path, main)
 
-
-def test_among_those_that_fit_the_order_of_the_queue_decides(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_among_those_that_fit_the_order_of_the_queue_decides(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         wanted = [("gpu", 1), (None, 3), ("disk", 2), (None, 0), ("gpu", 4), ("disk", -1)]
         jobs = [
@@ -354,11 +322,9 @@ def test_among_those_that_fit_the_order_of_the_queue_decides(tmp_path: Path) -> 
         by_priority = sorted(jobs, key=lambda job: -job.priority)
         assert await started_order(scheduler) == [job.job_id for job in by_priority]
 
-    with_counts(tmp_path, main)
 
-
-def test_with_several_slots_the_first_in_order_start_whatever_they_need(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_with_several_slots_the_first_in_order_start_whatever_they_need(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=3)
         await scheduler.pause()
         jobs = [
@@ -369,14 +335,12 @@ def test_with_several_slots_the_first_in_order_start_whatever_they_need(tmp_path
 
         assert await states(scheduler, *jobs) == ["RUNNING"] * 3 + ["QUEUED"] * 9
 
-    with_counts(tmp_path, main)
-
 
 # No starving.
 
 
-def test_a_job_that_was_passed_over_for_10_minutes_gets_what_is_freed(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_was_passed_over_for_10_minutes_gets_what_is_freed(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=TWO_GPUS) as scheduler:
         large = await a_large_job_among_small_ones(scheduler, "o", "o")
 
         ended = await scheduler.wait(large.job_id)
@@ -387,11 +351,9 @@ def test_a_job_that_was_passed_over_for_10_minutes_gets_what_is_freed(tmp_path: 
         # After ten minutes what is freed is kept; the last small ones need up to 100 seconds more to end.
         assert 600 <= waited <= 700
 
-    with_counts(tmp_path, main, limits=TWO_GPUS)
 
-
-def test_it_gets_them_before_a_more_urgent_one_that_came_later(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_it_gets_them_before_a_more_urgent_one_that_came_later(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=TWO_GPUS) as scheduler:
         large = await a_large_job_among_small_ones(scheduler, "o", "o", priority=9)
         await asyncio.sleep(650)
         urgent = await scheduler.submit("work", office_id="o", resources=["gpu"], priority=99)
@@ -400,11 +362,9 @@ def test_it_gets_them_before_a_more_urgent_one_that_came_later(tmp_path: Path) -
 
         assert (ended[0].job.started_at or 0) < (ended[1].job.started_at or 0)
 
-    with_counts(tmp_path, main, limits=TWO_GPUS)
 
-
-def test_a_job_behind_the_one_that_starts_is_not_passed_over(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_behind_the_one_that_starts_is_not_passed_over(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(resources={"gpu": 1})) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=2)
         await scheduler.submit("work", {"seconds": 100}, office_id="o", resources=["gpu"])
         await scheduler.submit("work", {"seconds": 5}, office_id="o")
@@ -418,12 +378,10 @@ def test_a_job_behind_the_one_that_starts_is_not_passed_over(tmp_path: Path) -> 
         assert await states(scheduler, first, behind) == ["RUNNING", "QUEUED"]
         assert (await scheduler.job(behind.job_id)).passed_over_since is None
 
-    with_counts(tmp_path, main, limits=Limits(resources={"gpu": 1}))
-
 
 @pytest.mark.parametrize("is_served", [True, False])
-def test_an_office_is_passed_over_by_one_whose_turn_comes_later_only(tmp_path: Path, is_served: bool) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_office_is_passed_over_by_one_whose_turn_comes_later_only(tmp_path: Path, is_served: bool) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(running=2, resources={"gpu": 1})) as scheduler:
         for office_id in "abyz":
             await scheduler.offices.create(office_id)
         await run_all(scheduler, [NewJob(job_type="work", office_id="b" if is_served else "a")])
@@ -436,12 +394,10 @@ def test_an_office_is_passed_over_by_one_whose_turn_comes_later_only(tmp_path: P
         assert await states(scheduler, held, going) == ["QUEUED", "RUNNING"]
         assert ((await scheduler.job(held.job_id)).passed_over_since is None) == is_served
 
-    with_counts(tmp_path, main, limits=Limits(running=2, resources={"gpu": 1}))
-
 
 @pytest.mark.parametrize("has", [1, 2])
-def test_for_one_that_no_machine_could_ever_run_nothing_is_kept(tmp_path: Path, has: int) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_for_one_that_no_machine_could_ever_run_nothing_is_kept(tmp_path: Path, has: int) -> None:
+    async with counted_scheduler(tmp_path, limits=TWO_GPUS, node_resources={"gpu": has}) as scheduler:
         large = await a_large_job_among_small_ones(scheduler, "o", "o")
         await asyncio.sleep(900)
         assert await states(scheduler, large) == (["QUEUED"] if has == 1 else ["COMPLETED"])
@@ -449,34 +405,28 @@ def test_for_one_that_no_machine_could_ever_run_nothing_is_kept(tmp_path: Path, 
         await asyncio.sleep(6000)
         assert [job.job_id for job in await scheduler.queue("o")] == ([large.job_id] if has == 1 else [])
 
-    with_counts(tmp_path, main, limits=TWO_GPUS, node_resources={"gpu": has})
 
-
-def test_without_that_rule_it_would_wait_for_all_of_them(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_without_that_rule_it_would_wait_for_all_of_them(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=TWO_GPUS, starvation_after_seconds=10**6) as scheduler:
         large = await a_large_job_among_small_ones(scheduler, "o", "o")
 
         ended = await scheduler.wait(large.job_id)
 
         assert (ended.job.started_at or 0) > testing.BEGINNING.after(1900)
 
-    with_counts(tmp_path, main, limits=TWO_GPUS, starvation_after_seconds=10**6)
 
-
-def test_a_job_that_the_jobs_of_another_office_pass_over_does_not_starve_either(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_the_jobs_of_another_office_pass_over_does_not_starve_either(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=TWO_GPUS) as scheduler:
         large = await a_large_job_among_small_ones(scheduler, "o", "p")
 
         ended = await scheduler.wait(large.job_id)
 
         assert testing.BEGINNING.after(600) <= (ended.job.started_at or 0) <= testing.BEGINNING.after(800)
 
-    with_counts(tmp_path, main, limits=TWO_GPUS)
-
 
 @pytest.mark.parametrize("is_crash", [True, False])
-def test_since_when_a_job_was_passed_over_survives_a_restart(tmp_path: Path, is_crash: bool) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_since_when_a_job_was_passed_over_survives_a_restart(tmp_path: Path, is_crash: bool) -> None:
+    async with counted_scheduler(tmp_path, limits=TWO_GPUS) as scheduler:
         large = await a_large_job_among_small_ones(scheduler, "o", "o")
         await asyncio.sleep(450)
         since = (await scheduler.job(large.job_id)).passed_over_since
@@ -490,11 +440,9 @@ def test_since_when_a_job_was_passed_over_survives_a_restart(tmp_path: Path, is_
             assert (ended.job.started_at or 0) <= since.after(800)
             await second.cancel((await second.queue("o"))[0].job_id)
 
-    with_counts(tmp_path, main, limits=TWO_GPUS)
 
-
-def test_one_starving_job_per_office_keeps_units_back_and_only_those_it_needs(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_one_starving_job_per_office_keeps_units_back_and_only_those_it_needs(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(resources={"gpu": 2, "disk": 2})) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=0, timeout_seconds=None)
         small: dict[str, list[Job]] = {}
         for resource in ("gpu", "disk"):
@@ -511,13 +459,11 @@ def test_one_starving_job_per_office_keeps_units_back_and_only_those_it_needs(tm
         assert (await states(scheduler, *small["gpu"])).count("COMPLETED") in (5, 6, 7)
         assert (await states(scheduler, *small["disk"])).count("COMPLETED") > 25
 
-    with_counts(tmp_path, main, limits=Limits(resources={"gpu": 2, "disk": 2}))
-
 
 @pytest.mark.parametrize("office_id", ["default", "b"])
 @pytest.mark.parametrize("why", ["pause of its type", "pause of its resource", "no handler"])
-def test_a_job_that_no_limit_holds_back_is_not_passed_over(tmp_path: Path, why: str, office_id: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_no_limit_holds_back_is_not_passed_over(tmp_path: Path, why: str, office_id: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         scheduler.job_type("rare")(work)
         await scheduler.offices.create("b")
         await scheduler.pause()
@@ -538,12 +484,12 @@ def test_a_job_that_no_limit_holds_back_is_not_passed_over(tmp_path: Path, why: 
             found = await second.job(held.job_id)
             assert (found.status, found.passed_over_since) == ("QUEUED", None)
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize("is_paused", [True, False])
-def test_a_starving_job_that_is_paused_keeps_nothing_back_and_hides_no_other(tmp_path: Path, is_paused: bool) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_starving_job_that_is_paused_keeps_nothing_back_and_hides_no_other(
+    tmp_path: Path, is_paused: bool
+) -> None:
+    async with counted_scheduler(tmp_path, limits=TWO_GPUS) as scheduler:
         for name in ("large", "hidden"):
             scheduler.job_type(name, resources={"gpu": 2})(work)
         await a_large_job_among_small_ones(scheduler, "o", "o", priority=-1)
@@ -561,11 +507,9 @@ def test_a_starving_job_that_is_paused_keeps_nothing_back_and_hides_no_other(tmp
         assert await states(scheduler, large, hidden) == expected
         await testing.crash(scheduler)
 
-    with_counts(tmp_path, main, limits=TWO_GPUS)
 
-
-def test_a_job_that_can_never_fit_any_more_keeps_nothing_back(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_can_never_fit_any_more_keeps_nothing_back(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=TWO_GPUS) as scheduler:
         large = await a_large_job_among_small_ones(scheduler, "o", "o")
         await asyncio.sleep(500)
         await testing.crash(scheduler)
@@ -575,15 +519,13 @@ def test_a_job_that_can_never_fit_any_more_keeps_nothing_back(tmp_path: Path) ->
 
             assert [job.job_id for job in await second.queue("o")] == [large.job_id]
 
-    with_counts(tmp_path, main, limits=TWO_GPUS)
-
 
 # Between offices.
 
 
 @pytest.mark.parametrize("limits", [Limits(running=1), Limits(job_types={"work": 1}), Limits(resources={"gpu": 1})])
-def test_offices_are_served_in_turn(tmp_path: Path, limits: Limits) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_offices_are_served_in_turn(tmp_path: Path, limits: Limits) -> None:
+    async with counted_scheduler(tmp_path, limits=limits) as scheduler:
         await scheduler.pause()
         for office_id in ("a", "b", "c"):
             await scheduler.offices.create(office_id)
@@ -594,11 +536,9 @@ def test_offices_are_served_in_turn(tmp_path: Path, limits: Limits) -> None:
 
         assert await served(scheduler) == "abc" * 4 + "a" * 8
 
-    with_counts(tmp_path, main, limits=limits)
 
-
-def test_the_office_that_was_served_longest_ago_is_next_after_a_restart_too(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_office_that_was_served_longest_ago_is_next_after_a_restart_too(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(running=1)) as scheduler:
         for office_id in ("a", "b", "c"):
             await scheduler.offices.create(office_id)
         for office_id in ("c", "a", "b"):
@@ -613,11 +553,9 @@ def test_the_office_that_was_served_longest_ago_is_next_after_a_restart_too(tmp_
             await asyncio.sleep(60)
             assert await served(second) == "cab" + "cab" * 2
 
-    with_counts(tmp_path, main, limits=Limits(running=1))
 
-
-def test_what_comes_free_at_once_goes_to_as_many_offices_as_it_is_enough_for(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_comes_free_at_once_goes_to_as_many_offices_as_it_is_enough_for(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(resources={"gpu": 2})) as scheduler:
         for office_id in "abcz":
             await scheduler.offices.create(office_id)
         large = await scheduler.submit("work", {"seconds": 5}, office_id="z", resources={"gpu": 2, "disk": 1})
@@ -631,11 +569,9 @@ def test_what_comes_free_at_once_goes_to_as_many_offices_as_it_is_enough_for(tmp
 
         assert await states(scheduler, *waiting) == ["RUNNING"] * 3 + ["QUEUED"] * 2
 
-    with_counts(tmp_path, main, limits=Limits(resources={"gpu": 2}))
 
-
-def test_the_turns_go_on_after_a_restart_with_a_clock_that_was_set_back(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_turns_go_on_after_a_restart_with_a_clock_that_was_set_back(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(running=1)) as scheduler:
         for office_id in ("a", "b"):
             await scheduler.offices.create(office_id)
             await run_all(scheduler, [NewJob(job_type="work", office_id=office_id)])
@@ -651,11 +587,9 @@ def test_the_turns_go_on_after_a_restart_with_a_clock_that_was_set_back(tmp_path
             await asyncio.sleep(60)
             assert await served(second) == "ab" + "ab" * 3
 
-    with_counts(tmp_path, main, limits=Limits(running=1))
 
-
-def test_a_crowd_of_one_office_does_not_keep_a_newcomer_waiting(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_crowd_of_one_office_does_not_keep_a_newcomer_waiting(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(running=1)) as scheduler:
         for office_id in ("a", "b"):
             await scheduler.offices.create(office_id)
         await scheduler.submit_many([NewJob(job_type="work", office_id="a", priority=999)] * 50)
@@ -667,16 +601,14 @@ def test_a_crowd_of_one_office_does_not_keep_a_newcomer_waiting(tmp_path: Path) 
         assert ended.job.started_at is not None
         assert ended.job.started_at - ended.job.created_at <= 1_000_000
 
-    with_counts(tmp_path, main, limits=Limits(running=1))
-
 
 # Events, not polling.
 
 
-def test_an_idle_scheduler_does_nothing(tmp_path: Path) -> None:
+async def test_an_idle_scheduler_does_nothing(tmp_path: Path) -> None:
     commits: list[int] = []
 
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await run_all(scheduler, [NewJob(job_type="work"), NewJob(job_type="fail", retry_policy={"max_attempts": 0})])
         for scope in ({"job_type": "work"}, {"resource": "gpu"}):
             await scheduler.pause(**scope)
@@ -689,11 +621,9 @@ def test_an_idle_scheduler_does_nothing(tmp_path: Path) -> None:
         await scheduler.submit("work")
         assert commits == [1]
 
-    with_counts(tmp_path, main)
 
-
-def test_dispatch_follows_at_once_from_whatever_makes_it_possible(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_dispatch_follows_at_once_from_whatever_makes_it_possible(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=1)
         due = await scheduler.submit("work", {"seconds": 5}, office_id="o", scheduled_for=testing.BEGINNING.after(10))
         came = await scheduler.submit("work", {"seconds": 20}, office_id="o")
@@ -710,11 +640,9 @@ def test_dispatch_follows_at_once_from_whatever_makes_it_possible(tmp_path: Path
         seconds = [((at or 0) - testing.BEGINNING) / 1e6 for at in started]
         assert seconds == [pytest.approx(at, abs=0.001) for at in (0, 12, 50, 50, 70)]
 
-    with_counts(tmp_path, main)
 
-
-def test_the_same_pass_can_be_asked_for_by_hand(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_same_pass_can_be_asked_for_by_hand(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         scheduler.job_type("rare")(work)
         await scheduler.pause()
         job = await scheduler.submit("rare")
@@ -726,14 +654,12 @@ def test_the_same_pass_can_be_asked_for_by_hand(tmp_path: Path) -> None:
 
             assert (await second.wait(job.job_id)).status == "COMPLETED"
 
-    with_counts(tmp_path, main)
-
 
 # Workers.
 
 
-def test_INV_003_a_job_runs_on_the_lowest_free_slot_of_its_node(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_INV_003_a_job_runs_on_the_lowest_free_slot_of_its_node(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, node="n") as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=0)
 
         async def slots(*seconds: float) -> list[str | None]:
@@ -746,23 +672,19 @@ def test_INV_003_a_job_runs_on_the_lowest_free_slot_of_its_node(tmp_path: Path) 
         await asyncio.sleep(30)
         assert await slots(100) == ["n/slot-3"]
 
-    with_counts(tmp_path, main, node="n")
 
-
-def test_INV_003_a_job_that_follows_another_gets_its_slot(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_INV_003_a_job_that_follows_another_gets_its_slot(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, node="n") as scheduler:
         jobs = await scheduler.submit_many([NewJob(job_type="work")] * 4)
         await scheduler.wait(jobs[-1].job_id)
 
         assert [(await scheduler.job(job.job_id)).worker_id for job in jobs] == ["n/slot-1"] * 4
 
-    with_counts(tmp_path, main, node="n")
 
-
-def test_INV_003_no_worker_ever_runs_two_jobs_at_once(tmp_path: Path) -> None:
+async def test_INV_003_no_worker_ever_runs_two_jobs_at_once(tmp_path: Path) -> None:
     chance = random.Random(3)
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         for life in range(1, 4):
             if life == 1:
                 for office_id in ("o", "p", "q"):
@@ -774,8 +696,6 @@ def test_INV_003_no_worker_ever_runs_two_jobs_at_once(tmp_path: Path) -> None:
             scheduler = new_scheduler(tmp_path, seed=life)
             await scheduler.start()
         await scheduler.stop(grace_seconds=1)
-
-    with_scheduler(tmp_path, main)
     overlapping = """
         select count(*) from jobs a join jobs b on a.worker_id = b.worker_id and a.job_id < b.job_id
         where a.started_at < coalesce(b.finished_at, 1 << 62) and b.started_at < coalesce(a.finished_at, 1 << 62)
@@ -800,8 +720,8 @@ class ByCustomer:
         return capacity - used
 
 
-def test_OQ_001_the_policy_is_one_pluggable_object(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_OQ_001_the_policy_is_one_pluggable_object(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=ByCustomer()) as scheduler:
         one = [await scheduler.submit("work", role="one") for _ in range(4)]
         two = [await scheduler.submit("work", role="two", resources={"seats": 2}) for _ in range(2)]
         free = [await scheduler.submit("work") for _ in range(5)]
@@ -813,8 +733,6 @@ def test_OQ_001_the_policy_is_one_pluggable_object(tmp_path: Path) -> None:
             await scheduler.submit("work", role="two", resources={"seats": 3})
         for job in [*one, *two]:
             await scheduler.wait(job.job_id)
-
-    with_counts(tmp_path, main, limits=ByCustomer())
     assert peaks(tmp_path) == {"customer:one": 2, "customer:two": 2}
 
 
@@ -935,23 +853,25 @@ def steps_of_a_hand_over(directory: Path, blocked: int, offices: int = 1) -> flo
         steps += 1
         return False
 
-    async def main(scheduler: Scheduler) -> None:
-        nonlocal steps
-        for number in range(offices):
-            await scheduler.offices.create(f"o{number}", max_concurrent_jobs=2, timeout_seconds=None)
-        await scheduler.submit("work", {"seconds": 10**6}, office_id="o0", resources=["gpu"])
-        held = [
-            NewJob(job_type="work", office_id=f"o{n % offices}", resources=["gpu"], priority=5) for n in range(blocked)
-        ]
-        await scheduler.submit_many(held)
-        jobs = await scheduler.submit_many([NewJob(job_type="work", office_id="o0")] * 40)
-        await scheduler.wait(jobs[10].job_id)
-        writer = scheduler._access.store._writer  # type: ignore[attr-defined]
-        writer.set_progress_handler(count, 10)
-        steps = 0
-        await scheduler.wait(jobs[30].job_id)
-        writer.set_progress_handler(None)
-        await testing.crash(scheduler)
+    async def main() -> None:
+        async with counted_scheduler(directory, synchronous="NORMAL") as scheduler:
+            nonlocal steps
+            for number in range(offices):
+                await scheduler.offices.create(f"o{number}", max_concurrent_jobs=2, timeout_seconds=None)
+            await scheduler.submit("work", {"seconds": 10**6}, office_id="o0", resources=["gpu"])
+            held = [
+                NewJob(job_type="work", office_id=f"o{n % offices}", resources=["gpu"], priority=5)
+                for n in range(blocked)
+            ]
+            await scheduler.submit_many(held)
+            jobs = await scheduler.submit_many([NewJob(job_type="work", office_id="o0")] * 40)
+            await scheduler.wait(jobs[10].job_id)
+            writer = scheduler._access.store._writer  # type: ignore[attr-defined]
+            writer.set_progress_handler(count, 10)
+            steps = 0
+            await scheduler.wait(jobs[30].job_id)
+            writer.set_progress_handler(None)
+            await testing.crash(scheduler)
 
-    with_counts(directory, main, synchronous="NORMAL")
+    testing.run(main())
     return steps / 20

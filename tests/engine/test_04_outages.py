@@ -12,7 +12,7 @@ from nextslot import (
     Scheduler,
     testing,
 )
-from tests.support import history, new_scheduler, states, with_scheduler
+from tests.support import history, new_scheduler, running_scheduler, states
 
 
 class Server:
@@ -30,8 +30,8 @@ class Server:
                 raise Fail("no answer", FailureKind.UNAVAILABLE)
 
 
-def test_five_failures_in_a_row_hold_the_resource_and_the_queue_keeps_its_retries(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_five_failures_in_a_row_hold_the_resource_and_the_queue_keeps_its_retries(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         server = Server(scheduler)
         jobs = await submit(scheduler, 20)
 
@@ -42,11 +42,9 @@ def test_five_failures_in_a_row_hold_the_resource_and_the_queue_keeps_its_retrie
         (held,) = [event for event in await history(scheduler) if event.type == "resource_held"]
         assert (held.details["resource"], held.details["failures"]) == ("server", 5)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_without_a_probe_one_job_is_let_through_after_each_growing_pause(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_without_a_probe_one_job_is_let_through_after_each_growing_pause(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         server = Server(scheduler)
         await submit(scheduler, 20)
         await asyncio.sleep(5)
@@ -58,11 +56,9 @@ def test_without_a_probe_one_job_is_let_through_after_each_growing_pause(tmp_pat
 
         assert asked == [6, 7, 8, 9]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_of_several_that_could_run_at_once_one_tries(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_of_several_that_could_run_at_once_one_tries(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path, limits=Limits(resources={"server": 5})) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=0)
         server = Server(scheduler)
         await submit(scheduler, 20)
@@ -75,11 +71,9 @@ def test_of_several_that_could_run_at_once_one_tries(tmp_path: Path) -> None:
 
         assert (before, server.asked) == (5, 6)
 
-    with_scheduler(tmp_path, main, limits=Limits(resources={"server": 5}))
 
-
-def test_a_caller_on_the_line_who_tries_is_the_only_one_too(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_caller_on_the_line_who_tries_is_the_only_one_too(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path, limits=Limits(resources={"server": 5})) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=0)
         server = Server(scheduler)
         await submit(scheduler, 20)
@@ -90,11 +84,9 @@ def test_a_caller_on_the_line_who_tries_is_the_only_one_too(tmp_path: Path) -> N
         assert server.asked == 6
         assert (await caller).failure_kind is FailureKind.UNAVAILABLE
 
-    with_scheduler(tmp_path, main, limits=Limits(resources={"server": 5}))
 
-
-def test_when_the_job_that_tries_succeeds_the_queue_goes_on(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_when_the_job_that_tries_succeeds_the_queue_goes_on(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         server = Server(scheduler)
         jobs = await submit(scheduler, 12)
         await asyncio.sleep(6)
@@ -106,11 +98,9 @@ def test_when_the_job_that_tries_succeeds_the_queue_goes_on(tmp_path: Path) -> N
         types = [event.type for event in await history(scheduler) if event.type.startswith("resource_")]
         assert types == ["resource_held", "resource_released"]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_probe_is_asked_instead_of_a_job(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_probe_is_asked_instead_of_a_job(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         server = Server(scheduler)
         answers: list[bool] = []
 
@@ -131,11 +121,9 @@ def test_a_probe_is_asked_instead_of_a_job(tmp_path: Path) -> None:
             assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
         assert answers == [False, False, True]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_another_failure_or_a_success_in_between_starts_the_count_again(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_another_failure_or_a_success_in_between_starts_the_count_again(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         server = Server(scheduler)
         await submit(scheduler, 4)
         await asyncio.sleep(4.5)
@@ -148,11 +136,9 @@ def test_another_failure_or_a_success_in_between_starts_the_count_again(tmp_path
 
         assert "resource_held" not in [event.type for event in await history(scheduler)]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_jobs_that_do_not_need_the_resource_go_on(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_jobs_that_do_not_need_the_resource_go_on(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         Server(scheduler)
         waiting = await submit(scheduler, 10)
         wanted: list[list[str]] = [[], ["disk"], ["disk", "server"]]
@@ -162,32 +148,28 @@ def test_jobs_that_do_not_need_the_resource_go_on(tmp_path: Path) -> None:
 
         assert await states(scheduler, *others, waiting[-1]) == ["COMPLETED", "COMPLETED", "QUEUED", "QUEUED"]
 
-    with_scheduler(tmp_path, main)
+
+async def test_a_hold_survives_a_restart_and_a_probe_that_died_is_forgotten(tmp_path: Path) -> None:
+    first = new_scheduler(tmp_path)
+    Server(first)
+    await first.start()
+    await submit(first, 10)
+    await asyncio.sleep(15.5)  # The sixth is the one that tries.
+    await testing.crash(first)
+
+    second = new_scheduler(tmp_path, seed=1)
+    server = Server(second)
+    async with second:
+        server.is_up = True
+        await testing.settled()
+        assert server.asked == 1, "one tries again, and no more until it has been heard"
+        await asyncio.sleep(30)
+        assert server.asked > 5
 
 
-def test_a_hold_survives_a_restart_and_a_probe_that_died_is_forgotten(tmp_path: Path) -> None:
-    async def main() -> None:
-        first = new_scheduler(tmp_path)
-        Server(first)
-        await first.start()
-        await submit(first, 10)
-        await asyncio.sleep(15.5)  # The sixth is the one that tries.
-        await testing.crash(first)
+async def test_no_output_and_no_progress_for_the_stall_time_is_a_timeout(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
 
-        second = new_scheduler(tmp_path, seed=1)
-        server = Server(second)
-        async with second:
-            server.is_up = True
-            await testing.settled()
-            assert server.asked == 1, "one tries again, and no more until it has been heard"
-            await asyncio.sleep(30)
-            assert server.asked > 5
-
-    testing.run(main())
-
-
-def test_no_output_and_no_progress_for_the_stall_time_is_a_timeout(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("slow")
         async def slow(run: Any, beats: int) -> None:
             for beat in range(beats):
@@ -203,8 +185,6 @@ def test_no_output_and_no_progress_for_the_stall_time_is_a_timeout(tmp_path: Pat
         assert ended.run.failure_kind is FailureKind.TIMEOUT
         assert ended.error == "no output and no progress for 10 seconds"
         assert (ended.run.finished_at or 0) - ended.run.started_at == 50_000_000
-
-    with_scheduler(tmp_path, main)
 
 
 async def submit(scheduler: Scheduler, count: int) -> list[Job]:

@@ -6,7 +6,8 @@ monotonic clock stands still meanwhile, and so does virtual time when `jump` is 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from nextslot.errors import SlotBusy, Unavailable
 from nextslot.store.contract import Tx
 from nextslot.system.clock import LoopAlarm, SchedulerAlarm
 from nextslot.testing import BEGINNING, Mailbox, VirtualClock
-from tests.support import database, history, new_scheduler, states, with_scheduler
+from tests.support import database, history, new_scheduler, running_scheduler, states
 
 HOUR = 3600
 STEPS = pytest.mark.parametrize("step", [2 * HOUR, -HOUR, 1.5, -1.5], ids=["ahead", "back", "a bit", "a bit back"])
@@ -42,16 +43,11 @@ def as_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LoopAlarm, "LONGEST_WAIT", SchedulerAlarm.LONGEST_WAIT)
 
 
-def with_clock(
-    directory: Path, main: Callable[[Scheduler, VirtualClock], Awaitable[None]], **options: Any
-) -> VirtualClock:
+@asynccontextmanager
+async def scheduler_and_clock(directory: Path, **options: Any) -> AsyncIterator[tuple[Scheduler, VirtualClock]]:
     clock = VirtualClock()
-
-    async def body(scheduler: Scheduler) -> None:
-        await main(scheduler, clock)
-
-    with_scheduler(directory, body, clock=clock, **options)
-    return clock
+    async with running_scheduler(directory, clock=clock, **options) as scheduler:
+        yield scheduler, clock
 
 
 def seconds() -> float:
@@ -66,8 +62,8 @@ async def until(seconds_: float) -> None:
 
 
 @STEPS
-def test_a_timeout_lasts_its_seconds(tmp_path: Path, step: float) -> None:
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+async def test_a_timeout_lasts_its_seconds(tmp_path: Path, step: float) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         job = await scheduler.submit("work", {"seconds": 10_000}, timeout_seconds=600, retry_policy=ONCE)
         await until(60)
         clock.jump(step)
@@ -82,12 +78,10 @@ def test_a_timeout_lasts_its_seconds(tmp_path: Path, step: float) -> None:
         assert (ended.run.failure_kind, ended.run.error) == (FailureKind.TIMEOUT, "timed out after 600 seconds")
         assert ended.run.timeout_at == BEGINNING.after(600 + step), "and it is shown by the clock as it is now"
 
-    with_clock(tmp_path, main)
-
 
 @STEPS
-def test_a_timeout_lasts_its_seconds_though_others_write_meanwhile(tmp_path: Path, step: float) -> None:
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+async def test_a_timeout_lasts_its_seconds_though_others_write_meanwhile(tmp_path: Path, step: float) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         job = await scheduler.submit("work", {"seconds": 10_000}, timeout_seconds=600, retry_policy=ONCE)
         await until(60)
         clock.jump(step)
@@ -99,13 +93,10 @@ def test_a_timeout_lasts_its_seconds_though_others_write_meanwhile(tmp_path: Pat
 
         assert seconds() == pytest.approx(600, abs=0.01)
 
-    with_clock(tmp_path, main)
 
-
-def test_the_time_that_a_machine_sleeps_does_not_count(tmp_path: Path) -> None:
+async def test_the_time_that_a_machine_sleeps_does_not_count(tmp_path: Path) -> None:
     """The lid is closed twice: while it sleeps, the monotonic clock stands still and the wall clock goes on."""
-
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         job = await scheduler.submit("work", {"seconds": 500}, timeout_seconds=600, stall_timeout_seconds=550)
         for at in (60, 300):
             await until(at)
@@ -116,12 +107,11 @@ def test_the_time_that_a_machine_sleeps_does_not_count(tmp_path: Path) -> None:
         assert seconds() == pytest.approx(500, abs=0.01)
         assert ended.job.finished_at == BEGINNING.after(16 * HOUR + 500)
 
-    with_clock(tmp_path, main)
-
 
 @STEPS
-def test_a_stall_timeout_lasts_its_seconds(tmp_path: Path, step: float) -> None:
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+async def test_a_stall_timeout_lasts_its_seconds(tmp_path: Path, step: float) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
+
         @scheduler.job_type("silent")
         async def silent(run: RunContext) -> None:
             await asyncio.sleep(10)
@@ -137,12 +127,10 @@ def test_a_stall_timeout_lasts_its_seconds(tmp_path: Path, step: float) -> None:
         assert ended.run is not None
         assert ended.run.error == "no output and no progress for 300 seconds"
 
-    with_clock(tmp_path, main)
-
 
 @STEPS
-def test_a_retry_waits_for_its_delay(tmp_path: Path, step: float) -> None:
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+async def test_a_retry_waits_for_its_delay(tmp_path: Path, step: float) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         policy = {"max_attempts": 1, "base_delay_seconds": 600}
         job = await scheduler.submit("fail", {"times": 1}, retry_policy=policy)
         await until(60)
@@ -151,12 +139,10 @@ def test_a_retry_waits_for_its_delay(tmp_path: Path, step: float) -> None:
 
         assert seconds() == pytest.approx(600, abs=0.01)
 
-    with_clock(tmp_path, main)
-
 
 @STEPS
-def test_a_caller_waits_as_long_as_it_said(tmp_path: Path, step: float) -> None:
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+async def test_a_caller_waits_as_long_as_it_said(tmp_path: Path, step: float) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         await scheduler.submit("work", {"seconds": 10_000})
         caller = asyncio.ensure_future(scheduler.run_direct("work", wait_timeout_seconds=300))
         await until(60)
@@ -166,12 +152,10 @@ def test_a_caller_waits_as_long_as_it_said(tmp_path: Path, step: float) -> None:
 
         assert seconds() == pytest.approx(300, abs=0.01)
 
-    with_clock(tmp_path, main)
-
 
 @STEPS
-def test_a_callers_work_has_its_time_and_its_reservation_stays(tmp_path: Path, step: float) -> None:
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+async def test_a_callers_work_has_its_time_and_its_reservation_stays(tmp_path: Path, step: float) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         caller = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 10_000}, timeout_seconds=2000))
         await until(60)
         clock.jump(step)
@@ -182,12 +166,10 @@ def test_a_callers_work_has_its_time_and_its_reservation_stays(tmp_path: Path, s
         kinds = [event.type for event in await history(scheduler) if event.type.startswith("reservation")]
         assert kinds == ["reservation_made", "reservation_released"]
 
-    with_clock(tmp_path, main)
-
 
 @STEPS
 @pytest.mark.parametrize("when", [2, 6, 12])
-def test_a_delivery_is_tried_again_after_5_and_15_seconds(tmp_path: Path, step: float, when: float) -> None:
+async def test_a_delivery_is_tried_again_after_5_and_15_seconds(tmp_path: Path, step: float, when: float) -> None:
     """Whether the clock steps while an attempt is under way (they take 4 seconds), or between two of them."""
     tries: list[float] = []
 
@@ -197,7 +179,7 @@ def test_a_delivery_is_tried_again_after_5_and_15_seconds(tmp_path: Path, step: 
             await asyncio.sleep(4)
             return EndpointResponse(500)
 
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+    async with scheduler_and_clock(tmp_path, sender=Slow()) as (scheduler, clock):
         await scheduler.submit("skip", webhook={"url": HOOK})
         await until(when)
         clock.jump(step)
@@ -205,15 +187,16 @@ def test_a_delivery_is_tried_again_after_5_and_15_seconds(tmp_path: Path, step: 
 
         assert tries == [pytest.approx(at, abs=0.01) for at in (0, 4 + 5, 9 + 4 + 15, 28 + 4 + 45)]
 
-    with_clock(tmp_path, main, sender=Slow())
-
 
 @STEPS
 @pytest.mark.parametrize("has_probe", [True, False])
-def test_a_resource_that_does_not_answer_is_tried_after_its_pause(tmp_path: Path, step: float, has_probe: bool) -> None:
+async def test_a_resource_that_does_not_answer_is_tried_after_its_pause(
+    tmp_path: Path, step: float, has_probe: bool
+) -> None:
     tried: list[float] = []
 
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
+
         @scheduler.job_type("ask", resources=["server"], retry_policy=ONCE)
         async def ask(run: RunContext) -> None:
             tried.append(seconds())
@@ -232,12 +215,10 @@ def test_a_resource_that_does_not_answer_is_tried_after_its_pause(tmp_path: Path
 
         assert tried[5:] == [pytest.approx(at, abs=0.01) for at in (10, 30, 70)]
 
-    with_clock(tmp_path, main)
-
 
 @STEPS
-def test_a_job_that_others_go_past_starves_after_its_time(tmp_path: Path, step: float) -> None:
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+async def test_a_job_that_others_go_past_starves_after_its_time(tmp_path: Path, step: float) -> None:
+    async with scheduler_and_clock(tmp_path, limits=Limits(resources={"disk": 2})) as (scheduler, clock):
         await scheduler.offices.change("default", max_concurrent_jobs=0)
         await scheduler.submit("work", {"seconds": 100}, resources=["disk"])
         large = await scheduler.submit("work", {"seconds": 1}, resources={"disk": 2})
@@ -251,8 +232,6 @@ def test_a_job_that_others_go_past_starves_after_its_time(tmp_path: Path, step: 
         started = await started_after(scheduler, large)
         assert 650 <= started <= 750
 
-    with_clock(tmp_path, main, limits=Limits(resources={"disk": 2}))
-
 
 async def started_after(scheduler: Scheduler, job: Job) -> float:
     """In monotonic time: it takes one second, and it was waited for."""
@@ -263,8 +242,8 @@ async def started_after(scheduler: Scheduler, job: Job) -> float:
 # What follows the wall clock.
 
 
-def test_a_job_that_a_caller_planned_starts_when_the_clock_says_so(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+async def test_a_job_that_a_caller_planned_starts_when_the_clock_says_so(tmp_path: Path) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         early = await scheduler.submit("work", scheduled_for=BEGINNING.after(2 * HOUR).as_datetime())
         late = await scheduler.submit("work", scheduled_for=BEGINNING.after(4 * HOUR).as_datetime())
         await until(60)
@@ -280,11 +259,9 @@ def test_a_job_that_a_caller_planned_starts_when_the_clock_says_so(tmp_path: Pat
         assert (first, second) == (["COMPLETED", "WAITING"], ["COMPLETED", "WAITING"])
         assert await states(scheduler, late) == ["COMPLETED"]
 
-    with_clock(tmp_path, main)
 
-
-def test_a_job_expires_when_the_clock_says_so(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+async def test_a_job_expires_when_the_clock_says_so(tmp_path: Path) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         await scheduler.submit("work", {"seconds": 100_000})
         job = await scheduler.submit("work", expires_at=BEGINNING.after(4 * HOUR).as_datetime())
         clock.jump(-HOUR)
@@ -295,13 +272,10 @@ def test_a_job_expires_when_the_clock_says_so(tmp_path: Path) -> None:
 
         assert (before, await states(scheduler, job)) == (["QUEUED"], ["CANCELLED"])
 
-    with_clock(tmp_path, main)
 
-
-def test_the_first_that_is_stored_after_a_step_has_the_right_time(tmp_path: Path) -> None:
+async def test_the_first_that_is_stored_after_a_step_has_the_right_time(tmp_path: Path) -> None:
     """On a scheduler that had nothing to do, as on a laptop that is opened in the morning."""
-
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         await until(60)
         clock.jump(9 * HOUR)
 
@@ -310,20 +284,16 @@ def test_the_first_that_is_stored_after_a_step_has_the_right_time(tmp_path: Path
 
         assert [job.created_at, group.created_at] == [BEGINNING.after(9 * HOUR + 60)] * 2
 
-    with_clock(tmp_path, main)
 
-
-def test_a_step_is_told_of_in_one_sentence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
-        await scheduler.submit("work", {"seconds": 1000}, timeout_seconds=600)
-        clock.jump(-HOUR)
-        await until(10)
-        await scheduler.submit("work")
-        await until(20)
-        await scheduler.submit("work")
-
+async def test_a_step_is_told_of_in_one_sentence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "nextslot"):
-        with_clock(tmp_path, main)
+        async with scheduler_and_clock(tmp_path) as (scheduler, clock):
+            await scheduler.submit("work", {"seconds": 1000}, timeout_seconds=600)
+            clock.jump(-HOUR)
+            await until(10)
+            await scheduler.submit("work")
+            await until(20)
+            await scheduler.submit("work")
     assert [record.getMessage() for record in caplog.records if "stepped" in record.getMessage()] == [
         "the wall clock has stepped by -3600.000 s (it was set, or the machine slept): timeouts, retries and other "
         "waits are moved by as much; schedules, `scheduled_for` and `expires_at` follow the clock"
@@ -334,10 +304,10 @@ def test_a_step_is_told_of_in_one_sentence(tmp_path: Path, caplog: pytest.LogCap
 
 
 @STEPS
-def test_a_step_that_could_not_be_stored_is_stored_by_the_next_transaction_and_once(
+async def test_a_step_that_could_not_be_stored_is_stored_by_the_next_transaction_and_once(
     tmp_path: Path, step: float
 ) -> None:
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         job = await scheduler.submit("work", {"seconds": 10_000}, timeout_seconds=600, retry_policy=ONCE)
         store = scheduler._life.store
         assert store is not None
@@ -354,8 +324,6 @@ def test_a_step_that_could_not_be_stored_is_stored_by_the_next_transaction_and_o
         await scheduler.wait(job.job_id)
         assert seconds() == pytest.approx(600, abs=0.01)
 
-    with_clock(tmp_path, main)
-
 
 def broken(tx: Tx) -> None:
     tx.announce("work")
@@ -367,8 +335,8 @@ def harmless(tx: Tx) -> None:
     """Changes nothing."""
 
 
-def test_steps_to_and_fro_leave_every_time_as_it_was(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+async def test_steps_to_and_fro_leave_every_time_as_it_was(tmp_path: Path) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         job = await scheduler.submit("work", {"seconds": 10_000}, timeout_seconds=600, retry_policy=ONCE)
         before = due_times(tmp_path)
         for step in (HOUR, -2 * HOUR, 5, HOUR, -5):
@@ -379,30 +347,24 @@ def test_steps_to_and_fro_leave_every_time_as_it_was(tmp_path: Path) -> None:
         await scheduler.wait(job.job_id)
         assert seconds() == pytest.approx(600, abs=0.01)
 
-    with_clock(tmp_path, main)
 
-
-def test_after_a_crash_the_stored_time_counts(tmp_path: Path) -> None:
+async def test_after_a_crash_the_stored_time_counts(tmp_path: Path) -> None:
     """The process dies between the step and the transaction that would have moved the times."""
+    clock = VirtualClock()
+    first = new_scheduler(tmp_path, clock=clock)
+    await first.start()
+    await first.submit("fail", {"times": 1}, retry_policy={"max_attempts": 1, "base_delay_seconds": 600})
+    await until(60)
+    stored = due_times(tmp_path)
+    clock.jump(300)
+    await testing.crash(first)
 
-    async def main() -> None:
-        clock = VirtualClock()
-        first = new_scheduler(tmp_path, clock=clock)
-        await first.start()
-        await first.submit("fail", {"times": 1}, retry_policy={"max_attempts": 1, "base_delay_seconds": 600})
-        await until(60)
-        stored = due_times(tmp_path)
-        clock.jump(300)
-        await testing.crash(first)
-
-        async with new_scheduler(tmp_path, seed=1, clock=clock) as second:
-            assert due_times(tmp_path) == stored == [BEGINNING.after(600)]
-            await until(601)
-            assert await second.queue() == []
-            started = [event.timestamp for event in await history(second) if event.type == "job_started"]
-            assert started == [BEGINNING, BEGINNING.after(600)], "300 s of them were the step"
-
-    testing.run(main())
+    async with new_scheduler(tmp_path, seed=1, clock=clock) as second:
+        assert due_times(tmp_path) == stored == [BEGINNING.after(600)]
+        await until(601)
+        assert await second.queue() == []
+        started = [event.timestamp for event in await history(second) if event.type == "job_started"]
+        assert started == [BEGINNING, BEGINNING.after(600)], "300 s of them were the step"
 
 
 def due_times(directory: Path) -> list[int]:
@@ -428,8 +390,8 @@ async def timeout_at(scheduler: Scheduler, job: Job) -> int | None:
 # Orders that depend on times.
 
 
-def test_of_two_reservations_the_older_is_first_though_the_clock_was_set_back(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+async def test_of_two_reservations_the_older_is_first_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    async with scheduler_and_clock(tmp_path, limits=Limits(running=1)) as (scheduler, clock):
         for office_id in ("a", "b", "c"):
             await scheduler.offices.create(office_id)
         await scheduler.submit("work", {"seconds": 100}, office_id="c")
@@ -441,11 +403,9 @@ def test_of_two_reservations_the_older_is_first_though_the_clock_was_set_back(tm
 
         assert [one.started_at for one in ended] == sorted(one.started_at or 0 for one in ended)
 
-    with_clock(tmp_path, main, limits=Limits(running=1))
 
-
-def test_offices_take_turns_and_jobs_keep_their_order_while_the_clock_is_set_back(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: VirtualClock) -> None:
+async def test_offices_take_turns_and_jobs_keep_their_order_while_the_clock_is_set_back(tmp_path: Path) -> None:
+    async with scheduler_and_clock(tmp_path, limits=Limits(running=1)) as (scheduler, clock):
         for office_id in ("a", "b"):
             await scheduler.offices.create(office_id, max_concurrent_jobs=1)
         made = []
@@ -456,5 +416,3 @@ def test_offices_take_turns_and_jobs_keep_their_order_while_the_clock_is_set_bac
 
         started = [event.job_id for event in await history(scheduler) if event.type == "job_started"]
         assert started == [job.job_id for job in made]
-
-    with_clock(tmp_path, main, limits=Limits(running=1))

@@ -3,7 +3,8 @@
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,7 +27,13 @@ from nextslot.errors import Refused, Unavailable
 from nextslot.store.tables import runs
 from nextslot.telemetry.meters import ProcessMeters
 from tests import databases
-from tests.support import history, register_handlers, states, with_counts, with_scheduler
+from tests.support import (
+    counted_scheduler,
+    history,
+    register_handlers,
+    running_scheduler,
+    states,
+)
 
 NO_RETRY = {"max_attempts": 0}
 FLAVOURS = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
@@ -56,10 +63,12 @@ def test_a_handler_that_changes_its_parameters_changes_nothing_stored(tmp_path: 
     assert run.params_snapshot == {"items": [1]}
 
 
-def test_a_sync_handler_runs_in_a_thread_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_a_sync_handler_runs_in_a_thread_of_its_own(tmp_path: Path) -> None:
     threads = []
 
-    async def main(scheduler: Scheduler) -> None:
+    async with real_scheduler(tmp_path) as scheduler:
+
         @scheduler.job_type("where")
         def where(run: RunContext) -> None:
             threads.append(threading.current_thread())
@@ -67,18 +76,16 @@ def test_a_sync_handler_runs_in_a_thread_of_its_own(tmp_path: Path) -> None:
         for _ in range(2):
             await scheduler.wait((await scheduler.submit("where")).job_id)
 
-    with_real_scheduler(tmp_path, main)
-
     assert threads[0] is not threading.main_thread()
     assert threads[1] is threads[0]  # Reused.
     assert threads[0].daemon  # It does not keep a stopped scheduler's process alive.
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_an_outcome_that_comes_too_late_is_dropped_and_that_is_told(
+async def test_an_outcome_that_comes_too_late_is_dropped_and_that_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_late: bool
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"seconds": 5, "x": 1})
         await testing.settled()
         if is_late:
@@ -93,13 +100,12 @@ def test_an_outcome_that_comes_too_late_is_dropped_and_that_is_told(
 
         ended = await scheduler.wait(job.job_id)
         assert ended.result == ({"by": "somebody else"} if is_late else {"x": 1})
-
-    with_scheduler(tmp_path, main)
     assert ("its outcome is dropped" in caplog.text) == is_late
 
 
-def test_a_handler_that_blocks_does_not_block_the_others(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+@pytest.mark.real_time
+async def test_a_handler_that_blocks_does_not_block_the_others(tmp_path: Path) -> None:
+    async with real_scheduler(tmp_path) as scheduler:
         released = threading.Event()
 
         @scheduler.job_type("block")
@@ -115,11 +121,10 @@ def test_a_handler_that_blocks_does_not_block_the_others(tmp_path: Path) -> None
         assert (quick.status, meanwhile) == ("COMPLETED", ["RUNNING"])
         assert (await scheduler.wait(blocked.job_id)).result is True
 
-    with_real_scheduler(tmp_path, main)
 
+async def test_progress_is_seen_while_it_runs_and_kept_between_0_and_1(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
 
-def test_progress_is_seen_while_it_runs_and_kept_between_0_and_1(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("steps")
         async def steps(run: RunContext) -> None:
             for fraction, text in ((0.4, "reading"), (-3, ""), (7, "nearly there")):
@@ -136,8 +141,6 @@ def test_progress_is_seen_while_it_runs_and_kept_between_0_and_1(tmp_path: Path)
 
         assert seen == [(0.4, "reading"), (0.0, ""), (1.0, "nearly there")]
         assert scheduler.progress(run_id) is None
-
-    with_scheduler(tmp_path, main)
 
 
 def test_log_lines_go_to_the_run_s_own_file(tmp_path: Path) -> None:
@@ -258,10 +261,9 @@ def test_a_handler_may_fail_with_any_kind(tmp_path: Path, kind: FailureKind) -> 
     assert (run.status, run.failure_kind, run.error) == ("FAILED", kind, "not today")
 
 
-def test_only_a_cancel_request_can_make_a_dispatched_job_cancelled(tmp_path: Path) -> None:
+async def test_only_a_cancel_request_can_make_a_dispatched_job_cancelled(tmp_path: Path) -> None:
     """A handler that calls its own failure `cancelled` has failed: in a group it can be retried like any other."""
-
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         group, members = await scheduler.submit_group([NewJob(job_type="fail", params={"kind": "cancelled"})])
         ended = await scheduler.wait(members[0].job_id)
         await scheduler.retry(await run_id_of(scheduler, members[0].job_id))
@@ -269,8 +271,6 @@ def test_only_a_cancel_request_can_make_a_dispatched_job_cancelled(tmp_path: Pat
 
         assert (ended.status, ended.job.permanently_failed) == ("FAILED", True)
         assert (await scheduler.group(group.group_id)).status == "PARTIAL"
-
-    with_scheduler(tmp_path, main)
 
 
 @FLAVOURS
@@ -280,8 +280,8 @@ def test_an_exception_is_a_failure_with_its_message(tmp_path: Path, is_async: bo
     assert (run.status, run.failure_kind, run.error) == ("FAILED", "error", "ValueError: boom at line 7")
 
 
-def test_the_traceback_is_in_the_log_and_nowhere_else(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_traceback_is_in_the_log_and_nowhere_else(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         scheduler.job_type("explode")(explode)
         ended = await scheduler.wait((await scheduler.submit("explode", retry_policy=NO_RETRY)).job_id)
 
@@ -289,8 +289,6 @@ def test_the_traceback_is_in_the_log_and_nowhere_else(tmp_path: Path) -> None:
         assert "Traceback" in (tmp_path / str(ended.run.log_path)).read_text()
         assert "Traceback" not in repr((ended, await history(scheduler)))
         assert __file__ not in repr((ended, await history(scheduler)))
-
-    with_scheduler(tmp_path, main)
 
 
 def test_an_error_text_is_made_storable(tmp_path: Path) -> None:
@@ -309,8 +307,9 @@ def test_an_error_text_is_made_storable(tmp_path: Path) -> None:
     [Ellipsis, {1, 2}, b"bytes", float("nan"), float("inf"), {"k": Ellipsis}, {(1,): 2}, "\ud800", 2**70],
     ids=repr,
 )
-def test_a_result_that_is_not_json_is_an_invalid_failure_and_not_retried(tmp_path: Path, result: Any) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_result_that_is_not_json_is_an_invalid_failure_and_not_retried(tmp_path: Path, result: Any) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+
         @scheduler.job_type("nonsense")
         async def nonsense(run: RunContext) -> Any:
             return result
@@ -321,8 +320,6 @@ def test_a_result_that_is_not_json_is_an_invalid_failure_and_not_retried(tmp_pat
         assert (ended.run.status, ended.run.failure_kind) == ("FAILED", "invalid")
         assert "JSON" in str(ended.error)
         assert len(await scheduler.chain(ended.job.job_id)) == 1
-
-    with_scheduler(tmp_path, main)
 
 
 def test_a_result_that_is_too_big_says_how_big_and_what_to_do(tmp_path: Path) -> None:
@@ -344,10 +341,10 @@ class Mute(Exception):
 
 @FLAVOURS
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), Rude("x"), Mute(), asyncio.CancelledError("x")])
-def test_whatever_a_handler_raises_fails_its_job_and_nothing_else(
+async def test_whatever_a_handler_raises_fails_its_job_and_nothing_else(
     tmp_path: Path, error: BaseException, is_async: bool
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         scheduler.job_type("rude")(flavoured(raising(error), is_async))
         rude = await scheduler.submit("rude", retry_policy=NO_RETRY)
         after = await scheduler.submit("work")
@@ -359,19 +356,16 @@ def test_whatever_a_handler_raises_fails_its_job_and_nothing_else(
         assert run is not None
         assert (run.failure_kind, str(run.error).split(":")[0]) == ("error", type(error).__name__)
 
-    with_scheduler(tmp_path, main)
-
 
 @pytest.mark.parametrize("error", [SystemExit(3), Rude("x"), Mute()])
-def test_whatever_a_handler_raises_in_its_thread_fails_its_job_only(tmp_path: Path, error: BaseException) -> None:
-    async def main(scheduler: Scheduler) -> None:
+@pytest.mark.real_time
+async def test_whatever_a_handler_raises_in_its_thread_fails_its_job_only(tmp_path: Path, error: BaseException) -> None:
+    async with real_scheduler(tmp_path) as scheduler:
         scheduler.job_type("rude")(raising(error))
         ended = await scheduler.wait((await scheduler.submit("rude", retry_policy=NO_RETRY)).job_id)
         after = await scheduler.wait((await scheduler.submit("work", {"seconds": 0})).job_id)
 
         assert (ended.status, after.status) == ("FAILED", "COMPLETED")
-
-    with_real_scheduler(tmp_path, main)
 
 
 @FLAVOURS
@@ -392,12 +386,12 @@ def test_a_log_that_cannot_be_written_strands_no_job(tmp_path: Path, is_async: b
 POISON = "rule poison before update on runs refuse 'no' when new.result like '%poison%';"
 
 
-def test_an_outcome_that_can_never_be_stored_says_why_frees_the_slot_and_its_chain_goes_on(
+async def test_an_outcome_that_can_never_be_stored_says_why_frees_the_slot_and_its_chain_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     meters = ProcessMeters()
 
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path, meters=meters) as scheduler:
         databases.add_rule(tmp_path, POISON)
         policy = {"max_attempts": 1, "base_delay_seconds": 0}
         poisoned = await scheduler.submit("work", {"drink": "poison"}, retry_policy=policy)
@@ -412,10 +406,8 @@ def test_an_outcome_that_can_never_be_stored_says_why_frees_the_slot_and_its_cha
         assert run.error.startswith("its outcome could not be stored: the work ended COMPLETED, and the database")
         assert meters.refused_outcomes == {"tried_again": 2 * (MOST_REFUSALS - 1), "given_up": 2}
 
-    with_counts(tmp_path, main, meters=meters)
 
-
-def test_an_outcome_that_the_store_refuses_for_a_while_is_tried_again_and_stored_as_it_was(
+async def test_an_outcome_that_the_store_refuses_for_a_while_is_tried_again_and_stored_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish, refusals = runs.finish, iter(range(MOST_REFUSALS - 1))
@@ -425,17 +417,15 @@ def test_an_outcome_that_the_store_refuses_for_a_while_is_tried_again_and_stored
             raise Refused("INV-003")
         finish(*values)
 
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         monkeypatch.setattr(runs, "finish", refuse)
         job = await scheduler.submit("work", {"x": 1})
         ended = await scheduler.wait(job.job_id)
 
         assert (ended.status, ended.result, ended.job.retry_of) == ("COMPLETED", {"x": 1}, None)
 
-    with_counts(tmp_path, main)
 
-
-def test_a_cancelled_run_whose_outcome_can_never_be_stored_stays_cancelled(
+async def test_a_cancelled_run_whose_outcome_can_never_be_stored_stays_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish = runs.finish
@@ -445,7 +435,7 @@ def test_a_cancelled_run_whose_outcome_can_never_be_stored_stays_cancelled(
             raise Refused("no such word")
         finish(tx, run_id, job_id, outcome, now)
 
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         monkeypatch.setattr(runs, "finish", refuse_usual_words)
         job = await scheduler.submit("work", {"seconds": 1000})
         await scheduler.cancel(job.job_id, interrupt=True)
@@ -453,16 +443,14 @@ def test_a_cancelled_run_whose_outcome_can_never_be_stored_stays_cancelled(
 
         assert (ended.status, ended.run and ended.run.failure_kind) == ("CANCELLED", "cancelled")
 
-    with_counts(tmp_path, main)
 
-
-def test_a_defect_of_the_executor_leaves_no_job_running_for_ever(
+async def test_a_defect_of_the_executor_leaves_no_job_running_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: Any) -> Any:
         raise KeyError("run")
 
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         with monkeypatch.context() as patch:
             patch.setattr(scheduler._runtime.executor, "run", broken)
             job = await scheduler.submit("work", retry_policy={"max_attempts": 0})
@@ -471,10 +459,8 @@ def test_a_defect_of_the_executor_leaves_no_job_running_for_ever(
         assert (ended.status, ended.error) == ("FAILED", "the executor failed: KeyError: 'run'")
         assert (await scheduler.wait((await scheduler.submit("work")).job_id)).status == "COMPLETED"
 
-    with_counts(tmp_path, main)
 
-
-def test_a_run_that_is_told_to_stop_before_it_begins_never_begins(
+async def test_a_run_that_is_told_to_stop_before_it_begins_never_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The effects of two commits, the claim and its cancel, may be carried out one right after the other."""
@@ -485,7 +471,9 @@ def test_a_run_that_is_told_to_stop_before_it_begins_never_begins(
         launch(runner, claim)
         runner._executor.stop(claim.run_id, FailureKind.CANCELLED)
 
-    async def main(scheduler: Scheduler) -> None:
+    monkeypatch.setattr(Runner, "launch", launch_and_stop)
+    async with counted_scheduler(tmp_path) as scheduler:
+
         @scheduler.job_type("noted")
         async def noted(run: RunContext) -> None:
             began.append(run.job_id)
@@ -494,14 +482,11 @@ def test_a_run_that_is_told_to_stop_before_it_begins_never_begins(
 
         assert (ended.status, ended.error, began) == ("FAILED", "cancelled", [])
 
-    monkeypatch.setattr(Runner, "launch", launch_and_stop)
-    with_counts(tmp_path, main)
 
-
-def test_an_outcome_that_cannot_be_stored_yet_is_kept_until_it_can_and_asked_for_less_and_less_often(
+async def test_an_outcome_that_cannot_be_stored_yet_is_kept_until_it_can_and_asked_for_less_and_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"seconds": 10, "x": 1})
         store, times = scheduler._access.store, list[float]()
         write = store.write
@@ -523,11 +508,9 @@ def test_an_outcome_that_cannot_be_stored_yet_is_kept_until_it_can_and_asked_for
         assert seconds(run) == 10, "it ended when the work did, and not when that could be stored"
         assert run.finished_at == (await scheduler.job(job.job_id)).finished_at
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_run_that_has_ended_leaves_no_task_behind(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_run_that_has_ended_leaves_no_task_behind(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         before = asyncio.all_tasks()
 
         ended = await scheduler.wait((await scheduler.submit("work", stall_timeout_seconds=1000)).job_id)
@@ -536,14 +519,12 @@ def test_a_run_that_has_ended_leaves_no_task_behind(tmp_path: Path) -> None:
         assert ended.status == "COMPLETED"
         assert asyncio.all_tasks() == before
 
-    with_scheduler(tmp_path, main)
-
 
 # Timeouts.
 
 
-def test_a_run_that_is_out_of_time_is_told_to_stop_and_retried(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_run_that_is_out_of_time_is_told_to_stop_and_retried(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"seconds": 1000}, timeout_seconds=5, retry_policy={"max_attempts": 1})
 
         ended = await scheduler.wait(job.job_id)
@@ -556,11 +537,9 @@ def test_a_run_that_is_out_of_time_is_told_to_stop_and_retried(tmp_path: Path) -
             "job_queued", "job_started", "job_timeout", "job_retrying"
         ]  # fmt: skip
 
-    with_scheduler(tmp_path, main)
 
-
-def test_when_a_run_is_out_of_time_is_stored_when_it_starts(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_when_a_run_is_out_of_time_is_stored_when_it_starts(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         first = await scheduler.submit("work", {"seconds": 7}, timeout_seconds=100)
         second = await scheduler.submit("work", {"seconds": 7}, timeout_seconds=0.5)
         await asyncio.sleep(8)
@@ -570,17 +549,15 @@ def test_when_a_run_is_out_of_time_is_stored_when_it_starts(tmp_path: Path) -> N
         assert late.timeout_at == late.started_at.after(0.5)
         assert (in_time.status, late.status, seconds(late)) == ("COMPLETED", "FAILED", 0.5)
 
-    with_scheduler(tmp_path, main)
-
 
 @pytest.mark.parametrize(
     ("of_job", "of_type", "of_office", "expected"),
     [(1, 2, 3, 1), (None, 2, 3, 2), (None, None, 3, 3), (1, None, None, 1), (None, None, None, None)],
 )
-def test_the_timeout_is_the_job_s_else_its_type_s_else_its_office_s(
+async def test_the_timeout_is_the_job_s_else_its_type_s_else_its_office_s(
     tmp_path: Path, of_job: float | None, of_type: float | None, of_office: float | None, expected: float | None
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         scheduler.job_type("typed", timeout_seconds=of_type)(raising(ValueError()))
         await scheduler.offices.create("a", timeout_seconds=of_office)
 
@@ -588,11 +565,9 @@ def test_the_timeout_is_the_job_s_else_its_type_s_else_its_office_s(
 
         assert job.timeout_seconds == expected
 
-    with_scheduler(tmp_path, main)
 
-
-def test_US_JS03_the_default_office_has_no_timeout_and_others_have_half_an_hour(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS03_the_default_office_has_no_timeout_and_others_have_half_an_hour(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("a")
         patient = await scheduler.submit("work", {"seconds": 100_000})
         limited = await scheduler.submit("work", {"seconds": 100_000}, office_id="a", retry_policy=NO_RETRY)
@@ -602,11 +577,9 @@ def test_US_JS03_the_default_office_has_no_timeout_and_others_have_half_an_hour(
         assert await states(scheduler, patient, limited) == ["COMPLETED", "FAILED"]
         assert seconds(await the_run(scheduler, limited.job_id)) == 1800
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_job_keeps_the_timeout_it_was_created_with(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_keeps_the_timeout_it_was_created_with(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("a", timeout_seconds=50)
         job = await scheduler.submit("fail", {"times": 1}, office_id="a")
         await scheduler.offices.change("a", timeout_seconds=5)
@@ -616,11 +589,9 @@ def test_a_job_keeps_the_timeout_it_was_created_with(tmp_path: Path) -> None:
         assert [link.timeout_seconds for link in await scheduler.chain(job.job_id)] == [50, 50]
         assert ended.status == "COMPLETED"
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_handler_that_ignores_its_signal_keeps_its_slot_until_it_returns(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_handler_that_ignores_its_signal_keeps_its_slot_until_it_returns(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         deaf = await scheduler.submit("stubborn", {"seconds": 100}, timeout_seconds=5, retry_policy=NO_RETRY)
         waiting = await scheduler.submit("work")
 
@@ -633,11 +604,10 @@ def test_a_handler_that_ignores_its_signal_keeps_its_slot_until_it_returns(tmp_p
         run = await the_run(scheduler, deaf.job_id)
         assert (run.failure_kind, seconds(run)) == ("timeout", 100)
 
-    with_scheduler(tmp_path, main)
 
+async def test_no_progress_and_no_output_for_the_stall_time_is_a_timeout(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
 
-def test_no_progress_and_no_output_for_the_stall_time_is_a_timeout(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("steps")
         async def steps(run: RunContext, sign: str) -> None:
             for number in range(10):
@@ -657,15 +627,15 @@ def test_no_progress_and_no_output_for_the_stall_time_is_a_timeout(tmp_path: Pat
         run = await the_run(scheduler, stalled.job_id)
         assert (run.failure_kind, 5 <= seconds(run) < 6) == ("timeout", True)
 
-    with_scheduler(tmp_path, main)
-
 
 # The cancel signal.
 
 
 @pytest.mark.parametrize("way", ["check", "wait", "is_stopped"])
-def test_a_sync_handler_is_told_by_its_run(tmp_path: Path, way: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+@pytest.mark.real_time
+async def test_a_sync_handler_is_told_by_its_run(tmp_path: Path, way: str) -> None:
+    async with real_scheduler(tmp_path) as scheduler:
+
         @scheduler.job_type("listen")
         def listen(run: RunContext) -> str:
             run.log.info("listening")
@@ -686,11 +656,9 @@ def test_a_sync_handler_is_told_by_its_run(tmp_path: Path, way: str) -> None:
         assert (ended.status, ended.run.status, ended.run.failure_kind) == ("CANCELLED", "FAILED", "cancelled")
         assert "Traceback" not in (tmp_path / str(ended.run.log_path)).read_text()
 
-    with_real_scheduler(tmp_path, main)
 
-
-def test_an_async_handler_is_cancelled_and_may_tidy_up(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_async_handler_is_cancelled_and_may_tidy_up(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         tidied = []
 
         @scheduler.job_type("tidy")
@@ -710,12 +678,11 @@ def test_an_async_handler_is_cancelled_and_may_tidy_up(tmp_path: Path) -> None:
         assert ended.run is not None
         assert (ended.status, ended.run.failure_kind, seconds(ended.run)) == ("CANCELLED", "cancelled", 13)
 
-    with_scheduler(tmp_path, main)
-
 
 @pytest.mark.parametrize("answer", ["result", "error", "skip"])
-def test_once_told_to_stop_the_kind_is_what_it_was_told(tmp_path: Path, answer: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_once_told_to_stop_the_kind_is_what_it_was_told(tmp_path: Path, answer: str) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+
         @scheduler.job_type("answer")
         async def late(run: RunContext) -> str:
             try:
@@ -731,11 +698,9 @@ def test_once_told_to_stop_the_kind_is_what_it_was_told(tmp_path: Path, answer: 
         assert run is not None
         assert (run.status, run.failure_kind, run.result) == ("FAILED", "timeout", None)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_what_it_was_told_first_is_what_it_ended_of(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_it_was_told_first_is_what_it_ended_of(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("stubborn", {"seconds": 60}, timeout_seconds=10)
         await asyncio.sleep(5)
         await scheduler.cancel(job.job_id, interrupt=True)
@@ -744,8 +709,6 @@ def test_what_it_was_told_first_is_what_it_ended_of(tmp_path: Path) -> None:
 
         assert run is not None
         assert run.failure_kind == "cancelled"
-
-    with_scheduler(tmp_path, main)
 
 
 # Arrangement.
@@ -778,28 +741,26 @@ def run_once(
     """The run of one job with this handler, on virtual time; it is over within the hour and never retried."""
     found: list[Run] = []
 
-    async def main(scheduler: Scheduler) -> None:
-        scheduler.job_type("tested")(flavoured(handler, is_async))
-        job = await scheduler.submit("tested", params, retry_policy=NO_RETRY)
-        await asyncio.sleep(3600)
-        found.append(await the_run(scheduler, job.job_id))
+    async def main() -> None:
+        async with running_scheduler(directory) as scheduler:
+            scheduler.job_type("tested")(flavoured(handler, is_async))
+            job = await scheduler.submit("tested", params, retry_policy=NO_RETRY)
+            await asyncio.sleep(3600)
+            found.append(await the_run(scheduler, job.job_id))
 
     directory.mkdir(exist_ok=True)
-    with_scheduler(directory, main)
+    testing.run(main())
     assert found[0].status is not None, "it is still running"
     return found[0]
 
 
-def with_real_scheduler(directory: Path, main: Callable[[Scheduler], Awaitable[None]]) -> None:
+@asynccontextmanager
+async def real_scheduler(directory: Path) -> AsyncIterator[Scheduler]:
     """On real time, with real threads; nothing here takes long."""
-
-    async def body() -> None:
-        scheduler = Scheduler(databases.url(directory), data=directory)
-        register_handlers(scheduler)
-        async with asyncio.timeout(30), scheduler:
-            await main(scheduler)
-
-    asyncio.run(body())
+    scheduler = Scheduler(databases.url(directory), data=directory)
+    register_handlers(scheduler)
+    async with asyncio.timeout(30), scheduler:
+        yield scheduler
 
 
 async def the_run(scheduler: Scheduler, job_id: str) -> Run:

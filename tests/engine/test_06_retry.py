@@ -1,6 +1,8 @@
 """Spec 6: retries (DEC-007)."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from nextslot import (
 )
 from nextslot.domain import OnDependencyFailure
 from nextslot.errors import Conflict, Invalid, NotFound
-from tests.support import assert_counters, history, new_scheduler, states, with_counts
+from tests.support import assert_counters, counted_scheduler, history, new_scheduler, states
 
 # What a retry has of its own: ids, times, its place at the back, and how far it is. Everything else is intent.
 OF_ITS_OWN = {
@@ -28,8 +30,8 @@ OF_ITS_OWN = {
 # A retry is a new job.
 
 
-def test_DEC_007_a_failed_run_makes_a_new_job_like_it(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_DEC_007_a_failed_run_makes_a_new_job_like_it(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await submit_with_everything(scheduler)
         await asyncio.sleep(1)
 
@@ -45,11 +47,9 @@ def test_DEC_007_a_failed_run_makes_a_new_job_like_it(tmp_path: Path) -> None:
         assert retry.unique_key is None
         assert (retry.started_at, retry.worker_id, retry.outcome, retry.decision) == (None,) * 4
 
-    with_counts(tmp_path, main)
 
-
-def test_a_retry_keeps_its_schedule(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_retry_keeps_its_schedule(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         template = await scheduler.templates.create(name="template", job_type="fail", params={"times": 1})
         schedule = await scheduler.schedules.create(
             name="schedule", template_id=template.template_id, cron_expression="@yearly"
@@ -61,11 +61,9 @@ def test_a_retry_keeps_its_schedule(tmp_path: Path) -> None:
 
         assert [one.schedule_id for one in chain] == [schedule.schedule_id] * 2
 
-    with_counts(tmp_path, main)
 
-
-def test_a_retry_keeps_its_group_and_place(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_retry_keeps_its_group_and_place(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         group, (first, second) = await scheduler.submit_group([a_job("work"), a_job("fail", times=1)])
         await scheduler.wait(second.job_id)
 
@@ -76,11 +74,9 @@ def test_a_retry_keeps_its_group_and_place(tmp_path: Path) -> None:
             first.job_id, *(job.job_id for job in chain)
         ]  # fmt: skip
 
-    with_counts(tmp_path, main)
 
-
-def test_a_retry_goes_to_the_back_of_its_priority(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_retry_goes_to_the_back_of_its_priority(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         await scheduler.submit("fail", priority=3)
         others = [await scheduler.submit("work", {"seconds": 100}, priority=priority) for priority in (3, 3, 2)]
@@ -92,11 +88,9 @@ def test_a_retry_goes_to_the_back_of_its_priority(tmp_path: Path) -> None:
         assert [job.retry_of is not None for job in queue] == [False, True, False]
         assert [queue[0].job_id, queue[2].job_id] == [others[1].job_id, others[2].job_id]
 
-    with_counts(tmp_path, main)
 
-
-def test_a_chain_is_a_line_of_at_most_four_jobs(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_chain_is_a_line_of_at_most_four_jobs(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail")
 
         ended = await scheduler.wait(job.job_id)
@@ -109,11 +103,9 @@ def test_a_chain_is_a_line_of_at_most_four_jobs(tmp_path: Path) -> None:
         for link in chain:
             assert await scheduler.chain(link.job_id) == chain
 
-    with_counts(tmp_path, main)
 
-
-def test_a_handler_knows_which_attempt_it_is(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_handler_knows_which_attempt_it_is(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         attempts = []
 
         @scheduler.job_type("count")
@@ -124,8 +116,6 @@ def test_a_handler_knows_which_attempt_it_is(tmp_path: Path) -> None:
         await scheduler.wait((await scheduler.submit("count")).job_id)
 
         assert attempts == [1, 2, 3, 4]
-
-    with_counts(tmp_path, main)
 
 
 @pytest.mark.parametrize(
@@ -141,19 +131,20 @@ def test_a_handler_knows_which_attempt_it_is(tmp_path: Path) -> None:
         ("default", {"retry_on": ["timeout"]}, []),
     ],
 )
-def test_the_delays_between_retries(tmp_path: Path, office: str, policy: dict | None, delays: list[float]) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_delays_between_retries(
+    tmp_path: Path, office: str, policy: dict | None, delays: list[float]
+) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("other")
         job = await scheduler.submit("fail", office_id=office, retry_policy=policy)
         await scheduler.wait(job.job_id)
 
         assert gaps(await scheduler.chain(job.job_id)) == delays
 
-    with_counts(tmp_path, main)
 
+async def test_a_type_may_have_a_policy_and_a_job_another(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
 
-def test_a_type_may_have_a_policy_and_a_job_another(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("typed", retry_policy={"base_delay_seconds": 3})
         async def typed(run: Any) -> None:
             raise ValueError
@@ -166,11 +157,9 @@ def test_a_type_may_have_a_policy_and_a_job_another(tmp_path: Path) -> None:
         assert gaps(await scheduler.chain(by_type.job_id)) == [3, 6, 12]
         assert gaps(await scheduler.chain(by_job.job_id)) == [3]
 
-    with_counts(tmp_path, main)
 
-
-def test_jitter_spreads_the_delays_within_its_bounds(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_jitter_spreads_the_delays_within_its_bounds(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         policy = {"max_attempts": 1, "base_delay_seconds": 100, "jitter": 0.2}
         jobs = [await scheduler.submit("fail", retry_policy=policy) for _ in range(20)]
 
@@ -179,51 +168,44 @@ def test_jitter_spreads_the_delays_within_its_bounds(tmp_path: Path) -> None:
         assert all(80 <= delay <= 120 for delay in found)
         assert len(set(found)) == 20
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize("kind", ["cancelled", "git_conflict", "permission", "dependency", "invalid"])
-def test_some_kinds_are_never_retried(tmp_path: Path, kind: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_some_kinds_are_never_retried(tmp_path: Path, kind: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         ended = await scheduler.wait((await scheduler.submit("fail", {"kind": kind})).job_id)
 
         assert (ended.status, ended.job.permanently_failed) == ("FAILED", True)
         assert len(await scheduler.chain(ended.job.job_id)) == 1
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize("is_same", [True, False], ids=["the same object", "another"])
 @pytest.mark.parametrize("is_crash", [True, False], ids=["crash", "stop"])
-def test_the_delay_is_stored_and_survives_a_restart(tmp_path: Path, is_same: bool, is_crash: bool) -> None:
-    async def body() -> None:
-        scheduler = new_scheduler(tmp_path)
-        await scheduler.start()
-        job = await scheduler.submit("fail", {"times": 1}, retry_policy={"base_delay_seconds": 100})
-        await asyncio.sleep(30)
-        await (testing.crash(scheduler) if is_crash else scheduler.stop())
-        await asyncio.sleep(30)
+async def test_the_delay_is_stored_and_survives_a_restart(tmp_path: Path, is_same: bool, is_crash: bool) -> None:
+    scheduler = new_scheduler(tmp_path)
+    await scheduler.start()
+    job = await scheduler.submit("fail", {"times": 1}, retry_policy={"base_delay_seconds": 100})
+    await asyncio.sleep(30)
+    await (testing.crash(scheduler) if is_crash else scheduler.stop())
+    await asyncio.sleep(30)
 
-        next_life = scheduler if is_same else new_scheduler(tmp_path, seed=1)
-        async with next_life:
-            await asyncio.sleep(39)
-            before = await next_life.chain(job.job_id)
-            await asyncio.sleep(2)
-            after = await next_life.chain(job.job_id)
+    next_life = scheduler if is_same else new_scheduler(tmp_path, seed=1)
+    async with next_life:
+        await asyncio.sleep(39)
+        before = await next_life.chain(job.job_id)
+        await asyncio.sleep(2)
+        after = await next_life.chain(job.job_id)
 
-        assert [link.status for link in before] == ["FAILED", "WAITING"]
-        assert [link.status for link in after] == ["FAILED", "COMPLETED"]
-        assert gaps(after) == [100]
-
-    testing.run(body())
+    assert [link.status for link in before] == ["FAILED", "WAITING"]
+    assert [link.status for link in after] == ["FAILED", "COMPLETED"]
+    assert gaps(after) == [100]
     assert_counters(tmp_path)
 
 
 # Failed for good.
 
 
-def test_a_failure_that_no_retry_follows_is_permanent_a_stored_fact_and_an_event(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_failure_that_no_retry_follows_is_permanent_a_stored_fact_and_an_event(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail", retry_policy={"max_attempts": 1})
         await scheduler.wait(job.job_id)
 
@@ -233,11 +215,9 @@ def test_a_failure_that_no_retry_follows_is_permanent_a_stored_fact_and_an_event
         told = [event.job_id for event in await history(scheduler) if event.type == "job_failed_permanently"]
         assert told == [chain[-1].job_id]
 
-    with_counts(tmp_path, main)
 
-
-def test_a_failure_after_a_cancel_request_is_for_good_but_not_permanent(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_failure_after_a_cancel_request_is_for_good_but_not_permanent(tmp_path: Path) -> None:
+    async with slow_failing_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("slow_fail")
         await scheduler.cancel(job.job_id)
 
@@ -246,13 +226,10 @@ def test_a_failure_after_a_cancel_request_is_for_good_but_not_permanent(tmp_path
         assert (ended.status, ended.job.permanently_failed) == ("FAILED", False)
         assert "job_failed_permanently" not in {event.type for event in await history(scheduler)}
 
-    with_slow_fail(tmp_path, main)
 
-
-def test_every_failure_has_its_decision_in_the_transaction_of_the_failure(tmp_path: Path) -> None:
+async def test_every_failure_has_its_decision_in_the_transaction_of_the_failure(tmp_path: Path) -> None:
     """Nobody ever reads a failure that is undecided: each reader looks between two transactions."""
-
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail")
         seen = set()
         async for event in scheduler.events():
@@ -262,14 +239,12 @@ def test_every_failure_has_its_decision_in_the_transaction_of_the_failure(tmp_pa
 
         assert seen == {"retry", "permanent"}
 
-    with_counts(tmp_path, main)
-
 
 # Retry by hand.
 
 
-def test_a_manual_retry_is_possible_after_the_limit(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_manual_retry_is_possible_after_the_limit(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail", {"times": 4})
         failed = await scheduler.wait(job.job_id)
         assert failed.run is not None
@@ -281,11 +256,9 @@ def test_a_manual_retry_is_possible_after_the_limit(tmp_path: Path) -> None:
         assert (ended.job.job_id, ended.status) == (retried.job.job_id, "COMPLETED")
         assert (ended.job.scheduled_for, ended.job.started_at) == (ended.job.created_at,) * 2  # At once.
 
-    with_counts(tmp_path, main)
 
-
-def test_a_manual_link_counts_like_any_other(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_manual_link_counts_like_any_other(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail")
         failed = await scheduler.wait(job.job_id)
         assert failed.run is not None
@@ -296,11 +269,9 @@ def test_a_manual_link_counts_like_any_other(tmp_path: Path) -> None:
         assert len(await scheduler.chain(job.job_id)) == 5
         assert ended.job.permanently_failed
 
-    with_counts(tmp_path, main)
 
-
-def test_a_manual_retry_of_an_early_run_is_appended_to_the_end_of_the_chain(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_manual_retry_of_an_early_run_is_appended_to_the_end_of_the_chain(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail", {"times": 4})
         last = (await scheduler.wait(job.job_id)).job
 
@@ -308,11 +279,9 @@ def test_a_manual_retry_of_an_early_run_is_appended_to_the_end_of_the_chain(tmp_
 
         assert retried.job.retry_of == last.job_id
 
-    with_counts(tmp_path, main)
 
-
-def test_a_manual_retry_brings_a_waiting_retry_forward(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_manual_retry_brings_a_waiting_retry_forward(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail", {"times": 1})
         await asyncio.sleep(4)
         waiting = (await scheduler.chain(job.job_id))[1]
@@ -324,11 +293,9 @@ def test_a_manual_retry_brings_a_waiting_retry_forward(tmp_path: Path) -> None:
         assert await states(scheduler, waiting) == ["COMPLETED"]
         assert gaps(await scheduler.chain(job.job_id)) == [4]
 
-    with_counts(tmp_path, main)
 
-
-def test_a_manual_retry_of_a_chain_that_is_queued_changes_at_most_its_priority(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_manual_retry_of_a_chain_that_is_queued_changes_at_most_its_priority(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail", {"times": 1})
         await asyncio.sleep(4)
         await scheduler.pause()
@@ -339,11 +306,9 @@ def test_a_manual_retry_of_a_chain_that_is_queued_changes_at_most_its_priority(t
         assert (retried.is_new, retried.job.status) == (False, "QUEUED")
         assert len(await scheduler.chain(job.job_id)) == 2
 
-    with_counts(tmp_path, main)
 
-
-def test_a_manual_retry_of_what_runs_or_has_succeeded_is_refused(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_manual_retry_of_what_runs_or_has_succeeded_is_refused(tmp_path: Path) -> None:
+    async with flaky_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("flaky")
         await asyncio.sleep(15)
         run_id = await run_id_of(scheduler, job)
@@ -358,11 +323,9 @@ def test_a_manual_retry_of_what_runs_or_has_succeeded_is_refused(tmp_path: Path)
             await scheduler.retry(ended.run.run_id)
         assert len(await scheduler.chain(job.job_id)) == 2
 
-    with_flaky(tmp_path, main)
 
-
-def test_a_manual_retry_after_a_cancel_is_appended(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_manual_retry_after_a_cancel_is_appended(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail", {"times": 1})
         await asyncio.sleep(1)
         waiting = (await scheduler.chain(job.job_id))[1]
@@ -375,11 +338,9 @@ def test_a_manual_retry_after_a_cancel_is_appended(tmp_path: Path) -> None:
         assert [link.status for link in await scheduler.chain(job.job_id)] == ["FAILED", "CANCELLED", "COMPLETED"]
         assert (ended.job.cancel_reason, ended.job.cancel_requested_at) == (None, None)
 
-    with_counts(tmp_path, main)
 
-
-def test_a_manual_retry_of_an_interrupted_job_forgets_the_cancel_request(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_manual_retry_of_an_interrupted_job_forgets_the_cancel_request(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"seconds": 50})
         await scheduler.cancel(job.job_id, reason="not now", interrupt=True)
         await scheduler.wait(job.job_id)
@@ -390,12 +351,10 @@ def test_a_manual_retry_of_an_interrupted_job_forgets_the_cancel_request(tmp_pat
         assert ended.status == "COMPLETED"
         assert (ended.job.cancel_mode, ended.job.cancel_reason, ended.job.cancelled_at) == (None, None, None)
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize("priority", [1_000_001, -1_000_000, "high", 1.5])
-def test_a_manual_retry_with_an_impossible_priority_is_refused(tmp_path: Path, priority: int) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_manual_retry_with_an_impossible_priority_is_refused(tmp_path: Path, priority: int) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail", retry_policy={"max_attempts": 0})
         await scheduler.wait(job.job_id)
 
@@ -403,11 +362,9 @@ def test_a_manual_retry_with_an_impossible_priority_is_refused(tmp_path: Path, p
             await scheduler.retry(await run_id_of(scheduler, job), priority=priority)
         assert len(await scheduler.chain(job.job_id)) == 1
 
-    with_counts(tmp_path, main)
 
-
-def test_a_manual_retry_of_nothing_is_refused(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_manual_retry_of_nothing_is_refused(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"seconds": 10})
 
         with pytest.raises(NotFound, match="no run 'none'"):
@@ -415,11 +372,9 @@ def test_a_manual_retry_of_nothing_is_refused(tmp_path: Path) -> None:
         with pytest.raises(Conflict, match="still running"):
             await scheduler.retry(await run_id_of(scheduler, job))
 
-    with_counts(tmp_path, main)
 
-
-def test_two_manual_retries_at_once_make_one_job(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_two_manual_retries_at_once_make_one_job(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail", {"times": 1}, retry_policy={"max_attempts": 0})
         await scheduler.wait(job.job_id)
         run_id = await run_id_of(scheduler, job)
@@ -430,11 +385,9 @@ def test_two_manual_retries_at_once_make_one_job(tmp_path: Path) -> None:
         assert one.job.job_id == other.job.job_id
         assert (one.is_new, other.is_new) == (True, False)
 
-    with_counts(tmp_path, main)
 
-
-def test_a_manual_retry_opens_its_group_until_it_ends(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_manual_retry_opens_its_group_until_it_ends(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         group, (job,) = await scheduler.submit_group([a_job("fail", times=1, max_attempts=0)])
         await scheduler.wait(job.job_id)
         ended = await scheduler.group(group.group_id)
@@ -448,11 +401,9 @@ def test_a_manual_retry_opens_its_group_until_it_ends(tmp_path: Path) -> None:
         assert (ended.status, reopened.status, reopened.finished_at) == ("PARTIAL", "RUNNING", None)
         assert (await scheduler.group(group.group_id)).status == "COMPLETED"
 
-    with_counts(tmp_path, main)
 
-
-def test_a_dependent_goes_on_when_a_manual_retry_succeeds(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_dependent_goes_on_when_a_manual_retry_succeeds(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first = await scheduler.submit("fail", {"times": 1}, retry_policy={"max_attempts": 0})
         then = await scheduler.submit("work", depends_on=[first.job_id])
         await asyncio.sleep(100)
@@ -463,14 +414,12 @@ def test_a_dependent_goes_on_when_a_manual_retry_succeeds(tmp_path: Path) -> Non
 
         assert (before, await states(scheduler, then)) == (["WAITING"], ["COMPLETED"])
 
-    with_counts(tmp_path, main)
-
 
 # Waiting for a chain.
 
 
-def test_wait_waits_for_the_chain_from_whichever_of_its_jobs(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_wait_waits_for_the_chain_from_whichever_of_its_jobs(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail", {"times": 2})
         await asyncio.sleep(1)
         retry = (await scheduler.chain(job.job_id))[1]
@@ -480,8 +429,6 @@ def test_wait_waits_for_the_chain_from_whichever_of_its_jobs(tmp_path: Path) -> 
 
         assert list(ended) == [again, again]
         assert (again.status, again.job.job_id) == ("COMPLETED", (await scheduler.chain(job.job_id))[2].job_id)
-
-    with_counts(tmp_path, main)
 
 
 # Arrangement.
@@ -516,29 +463,29 @@ async def submit_with_everything(scheduler: Scheduler) -> Job:
     )
 
 
-def with_slow_fail(directory: Path, main: Any) -> None:
-    async def arranged(scheduler: Scheduler) -> None:
+@asynccontextmanager
+async def slow_failing_scheduler(directory: Path) -> AsyncIterator[Scheduler]:
+    async with counted_scheduler(directory) as scheduler:
+
         @scheduler.job_type("slow_fail")
         async def slow_fail(run: Any) -> None:
             await asyncio.sleep(10)
             raise ValueError
 
-        await main(scheduler)
-
-    with_counts(directory, arranged)
+        yield scheduler
 
 
-def with_flaky(directory: Path, main: Any) -> None:
-    async def arranged(scheduler: Scheduler) -> None:
+@asynccontextmanager
+async def flaky_scheduler(directory: Path) -> AsyncIterator[Scheduler]:
+    async with counted_scheduler(directory) as scheduler:
+
         @scheduler.job_type("flaky")
         async def flaky(run: Any) -> None:
             if run.attempt == 1:
                 raise ValueError
             await asyncio.sleep(100)
 
-        await main(scheduler)
-
-    with_counts(directory, arranged)
+        yield scheduler
 
 
 def differences(one: Job, other: Job) -> set[str]:

@@ -18,7 +18,15 @@ from nextslot.domain import OnDependencyFailure
 from nextslot.domain.filters import JobFilter
 from nextslot.errors import Draining, Invalid
 from nextslot.services import bulk
-from tests.support import assert_counters, history, named, new_scheduler, states, with_counts, with_scheduler
+from tests.support import (
+    assert_counters,
+    counted_scheduler,
+    history,
+    named,
+    new_scheduler,
+    running_scheduler,
+    states,
+)
 
 NO_RETRY = {"max_attempts": 0}
 
@@ -31,8 +39,8 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 # Cancel.
 
 
-def test_every_job_that_matches_and_has_not_started_is_cancelled_and_no_other(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_every_job_that_matches_and_has_not_started_is_cancelled_and_no_other(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         running = await scheduler.submit("work", {"seconds": 50}, task_id="t")
         queued = [await scheduler.submit("work", task_id="t") for _ in range(3)]
         waiting = await scheduler.submit("work", task_id="t", depends_on=[running.job_id])
@@ -46,16 +54,14 @@ def test_every_job_that_matches_and_has_not_started_is_cancelled_and_no_other(tm
         assert await states(scheduler, *wanted, running, other) == ["CANCELLED"] * 4 + ["RUNNING", "QUEUED"]
         assert (await scheduler.job(waiting.job_id)).cancel_reason == "not needed"
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize(
     ("interrupt", "stopping", "finishing"), [(None, 1, 1), (True, 2, 0), (False, 0, 2)], ids=["office", "yes", "no"]
 )
-def test_running_jobs_are_told_to_stop_or_left_to_finish_if_they_are_included(
+async def test_running_jobs_are_told_to_stop_or_left_to_finish_if_they_are_included(
     tmp_path: Path, interrupt: bool | None, stopping: int, finishing: int
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         for office_id in ("default", "o"):
             await scheduler.submit("work", {"seconds": 50}, office_id=office_id, title="x")
@@ -66,11 +72,9 @@ def test_running_jobs_are_told_to_stop_or_left_to_finish_if_they_are_included(
         assert (done.cancelled.count, done.stopping.count, done.finishing.count) == (2, stopping, finishing)
         assert len(done.stopping.ids + done.finishing.ids) == 2
 
-    with_counts(tmp_path, main)
 
-
-def test_an_empty_filter_needs_to_say_that_all_are_meant(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_empty_filter_needs_to_say_that_all_are_meant(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         jobs = [await scheduler.submit("work") for _ in range(3)]
         for call in (scheduler.bulk.cancel, scheduler.bulk.retry):
@@ -84,12 +88,10 @@ def test_an_empty_filter_needs_to_say_that_all_are_meant(tmp_path: Path) -> None
 
         assert done.cancelled.count == 3
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.usefixtures("small_steps")
-def test_only_what_existed_when_it_was_called_is_cancelled(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_only_what_existed_when_it_was_called_is_cancelled(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         await scheduler.submit_many([NewJob(job_type="work")] * 23)
 
@@ -98,12 +100,10 @@ def test_only_what_existed_when_it_was_called_is_cancelled(tmp_path: Path) -> No
         assert done.cancelled.count == 23
         assert await states(scheduler, *later) == ["QUEUED"] * 20
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.usefixtures("small_steps")
-def test_what_a_job_became_between_the_look_and_the_step_decides(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_a_job_became_between_the_look_and_the_step_decides(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         jobs = [await scheduler.submit("work", {"seconds": 1000}) for _ in range(4)]
         await interfere(scheduler, lambda: scheduler.offices.change("default", max_concurrent_jobs=2))
 
@@ -113,12 +113,10 @@ def test_what_a_job_became_between_the_look_and_the_step_decides(tmp_path: Path)
         assert (done.finishing.count, (await scheduler.job(jobs[1].job_id)).cancel_requested_at) == (0, None)
         assert await states(scheduler, *jobs) == ["RUNNING", "RUNNING", "CANCELLED", "CANCELLED"]
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.usefixtures("small_steps")
-def test_dispatch_goes_on_between_the_steps(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_dispatch_goes_on_between_the_steps(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         await scheduler.submit_many([NewJob(job_type="work", task_id="t")] * 50)
         await scheduler.resume()
@@ -132,12 +130,12 @@ def test_dispatch_goes_on_between_the_steps(tmp_path: Path) -> None:
         assert len(before) == 1
         assert await states(scheduler, *other) == ["RUNNING"]
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.usefixtures("small_steps")
-def test_if_the_process_dies_in_between_what_is_done_is_done_and_the_same_call_does_the_rest(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_if_the_process_dies_in_between_what_is_done_is_done_and_the_same_call_does_the_rest(
+    tmp_path: Path,
+) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         await scheduler.submit_many([NewJob(job_type="work")] * 23)
         await interfere(scheduler, lambda: testing.crash(scheduler), at=3)
@@ -149,15 +147,13 @@ def test_if_the_process_dies_in_between_what_is_done_is_done_and_the_same_call_d
             done = await second.bulk.cancel(all=True)
             assert done.cancelled.count == 13
             assert len(await states_of(second, "CANCELLED")) == 23
-
-    with_scheduler(tmp_path, main)
     assert_counters(tmp_path)
 
 
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("mode", ["sequential", "parallel"])
-def test_the_members_of_a_group_are_cancelled_together_each_by_request(tmp_path: Path, mode: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_members_of_a_group_are_cancelled_together_each_by_request(tmp_path: Path, mode: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         group, members = await scheduler.submit_group([NewJob(job_type="work")] * 12, mode)
 
@@ -167,12 +163,10 @@ def test_the_members_of_a_group_are_cancelled_together_each_by_request(tmp_path:
         assert {(await scheduler.job(job.job_id)).cancel_reason for job in members} == {"enough"}
         assert (await scheduler.group(group.group_id)).status == "CANCELLED"
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.usefixtures("small_steps")
-def test_what_ends_as_a_consequence_is_not_counted(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_ends_as_a_consequence_is_not_counted(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         first = await scheduler.submit("work", task_id="t")
         dependent = await scheduler.submit("work", depends_on=[first.job_id], on_dependency_failure="cancel")
@@ -182,12 +176,10 @@ def test_what_ends_as_a_consequence_is_not_counted(tmp_path: Path) -> None:
         assert done.cancelled.ids == (first.job_id,)
         assert (await scheduler.job(dependent.job_id)).cancel_reason == "dependency failed"
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.usefixtures("small_steps")
-def test_dependents_that_match_are_cancelled_by_request_before_what_they_wait_for(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_dependents_that_match_are_cancelled_by_request_before_what_they_wait_for(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         jobs = [await scheduler.submit("work")]
         for _ in range(11):
@@ -198,12 +190,10 @@ def test_dependents_that_match_are_cancelled_by_request_before_what_they_wait_fo
         assert done.cancelled.count == 12
         assert {(await scheduler.job(job.job_id)).cancel_reason for job in jobs} == {"enough"}
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.usefixtures("small_steps")
-def test_dependents_that_match_are_cancelled_by_request_also_if_they_are_older(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_dependents_that_match_are_cancelled_by_request_also_if_they_are_older(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         jobs = await scheduler.submit_many(
             [
@@ -222,14 +212,12 @@ def test_dependents_that_match_are_cancelled_by_request_also_if_they_are_older(t
         assert (done.cancelled.count, set(done.job_ids)) == (12, {job.job_id for job in jobs})
         assert {(await scheduler.job(job.job_id)).cancel_reason for job in jobs} == {"enough"}
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.usefixtures("small_steps")
-def test_as_long_as_jobs_are_cancelled_those_that_run_keep_their_slots_and_nothing_starts_in_vain(
+async def test_as_long_as_jobs_are_cancelled_those_that_run_keep_their_slots_and_nothing_starts_in_vain(
     tmp_path: Path,
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=2)
         wanted = [NewJob(job_type="work", params={"seconds": 1000}, office_id="o")] * 23
         await scheduler.submit_many(wanted)
@@ -240,12 +228,10 @@ def test_as_long_as_jobs_are_cancelled_those_that_run_keep_their_slots_and_nothi
         assert (done.cancelled.count, done.stopping.count) == (21, 2)
         assert [event.type for event in await history(scheduler)].count("job_started") == 2
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.usefixtures("small_steps")
-def test_the_retry_of_what_failed_in_between_is_cancelled_too(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_retry_of_what_failed_in_between_is_cancelled_too(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         breaks = asyncio.Event()
 
         @scheduler.job_type("held")
@@ -269,11 +255,9 @@ def test_the_retry_of_what_failed_in_between_is_cancelled_too(tmp_path: Path) ->
         assert (first.status, retry.status, done.cancelled.count) == ("FAILED", "CANCELLED", 13)
         assert await states(scheduler, *later) == ["RUNNING"]
 
-    with_counts(tmp_path, main)
 
-
-def test_of_many_ids_the_first_thousand_are_told(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_of_many_ids_the_first_thousand_are_told(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         await scheduler.submit_many([NewJob(job_type="work")] * 1_203)
 
@@ -281,11 +265,9 @@ def test_of_many_ids_the_first_thousand_are_told(tmp_path: Path) -> None:
 
         assert (done.cancelled.count, len(set(done.cancelled.ids))) == (1_203, 1_000)
 
-    with_counts(tmp_path, main)
 
-
-def test_a_reason_that_cannot_be_stored_is_refused_before_anything_is_done(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_reason_that_cannot_be_stored_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         job = await scheduler.submit("work")
 
@@ -294,12 +276,10 @@ def test_a_reason_that_cannot_be_stored_is_refused_before_anything_is_done(tmp_p
 
         assert await states(scheduler, job) == ["QUEUED"]
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.usefixtures("small_steps")
-def test_the_audit_log_has_one_line_for_a_call_of_many_steps(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_audit_log_has_one_line_for_a_call_of_many_steps(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         await scheduler.submit_many([NewJob(job_type="work")] * 23)
 
@@ -307,14 +287,12 @@ def test_the_audit_log_has_one_line_for_a_call_of_many_steps(tmp_path: Path) -> 
 
         assert [entry.action for entry in (await scheduler.lists.audit()).items] == ["cancel"]
 
-    with_scheduler(tmp_path, main)
-
 
 # Retry.
 
 
-def test_only_chains_whose_last_job_failed_are_retried(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_only_chains_whose_last_job_failed_are_retried(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=0)
         failed = await scheduler.submit("fail", retry_policy={"max_attempts": 1}, title="failed")
         await scheduler.submit("fail", {"times": 1}, title="succeeded later")
@@ -334,11 +312,9 @@ def test_only_chains_whose_last_job_failed_are_retried(tmp_path: Path) -> None:
         assert (await scheduler.job(done.retried.ids[0])).retry_of == last.job_id
         assert len(await scheduler.chain(waits.job_id)) == 2
 
-    with_counts(tmp_path, main)
 
-
-def test_a_retry_in_bulk_goes_by_the_filter(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_retry_in_bulk_goes_by_the_filter(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await failures(scheduler, 3, task_id="t")
         await failures(scheduler, 2, task_id="u")
 
@@ -347,16 +323,14 @@ def test_a_retry_in_bulk_goes_by_the_filter(tmp_path: Path) -> None:
 
         assert (done.retried.count, len(done.retried.ids), nothing.retried.count) == (3, 3, 0)
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("jump", [0, -3600], ids=["", "with a clock that was set back"])
-def test_a_bulk_retry_never_retries_what_it_has_made_itself(tmp_path: Path, jump: float) -> None:
+async def test_a_bulk_retry_never_retries_what_it_has_made_itself(tmp_path: Path, jump: float) -> None:
     """The retries fail at once, while the call is still going on."""
     clock = testing.VirtualClock()
 
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path, clock=clock) as scheduler:
         await failures(scheduler, 23)
         clock.jump(jump)
         await failures(scheduler, 4)
@@ -367,11 +341,9 @@ def test_a_bulk_retry_never_retries_what_it_has_made_itself(tmp_path: Path, jump
         assert done.retried.count == 27
         assert len({(await scheduler.job(job_id)).chain_id for job_id in done.retried.ids}) == 27
 
-    with_counts(tmp_path, main, clock=clock)
 
-
-def test_a_scheduler_that_is_stopping_takes_no_retries(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_scheduler_that_is_stopping_takes_no_retries(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await failures(scheduler, 1)
         await scheduler.submit("work", {"seconds": 100})
         stopping = asyncio.ensure_future(scheduler.stop())
@@ -381,8 +353,6 @@ def test_a_scheduler_that_is_stopping_takes_no_retries(tmp_path: Path) -> None:
             await scheduler.bulk.retry(all=True)
 
         await stopping
-
-    with_scheduler(tmp_path, main)
 
 
 # How the tests arrange it.

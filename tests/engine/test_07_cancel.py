@@ -13,7 +13,7 @@ from nextslot import (
     testing,
 )
 from nextslot.errors import AlreadyFinished, NotFound
-from tests.support import assert_counters, history, new_scheduler, states, steps_of, with_counts
+from tests.support import assert_counters, counted_scheduler, history, new_scheduler, states, steps_of
 
 LONG = {"seconds": 1000}
 
@@ -21,8 +21,8 @@ LONG = {"seconds": 1000}
 # Not started yet.
 
 
-def test_a_queued_job_is_cancelled_at_once_with_a_reason_and_no_run(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_queued_job_is_cancelled_at_once_with_a_reason_and_no_run(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work", LONG)
         job = await scheduler.submit("work")
 
@@ -35,12 +35,10 @@ def test_a_queued_job_is_cancelled_at_once_with_a_reason_and_no_run(tmp_path: Pa
         assert done.job.cancelled_at is not None
         assert await scheduler.run_of(job.job_id) is None
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize("interrupt", [None, False, True])
-def test_a_waiting_job_is_cancelled_at_once_too(tmp_path: Path, interrupt: bool | None) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_waiting_job_is_cancelled_at_once_too(tmp_path: Path, interrupt: bool | None) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         long = await scheduler.submit("work", LONG)
         later = await scheduler.submit("work", scheduled_for=long.created_at.after(100))
         dependent = await scheduler.submit("work", depends_on=[long.job_id])
@@ -51,11 +49,9 @@ def test_a_waiting_job_is_cancelled_at_once_too(tmp_path: Path, interrupt: bool 
         await asyncio.sleep(2000)
         assert await states(scheduler, long, later, dependent) == ["COMPLETED", "CANCELLED", "CANCELLED"]
 
-    with_counts(tmp_path, main)
 
-
-def test_a_waiting_retry_can_be_cancelled_and_ends_its_chain(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_waiting_retry_can_be_cancelled_and_ends_its_chain(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail")
         await asyncio.sleep(1)
         await scheduler.cancel((await scheduler.chain(job.job_id))[1].job_id)
@@ -65,14 +61,12 @@ def test_a_waiting_retry_can_be_cancelled_and_ends_its_chain(tmp_path: Path) -> 
 
         assert (ended.status, len(await scheduler.chain(job.job_id))) == ("CANCELLED", 2)
 
-    with_counts(tmp_path, main)
-
 
 # Running, left to finish.
 
 
-def test_finish_lets_the_work_end_in_peace_and_keeps_its_outcome(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_finish_lets_the_work_end_in_peace_and_keeps_its_outcome(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"seconds": 50, "answer": 42})
 
         done = await scheduler.cancel(job.job_id, reason="enough")
@@ -82,11 +76,9 @@ def test_finish_lets_the_work_end_in_peace_and_keeps_its_outcome(tmp_path: Path)
         assert (done.job.cancel_reason, done.job.cancel_requested_at) == ("enough", job.created_at)
         assert (ended.status, ended.result, seconds(ended.run)) == ("COMPLETED", {"answer": 42}, 50)
 
-    with_counts(tmp_path, main)
 
-
-def test_finish_means_that_nothing_is_retried(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_finish_means_that_nothing_is_retried(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"seconds": 50}, timeout_seconds=20)
         await scheduler.cancel(job.job_id)
 
@@ -97,14 +89,12 @@ def test_finish_means_that_nothing_is_retried(tmp_path: Path) -> None:
         assert (ended.status, ended.run.failure_kind, ended.job.decision) == ("FAILED", "timeout", "cancelled")
         assert len(await scheduler.chain(job.job_id)) == 1
 
-    with_counts(tmp_path, main)
-
 
 # Running, told to stop.
 
 
-def test_interrupt_tells_the_work_to_stop_and_cancels_the_job(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_interrupt_tells_the_work_to_stop_and_cancels_the_job(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", LONG)
         await asyncio.sleep(7)
 
@@ -119,8 +109,6 @@ def test_interrupt_tells_the_work_to_stop_and_cancels_the_job(tmp_path: Path) ->
         assert ended.job.cancelled_at == ended.job.finished_at == ended.run.finished_at
         assert len(await scheduler.chain(job.job_id)) == 1
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize(
     ("office", "interrupt", "cancellation", "mode"),
@@ -133,10 +121,10 @@ def test_interrupt_tells_the_work_to_stop_and_cancels_the_job(tmp_path: Path) ->
         ("other", False, "finishing", "finish"),
     ],
 )
-def test_the_request_decides_how_else_the_office(
+async def test_the_request_decides_how_else_the_office(
     tmp_path: Path, office: str, interrupt: bool | None, cancellation: str, mode: str
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("other")
         job = await scheduler.submit("work", {"seconds": 60}, office_id=office)
 
@@ -146,26 +134,21 @@ def test_the_request_decides_how_else_the_office(
         assert (done.cancellation, done.job.cancel_mode) == (cancellation, mode)
         assert ended.status == ("COMPLETED" if mode == "finish" else "CANCELLED")
 
-    with_counts(tmp_path, main)
 
-
-def test_an_office_may_choose_its_cancel_mode(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_office_may_choose_its_cancel_mode(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", cancel_mode="interrupt")
         job = await scheduler.submit("work", LONG)
 
         assert (await scheduler.cancel(job.job_id)).cancellation == "stopping"
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize(("error", "status"), [(None, "COMPLETED"), (ValueError, "FAILED")])
-def test_work_that_ends_by_itself_first_keeps_its_real_outcome(
+async def test_work_that_ends_by_itself_first_keeps_its_real_outcome(
     tmp_path: Path, error: type[Exception] | None, status: str
 ) -> None:
     """The request is stored just before the end, and the work is over when it would have to be told."""
-
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         requests = []
 
         @scheduler.job_type("racing")
@@ -182,11 +165,9 @@ def test_work_that_ends_by_itself_first_keeps_its_real_outcome(
         assert (ended.status, ended.job.cancel_mode) == (status, "interrupt")
         assert len(await scheduler.chain(job.job_id)) == 1
 
-    with_counts(tmp_path, main)
 
-
-def test_a_second_request_may_turn_finish_into_interrupt(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_second_request_may_turn_finish_into_interrupt(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", LONG)
         await scheduler.cancel(job.job_id, reason="first")
         await asyncio.sleep(5)
@@ -197,11 +178,9 @@ def test_a_second_request_may_turn_finish_into_interrupt(tmp_path: Path) -> None
         assert (ended.status, ended.job.cancel_requested_at) == ("CANCELLED", job.created_at)
         assert await cancel_requests(scheduler) == ["finish", "interrupt"]
 
-    with_counts(tmp_path, main)
 
-
-def test_an_interrupt_is_not_taken_back_and_asking_twice_changes_nothing(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_interrupt_is_not_taken_back_and_asking_twice_changes_nothing(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("stubborn")
         await scheduler.cancel(job.job_id, interrupt=True)
 
@@ -212,11 +191,9 @@ def test_an_interrupt_is_not_taken_back_and_asking_twice_changes_nothing(tmp_pat
         assert ended.status == "CANCELLED"
         assert await cancel_requests(scheduler) == ["interrupt"]
 
-    with_counts(tmp_path, main)
 
-
-def test_a_job_that_ignores_the_request_stays_running_and_keeps_its_slot(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_ignores_the_request_stays_running_and_keeps_its_slot(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         deaf = await scheduler.submit("stubborn", {"seconds": 100})
         waiting = await scheduler.submit("work")
         await scheduler.cancel(deaf.job_id, interrupt=True)
@@ -228,8 +205,6 @@ def test_a_job_that_ignores_the_request_stays_running_and_keeps_its_slot(tmp_pat
         assert before == ["RUNNING", "QUEUED"]
         assert await states(scheduler, deaf, waiting) == ["CANCELLED", "COMPLETED"]
 
-    with_counts(tmp_path, main)
-
 
 # The scheduler dies in between.
 
@@ -237,24 +212,23 @@ def test_a_job_that_ignores_the_request_stays_running_and_keeps_its_slot(tmp_pat
 @pytest.mark.parametrize(
     ("interrupt", "status", "kind"), [(True, "CANCELLED", "cancelled"), (False, "FAILED", "crash")]
 )
-def test_a_crash_after_the_request_carries_it_out(tmp_path: Path, interrupt: bool, status: str, kind: str) -> None:
-    async def body() -> None:
-        first = new_scheduler(tmp_path)
-        await first.start()
-        job = await first.submit("stubborn")
-        await first.cancel(job.job_id, reason="no more", interrupt=interrupt)
-        await testing.crash(first)
+async def test_a_crash_after_the_request_carries_it_out(
+    tmp_path: Path, interrupt: bool, status: str, kind: str
+) -> None:
+    first = new_scheduler(tmp_path)
+    await first.start()
+    job = await first.submit("stubborn")
+    await first.cancel(job.job_id, reason="no more", interrupt=interrupt)
+    await testing.crash(first)
 
-        async with new_scheduler(tmp_path, seed=1) as second:
-            ended = await second.wait(job.job_id)
-            await asyncio.sleep(1000)
+    async with new_scheduler(tmp_path, seed=1) as second:
+        ended = await second.wait(job.job_id)
+        await asyncio.sleep(1000)
 
-            assert ended.run is not None
-            assert (ended.status, ended.run.status, ended.run.failure_kind) == (status, "FAILED", kind)
-            assert (ended.job.cancel_reason, ended.job.permanently_failed) == ("no more", False)
-            assert len(await second.chain(job.job_id)) == 1
-
-    testing.run(body())
+        assert ended.run is not None
+        assert (ended.status, ended.run.status, ended.run.failure_kind) == (status, "FAILED", kind)
+        assert (ended.job.cancel_reason, ended.job.permanently_failed) == ("no more", False)
+        assert len(await second.chain(job.job_id)) == 1
     assert_counters(tmp_path)
 
 
@@ -264,10 +238,10 @@ def test_a_crash_after_the_request_carries_it_out(tmp_path: Path, interrupt: boo
 @pytest.mark.parametrize(
     ("job_type", "status"), [("work", "COMPLETED"), ("fail", "FAILED"), ("skip", "SKIPPED"), ("cancelled", "CANCELLED")]
 )
-def test_an_ended_job_is_not_cancelled_and_the_answer_says_what_it_is(
+async def test_an_ended_job_is_not_cancelled_and_the_answer_says_what_it_is(
     tmp_path: Path, job_type: str, status: str
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         is_cancelled = job_type == "cancelled"
         job = await scheduler.submit("work" if is_cancelled else job_type, retry_policy={"max_attempts": 0})
@@ -280,17 +254,13 @@ def test_an_ended_job_is_not_cancelled_and_the_answer_says_what_it_is(
             await scheduler.cancel(job.job_id, reason="too late")
         assert await scheduler.job(job.job_id) == ended
 
-    with_counts(tmp_path, main)
 
-
-def test_an_unknown_job_or_group_is_not_found(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_unknown_job_or_group_is_not_found(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         with pytest.raises(NotFound, match="no job 'nobody'"):
             await scheduler.cancel("nobody")
         with pytest.raises(NotFound, match="no group 'nothing'"):
             await scheduler.cancel_group("nothing")
-
-    with_counts(tmp_path, main)
 
 
 # A whole group.
@@ -299,8 +269,8 @@ def test_an_unknown_job_or_group_is_not_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("interrupt", "first", "status"), [(False, "COMPLETED", "PARTIAL"), (True, "CANCELLED", "CANCELLED")]
 )
-def test_a_group_is_cancelled_as_a_whole(tmp_path: Path, interrupt: bool, first: str, status: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_group_is_cancelled_as_a_whole(tmp_path: Path, interrupt: bool, first: str, status: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         wanted = [NewJob(job_type="work", params={"seconds": 60}) for _ in range(3)]
         group, members = await scheduler.submit_group(wanted)
 
@@ -312,11 +282,9 @@ def test_a_group_is_cancelled_as_a_whole(tmp_path: Path, interrupt: bool, first:
         assert {job.cancel_reason for job in await scheduler.members(group.group_id)} == {"all of it"}
         assert (await scheduler.group(group.group_id)).status == status
 
-    with_counts(tmp_path, main)
 
-
-def test_cancelling_a_group_leaves_its_ended_members_alone_and_takes_its_retries(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_cancelling_a_group_leaves_its_ended_members_alone_and_takes_its_retries(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=0)
         wanted = [NewJob(job_type=kind, params={}) for kind in ("work", "fail", "skip")]
         group, (done, failing, skipped) = await scheduler.submit_group(wanted, mode="parallel")
@@ -330,12 +298,10 @@ def test_cancelling_a_group_leaves_its_ended_members_alone_and_takes_its_retries
         assert await states(scheduler, done, failing, retry, skipped) == ["COMPLETED", "FAILED", "CANCELLED", "SKIPPED"]
         assert await scheduler.cancel_group(group.group_id) == []
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.sqlite_only("counts the steps of its machine")
-def test_cancelling_a_large_group_costs_in_proportion(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_cancelling_a_large_group_costs_in_proportion(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         costs = []
         for size in (200, 2000):
@@ -345,8 +311,6 @@ def test_cancelling_a_large_group_costs_in_proportion(tmp_path: Path) -> None:
             costs.append(steps.taken / size)
 
         assert costs[1] < 2 * costs[0]
-
-    with_counts(tmp_path, main)
 
 
 # Arrangement.

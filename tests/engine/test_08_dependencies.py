@@ -10,7 +10,7 @@ from nextslot import Job, NewJob, Scheduler
 from nextslot.engine.finish.dependents import find_cycle
 from nextslot.errors import DependencyCycle, Invalid
 from nextslot.testing import BEGINNING
-from tests.support import history, started_order, states, steps_of, with_counts
+from tests.support import counted_scheduler, history, started_order, states, steps_of
 
 NO_RETRY = {"max_attempts": 0}
 
@@ -18,17 +18,15 @@ NO_RETRY = {"max_attempts": 0}
 # When a job is ready.
 
 
-def test_a_job_without_prerequisites_is_ready_at_once(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_without_prerequisites_is_ready_at_once(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
 
         assert (await scheduler.submit("work")).status == "QUEUED"
 
-    with_counts(tmp_path, main)
 
-
-def test_US_JS01_a_job_waits_until_every_prerequisite_has_succeeded(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS01_a_job_waits_until_every_prerequisite_has_succeeded(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=0)
         slow = await scheduler.submit("work", {"seconds": 50})
         quick = await scheduler.submit("work", {"seconds": 5})
@@ -44,11 +42,9 @@ def test_US_JS01_a_job_waits_until_every_prerequisite_has_succeeded(tmp_path: Pa
         assert ended.job.depends_on == (slow.job_id, quick.job_id, skipped.job_id)
         assert [event.job_id for event in await history(scheduler) if event.type == "job_ready"] == [job.job_id]
 
-    with_counts(tmp_path, main)
 
-
-def test_the_success_of_a_retry_counts(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_success_of_a_retry_counts(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first = await scheduler.submit("fail", {"times": 2})
         then = await scheduler.submit("work", depends_on=[first.job_id])
         await asyncio.sleep(11)
@@ -59,11 +55,9 @@ def test_the_success_of_a_retry_counts(tmp_path: Path) -> None:
         assert before == ["WAITING"]
         assert await states(scheduler, first, then) == ["FAILED", "COMPLETED"]
 
-    with_counts(tmp_path, main)
 
-
-def test_a_job_may_depend_on_a_retry_and_waits_for_its_chain(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_may_depend_on_a_retry_and_waits_for_its_chain(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first = await scheduler.submit("fail", {"times": 2})
         await asyncio.sleep(1)
         retry = (await scheduler.chain(first.job_id))[1]
@@ -72,22 +66,18 @@ def test_a_job_may_depend_on_a_retry_and_waits_for_its_chain(tmp_path: Path) -> 
         assert (await scheduler.wait(then.job_id)).status == "COMPLETED"
         assert len(await scheduler.chain(first.job_id)) == 3
 
-    with_counts(tmp_path, main)
 
-
-def test_a_dependency_named_twice_counts_once(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_dependency_named_twice_counts_once(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first = await scheduler.submit("work")
         then = await scheduler.submit("work", depends_on=[first.job_id, first.job_id])
 
         assert (await scheduler.wait(then.job_id)).status == "COMPLETED"
         assert then.depends_on == (first.job_id,)
 
-    with_counts(tmp_path, main)
 
-
-def test_a_job_whose_prerequisites_are_met_still_waits_for_its_time(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_whose_prerequisites_are_met_still_waits_for_its_time(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first = await scheduler.submit("work", {"seconds": 10})
         later = await scheduler.submit("work", depends_on=[first.job_id], scheduled_for=BEGINNING.after(100))
         await asyncio.sleep(50)
@@ -98,14 +88,12 @@ def test_a_job_whose_prerequisites_are_met_still_waits_for_its_time(tmp_path: Pa
         assert before == ["COMPLETED", "WAITING"]
         assert ended.job.started_at == BEGINNING.after(100)
 
-    with_counts(tmp_path, main)
-
 
 # Who may be named.
 
 
-def test_jobs_of_one_request_depend_on_each_other_by_key(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_jobs_of_one_request_depend_on_each_other_by_key(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         jobs = await scheduler.submit_many(
             [job("last", "left", "right"), job("left", "first"), job("right", "first"), job("first")]
         )
@@ -117,12 +105,10 @@ def test_jobs_of_one_request_depend_on_each_other_by_key(tmp_path: Path) -> None
         assert (order[0], order[-1], set(order)) == (first, last, {first, left, right, last})
         assert jobs[0].depends_on == (left, right)
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize("case", ["unknown", "foreign", "own", "foreign key", "one of several"])
-def test_an_unknown_foreign_or_own_id_is_refused_and_nothing_is_stored(tmp_path: Path, case: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_unknown_foreign_or_own_id_is_refused_and_nothing_is_stored(tmp_path: Path, case: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("other")
         await scheduler.pause()
         there = await scheduler.submit("work", office_id="other")
@@ -140,8 +126,6 @@ def test_an_unknown_foreign_or_own_id_is_refused_and_nothing_is_stored(tmp_path:
         assert await scheduler.queue() == []
         assert await scheduler.queue("other") == [there]
 
-    with_counts(tmp_path, main)
-
 
 # Cycles.
 
@@ -155,8 +139,10 @@ def test_an_unknown_foreign_or_own_id_is_refused_and_nothing_is_stored(tmp_path:
         ({"x": "a", "a": "b", "b": "c", "c": "a"}, ["a", "b", "c"]),
     ],
 )
-def test_a_cycle_is_refused_with_its_jobs_in_order(tmp_path: Path, edges: dict[str, str], cycle: list[str]) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_cycle_is_refused_with_its_jobs_in_order(
+    tmp_path: Path, edges: dict[str, str], cycle: list[str]
+) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         with pytest.raises(DependencyCycle) as refused:
             await scheduler.submit_many([job(key, *others) for key, others in edges.items()])
 
@@ -165,11 +151,9 @@ def test_a_cycle_is_refused_with_its_jobs_in_order(tmp_path: Path, edges: dict[s
         assert refused.value.data()["cycle"] == refused.value.cycle
         assert await scheduler.queue() == []
 
-    with_counts(tmp_path, main)
 
-
-def test_the_order_of_a_sequential_group_counts_as_edges(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_order_of_a_sequential_group_counts_as_edges(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         wanted = [job("a", "c"), job("b"), job("c")]
 
         with pytest.raises(DependencyCycle) as refused:
@@ -178,8 +162,6 @@ def test_the_order_of_a_sequential_group_counts_as_edges(tmp_path: Path) -> None
 
         assert is_rotation(refused.value.cycle, ["a", "c", "b"])
         assert (await scheduler.wait(members[0].job_id)).status == "COMPLETED"
-
-    with_counts(tmp_path, main)
 
 
 @pytest.mark.parametrize("waits", [{"a": "b", "b": "c", "c": ""}, {"a": "bc", "b": "d", "c": "d", "d": ""}, {}])
@@ -201,19 +183,17 @@ def test_a_cycle_is_found_at_any_depth() -> None:
 
 
 @pytest.mark.parametrize("how", ["failed", "cancelled"])
-def test_a_lost_prerequisite_leaves_its_dependents_waiting(tmp_path: Path, how: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_lost_prerequisite_leaves_its_dependents_waiting(tmp_path: Path, how: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first, then, beyond = await a_line(scheduler, 3)
         await lose(scheduler, first, how)
 
         assert await states(scheduler, then, beyond) == ["WAITING", "WAITING"]
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize("how", ["failed", "cancelled"])
-def test_the_cancel_policy_cancels_them_through_the_whole_graph(tmp_path: Path, how: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_cancel_policy_cancels_them_through_the_whole_graph(tmp_path: Path, how: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first, *rest = await a_line(scheduler, 4, on_dependency_failure="cancel")
         bystander = await scheduler.submit("work")
         await lose(scheduler, first, how)
@@ -222,11 +202,9 @@ def test_the_cancel_policy_cancels_them_through_the_whole_graph(tmp_path: Path, 
         lost = [await scheduler.job(job.job_id) for job in rest]
         assert {(job.cancel_reason, job.cancel_requested_at) for job in lost} == {("dependency failed", None)}
 
-    with_counts(tmp_path, main)
 
-
-def test_the_policy_is_the_job_s_else_the_office_s(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_policy_is_the_job_s_else_the_office_s(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", on_dependency_failure="cancel")
         first = await scheduler.submit("fail", retry_policy=NO_RETRY)
         by_office = await scheduler.submit("work", depends_on=[first.job_id])
@@ -235,11 +213,9 @@ def test_the_policy_is_the_job_s_else_the_office_s(tmp_path: Path) -> None:
 
         assert await states(scheduler, by_office, by_job) == ["CANCELLED", "WAITING"]
 
-    with_counts(tmp_path, main)
 
-
-def test_retries_are_spent_before_a_dependent_is_cancelled(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_retries_are_spent_before_a_dependent_is_cancelled(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first = await scheduler.submit("fail")
         then = await scheduler.submit("work", depends_on=[first.job_id], on_dependency_failure="cancel")
         await asyncio.sleep(69)
@@ -248,11 +224,9 @@ def test_retries_are_spent_before_a_dependent_is_cancelled(tmp_path: Path) -> No
 
         assert (before, await states(scheduler, then)) == (["WAITING"], ["CANCELLED"])
 
-    with_counts(tmp_path, main)
 
-
-def test_a_cancelled_dependent_stays_cancelled_when_a_manual_retry_succeeds(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_cancelled_dependent_stays_cancelled_when_a_manual_retry_succeeds(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first = await scheduler.submit("fail", {"times": 1}, retry_policy=NO_RETRY)
         waits = await scheduler.submit("work", depends_on=[first.job_id])
         gone = await scheduler.submit("work", depends_on=[first.job_id], on_dependency_failure="cancel")
@@ -264,17 +238,13 @@ def test_a_cancelled_dependent_stays_cancelled_when_a_manual_retry_succeeds(tmp_
 
         assert await states(scheduler, waits, gone) == ["COMPLETED", "CANCELLED"]
 
-    with_counts(tmp_path, main)
 
-
-def test_the_cancel_reaches_the_end_of_a_very_long_line(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_cancel_reaches_the_end_of_a_very_long_line(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first, *rest = await a_line(scheduler, 5000, on_dependency_failure="cancel")
         await lose(scheduler, first, "failed")
 
         assert {job.status for job in await all_of(scheduler, rest)} == {"CANCELLED"}
-
-    with_counts(tmp_path, main)
 
 
 # Jobs that come after the end of what they depend on.
@@ -290,8 +260,8 @@ def test_the_cancel_reaches_the_end_of_a_very_long_line(tmp_path: Path) -> None:
     ],
     ids=["succeeded", "succeeded by a retry", "failed, waits", "failed, cancelled"],
 )
-def test_a_new_job_meets_what_has_ended_already(tmp_path: Path, params: Any, policy: str, status: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_new_job_meets_what_has_ended_already(tmp_path: Path, params: Any, policy: str, status: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first = await scheduler.submit("fail", params)
         await scheduler.wait(first.job_id)
 
@@ -302,11 +272,9 @@ def test_a_new_job_meets_what_has_ended_already(tmp_path: Path, params: Any, pol
         assert await states(scheduler, job, beyond) == [status, status]
         assert job.status == ("QUEUED" if status == "COMPLETED" else status)
 
-    with_counts(tmp_path, main)
 
-
-def test_a_request_whose_root_is_doomed_is_cancelled_through_its_own_graph(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_request_whose_root_is_doomed_is_cancelled_through_its_own_graph(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         dead = await scheduler.submit("fail", retry_policy=NO_RETRY)
         await scheduler.wait(dead.job_id)
         wanted = [
@@ -318,11 +286,9 @@ def test_a_request_whose_root_is_doomed_is_cancelled_through_its_own_graph(tmp_p
 
         assert [job.status for job in jobs] == ["CANCELLED"] * 3
 
-    with_counts(tmp_path, main)
 
-
-def test_while_a_retry_is_still_to_come_nothing_is_doomed(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_while_a_retry_is_still_to_come_nothing_is_doomed(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first = await scheduler.submit("fail", {"times": 1})
         await asyncio.sleep(1)
 
@@ -331,14 +297,12 @@ def test_while_a_retry_is_still_to_come_nothing_is_doomed(tmp_path: Path) -> Non
         assert job.status == "WAITING"
         assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
 
-    with_counts(tmp_path, main)
-
 
 # Cost.
 
 
-def test_20_000_jobs_and_40_000_edges_work_in_one_request(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_20_000_jobs_and_40_000_edges_work_in_one_request(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         wanted = [job(str(n), *(str(n - back) for back in (1, 7) if n >= back)) for n in range(20_000)]
 
@@ -347,12 +311,10 @@ def test_20_000_jobs_and_40_000_edges_work_in_one_request(tmp_path: Path) -> Non
         assert [job.status for job in jobs] == ["QUEUED", *["WAITING"] * 19_999]
         assert sum(len(job.depends_on) for job in jobs) == 39_992
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.sqlite_only("counts the steps of its machine")
-def test_the_end_of_a_job_costs_by_its_edges_and_not_by_the_jobs_of_its_office(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_end_of_a_job_costs_by_its_edges_and_not_by_the_jobs_of_its_office(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         costs = []
         for crowd in (100, 5000):
             await scheduler.submit_many([job("dam", scheduled=True), *(job(None, "dam") for _ in range(crowd))])
@@ -363,14 +325,12 @@ def test_the_end_of_a_job_costs_by_its_edges_and_not_by_the_jobs_of_its_office(t
 
         assert costs[1] < 1.5 * costs[0]
 
-    with_counts(tmp_path, main)
-
 
 # Arrangement.
 
 
-def test_a_job_that_expires_with_what_it_depends_on_ends_once(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_expires_with_what_it_depends_on_ends_once(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         at = scheduler._clock.now().after(10)
         first = await scheduler.submit("work", expires_at=at)
@@ -382,8 +342,6 @@ def test_a_job_that_expires_with_what_it_depends_on_ends_once(tmp_path: Path) ->
         assert await states(scheduler, first, second) == ["CANCELLED"] * 2
         ends = [event.job_id for event in await history(scheduler) if event.type == "job_cancelled"]
         assert sorted(map(str, ends)) == sorted([first.job_id, second.job_id])
-
-    with_counts(tmp_path, main)
 
 
 def job(key: str | None, *others: str, scheduled: bool = False) -> NewJob:

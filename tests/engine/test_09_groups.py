@@ -1,6 +1,8 @@
 """Spec 9: groups (INV-006, DEC-012)."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from nextslot import (
     testing,
 )
 from nextslot.errors import Invalid
-from tests.support import assert_counters, history, new_scheduler, states, steps_of, with_counts
+from tests.support import assert_counters, counted_scheduler, history, new_scheduler, states, steps_of
 
 MODES = pytest.mark.parametrize("mode", ["sequential", "parallel"])
 # What becomes of a member that has not started when another has failed or was cancelled.
@@ -25,8 +27,8 @@ POLICIES = pytest.mark.parametrize("on_failure", list(REST))
 # The two modes.
 
 
-def test_in_a_sequential_group_each_waits_until_the_chain_before_it_has_ended(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_in_a_sequential_group_each_waits_until_the_chain_before_it_has_ended(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=0)
         _, members = await scheduler.submit_group([work(10), flaky(times=1), work(10)])
 
@@ -40,11 +42,9 @@ def test_in_a_sequential_group_each_waits_until_the_chain_before_it_has_ended(tm
         last = await scheduler.job(members[2].job_id)
         assert last.started_at == (await scheduler.chain(members[1].job_id))[1].finished_at
 
-    with_counts(tmp_path, main)
 
-
-def test_the_turn_of_a_cancelled_member_passes_to_the_next_when_it_comes(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_turn_of_a_cancelled_member_passes_to_the_next_when_it_comes(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=0)
         _, members = await scheduler.submit_group([work(10)] * 5, on_failure="continue")
         for member in (members[1], members[3], members[2]):
@@ -56,11 +56,9 @@ def test_the_turn_of_a_cancelled_member_passes_to_the_next_when_it_comes(tmp_pat
         assert before == ["RUNNING", "WAITING"]
         assert await states(scheduler, *members) == ["COMPLETED", *["CANCELLED"] * 3, "COMPLETED"]
 
-    with_counts(tmp_path, main)
 
-
-def test_a_member_whose_turn_has_come_still_waits_for_its_time_and_for_what_it_depends_on(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_member_whose_turn_has_come_still_waits_for_its_time_and_for_what_it_depends_on(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=0)
         later = scheduler._clock.now().after(50)
         other = await scheduler.submit("work", {"seconds": 100})
@@ -78,18 +76,14 @@ def test_a_member_whose_turn_has_come_still_waits_for_its_time_and_for_what_it_d
         assert started[1:] == [pytest.approx(later, abs=1000), (await scheduler.job(other.job_id)).finished_at]
         assert types(await history(scheduler), members[2]).count("job_ready") == 1
 
-    with_counts(tmp_path, main)
 
-
-def test_in_a_parallel_group_members_wait_only_for_limits(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_in_a_parallel_group_members_wait_only_for_limits(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=2)
         _, members = await scheduler.submit_group([work(10)] * 3, mode="parallel")
 
         assert [job.status for job in members] == ["QUEUED"] * 3
         assert await states(scheduler, *members) == ["RUNNING", "RUNNING", "QUEUED"]
-
-    with_counts(tmp_path, main)
 
 
 # A member fails.
@@ -97,8 +91,8 @@ def test_in_a_parallel_group_members_wait_only_for_limits(tmp_path: Path) -> Non
 
 @MODES
 @POLICIES
-def test_DEC_012_when_a_member_has_failed_for_good(tmp_path: Path, mode: str, on_failure: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_DEC_012_when_a_member_has_failed_for_good(tmp_path: Path, mode: str, on_failure: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         group, members = await scheduler.submit_group([fails(), work(10), work(10)], mode, on_failure)
         await asyncio.sleep(100)
 
@@ -107,13 +101,11 @@ def test_DEC_012_when_a_member_has_failed_for_good(tmp_path: Path, mode: str, on
         assert (await scheduler.group(group.group_id)).status == "PARTIAL"
         assert await reasons(scheduler, members[1:]) == ({None} if on_failure == "continue" else {"predecessor failed"})
 
-    with_counts(tmp_path, main)
-
 
 @MODES
 @POLICIES
-def test_when_a_member_was_cancelled_on_request(tmp_path: Path, mode: str, on_failure: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_when_a_member_was_cancelled_on_request(tmp_path: Path, mode: str, on_failure: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         group, members = await scheduler.submit_group([work(10), work(10), work(10)], mode, on_failure)
         await scheduler.cancel(members[0].job_id, reason="by me", interrupt=True)
         await asyncio.sleep(100)
@@ -123,26 +115,22 @@ def test_when_a_member_was_cancelled_on_request(tmp_path: Path, mode: str, on_fa
         assert (await scheduler.group(group.group_id)).status == "PARTIAL"
         assert await reasons(scheduler, members[:1]) == {"by me"}
 
-    with_counts(tmp_path, main)
-
 
 @MODES
 @POLICIES
-def test_when_a_member_was_cancelled_before_it_started(tmp_path: Path, mode: str, on_failure: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_when_a_member_was_cancelled_before_it_started(tmp_path: Path, mode: str, on_failure: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         _, members = await scheduler.submit_group([work(10), work(10), work(10)], mode, on_failure)
         await scheduler.cancel(members[1].job_id)
         await asyncio.sleep(100)
 
         assert await states(scheduler, *members) == ["COMPLETED", "CANCELLED", REST[on_failure]]
 
-    with_counts(tmp_path, main)
-
 
 @MODES
 @POLICIES
-def test_retries_are_spent_before_the_others_are_touched(tmp_path: Path, mode: str, on_failure: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_retries_are_spent_before_the_others_are_touched(tmp_path: Path, mode: str, on_failure: str) -> None:
+    async with gated_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=1)
         wanted = [flaky(times=99, max_attempts=1), blocked(), blocked()]
         _, (failing, *rest) = await scheduler.submit_group(wanted, mode, on_failure)
@@ -156,13 +144,11 @@ def test_retries_are_spent_before_the_others_are_touched(tmp_path: Path, mode: s
         assert set(before) <= {"WAITING", "QUEUED"}
         assert await states(scheduler, *rest) == [REST[on_failure]] * 2
 
-    with_gate(tmp_path, main)
-
 
 @MODES
 @POLICIES
-def test_a_member_that_failed_and_then_succeeded_is_a_success(tmp_path: Path, mode: str, on_failure: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_member_that_failed_and_then_succeeded_is_a_success(tmp_path: Path, mode: str, on_failure: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         group, members = await scheduler.submit_group([flaky(times=2), work(10)], mode, on_failure)
         for member in members:
             await scheduler.wait(member.job_id)
@@ -170,12 +156,10 @@ def test_a_member_that_failed_and_then_succeeded_is_a_success(tmp_path: Path, mo
         assert await states(scheduler, *members) == ["FAILED", "COMPLETED"]
         assert counts(await scheduler.group(group.group_id)) == ("COMPLETED", 2, 2, 2, 0)
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize("on_failure", ["stop", "skip"])
-def test_members_that_have_started_go_on_and_so_do_their_retries(tmp_path: Path, on_failure: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_members_that_have_started_go_on_and_so_do_their_retries(tmp_path: Path, on_failure: str) -> None:
+    async with gated_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=3)
         too_slow = work(5, timeout_seconds=3, retry_policy={"max_attempts": 0})
         _, members = await scheduler.submit_group(
@@ -186,11 +170,9 @@ def test_members_that_have_started_go_on_and_so_do_their_retries(tmp_path: Path,
         assert await states(scheduler, *members) == ["FAILED", "COMPLETED", "FAILED", REST[on_failure]]
         assert (await scheduler.wait(members[2].job_id)).status == "COMPLETED"
 
-    with_gate(tmp_path, main)
 
-
-def test_a_member_left_to_finish_counts_by_its_outcome(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_member_left_to_finish_counts_by_its_outcome(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         group, members = await scheduler.submit_group([work(10), work(10)])
         await scheduler.cancel(members[0].job_id, interrupt=False)
         await asyncio.sleep(100)
@@ -198,11 +180,9 @@ def test_a_member_left_to_finish_counts_by_its_outcome(tmp_path: Path) -> None:
         assert await states(scheduler, *members) == ["COMPLETED", "COMPLETED"]
         assert (await scheduler.group(group.group_id)).status == "COMPLETED"
 
-    with_counts(tmp_path, main)
 
-
-def test_skipped_members_have_a_run_on_no_worker_and_under_no_limit(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_skipped_members_have_a_run_on_no_worker_and_under_no_limit(tmp_path: Path) -> None:
+    async with gated_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=1)
         _, members = await scheduler.submit_group([fails(), blocked(), blocked()], "parallel", "skip")
         await testing.settled()
@@ -219,14 +199,12 @@ def test_skipped_members_have_a_run_on_no_worker_and_under_no_limit(tmp_path: Pa
             assert run.started_at == run.finished_at == job.started_at == job.finished_at
         assert types(await history(scheduler), members[1]) == ["job_queued", "job_skipped"]
 
-    with_gate(tmp_path, main)
-
 
 # Its status.
 
 
-def test_INV_006_a_group_is_queued_then_running_then_ended(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_INV_006_a_group_is_queued_then_running_then_ended(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         group, members = await scheduler.submit_group([work(10), work(10)], name="both")
         queued = await scheduler.group(group.group_id)
@@ -242,11 +220,9 @@ def test_INV_006_a_group_is_queued_then_running_then_ended(tmp_path: Path) -> No
         assert running.started_at == (await scheduler.job(members[0].job_id)).started_at
         assert (ended.status, ended.finished_at) == ("COMPLETED", (await scheduler.job(members[1].job_id)).finished_at)
 
-    with_counts(tmp_path, main)
 
-
-def test_a_group_stays_queued_until_a_member_starts_also_when_one_is_cancelled(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_group_stays_queued_until_a_member_starts_also_when_one_is_cancelled(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         group, members = await scheduler.submit_group([work(1), work(1)], "parallel", "continue")
         await scheduler.cancel(members[0].job_id)
@@ -257,8 +233,6 @@ def test_a_group_stays_queued_until_a_member_starts_also_when_one_is_cancelled(t
 
         assert (before.status, during.status) == ("QUEUED", "RUNNING")
         assert counts(await scheduler.group(group.group_id)) == ("PARTIAL", 2, 2, 1, 1)
-
-    with_counts(tmp_path, main)
 
 
 @MODES
@@ -275,8 +249,8 @@ def test_a_group_stays_queued_until_a_member_starts_also_when_one_is_cancelled(t
         (["cancel", "cancel"], "CANCELLED"),
     ],
 )
-def test_how_a_group_ends(tmp_path: Path, members: list[str], mode: str, status: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_how_a_group_ends(tmp_path: Path, members: list[str], mode: str, status: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         wanted = [
             NewJob(job_type="work" if kind == "cancel" else kind, retry_policy={"max_attempts": 0}) for kind in members
@@ -291,11 +265,9 @@ def test_how_a_group_ends(tmp_path: Path, members: list[str], mode: str, status:
         assert (await scheduler.group(group.group_id)).status == status
         assert await finished(scheduler) == [(group.group_id, status)]
 
-    with_counts(tmp_path, main)
 
-
-def test_one_member_cancelled_by_request_and_the_rest_by_the_policy_is_partial(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_one_member_cancelled_by_request_and_the_rest_by_the_policy_is_partial(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         group, members = await scheduler.submit_group([work(1), work(1)])
 
@@ -304,11 +276,9 @@ def test_one_member_cancelled_by_request_and_the_rest_by_the_policy_is_partial(t
         assert await states(scheduler, *members) == ["CANCELLED", "CANCELLED"]
         assert counts(await scheduler.group(group.group_id)) == ("PARTIAL", 2, 2, 0, 1)
 
-    with_counts(tmp_path, main)
 
-
-def test_a_manual_retry_opens_a_stopped_group_and_does_not_bring_back_the_cancelled(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_manual_retry_opens_a_stopped_group_and_does_not_bring_back_the_cancelled(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         wanted = [flaky(times=1, max_attempts=0), work(1)]
         group, members = await scheduler.submit_group(wanted)
         ended = await scheduler.wait(members[0].job_id)
@@ -323,12 +293,10 @@ def test_a_manual_retry_opens_a_stopped_group_and_does_not_bring_back_the_cancel
         assert await states(scheduler, members[1]) == ["CANCELLED"]
         assert [status for _, status in await finished(scheduler)] == ["PARTIAL", "PARTIAL"]
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize("how", ["waiting retry", "running retry", "finishing"])
-def test_a_cancelled_member_retried_by_hand_is_counted_once(tmp_path: Path, how: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_cancelled_member_retried_by_hand_is_counted_once(tmp_path: Path, how: str) -> None:
+    async with gated_scheduler(tmp_path) as scheduler:
         group, (member,) = await scheduler.submit_group([NewJob(job_type="slow_fail", params={"seconds": 20})])
         await asyncio.sleep({"waiting retry": 25, "running retry": 35, "finishing": 5}[how])
         last = (await scheduler.chain(member.job_id))[-1]
@@ -344,14 +312,12 @@ def test_a_cancelled_member_retried_by_hand_is_counted_once(tmp_path: Path, how:
         assert counts(before) == (("PARTIAL", 1, 1, 0, 0) if how == "finishing" else ("CANCELLED", 1, 1, 0, 1))
         assert counts(during) == ("RUNNING", 1, 0, 0, 0)
 
-    with_gate(tmp_path, main)
-
 
 # With everything else.
 
 
-def test_members_may_depend_on_others_and_a_lost_dependency_stops_the_group(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_members_may_depend_on_others_and_a_lost_dependency_stops_the_group(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         outside = await scheduler.submit("fail", retry_policy={"max_attempts": 0})
         await scheduler.wait(outside.job_id)
         doomed = NewJob(job_type="work", depends_on=[outside.job_id], on_dependency_failure="cancel")  # type: ignore[arg-type]
@@ -361,27 +327,22 @@ def test_members_may_depend_on_others_and_a_lost_dependency_stops_the_group(tmp_
         assert [job.status for job in members] == ["CANCELLED", "CANCELLED"]
         assert counts(group) == ("PARTIAL", 2, 2, 0, 0)
 
-    with_counts(tmp_path, main)
-
 
 @MODES
-def test_a_group_survives_a_crash(tmp_path: Path, mode: str) -> None:
-    async def body() -> None:
-        first = new_scheduler(tmp_path)
-        await first.start()
-        group, members = await first.submit_group([work(10), work(10), work(10)], mode)
-        await asyncio.sleep(15)
-        await testing.crash(first)
+async def test_a_group_survives_a_crash(tmp_path: Path, mode: str) -> None:
+    first = new_scheduler(tmp_path)
+    await first.start()
+    group, members = await first.submit_group([work(10), work(10), work(10)], mode)
+    await asyncio.sleep(15)
+    await testing.crash(first)
 
-        async with new_scheduler(tmp_path, seed=1) as second:
-            before = await second.group(group.group_id)
-            await asyncio.sleep(100)
+    async with new_scheduler(tmp_path, seed=1) as second:
+        before = await second.group(group.group_id)
+        await asyncio.sleep(100)
 
-            assert counts(before)[:3] == ("RUNNING", 3, 1)
-            assert counts(await second.group(group.group_id)) == ("COMPLETED", 3, 3, 3, 0)
-            assert await states(second, *members) == ["COMPLETED", "FAILED", "COMPLETED"]
-
-    testing.run(body())
+        assert counts(before)[:3] == ("RUNNING", 3, 1)
+        assert counts(await second.group(group.group_id)) == ("COMPLETED", 3, 3, 3, 0)
+        assert await states(second, *members) == ["COMPLETED", "FAILED", "COMPLETED"]
     assert_counters(tmp_path)
 
 
@@ -394,8 +355,8 @@ def test_a_group_survives_a_crash(tmp_path: Path, mode: str) -> None:
         ([NewJob(job_type="work"), NewJob(job_type="work", office_id="other")], {}, "jobs"),
     ],
 )
-def test_an_empty_or_impossible_group_is_refused(tmp_path: Path, wanted: Any, options: Any, field: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_empty_or_impossible_group_is_refused(tmp_path: Path, wanted: Any, options: Any, field: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("other")
 
         with pytest.raises(Invalid) as refused:
@@ -404,13 +365,11 @@ def test_an_empty_or_impossible_group_is_refused(tmp_path: Path, wanted: Any, op
         assert refused.value.problems[0].field == field
         assert await history(scheduler) == []
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.sqlite_only("counts the steps of its machine")
 @pytest.mark.parametrize("on_failure", ["stop", "skip"])
-def test_the_end_of_a_large_group_costs_in_proportion(tmp_path: Path, on_failure: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_end_of_a_large_group_costs_in_proportion(tmp_path: Path, on_failure: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         costs = []
         for size in (200, 2000):
             await scheduler.pause()
@@ -421,8 +380,6 @@ def test_the_end_of_a_large_group_costs_in_proportion(tmp_path: Path, on_failure
             costs.append(steps.taken / size)
 
         assert costs[1] < 2 * costs[0]
-
-    with_counts(tmp_path, main)
 
 
 # Arrangement.
@@ -445,19 +402,18 @@ def blocked() -> NewJob:
     return NewJob(job_type="work", resources=["gate"])
 
 
-def with_gate(directory: Path, main: Any) -> None:
+@asynccontextmanager
+async def gated_scheduler(directory: Path) -> AsyncIterator[Scheduler]:
     """The resource `gate` is paused; and there is a handler that fails after a while."""
+    async with counted_scheduler(directory) as scheduler:
 
-    async def arranged(scheduler: Scheduler) -> None:
         @scheduler.job_type("slow_fail")
         async def slow_fail(run: Any, seconds: float) -> None:
             await asyncio.sleep(seconds)
             raise ValueError
 
         await scheduler.pause(resource="gate")
-        await main(scheduler)
-
-    with_counts(directory, arranged)
+        yield scheduler
 
 
 def counts(group: Group) -> tuple[str, int, int, int, int]:

@@ -6,7 +6,8 @@ Virtual time begins on Sunday, 15 November 2026, at 07:00 UTC.
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +23,7 @@ from nextslot.domain.cron import parse
 from nextslot.errors import Conflict, Invalid, NotFound
 from nextslot.system.clock import LoopAlarm, SchedulerAlarm, SystemClock
 from nextslot.system.instant import Instant
-from tests.support import database, history, new_scheduler, register_handlers, with_scheduler
+from tests.support import database, history, new_scheduler, register_handlers, running_scheduler
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -99,8 +100,8 @@ def with_downtime(
 # Firing.
 
 
-def test_every_occurrence_makes_a_job_of_its_template(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_every_occurrence_makes_a_job_of_its_template(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(
             scheduler, "*/2 * * * *", {"params": {"a": 1, "b": 1}}, param_overrides={"b": 2}, priority=5, name="two"
         )
@@ -114,11 +115,9 @@ def test_every_occurrence_makes_a_job_of_its_template(tmp_path: Path) -> None:
         assert {(job.schedule_id, job.template_id) for job in jobs} == {(schedule.schedule_id, schedule.template_id)}
         assert [job.scheduled_for for job in jobs] == [job.started_at for job in jobs] == [at("07:02"), at("07:04")]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_job_and_its_occurrence_and_the_event_are_told_together(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_and_its_occurrence_and_the_event_are_told_together(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(scheduler)
 
         await passes(MINUTE)
@@ -129,11 +128,9 @@ def test_a_job_and_its_occurrence_and_the_event_are_told_together(tmp_path: Path
         assert fired.office_id == "default"
         assert fired.details == {"schedule_id": schedule.schedule_id, "instant": "2026-11-15T07:01:00.000000Z"}
 
-    with_scheduler(tmp_path, main)
 
-
-def test_next_trigger_at_is_always_right_and_null_when_disabled(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_next_trigger_at_is_always_right_and_null_when_disabled(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(scheduler, "30 * * * *")
         assert (schedule.next_trigger_at, schedule.last_triggered_at) == (at("07:30"), None)
 
@@ -147,27 +144,26 @@ def test_next_trigger_at_is_always_right_and_null_when_disabled(tmp_path: Path) 
         changed = await scheduler.schedules.change(schedule.schedule_id, enabled=True)
         assert changed.next_trigger_at == at("08:30")
 
-    with_scheduler(tmp_path, main)
-
 
 def test_DEC_010_a_schedule_without_a_zone_goes_by_UTC(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(scheduler: Scheduler) -> None:
-        schedule = await new_schedule(scheduler, "30 12 * * *")
+    async def main() -> None:
+        async with running_scheduler(tmp_path) as scheduler:
+            schedule = await new_schedule(scheduler, "30 12 * * *")
 
-        assert (schedule.timezone, schedule.next_trigger_at) == ("UTC", at("12:30"))
+            assert (schedule.timezone, schedule.next_trigger_at) == ("UTC", at("12:30"))
 
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("TZ", "Asia/Kathmandu")
         time.tzset()
         try:
-            with_scheduler(tmp_path, main)
+            testing.run(main())
         finally:
             elsewhere.undo()
             time.tzset()
 
 
-def test_a_schedule_made_disabled_fires_nothing(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_schedule_made_disabled_fires_nothing(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(scheduler, enabled=False)
 
         await passes(HOUR)
@@ -175,11 +171,9 @@ def test_a_schedule_made_disabled_fires_nothing(tmp_path: Path) -> None:
         assert schedule.next_trigger_at is None
         assert await scheduler.queue() == []
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_paused_queue_still_gets_its_jobs_and_they_wait(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_paused_queue_still_gets_its_jobs_and_they_wait(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         schedule = await new_schedule(scheduler)
 
@@ -188,11 +182,9 @@ def test_a_paused_queue_still_gets_its_jobs_and_they_wait(tmp_path: Path) -> Non
         assert await told(scheduler, schedule) == ["07:01 fired", "07:02 fired", "07:03 fired"]
         assert [job.status for job in await scheduler.queue()] == ["QUEUED"] * 3
 
-    with_scheduler(tmp_path, main)
 
-
-def test_jobs_go_to_the_schedules_office(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_jobs_go_to_the_schedules_office(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("research")
         schedule = await new_schedule(scheduler, office_id="research")
 
@@ -202,11 +194,9 @@ def test_jobs_go_to_the_schedules_office(tmp_path: Path) -> None:
         job = await scheduler.job(fired.job_id or "")
         assert (job.office_id, job.timeout_seconds) == ("research", 1800)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_many_that_are_due_together_fire_together_a_batch_a_transaction(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_many_that_are_due_together_fire_together_a_batch_a_transaction(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         template = await scheduler.templates.create(name="t", job_type="work")
         fields = {"name": "one of many", "template_id": template.template_id, "cron_expression": "0 * * * *"}
         settings = scheduler.schedules._settings
@@ -220,8 +210,6 @@ def test_many_that_are_due_together_fire_together_a_batch_a_transaction(tmp_path
         assert rows.fetchall() == [(at("08:00"), 1200, 1200)]
         created = database(tmp_path).execute("select distinct created_at from jobs").fetchall()
         assert created == [(at("08:00"),)]
-
-    with_scheduler(tmp_path, main)
 
 
 # Refusals.
@@ -248,8 +236,10 @@ def test_many_that_are_due_together_fire_together_a_batch_a_transaction(tmp_path
         ("colour", "red", "is not a field of a schedule"),
     ],
 )
-def test_a_wrong_field_is_named_and_nothing_is_stored(tmp_path: Path, field: str, value: Any, reason: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_wrong_field_is_named_and_nothing_is_stored(
+    tmp_path: Path, field: str, value: Any, reason: str
+) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(Invalid) as refused:
             await new_schedule(scheduler, **{field: value})
 
@@ -258,11 +248,9 @@ def test_a_wrong_field_is_named_and_nothing_is_stored(tmp_path: Path, field: str
         assert reason in problem.problem
         assert (await scheduler.schedules.list()).items == ()
 
-    with_scheduler(tmp_path, main)
 
-
-def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(Invalid) as refused:
             await new_schedule(scheduler, "x", timezone="y", overlap="z")
         with pytest.raises(Invalid) as empty:
@@ -270,8 +258,6 @@ def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
 
         assert [problem.field for problem in refused.value.problems] == ["cron_expression", "timezone", "overlap"]
         assert [problem.field for problem in empty.value.problems] == ["template_id", "name", "cron_expression"]
-
-    with_scheduler(tmp_path, main)
 
 
 # Downtime.
@@ -386,21 +372,19 @@ def test_a_late_minute_is_on_time(tmp_path: Path) -> None:
 # The machine's clock.
 
 
-def with_clock(directory: Path, main: Callable[[Scheduler, testing.VirtualClock], Awaitable[None]]) -> None:
+@asynccontextmanager
+async def scheduler_and_clock(directory: Path) -> AsyncIterator[tuple[Scheduler, testing.VirtualClock]]:
     """With an alarm that looks at the clock once a minute, as in production."""
     clock = testing.VirtualClock()
-
-    async def body(scheduler: Scheduler) -> None:
-        await main(scheduler, clock)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LoopAlarm, "LONGEST_WAIT", SchedulerAlarm.LONGEST_WAIT)
-        with_scheduler(directory, body, clock=clock)
+        async with running_scheduler(directory, clock=clock) as scheduler:
+            yield scheduler, clock
 
 
 @pytest.mark.parametrize(("policy", "fate"), [("latest", "fired"), ("none", "missed")])
-def test_a_laptop_that_slept_over_an_occurrence_has_missed_it(tmp_path: Path, policy: str, fate: str) -> None:
-    async def main(scheduler: Scheduler, clock: testing.VirtualClock) -> None:
+async def test_a_laptop_that_slept_over_an_occurrence_has_missed_it(tmp_path: Path, policy: str, fate: str) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         schedule = await new_schedule(scheduler, "0 9 * * *", catch_up=policy)
         await passes(10 * MINUTE)
 
@@ -410,11 +394,9 @@ def test_a_laptop_that_slept_over_an_occurrence_has_missed_it(tmp_path: Path, po
 
         assert await told(scheduler, schedule) == [f"09:00 {fate}"]
 
-    with_clock(tmp_path, main)
 
-
-def test_a_clock_set_forward_is_as_if_we_had_slept(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: testing.VirtualClock) -> None:
+async def test_a_clock_set_forward_is_as_if_we_had_slept(tmp_path: Path) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         schedule = await new_schedule(scheduler, "*/10 * * * *")
         await passes(15 * MINUTE)
 
@@ -424,11 +406,9 @@ def test_a_clock_set_forward_is_as_if_we_had_slept(tmp_path: Path) -> None:
         fates = ["07:10 fired", "07:20 coalesced", "07:30 coalesced", "07:40 coalesced", "07:50 fired", "08:00 fired"]
         assert await told(scheduler, schedule) == fates
 
-    with_clock(tmp_path, main)
 
-
-def test_a_clock_set_back_fires_nothing_twice_and_goes_on(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: testing.VirtualClock) -> None:
+async def test_a_clock_set_back_fires_nothing_twice_and_goes_on(tmp_path: Path) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         schedule = await new_schedule(scheduler, "*/10 * * * *")
         await passes(35 * MINUTE)
 
@@ -438,11 +418,9 @@ def test_a_clock_set_back_fires_nothing_twice_and_goes_on(tmp_path: Path) -> Non
         fates = ["07:10 fired", "07:20 fired", "07:30 fired", "07:40 fired", "07:50 fired"]
         assert await told(scheduler, schedule) == fates
 
-    with_clock(tmp_path, main)
 
-
-def test_after_a_clock_was_set_back_a_schedule_goes_on_after_the_last_instant_that_fired(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: testing.VirtualClock) -> None:
+async def test_after_a_clock_was_set_back_a_schedule_goes_on_after_the_last_instant_that_fired(tmp_path: Path) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         schedule = await new_schedule(scheduler, "*/10 * * * *")
         await passes(25 * MINUTE)
 
@@ -455,14 +433,11 @@ def test_after_a_clock_was_set_back_a_schedule_goes_on_after_the_last_instant_th
         assert before == ["07:10 fired", "07:20 fired"]
         assert await told(scheduler, schedule) == [*before, "07:30 fired"]
 
-    with_clock(tmp_path, main)
-
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_what_has_not_fired_is_planned_by_the_corrected_clock(tmp_path: Path, is_restarted: bool) -> None:
+async def test_what_has_not_fired_is_planned_by_the_corrected_clock(tmp_path: Path, is_restarted: bool) -> None:
     """It was planned for tomorrow, since its time had passed by a clock that was an hour ahead."""
-
-    async def main(scheduler: Scheduler, clock: testing.VirtualClock) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         schedule = await new_schedule(scheduler, "30 6 * * *")
         await scheduler.schedules.change(schedule.schedule_id, name="renamed")
         await passes(5 * MINUTE)
@@ -478,8 +453,6 @@ def test_what_has_not_fired_is_planned_by_the_corrected_clock(tmp_path: Path, is
         assert before.next_trigger_at == at("2026-11-16 06:30")
         assert await told(scheduler, schedule) == ["06:30 fired"]
         await scheduler.stop()
-
-    with_clock(tmp_path, main)
 
 
 def test_with_the_alarm_of_production_schedules_are_planned_again_when_the_clock_is_set_back(
@@ -516,10 +489,9 @@ def test_with_the_alarm_of_production_schedules_are_planned_again_when_the_clock
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_clock_that_was_far_ahead_stops_no_schedule(tmp_path: Path, is_restarted: bool) -> None:
+async def test_a_clock_that_was_far_ahead_stops_no_schedule(tmp_path: Path, is_restarted: bool) -> None:
     """What was made while the clock was wrong has no ledger yet, so nothing of it is done with."""
-
-    async def main(scheduler: Scheduler, clock: testing.VirtualClock) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         clock.jump(365 * DAY)
         schedule = await new_schedule(scheduler, "0 * * * *")
         clock.jump(-365 * DAY)
@@ -533,8 +505,6 @@ def test_a_clock_that_was_far_ahead_stops_no_schedule(tmp_path: Path, is_restart
         assert (await told(scheduler, schedule))[-1] == "10:00 fired"
         assert (await fresh(scheduler, schedule)).next_trigger_at == at("11:00")
         await scheduler.stop()
-
-    with_clock(tmp_path, main)
 
 
 def test_a_zone_that_changed_its_rules_is_planned_again_at_the_next_start(tmp_path: Path) -> None:
@@ -551,8 +521,8 @@ def test_a_zone_that_changed_its_rules_is_planned_again_at_the_next_start(tmp_pa
     with_downtime(tmp_path, before, 1, after)
 
 
-def test_a_schedule_keeps_to_the_wall_clock_of_its_zone(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_schedule_keeps_to_the_wall_clock_of_its_zone(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(scheduler, "30 2 * * *", timezone="Europe/Berlin", catch_up="all")
         await scheduler.pause()
 
@@ -561,25 +531,21 @@ def test_a_schedule_keeps_to_the_wall_clock_of_its_zone(tmp_path: Path) -> None:
         instants = {one.instant for one in await ledger(scheduler, schedule)}
         assert {at("2027-03-27 01:30"), at("2027-03-28 01:00"), at("2027-03-29 00:30")} <= instants
 
-    with_scheduler(tmp_path, main)
-
 
 # Overlap.
 
 
-def test_overlapping_jobs_are_allowed_unless_said_otherwise(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_overlapping_jobs_are_allowed_unless_said_otherwise(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(scheduler, job={"params": {"seconds": 150}})
 
         await passes(3 * MINUTE)
 
         assert await told(scheduler, schedule) == ["07:01 fired", "07:02 fired", "07:03 fired"]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_overlap_skip_waits_for_the_previous_job(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_overlap_skip_waits_for_the_previous_job(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(scheduler, job={"params": {"seconds": 150}}, overlap="skip")
 
         await passes(5 * MINUTE)
@@ -587,11 +553,9 @@ def test_overlap_skip_waits_for_the_previous_job(tmp_path: Path) -> None:
         fates = ["07:01 fired", "07:02 overlap", "07:03 overlap", "07:04 fired", "07:05 overlap"]
         assert await told(scheduler, schedule) == fates
 
-    with_scheduler(tmp_path, main)
 
-
-def test_overlap_skip_waits_for_the_whole_chain(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_overlap_skip_waits_for_the_whole_chain(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         policy = {"max_attempts": 1, "base_delay_seconds": 90}
         job = {"job_type": "fail", "params": {}, "retry_policy": policy}
         schedule = await new_schedule(scheduler, job=job, overlap="skip")
@@ -599,8 +563,6 @@ def test_overlap_skip_waits_for_the_whole_chain(tmp_path: Path) -> None:
         await passes(3 * MINUTE)
 
         assert await told(scheduler, schedule) == ["07:01 fired", "07:02 overlap", "07:03 fired"]
-
-    with_scheduler(tmp_path, main)
 
 
 def test_catch_up_all_with_overlap_skip_makes_one_job(tmp_path: Path) -> None:
@@ -616,8 +578,8 @@ def test_catch_up_all_with_overlap_skip_makes_one_job(tmp_path: Path) -> None:
 # Changes.
 
 
-def test_times_while_disabled_are_one_row_for_the_whole_span(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_times_while_disabled_are_one_row_for_the_whole_span(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(scheduler, "*/10 * * * *")
         await passes(15 * MINUTE)
         await scheduler.schedules.change(schedule.schedule_id, enabled=False)
@@ -628,8 +590,6 @@ def test_times_while_disabled_are_one_row_for_the_whole_span(tmp_path: Path) -> 
         await scheduler.schedules.change(schedule.schedule_id, enabled=True)
         await passes(10 * MINUTE)
         assert await told(scheduler, schedule) == ["07:10 fired", "07:20-08:10 6x disabled", "08:20 fired"]
-
-    with_scheduler(tmp_path, main)
 
 
 def test_times_while_disabled_are_accounted_for_after_a_restart_too(tmp_path: Path) -> None:
@@ -646,10 +606,9 @@ def test_times_while_disabled_are_accounted_for_after_a_restart_too(tmp_path: Pa
 
 
 @pytest.mark.parametrize("change", [{"cron_expression": "45 * * * *"}, {"timezone": "Asia/Kathmandu"}])
-def test_DEC_010_a_change_applies_to_the_next_occurrence(tmp_path: Path, change: dict[str, str]) -> None:
+async def test_DEC_010_a_change_applies_to_the_next_occurrence(tmp_path: Path, change: dict[str, str]) -> None:
     """Kathmandu is 5:45 ahead: its half hours are our quarters."""
-
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(scheduler, "30 * * * *")
         await passes(40 * MINUTE)
 
@@ -660,11 +619,9 @@ def test_DEC_010_a_change_applies_to_the_next_occurrence(tmp_path: Path, change:
         assert await told(scheduler, schedule) == ["07:30 fired", "07:45 fired"]
         assert (await fresh(scheduler, schedule)).next_trigger_at == at("08:45")
 
-    with_scheduler(tmp_path, main)
 
-
-def test_DEC_010_a_change_of_params_is_for_the_jobs_to_come(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_DEC_010_a_change_of_params_is_for_the_jobs_to_come(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         schedule = await new_schedule(scheduler, param_overrides={"a": 1})
         await passes(MINUTE)
@@ -674,11 +631,9 @@ def test_DEC_010_a_change_of_params_is_for_the_jobs_to_come(tmp_path: Path) -> N
 
         assert [(job.params["a"], job.title) for job in await scheduler.queue()] == [(1, "it"), (2, "renamed")]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_change_loses_nothing_that_was_due_before_it(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: testing.VirtualClock) -> None:
+async def test_a_change_loses_nothing_that_was_due_before_it(tmp_path: Path) -> None:
+    async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         schedule = await new_schedule(scheduler, "0 * * * *")
         # The clock has gone on, and the alarm has not noticed yet.
         clock.jump(HOUR + 10)
@@ -687,11 +642,9 @@ def test_a_change_loses_nothing_that_was_due_before_it(tmp_path: Path) -> None:
 
         assert await told(scheduler, schedule) == ["08:00 fired"]
 
-    with_clock(tmp_path, main)
 
-
-def test_a_wrong_change_changes_nothing(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_wrong_change_changes_nothing(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(scheduler)
 
         for change in ({"cron_expression": "x"}, {"timezone": "x"}, {"next_trigger_at": 1}, {"template_id": None}):
@@ -702,14 +655,12 @@ def test_a_wrong_change_changes_nothing(tmp_path: Path) -> None:
 
         assert await fresh(scheduler, schedule) == schedule
 
-    with_scheduler(tmp_path, main)
-
 
 # Deleting and archiving.
 
 
-def test_a_deleted_schedule_fires_no_more_and_its_ledger_stays(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_deleted_schedule_fires_no_more_and_its_ledger_stays(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(scheduler, "0 * * * *")
         await passes(HOUR)
 
@@ -724,11 +675,9 @@ def test_a_deleted_schedule_fires_no_more_and_its_ledger_stays(tmp_path: Path) -
             with pytest.raises(NotFound):
                 await use(schedule.schedule_id)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_an_archived_template_disables_its_schedules(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_archived_template_disables_its_schedules(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule, other = await new_schedule(scheduler, "0 * * * *"), await new_schedule(scheduler, "0 * * * *")
         await passes(HOUR)
 
@@ -744,11 +693,9 @@ def test_an_archived_template_disables_its_schedules(tmp_path: Path) -> None:
         with pytest.raises(Conflict, match="archived"):
             await scheduler.schedules.trigger(schedule.schedule_id)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_disabled_schedule_gets_another_template_and_goes_on(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_disabled_schedule_gets_another_template_and_goes_on(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule, other = await new_schedule(scheduler, "0 * * * *"), await new_schedule(scheduler, enabled=False)
         await scheduler.templates.archive(schedule.template_id)
 
@@ -757,14 +704,14 @@ def test_a_disabled_schedule_gets_another_template_and_goes_on(tmp_path: Path) -
 
         assert await told(scheduler, schedule) == ["08:00 fired"]
 
-    with_scheduler(tmp_path, main)
-
 
 # A job that cannot be made.
 
 
-def test_a_schedule_whose_job_could_not_be_made_today_can_be_renamed_planned_anew_and_disabled(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_schedule_whose_job_could_not_be_made_today_can_be_renamed_planned_anew_and_disabled(
+    tmp_path: Path,
+) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("closing")
         schedule = await new_schedule(scheduler, office_id="closing")
         await scheduler.offices.change("closing", status="archived")
@@ -777,11 +724,10 @@ def test_a_schedule_whose_job_could_not_be_made_today_can_be_renamed_planned_ane
         with pytest.raises(Invalid, match="archived"):
             await scheduler.schedules.change(schedule.schedule_id, priority=5)
 
-    with_scheduler(tmp_path, main)
 
+async def test_a_job_that_cannot_be_made_is_told_and_holds_up_no_other(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
 
-def test_a_job_that_cannot_be_made_is_told_and_holds_up_no_other(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("strict")
         async def strict(run: Any, a: int) -> None: ...
 
@@ -802,28 +748,23 @@ def test_a_job_that_cannot_be_made_is_told_and_holds_up_no_other(tmp_path: Path)
         assert (await fresh(scheduler, broken)).last_triggered_at is None
         assert await told(scheduler, sound) == ["07:01 fired"]
 
-    with_scheduler(tmp_path, main)
+
+async def test_a_type_that_has_gone_makes_no_jobs_and_every_occurrence_says_so(tmp_path: Path) -> None:
+    first = new_scheduler(tmp_path)
+    first.job_type("gone")(lambda run: None)
+    async with first:
+        schedule = await new_schedule(
+            first, "0 * * * *", {"job_type": "gone", "params": {}}, catch_up="all", overlap="skip"
+        )
+    await passes(2 * HOUR + 1)
+
+    async with new_scheduler(tmp_path, seed=1) as second:
+        assert await told(second, schedule) == ["08:00 refused", "09:00 refused"]
+        assert "there is no job type 'gone'" in ((await ledger(second, schedule))[0].detail or "")
 
 
-def test_a_type_that_has_gone_makes_no_jobs_and_every_occurrence_says_so(tmp_path: Path) -> None:
-    async def main() -> None:
-        first = new_scheduler(tmp_path)
-        first.job_type("gone")(lambda run: None)
-        async with first:
-            schedule = await new_schedule(
-                first, "0 * * * *", {"job_type": "gone", "params": {}}, catch_up="all", overlap="skip"
-            )
-        await passes(2 * HOUR + 1)
-
-        async with new_scheduler(tmp_path, seed=1) as second:
-            assert await told(second, schedule) == ["08:00 refused", "09:00 refused"]
-            assert "there is no job type 'gone'" in ((await ledger(second, schedule))[0].detail or "")
-
-    testing.run(main())
-
-
-def test_an_archived_office_gets_no_jobs(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_archived_office_gets_no_jobs(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("closing")
         schedule = await new_schedule(scheduler, office_id="closing")
         await scheduler.offices.change("closing", status="archived")
@@ -831,8 +772,6 @@ def test_an_archived_office_gets_no_jobs(tmp_path: Path) -> None:
         await passes(MINUTE)
 
         assert await told(scheduler, schedule) == ["07:01 refused"]
-
-    with_scheduler(tmp_path, main)
 
 
 def test_a_schedule_whose_zone_has_gone_is_disabled_and_holds_up_no_other(tmp_path: Path) -> None:
@@ -854,8 +793,8 @@ def test_a_schedule_whose_zone_has_gone_is_disabled_and_holds_up_no_other(tmp_pa
 # By hand, and looking ahead.
 
 
-def test_a_trigger_by_hand_is_no_occurrence(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_trigger_by_hand_is_no_occurrence(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(
             scheduler, "0 * * * *", {"params": {"a": 1}}, param_overrides={"b": 1}, overlap="skip"
         )
@@ -868,11 +807,9 @@ def test_a_trigger_by_hand_is_no_occurrence(tmp_path: Path) -> None:
         found = await fresh(scheduler, schedule)
         assert (found.last_triggered_at, found.next_trigger_at) == (at("07:00"), at("08:00"))
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_disabled_schedule_can_be_triggered_by_hand(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_disabled_schedule_can_be_triggered_by_hand(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(scheduler, enabled=False)
 
         job = await scheduler.schedules.trigger(schedule.schedule_id)
@@ -882,12 +819,10 @@ def test_a_disabled_schedule_can_be_triggered_by_hand(tmp_path: Path) -> None:
             await scheduler.schedules.trigger(schedule.schedule_id, params={"seconds": "x"})
         assert [problem.field for problem in refused.value.problems] == ["params.seconds"]
 
-    with_scheduler(tmp_path, main)
-
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_upcoming_shows_what_is_to_come_and_fires_nothing(tmp_path: Path, enabled: bool) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_upcoming_shows_what_is_to_come_and_fires_nothing(tmp_path: Path, enabled: bool) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(scheduler, "30 2 * * *", timezone="Europe/Berlin", enabled=enabled)
 
         soon = await scheduler.schedules.upcoming(schedule.schedule_id, count=2)
@@ -902,14 +837,12 @@ def test_upcoming_shows_what_is_to_come_and_fires_nothing(tmp_path: Path, enable
         with pytest.raises(Invalid, match="limit"):
             await scheduler.schedules.upcoming(schedule.schedule_id, count=0)
 
-    with_scheduler(tmp_path, main)
-
 
 # Lists and forms.
 
 
-def test_schedules_are_listed_by_pages_the_newest_first(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_schedules_are_listed_by_pages_the_newest_first(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("research")
         made = [await new_schedule(scheduler, name=str(n), office_id=("default", "research")[n % 2]) for n in range(5)]
 
@@ -921,11 +854,9 @@ def test_schedules_are_listed_by_pages_the_newest_first(tmp_path: Path) -> None:
         of_one = await scheduler.schedules.list(template_id=made[2].template_id)
         assert [one.name for one in of_one.items] == ["2"]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_the_ledger_is_listed_by_pages_the_newest_first(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_ledger_is_listed_by_pages_the_newest_first(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(scheduler)
         await passes(5 * MINUTE)
 
@@ -940,19 +871,15 @@ def test_the_ledger_is_listed_by_pages_the_newest_first(tmp_path: Path) -> None:
         with pytest.raises(NotFound):
             await scheduler.schedules.occurrences("nobody")
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_schedule_is_shown_with_its_cron_in_words(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_schedule_is_shown_with_its_cron_in_words(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(scheduler, "30 6 * * 1-5")
 
         shown = json_form.schedule(schedule)
 
         assert shown["cron_words"] == "At 06:30 on Monday through Friday"
         assert (shown["next_trigger_at"], shown["last_triggered_at"]) == ("2026-11-16T06:30:00.000000Z", None)
-
-    with_scheduler(tmp_path, main)
 
 
 # A year.

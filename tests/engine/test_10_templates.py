@@ -18,7 +18,7 @@ from nextslot.errors import (
     NotFound,
     UnknownJobType,
 )
-from tests.support import with_scheduler
+from tests.support import running_scheduler
 
 
 async def new_template(scheduler: Scheduler, **fields: Any) -> Template:
@@ -34,8 +34,8 @@ def register_copy(scheduler: Scheduler) -> None:
 # Making them.
 
 
-def test_a_template_keeps_what_it_was_given(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_template_keeps_what_it_was_given(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         given = {
             "name": "nightly",
             "job_type": "work",
@@ -53,8 +53,6 @@ def test_a_template_keeps_what_it_was_given(tmp_path: Path) -> None:
         stored = await scheduler.templates.get(made.template_id)
         assert stored == made
         assert {name: getattr(stored, name) for name in given} == given
-
-    with_scheduler(tmp_path, main)
 
 
 @pytest.mark.parametrize(
@@ -76,37 +74,31 @@ def test_a_template_keeps_what_it_was_given(tmp_path: Path) -> None:
         ("color", "red"),
     ],
 )
-def test_a_wrong_field_is_named_and_nothing_is_stored(tmp_path: Path, field: str, value: Any) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_wrong_field_is_named_and_nothing_is_stored(tmp_path: Path, field: str, value: Any) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(Invalid) as refused:
             await new_template(scheduler, **{field: value})
 
         assert {problem.field.partition(".")[0] for problem in refused.value.problems} == {field}
         assert (await scheduler.templates.list()).items == ()
 
-    with_scheduler(tmp_path, main)
 
-
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(Invalid) as refused:
             await scheduler.templates.create(description="nothing else")
 
         assert [problem.field for problem in refused.value.problems] == ["name", "job_type"]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_template_of_an_unknown_type_is_refused(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_template_of_an_unknown_type_is_refused(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(UnknownJobType, match="there is no job type 'nothing'"):
             await new_template(scheduler, job_type="nothing")
 
-    with_scheduler(tmp_path, main)
 
-
-def test_its_params_may_be_incomplete_but_not_wrong(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_its_params_may_be_incomplete_but_not_wrong(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         register_copy(scheduler)
 
         await new_template(scheduler, job_type="copy", params={"source": "a"})
@@ -115,11 +107,9 @@ def test_its_params_may_be_incomplete_but_not_wrong(tmp_path: Path) -> None:
 
         assert sorted(problem.field for problem in refused.value.problems) == ["params", "params.source"]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_name_is_given_once_among_those_that_live(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_name_is_given_once_among_those_that_live(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         first, other = await new_template(scheduler), await new_template(scheduler, name="other")
 
         with pytest.raises(Conflict, match="is named 'nightly'"):
@@ -130,11 +120,9 @@ def test_a_name_is_given_once_among_those_that_live(tmp_path: Path) -> None:
         await scheduler.templates.archive(first.template_id)
         assert (await new_template(scheduler)).template_id != first.template_id
 
-    with_scheduler(tmp_path, main)
 
-
-def test_templates_are_listed_by_pages_the_newest_first(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_templates_are_listed_by_pages_the_newest_first(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         made = [await new_template(scheduler, name=f"number {number}") for number in range(5)]
         await scheduler.templates.archive(made[3].template_id)
 
@@ -146,14 +134,12 @@ def test_templates_are_listed_by_pages_the_newest_first(tmp_path: Path) -> None:
         with pytest.raises(Invalid, match="limit"):
             await scheduler.templates.list(limit=0)
 
-    with_scheduler(tmp_path, main)
-
 
 # Jobs from them.
 
 
-def test_a_job_takes_everything_from_its_template(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_takes_everything_from_its_template(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         template = await new_template(
             scheduler,
             params={"seconds": 2, "a": 1},
@@ -171,11 +157,9 @@ def test_a_job_takes_everything_from_its_template(tmp_path: Path) -> None:
         assert (job.resources, job.webhook) == ({"gpu": 1}, {"url": "http://127.0.0.1:9/hook"})
         assert job.template_id == template.template_id
 
-    with_scheduler(tmp_path, main)
 
-
-def test_what_a_request_says_goes_over_its_template(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_a_request_says_goes_over_its_template(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         template = await new_template(
             scheduler,
             params={"seconds": 2, "a": {"x": 1, "y": 2}},
@@ -203,22 +187,18 @@ def test_what_a_request_says_goes_over_its_template(tmp_path: Path) -> None:
         assert (job.priority, job.timeout_seconds, job.resources) == (0, 5, {"disk": 1})
         assert (job.retry_policy.max_attempts, job.retry_policy.jitter) == (2, 0.5)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_an_urgent_job_of_a_template_with_a_priority_is_urgent(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_urgent_job_of_a_template_with_a_priority_is_urgent(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         template = await new_template(scheduler, priority=7)
 
         [job] = await scheduler.submit_many([NewJob(template_id=template.template_id, urgent=True)])
 
         assert job.priority == 1_000_000
 
-    with_scheduler(tmp_path, main)
 
-
-def test_the_whole_of_the_params_is_checked_when_a_job_is_made(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_whole_of_the_params_is_checked_when_a_job_is_made(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         register_copy(scheduler)
         template = await new_template(scheduler, job_type="copy", params={"source": "a"})
 
@@ -228,11 +208,9 @@ def test_the_whole_of_the_params_is_checked_when_a_job_is_made(tmp_path: Path) -
 
         assert job.params == {"source": "a", "target": "b"}
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_template_that_is_unknown_archived_or_of_another_type_is_refused(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_template_that_is_unknown_archived_or_of_another_type_is_refused(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         gone, there = await new_template(scheduler), await new_template(scheduler, name="there")
         await scheduler.templates.archive(gone.template_id)
 
@@ -251,11 +229,9 @@ def test_a_template_that_is_unknown_archived_or_of_another_type_is_refused(tmp_p
         assert (await refusal(schedule_id="mine"))[0] == "schedule_id"
         assert (await refusal())[0] == "job_type"
 
-    with_scheduler(tmp_path, main)
 
-
-def test_of_many_requests_the_one_with_the_wrong_template_is_named(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_of_many_requests_the_one_with_the_wrong_template_is_named(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         template = await new_template(scheduler)
 
         with pytest.raises(Invalid) as refused:
@@ -265,14 +241,12 @@ def test_of_many_requests_the_one_with_the_wrong_template_is_named(tmp_path: Pat
         assert await scheduler.queue() == []
         assert await scheduler.running() == []
 
-    with_scheduler(tmp_path, main)
-
 
 # Changing and archiving.
 
 
-def test_INV_005_a_change_is_for_future_jobs_only(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_INV_005_a_change_is_for_future_jobs_only(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         template = await new_template(scheduler, params={"a": 1}, priority=1)
         [before] = await scheduler.submit_many([NewJob(template_id=template.template_id)])
@@ -284,11 +258,10 @@ def test_INV_005_a_change_is_for_future_jobs_only(tmp_path: Path) -> None:
         assert (before.params, before.priority) == ({"a": 1}, 1)
         assert (after.params, after.priority) == ({"b": 2}, 2)
 
-    with_scheduler(tmp_path, main)
 
+async def test_INV_005_a_retry_is_like_its_job_whatever_became_of_the_template(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
 
-def test_INV_005_a_retry_is_like_its_job_whatever_became_of_the_template(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("flaky")
         async def flaky(run: Any, a: int) -> int:
             if run.attempt == 1:
@@ -305,11 +278,9 @@ def test_INV_005_a_retry_is_like_its_job_whatever_became_of_the_template(tmp_pat
 
         assert (ended.status, ended.result, ended.job.template_id) == ("COMPLETED", 1, template.template_id)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_null_takes_a_field_back_to_its_default(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_null_takes_a_field_back_to_its_default(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         template = await new_template(scheduler, params={"a": 1}, priority=3, timeout_seconds=5, resources=["gpu"])
 
         changed = await scheduler.templates.change(
@@ -318,11 +289,9 @@ def test_null_takes_a_field_back_to_its_default(tmp_path: Path) -> None:
 
         assert (changed.params, changed.priority, changed.timeout_seconds, changed.resources) == ({}, 0, None, None)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_change_is_checked_as_a_whole(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_change_is_checked_as_a_whole(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         register_copy(scheduler)
         template = await new_template(scheduler, params={"anything": 1})
 
@@ -331,11 +300,9 @@ def test_a_change_is_checked_as_a_whole(tmp_path: Path) -> None:
 
         assert await scheduler.templates.get(template.template_id) == template
 
-    with_scheduler(tmp_path, main)
 
-
-def test_an_archived_template_stays_readable_and_is_changed_no_more(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_archived_template_stays_readable_and_is_changed_no_more(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         template = await new_template(scheduler)
         archived = await scheduler.templates.archive(template.template_id)
 
@@ -346,5 +313,3 @@ def test_an_archived_template_stays_readable_and_is_changed_no_more(tmp_path: Pa
             await scheduler.templates.archive(template.template_id)
         with pytest.raises(NotFound):
             await scheduler.templates.change("nobody", priority=1)
-
-    with_scheduler(tmp_path, main)

@@ -17,11 +17,11 @@ from nextslot.errors import (
     UnknownJobType,
 )
 from nextslot.store.contract import Store, Tx
-from tests.support import database, history, new_scheduler, states, with_scheduler
+from tests.support import database, history, new_scheduler, running_scheduler, states
 
 
-def test_DEC_004_the_order_is_running_then_direct_then_the_queue(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_DEC_004_the_order_is_running_then_direct_then_the_queue(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         order = watch_starts(scheduler)
         running = await scheduler.submit("work", {"seconds": 10})
         queued = [await scheduler.submit("work", {"seconds": 1}) for _ in range(5)]
@@ -39,11 +39,9 @@ def test_DEC_004_the_order_is_running_then_direct_then_the_queue(tmp_path: Path)
         assert order == [running.job_id, *(d.direct_id for d in by_start(ended)), *(job.job_id for job in queued)]
         assert (await scheduler.wait(running.job_id)).status == "COMPLETED", "nothing is preempted"
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_caller_who_waits_keeps_back_what_it_needs_and_no_more(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_caller_who_waits_keeps_back_what_it_needs_and_no_more(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path, limits=Limits(running=3)) as scheduler:
         scheduler.job_type("paint", resources=["gpu"])(paint)
         for office_id in "ops":
             await scheduler.offices.create(office_id)
@@ -55,11 +53,9 @@ def test_a_caller_who_waits_keeps_back_what_it_needs_and_no_more(tmp_path: Path)
         assert await states(scheduler, running, first, second) == ["RUNNING", "RUNNING", "QUEUED"]
         await caller
 
-    with_scheduler(tmp_path, main, limits=Limits(running=3))
 
-
-def test_what_a_caller_keeps_back_is_not_taken_by_a_job_that_needs_several_units(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_a_caller_keeps_back_is_not_taken_by_a_job_that_needs_several_units(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path, limits=Limits(resources={"gpu": 2})) as scheduler:
         scheduler.job_type("paint", resources=["gpu", "disk"])(paint)
         for office_id in "ps":
             await scheduler.offices.create(office_id)
@@ -71,12 +67,10 @@ def test_what_a_caller_keeps_back_is_not_taken_by_a_job_that_needs_several_units
         assert (await caller).waited_seconds == 20
         assert ((await scheduler.wait(large.job_id)).job.started_at or 0) >= testing.BEGINNING.after(21)
 
-    with_scheduler(tmp_path, main, limits=Limits(resources={"gpu": 2}))
-
 
 @pytest.mark.parametrize("ends", ["it starts", "it hangs up"])
-def test_while_a_caller_waits_the_queue_of_its_office_dispatches_nothing(tmp_path: Path, ends: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_while_a_caller_waits_the_queue_of_its_office_dispatches_nothing(tmp_path: Path, ends: str) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         scheduler.job_type("paint", resources=["gpu"])(paint)
         for office_id in "ps":
             await scheduler.offices.create(office_id, max_concurrent_jobs=9)
@@ -101,15 +95,13 @@ def test_while_a_caller_waits_the_queue_of_its_office_dispatches_nothing(tmp_pat
             assert await states(scheduler, held) == ["RUNNING"]
         await asyncio.gather(*callers)
 
-    with_scheduler(tmp_path, main)
-
 
 async def paint(run: Any) -> None:
     await asyncio.sleep(1)
 
 
-def test_a_direct_request_makes_no_job_and_is_recorded(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_direct_request_makes_no_job_and_is_recorded(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         ended = await scheduler.run_direct("work", {"seconds": 3, "x": 1}, created_by="me")
 
         stored = await scheduler.direct(ended.direct_id)
@@ -122,11 +114,9 @@ def test_a_direct_request_makes_no_job_and_is_recorded(tmp_path: Path) -> None:
         ]
         assert [e.type for e in await history(scheduler)] == ["reservation_made", "reservation_released"]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_work_that_fails_or_skips_is_an_answer_and_is_not_retried(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_work_that_fails_or_skips_is_an_answer_and_is_not_retried(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         failed = await scheduler.run_direct("fail", {"kind": "error"})
         skipped = await scheduler.run_direct("skip", {"reason": "no need"})
 
@@ -135,11 +125,9 @@ def test_work_that_fails_or_skips_is_an_answer_and_is_not_retried(tmp_path: Path
         await asyncio.sleep(3600)
         assert count(tmp_path, "direct_executions") == 2
 
-    with_scheduler(tmp_path, main)
 
-
-def test_while_any_caller_of_an_office_waits_its_queue_dispatches_nothing(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_while_any_caller_of_an_office_waits_its_queue_dispatches_nothing(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=2)
         long = await scheduler.submit("work", {"seconds": 100})
         first = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 20}))
@@ -157,11 +145,9 @@ def test_while_any_caller_of_an_office_waits_its_queue_dispatches_nothing(tmp_pa
         await testing.settled()
         assert await states(scheduler, queued) == ["RUNNING"]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_with_room_the_queue_goes_on_beside_a_direct_request_that_runs(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_with_room_the_queue_goes_on_beside_a_direct_request_that_runs(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=2)
         caller = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 50}))
         await testing.settled()
@@ -172,11 +158,10 @@ def test_with_room_the_queue_goes_on_beside_a_direct_request_that_runs(tmp_path:
         assert await states(scheduler, *jobs) == ["RUNNING", "QUEUED"], "it counts in the limits like a running job"
         await caller
 
-    with_scheduler(tmp_path, main)
 
+async def test_the_units_a_holder_needs_are_kept_back_in_all_offices(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
 
-def test_the_units_a_holder_needs_are_kept_back_in_all_offices(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("gpu", resources={"gpu": 1})
         async def gpu(run: Any, seconds: float = 10) -> None:
             await asyncio.sleep(seconds)
@@ -193,11 +178,10 @@ def test_the_units_a_holder_needs_are_kept_back_in_all_offices(tmp_path: Path) -
         for job in jobs:
             await scheduler.wait(job.job_id)
 
-    with_scheduler(tmp_path, main)
 
+async def test_among_several_reservations_the_oldest_comes_first(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
 
-def test_among_several_reservations_the_oldest_comes_first(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("gpu", resources={"gpu": 1})
         async def gpu(run: Any) -> None:
             await asyncio.sleep(10)
@@ -212,11 +196,9 @@ def test_among_several_reservations_the_oldest_comes_first(tmp_path: Path) -> No
 
         assert [direct.office_id for direct in by_start(ended)] == ["b", "a"]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_pause_does_not_hold_a_direct_request_back(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_pause_does_not_hold_a_direct_request_back(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         job = await scheduler.submit("work")
 
@@ -225,11 +207,9 @@ def test_a_pause_does_not_hold_a_direct_request_back(tmp_path: Path) -> None:
         assert ended.status is DirectStatus.COMPLETED
         assert await states(scheduler, job) == ["QUEUED"]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_wait_that_runs_out_is_slot_busy_and_says_how_many_were_ahead(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_wait_that_runs_out_is_slot_busy_and_says_how_many_were_ahead(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work", {"seconds": 1000})
         patient = asyncio.ensure_future(scheduler.run_direct("work", wait_timeout_seconds=2000))
         await testing.settled()
@@ -241,11 +221,9 @@ def test_a_wait_that_runs_out_is_slot_busy_and_says_how_many_were_ahead(tmp_path
         assert (await patient).status is DirectStatus.COMPLETED
         assert count(tmp_path, "direct_executions", "status = 'CANCELLED' and reason = 'the wait ran out'") == 1
 
-    with_scheduler(tmp_path, main)
 
-
-def test_who_does_not_want_to_wait_at_all_gets_a_free_slot_or_a_refusal_at_once(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_who_does_not_want_to_wait_at_all_gets_a_free_slot_or_a_refusal_at_once(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         served = await scheduler.run_direct("work", {"seconds": 1}, wait_timeout_seconds=0)
         await scheduler.submit("work", {"seconds": 1000})
         before = scheduler._clock.now()
@@ -256,11 +234,9 @@ def test_who_does_not_want_to_wait_at_all_gets_a_free_slot_or_a_refusal_at_once(
         assert served.status is DirectStatus.COMPLETED
         assert scheduler._clock.now() == pytest.approx(before, abs=1000)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_caller_that_hangs_up_while_waiting_gives_its_place_up_at_once(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_caller_that_hangs_up_while_waiting_gives_its_place_up_at_once(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         running = await scheduler.submit("work", {"seconds": 10})
         queued = await scheduler.submit("work", {"seconds": 1})
         first, second = (asyncio.ensure_future(scheduler.run_direct("work", {"n": n})) for n in range(2))
@@ -278,11 +254,9 @@ def test_a_caller_that_hangs_up_while_waiting_gives_its_place_up_at_once(tmp_pat
         assert await states(scheduler, queued) == ["RUNNING"], "nobody waits, so the queue goes on"
         assert count(tmp_path, "direct_executions", "reason = 'the caller hung up'") == 2
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_caller_that_hangs_up_while_its_work_runs_ends_it_unless_it_asked_to_detach(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_caller_that_hangs_up_while_its_work_runs_ends_it_unless_it_asked_to_detach(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         attached = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 50}, direct_id="attached"))
         await asyncio.sleep(1)
         attached.cancel()
@@ -299,11 +273,9 @@ def test_a_caller_that_hangs_up_while_its_work_runs_ends_it_unless_it_asked_to_d
         kept = await scheduler.direct("detached")
         assert (kept.status, kept.result) == (DirectStatus.COMPLETED, {"x": 1})
 
-    with_scheduler(tmp_path, main)
 
-
-def test_who_stops_listening_has_hung_up(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_who_stops_listening_has_hung_up(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         running = scheduler.stream_direct("work", {"seconds": 50}, direct_id="running")
         assert (await anext(running)).kind == "started"
         waiting = scheduler.stream_direct("work", {"seconds": 50}, direct_id="waiting")
@@ -317,22 +289,18 @@ def test_who_stops_listening_has_hung_up(tmp_path: Path) -> None:
         assert (gone.status, gone.reason) == (DirectStatus.CANCELLED, "the caller hung up")
         assert (stopped.status, stopped.failure_kind) == (DirectStatus.FAILED, FailureKind.CANCELLED)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_direct_work_always_has_a_timeout(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_direct_work_always_has_a_timeout(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         own = await scheduler.run_direct("work", {"seconds": 10_000}, timeout_seconds=5)
         default = await scheduler.run_direct("work", {"seconds": 10_000})
 
         assert (own.failure_kind, own.ran_seconds) == (FailureKind.TIMEOUT, 5)
         assert (default.failure_kind, default.ran_seconds) == (FailureKind.TIMEOUT, 3600)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_the_reservation_is_renewed_while_its_owner_lives(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_reservation_is_renewed_while_its_owner_lives(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         caller = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 3000}))
         await asyncio.sleep(2500)
 
@@ -342,11 +310,9 @@ def test_the_reservation_is_renewed_while_its_owner_lives(tmp_path: Path) -> Non
         assert reservation.expires_at > scheduler._clock.now()
         assert (await caller).status is DirectStatus.COMPLETED
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_reservation_of_a_living_owner_is_never_over_also_when_nothing_else_is_due(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_reservation_of_a_living_owner_is_never_over_also_when_nothing_else_is_due(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         # Neither its wait nor its time ends before the reservation would: only the renewal itself is due.
         caller = asyncio.ensure_future(
             scheduler.run_direct("work", {"seconds": 3000}, wait_timeout_seconds=5000, timeout_seconds=5000)
@@ -358,11 +324,11 @@ def test_a_reservation_of_a_living_owner_is_never_over_also_when_nothing_else_is
 
         assert (await caller).status is DirectStatus.COMPLETED
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_reservation_without_an_owner_expires_after_its_work_was_ended_and_the_queue_goes_on(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_reservation_without_an_owner_expires_after_its_work_was_ended_and_the_queue_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         left = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 3000}, direct_id="orphan"))
         await asyncio.sleep(1)
         job = await scheduler.submit("work", {"seconds": 5000})
@@ -377,72 +343,63 @@ def test_a_reservation_without_an_owner_expires_after_its_work_was_ended_and_the
         assert orphan.finished_at == pytest.approx(orphan.created_at.after(600), abs=1000), "neither sooner nor later"
         left.cancel()
 
-    with_scheduler(tmp_path, main)
+
+async def test_after_a_crash_reservations_expire_executions_fail_and_the_queue_resumes(tmp_path: Path) -> None:
+    first = new_scheduler(tmp_path)
+    await first.start()
+    callers = [
+        asyncio.ensure_future(first.run_direct("work", {"seconds": 100}, direct_id=direct_id))
+        for direct_id in ("running", "waiting")
+    ]
+    await testing.settled()
+    job = await first.submit("work", {"seconds": 1})
+    await testing.crash(first)
+    for caller in callers:
+        caller.cancel()
+
+    second = new_scheduler(tmp_path, seed=1)
+    async with second:
+        for direct_id in ("running", "waiting"):
+            ended = await second.direct(direct_id)
+            assert (ended.status, ended.failure_kind) == (DirectStatus.FAILED, FailureKind.CRASH)
+        assert {r.status for r in (await second.lists.reservations()).items} == {"EXPIRED"}
+        assert second.recovered.direct == 2
+        assert (await second.wait(job.job_id)).status == "COMPLETED"
+    third = new_scheduler(tmp_path, seed=2)
+    async with third:
+        assert third.recovered.direct == 0, "doing it twice changes nothing"
 
 
-def test_after_a_crash_reservations_expire_executions_fail_and_the_queue_resumes(tmp_path: Path) -> None:
-    async def main() -> None:
-        first = new_scheduler(tmp_path)
-        await first.start()
-        callers = [
-            asyncio.ensure_future(first.run_direct("work", {"seconds": 100}, direct_id=direct_id))
-            for direct_id in ("running", "waiting")
-        ]
-        await testing.settled()
-        job = await first.submit("work", {"seconds": 1})
-        await testing.crash(first)
-        for caller in callers:
-            caller.cancel()
+async def test_the_queue_is_what_it_was_after_callers_that_hang_up_time_out_and_a_crash(tmp_path: Path) -> None:
+    first = new_scheduler(tmp_path)
+    await first.start()
+    await first.submit("work", {"seconds": 1000})
+    queued = [await first.submit("work", {"seconds": 1}, priority=n % 3) for n in range(30)]
+    before = rows(tmp_path)
+    callers = [
+        asyncio.ensure_future(first.run_direct("work", wait_timeout_seconds=10 if n % 2 else 900)) for n in range(10)
+    ]
+    await testing.settled()
+    for caller in callers[:4]:
+        caller.cancel()
+    await asyncio.sleep(60)
+    assert [caller.done() for caller in callers] == [True] * 4 + [False, True] * 3, "hung up, or waited too long"
+    await testing.crash(first)
+    ended = await asyncio.gather(*[caller for caller in callers if caller.done()], return_exceptions=True)
+    for caller in callers:
+        caller.cancel()
 
-        second = new_scheduler(tmp_path, seed=1)
-        async with second:
-            for direct_id in ("running", "waiting"):
-                ended = await second.direct(direct_id)
-                assert (ended.status, ended.failure_kind) == (DirectStatus.FAILED, FailureKind.CRASH)
-            assert {r.status for r in (await second.lists.reservations()).items} == {"EXPIRED"}
-            assert second.recovered.direct == 2
-            assert (await second.wait(job.job_id)).status == "COMPLETED"
-        third = new_scheduler(tmp_path, seed=2)
-        async with third:
-            assert third.recovered.direct == 0, "doing it twice changes nothing"
-
-    testing.run(main())
-
-
-def test_the_queue_is_what_it_was_after_callers_that_hang_up_time_out_and_a_crash(tmp_path: Path) -> None:
-    async def main() -> None:
-        first = new_scheduler(tmp_path)
-        await first.start()
-        await first.submit("work", {"seconds": 1000})
-        queued = [await first.submit("work", {"seconds": 1}, priority=n % 3) for n in range(30)]
-        before = rows(tmp_path)
-        callers = [
-            asyncio.ensure_future(first.run_direct("work", wait_timeout_seconds=10 if n % 2 else 900))
-            for n in range(10)
-        ]
-        await testing.settled()
-        for caller in callers[:4]:
-            caller.cancel()
-        await asyncio.sleep(60)
-        assert [caller.done() for caller in callers] == [True] * 4 + [False, True] * 3, "hung up, or waited too long"
-        await testing.crash(first)
-        ended = await asyncio.gather(*[caller for caller in callers if caller.done()], return_exceptions=True)
-        for caller in callers:
-            caller.cancel()
-
-        assert rows(tmp_path) == before, "byte for byte"
-        assert {type(end) for end in ended} == {asyncio.CancelledError, SlotBusy}
-        second = new_scheduler(tmp_path, seed=1)
-        async with second:
-            ended_jobs = [(await second.wait(job.job_id)).job for job in queued]
-        served = sorted(ended_jobs, key=lambda job: job.started_at or 0)
-        assert [job.job_id for job in served] == [row[0] for row in before], "and it is served in that order"
-
-    testing.run(main())
+    assert rows(tmp_path) == before, "byte for byte"
+    assert {type(end) for end in ended} == {asyncio.CancelledError, SlotBusy}
+    second = new_scheduler(tmp_path, seed=1)
+    async with second:
+        ended_jobs = [(await second.wait(job.job_id)).job for job in queued]
+    served = sorted(ended_jobs, key=lambda job: job.started_at or 0)
+    assert [job.job_id for job in served] == [row[0] for row in before], "and it is served in that order"
 
 
-def test_at_most_a_hundred_callers_wait_in_an_office(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_at_most_a_hundred_callers_wait_in_an_office(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work", {"seconds": 10})
         callers = [asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 0.1})) for _ in range(100)]
         await testing.settled()
@@ -453,11 +410,9 @@ def test_at_most_a_hundred_callers_wait_in_an_office(tmp_path: Path) -> None:
         assert refused.value.ahead == 100
         assert all(direct.status is DirectStatus.COMPLETED for direct in await asyncio.gather(*callers))
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_direct_request_can_be_cancelled_while_it_waits_and_while_it_runs(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_direct_request_can_be_cancelled_while_it_waits_and_while_it_runs(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         running, waiting = (
             asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 50}, direct_id=name)) for name in "ab"
         )
@@ -471,31 +426,27 @@ def test_a_direct_request_can_be_cancelled_while_it_waits_and_while_it_runs(tmp_
         with pytest.raises(Conflict, match="is FAILED since"):
             await scheduler.cancel_direct("a")
 
-    with_scheduler(tmp_path, main)
+
+async def test_while_draining_waiting_callers_are_sent_away_and_running_work_finishes(tmp_path: Path) -> None:
+    scheduler = new_scheduler(tmp_path)
+    await scheduler.start()
+    running, waiting = (asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 50})) for _ in range(2))
+    await testing.settled()
+
+    stopping = asyncio.ensure_future(scheduler.stop())
+    await testing.settled()
+
+    with pytest.raises(Draining):
+        await waiting
+    with pytest.raises(Draining):
+        await scheduler.run_direct("work")
+    assert (await running).status is DirectStatus.COMPLETED
+    assert await stopping is True
 
 
-def test_while_draining_waiting_callers_are_sent_away_and_running_work_finishes(tmp_path: Path) -> None:
-    async def main() -> None:
-        scheduler = new_scheduler(tmp_path)
-        await scheduler.start()
-        running, waiting = (asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 50})) for _ in range(2))
-        await testing.settled()
+async def test_a_caller_hears_its_place_progress_and_output_as_they_come(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
 
-        stopping = asyncio.ensure_future(scheduler.stop())
-        await testing.settled()
-
-        with pytest.raises(Draining):
-            await waiting
-        with pytest.raises(Draining):
-            await scheduler.run_direct("work")
-        assert (await running).status is DirectStatus.COMPLETED
-        assert await stopping is True
-
-    testing.run(main())
-
-
-def test_a_caller_hears_its_place_progress_and_output_as_they_come(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("talk")
         async def talk(run: Any) -> str:
             assert run.attempt == 1
@@ -517,13 +468,10 @@ def test_a_caller_hears_its_place_progress_and_output_as_they_come(tmp_path: Pat
         assert heard[5].data["direct"].result == "done"
         await before
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_place_that_was_read_too_early_is_not_told(tmp_path: Path) -> None:
+async def test_a_place_that_was_read_too_early_is_not_told(tmp_path: Path) -> None:
     """Places are read when another node may have changed them; meanwhile they change here too."""
-
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work", {"seconds": 5})
         before = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 5}))
         await testing.settled()
@@ -539,8 +487,6 @@ def test_a_place_that_was_read_too_early_is_not_told(tmp_path: Path) -> None:
         await before
 
         assert await listening == [1, 0, "started", "result"]
-
-    with_scheduler(tmp_path, main)
 
 
 class SlowPlaces:
@@ -570,26 +516,22 @@ class SlowPlaces:
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_a_bad_direct_request_is_refused_and_nothing_is_stored(
+async def test_a_bad_direct_request_is_refused_and_nothing_is_stored(
     tmp_path: Path, options: dict[str, Any], problem: type[Exception]
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(problem):
             await scheduler.run_direct(**options)
 
         assert count(tmp_path, "direct_executions") == 0
 
-    with_scheduler(tmp_path, main)
 
-
-def test_an_id_of_ones_own_choice_is_used_once(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_id_of_ones_own_choice_is_used_once(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.run_direct("work", direct_id="mine")
 
         with pytest.raises(Conflict, match="already"):
             await scheduler.run_direct("work", direct_id="mine")
-
-    with_scheduler(tmp_path, main)
 
 
 def watch_starts(scheduler: Scheduler) -> list[str]:

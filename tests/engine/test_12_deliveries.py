@@ -17,7 +17,7 @@ from nextslot.domain import Delivery
 from nextslot.engine.webhooks.delivery_worker import EndpointResponse
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from nextslot.testing import Mailbox
-from tests.support import new_scheduler, with_scheduler
+from tests.support import new_scheduler, running_scheduler
 
 HOOK = "http://example.com/hook"
 REFUSED = EndpointResponse(error="could not connect: refused", is_unreachable=True)
@@ -64,10 +64,10 @@ async def tell(scheduler: Scheduler, box: Timed, url: str = HOOK, count: int = 1
 # Attempts.
 
 
-def test_DEC_009_a_delivery_is_tried_at_once_and_after_5_15_and_45_seconds_and_then_has_failed(
+async def test_DEC_009_a_delivery_is_tried_at_once_and_after_5_15_and_45_seconds_and_then_has_failed(
     tmp_path: Path, box: Timed
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         box.answers[HOOK] = EndpointResponse(500, text="out of order")
         await tell(scheduler, box)
         base = asyncio.get_running_loop().time()
@@ -82,12 +82,10 @@ def test_DEC_009_a_delivery_is_tried_at_once_and_after_5_15_and_45_seconds_and_t
         assert len({message.headers["webhook-id"] for message in box.messages}) == 1
         assert len({message.body for message in box.messages}) == 1
 
-    with_scheduler(tmp_path, main, sender=box)
-
 
 @pytest.mark.parametrize("status_code", [200, 201, 202, 204, 299])
-def test_any_2xx_is_success(tmp_path: Path, box: Timed, status_code: int) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_any_2xx_is_success(tmp_path: Path, box: Timed, status_code: int) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         box.answers[HOOK] = EndpointResponse(status_code)
         await tell(scheduler, box)
         await asyncio.sleep(3600)
@@ -95,11 +93,9 @@ def test_any_2xx_is_success(tmp_path: Path, box: Timed, status_code: int) -> Non
         (delivery,) = await delivered(scheduler)
         assert (delivery.status, len(box.messages)) == ("DELIVERED", 1)
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_each_attempt_is_signed_with_its_own_time(tmp_path: Path, box: Timed) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_each_attempt_is_signed_with_its_own_time(tmp_path: Path, box: Timed) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         box.answers[HOOK] = REFUSED
         await tell(scheduler, box)
         await asyncio.sleep(100)
@@ -108,12 +104,10 @@ def test_each_attempt_is_signed_with_its_own_time(tmp_path: Path, box: Timed) ->
         assert [stamp - stamps[0] for stamp in stamps] == [0, 5, 20, 65]
         assert len({message.headers["webhook-signature"] for message in box.messages}) == 4
 
-    with_scheduler(tmp_path, main, sender=box)
-
 
 @pytest.mark.parametrize("status_code", [429, 503])
-def test_an_endpoint_that_asks_for_time_gets_it(tmp_path: Path, box: Timed, status_code: int) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_endpoint_that_asks_for_time_gets_it(tmp_path: Path, box: Timed, status_code: int) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         box.answers[HOOK] = EndpointResponse(status_code, retry_after="120")
         await tell(scheduler, box)
         (delivery,) = await delivered(scheduler)
@@ -126,11 +120,9 @@ def test_an_endpoint_that_asks_for_time_gets_it(tmp_path: Path, box: Timed, stat
         assert delivery.next_attempt_at == delivery.attempts[0].attempted_at.after(120)
         assert (before, len(box.messages)) == (1, 2)
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_410_ends_a_delivery_at_once_and_disables_its_subscription(tmp_path: Path, box: Timed) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_410_ends_a_delivery_at_once_and_disables_its_subscription(tmp_path: Path, box: Timed) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         webhook, _ = await scheduler.webhooks.create(HOOK, ["job.run.skipped"])
         box.answers[HOOK] = EndpointResponse(500)
         await scheduler.wait((await scheduler.submit("skip")).job_id)
@@ -148,21 +140,17 @@ def test_410_ends_a_delivery_at_once_and_disables_its_subscription(tmp_path: Pat
         assert [one.status for one in await delivered(scheduler)] == ["FAILED", "FAILED"]
         assert len(box.messages) == 2
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_410_of_a_job_s_own_webhook_is_not_tried_again(tmp_path: Path, box: Timed) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_410_of_a_job_s_own_webhook_is_not_tried_again(tmp_path: Path, box: Timed) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         box.answers[HOOK] = EndpointResponse(410)
         await tell(scheduler, box)
         await asyncio.sleep(3600)
 
         assert [(one.status, len(one.attempts)) for one in await delivered(scheduler)] == [("FAILED", 1)]
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_an_attempt_that_breaks_in_an_unforeseen_way_has_failed_and_no_more(tmp_path: Path) -> None:
+async def test_an_attempt_that_breaks_in_an_unforeseen_way_has_failed_and_no_more(tmp_path: Path) -> None:
     class Broken(Mailbox):
         async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> EndpointResponse:
             if not self.messages:
@@ -170,7 +158,7 @@ def test_an_attempt_that_breaks_in_an_unforeseen_way_has_failed_and_no_more(tmp_
                 raise RuntimeError("a defect")
             return await super().send(url, headers, body, seconds)
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path, sender=Broken()) as scheduler:
         await scheduler.wait((await scheduler.submit("skip", webhook={"url": HOOK})).job_id)
         await asyncio.sleep(10)
 
@@ -178,14 +166,12 @@ def test_an_attempt_that_breaks_in_an_unforeseen_way_has_failed_and_no_more(tmp_
         assert [one.error for one in delivery.attempts] == ["the attempt failed unexpectedly: RuntimeError", None]
         assert delivery.status == "DELIVERED"
 
-    with_scheduler(tmp_path, main, sender=Broken())
-
 
 # The job's own view.
 
 
-def test_webhook_status_follows_the_job_s_own_deliveries_only(tmp_path: Path, box: Timed) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_webhook_status_follows_the_job_s_own_deliveries_only(tmp_path: Path, box: Timed) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         await scheduler.webhooks.create("http://example.com/subscribed")
         box.answers[HOOK] = EndpointResponse(500)
         job = await scheduler.submit("work", webhook={"url": HOOK})
@@ -210,11 +196,9 @@ def test_webhook_status_follows_the_job_s_own_deliveries_only(tmp_path: Path, bo
         assert seen == ["none", "pending", "failed", "pending", "delivered"]
         assert (await scheduler.job(without.job_id)).webhook_status == "none"
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_webhook_status_is_failed_if_one_of_several_has_failed(tmp_path: Path, box: Timed) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_webhook_status_is_failed_if_one_of_several_has_failed(tmp_path: Path, box: Timed) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         webhook = {"url": HOOK, "events": ["job.run.failed", "job.failed_permanently"]}
         box.answers[HOOK] = EndpointResponse(410)
         job = await scheduler.submit("fail", webhook=webhook, retry_policy={"max_attempts": 0})
@@ -230,16 +214,14 @@ def test_webhook_status_is_failed_if_one_of_several_has_failed(tmp_path: Path, b
 
         assert (between, (await scheduler.job(job.job_id)).webhook_status) == ("failed", "delivered")
 
-    with_scheduler(tmp_path, main, sender=box)
-
 
 # Sent again by hand.
 
 
-def test_what_has_ended_can_be_sent_again_under_the_same_id_with_a_new_round_of_attempts(
+async def test_what_has_ended_can_be_sent_again_under_the_same_id_with_a_new_round_of_attempts(
     tmp_path: Path, box: Timed
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         box.answers[HOOK] = REFUSED
         await tell(scheduler, box)
         await asyncio.sleep(100)
@@ -256,11 +238,9 @@ def test_what_has_ended_can_be_sent_again_under_the_same_id_with_a_new_round_of_
         assert (await scheduler.webhooks.delivery(failed.delivery_id)).status == "DELIVERED"
         assert {message.headers["webhook-id"] for message in box.messages} == {failed.delivery_id}
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_what_is_still_being_delivered_cannot_be_sent_again(tmp_path: Path, box: Timed) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_is_still_being_delivered_cannot_be_sent_again(tmp_path: Path, box: Timed) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         box.answers[HOOK] = REFUSED
         await tell(scheduler, box)
         (delivery,) = await delivered(scheduler)
@@ -268,11 +248,9 @@ def test_what_is_still_being_delivered_cannot_be_sent_again(tmp_path: Path, box:
         with pytest.raises(errors.Conflict, match="wait for its next attempt at"):
             await scheduler.webhooks.redeliver(delivery.delivery_id)
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_what_a_deleted_subscription_signed_cannot_be_sent_again(tmp_path: Path, box: Timed) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_a_deleted_subscription_signed_cannot_be_sent_again(tmp_path: Path, box: Timed) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         webhook, _ = await scheduler.webhooks.create(HOOK)
         delivery = await scheduler.webhooks.test(webhook.webhook_id)
         await testing.settled()
@@ -281,87 +259,76 @@ def test_what_a_deleted_subscription_signed_cannot_be_sent_again(tmp_path: Path,
         with pytest.raises(errors.Conflict, match="cannot be signed"):
             await scheduler.webhooks.redeliver(delivery.delivery_id)
 
-    with_scheduler(tmp_path, main, sender=box)
-
 
 # Restarts.
 
 
-def test_what_waits_for_its_retry_survives_a_restart_and_keeps_its_time(tmp_path: Path, box: Timed) -> None:
-    async def main() -> None:
-        box.answers[HOOK] = REFUSED
-        clock = testing.VirtualClock()
-        async with new_scheduler(tmp_path, sender=box, clock=clock) as first:
-            await tell(first, box)
-            await asyncio.sleep(10)
-            (before,) = await delivered(first)
-        async with new_scheduler(tmp_path, seed=1, sender=box, clock=clock) as second:
-            await testing.settled()
-            sent = len(box.messages)
-            box.answers.clear()
-            await asyncio.sleep(15)
+async def test_what_waits_for_its_retry_survives_a_restart_and_keeps_its_time(tmp_path: Path, box: Timed) -> None:
+    box.answers[HOOK] = REFUSED
+    clock = testing.VirtualClock()
+    async with new_scheduler(tmp_path, sender=box, clock=clock) as first:
+        await tell(first, box)
+        await asyncio.sleep(10)
+        (before,) = await delivered(first)
+    async with new_scheduler(tmp_path, seed=1, sender=box, clock=clock) as second:
+        await testing.settled()
+        sent = len(box.messages)
+        box.answers.clear()
+        await asyncio.sleep(15)
 
-            (after,) = await delivered(second)
-            assert (sent, after.status, len(after.attempts)) == (2, "DELIVERED", 3)
-            assert after.attempts[2].attempted_at == before.next_attempt_at
-
-    testing.run(main())
+        (after,) = await delivered(second)
+        assert (sent, after.status, len(after.attempts)) == (2, "DELIVERED", 3)
+        assert after.attempts[2].attempted_at == before.next_attempt_at
 
 
-def test_a_crash_before_the_first_attempt_or_during_one_loses_nothing(tmp_path: Path, box: Timed) -> None:
-    async def main() -> None:
-        box.seconds[HOOK] = 5
-        first = new_scheduler(tmp_path, sender=box)
-        await first.start()
-        await tell(first, box, count=6)
-        await testing.crash(first)
-        begun = {message.headers["webhook-id"] for message in box.messages}
-        box.seconds.clear()
+async def test_a_crash_before_the_first_attempt_or_during_one_loses_nothing(tmp_path: Path, box: Timed) -> None:
+    box.seconds[HOOK] = 5
+    first = new_scheduler(tmp_path, sender=box)
+    await first.start()
+    await tell(first, box, count=6)
+    await testing.crash(first)
+    begun = {message.headers["webhook-id"] for message in box.messages}
+    box.seconds.clear()
 
-        async with new_scheduler(tmp_path, seed=1, sender=box) as second:
-            await testing.settled()
-            found = await delivered(second)
+    async with new_scheduler(tmp_path, seed=1, sender=box) as second:
+        await testing.settled()
+        found = await delivered(second)
 
-        assert 0 < len(begun) < 6
-        assert [one.status for one in found] == ["DELIVERED"] * 6
-        # Those that had begun came twice, under the same id.
-        ids = [message.headers["webhook-id"] for message in box.messages]
-        assert {one for one in ids if ids.count(one) == 2} == begun
-        assert set(ids) == {one.delivery_id for one in found}
-
-    testing.run(main())
+    assert 0 < len(begun) < 6
+    assert [one.status for one in found] == ["DELIVERED"] * 6
+    # Those that had begun came twice, under the same id.
+    ids = [message.headers["webhook-id"] for message in box.messages]
+    assert {one for one in ids if ids.count(one) == 2} == begun
+    assert set(ids) == {one.delivery_id for one in found}
 
 
-def test_a_shutdown_gives_attempts_a_short_while_and_leaves_the_rest_for_the_next_start(
+async def test_a_shutdown_gives_attempts_a_short_while_and_leaves_the_rest_for_the_next_start(
     tmp_path: Path, box: Timed
 ) -> None:
-    async def main() -> None:
-        slow, slower = "http://slow.example/", "http://slower.example/"
-        box.seconds.update({slow: 3, slower: 8})
-        async with new_scheduler(tmp_path, sender=box) as first:
-            await tell(first, box, slow)
-            await tell(first, box, slower)
-            await tell(first, box, slow, count=5)
-        sent = len(box.messages)
-        box.seconds.clear()
-        async with new_scheduler(tmp_path, seed=1, sender=box) as second:
-            statuses = {one.url: one.status for one in await delivered(second, status="DELIVERED")}
-            waiting = len(await delivered(second, status="PENDING"))
-            await testing.settled()
+    slow, slower = "http://slow.example/", "http://slower.example/"
+    box.seconds.update({slow: 3, slower: 8})
+    async with new_scheduler(tmp_path, sender=box) as first:
+        await tell(first, box, slow)
+        await tell(first, box, slower)
+        await tell(first, box, slow, count=5)
+    sent = len(box.messages)
+    box.seconds.clear()
+    async with new_scheduler(tmp_path, seed=1, sender=box) as second:
+        statuses = {one.url: one.status for one in await delivered(second, status="DELIVERED")}
+        waiting = len(await delivered(second, status="PENDING"))
+        await testing.settled()
 
-            assert statuses == {slow: "DELIVERED"}
-            assert waiting + 2 == 7
-            assert sent == 3
-            assert {one.status for one in await delivered(second)} == {"DELIVERED"}
-
-    testing.run(main())
+        assert statuses == {slow: "DELIVERED"}
+        assert waiting + 2 == 7
+        assert sent == 3
+        assert {one.status for one in await delivered(second)} == {"DELIVERED"}
 
 
 # In nobody's way.
 
 
-def test_an_endpoint_that_hangs_holds_up_neither_jobs_nor_other_endpoints(tmp_path: Path, box: Timed) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_endpoint_that_hangs_holds_up_neither_jobs_nor_other_endpoints(tmp_path: Path, box: Timed) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         dead = "http://dead.example/"
         box.seconds[dead] = 1000
         await tell(scheduler, box, dead, count=50)
@@ -372,11 +339,9 @@ def test_an_endpoint_that_hangs_holds_up_neither_jobs_nor_other_endpoints(tmp_pa
         assert box.most_at_once[dead] <= 2
         assert await scheduler.running() == []
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_an_endpoint_that_answers_gets_more_at_once_up_to_a_bound(tmp_path: Path, box: Timed) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_endpoint_that_answers_gets_more_at_once_up_to_a_bound(tmp_path: Path, box: Timed) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         box.seconds[HOOK] = 1
         await tell(scheduler, box, count=200)
         await asyncio.sleep(60)
@@ -384,11 +349,9 @@ def test_an_endpoint_that_answers_gets_more_at_once_up_to_a_bound(tmp_path: Path
         assert len(await delivered(scheduler, status="DELIVERED")) == 200
         assert box.most_at_once[HOOK] == 16
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_all_endpoints_together_have_a_bound_too(tmp_path: Path, box: Timed) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_all_endpoints_together_have_a_bound_too(tmp_path: Path, box: Timed) -> None:
+    async with running_scheduler(tmp_path, sender=box, webhooks=WebhookSettings(concurrency=3)) as scheduler:
         urls = [f"http://{name}.example/" for name in "abcdef"]
         box.seconds.update(dict.fromkeys(urls, 1))
         for url in urls:
@@ -399,11 +362,9 @@ def test_all_endpoints_together_have_a_bound_too(tmp_path: Path, box: Timed) -> 
         assert busy == 3
         assert len(await delivered(scheduler, status="DELIVERED")) == 24
 
-    with_scheduler(tmp_path, main, sender=box, webhooks=WebhookSettings(concurrency=3))
 
-
-def test_a_dead_endpoint_is_asked_once_for_everything_that_is_due_there(tmp_path: Path, box: Timed) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_dead_endpoint_is_asked_once_for_everything_that_is_due_there(tmp_path: Path, box: Timed) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         box.answers[HOOK] = REFUSED
         await tell(scheduler, box, count=300)
         await asyncio.sleep(120)
@@ -414,11 +375,9 @@ def test_a_dead_endpoint_is_asked_once_for_everything_that_is_due_there(tmp_path
         assert len(box.messages) < 30
         assert any("another delivery to this endpoint failed" in (one.attempts[1].error or "") for one in found)
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_a_dead_endpoint_that_comes_back_gets_everything_that_has_not_failed(tmp_path: Path, box: Timed) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_dead_endpoint_that_comes_back_gets_everything_that_has_not_failed(tmp_path: Path, box: Timed) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         box.answers[HOOK] = REFUSED
         await tell(scheduler, box, count=300)
         await asyncio.sleep(30)
@@ -428,11 +387,9 @@ def test_a_dead_endpoint_that_comes_back_gets_everything_that_has_not_failed(tmp
         assert len(await delivered(scheduler, status="DELIVERED")) == 300
         assert {len(one.attempts) for one in await delivered(scheduler)} == {4}
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_one_url_that_hangs_does_not_speak_for_another_of_the_same_server(tmp_path: Path, box: Timed) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_one_url_that_hangs_does_not_speak_for_another_of_the_same_server(tmp_path: Path, box: Timed) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         hangs, works = "http://example.com/hangs", "http://example.com/works"
         box.seconds[hangs] = 1000
         await tell(scheduler, box, hangs, count=20)
@@ -447,11 +404,9 @@ def test_one_url_that_hangs_does_not_speak_for_another_of_the_same_server(tmp_pa
         assert {one.status for one in by_url[hangs]} == {"FAILED"}
         assert [(one.status, len(one.attempts)) for one in by_url[works]] == [("DELIVERED", 1)] * 5
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_an_endpoint_that_stops_answering_loses_its_room(tmp_path: Path, box: Timed) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_endpoint_that_stops_answering_loses_its_room(tmp_path: Path, box: Timed) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         await tell(scheduler, box, count=50)
         box.seconds[HOOK] = 1000
         await tell(scheduler, box, count=50)
@@ -463,10 +418,8 @@ def test_an_endpoint_that_stops_answering_loses_its_room(tmp_path: Path, box: Ti
         assert at_first > 2
         assert box.most_at_once[HOOK] == 1
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_what_was_sent_while_the_store_was_being_read_is_not_sent_again(tmp_path: Path, box: Timed) -> None:
+async def test_what_was_sent_while_the_store_was_being_read_is_not_sent_again(tmp_path: Path, box: Timed) -> None:
     class SlowReads:
         """What it has read is a second old when it arrives."""
 
@@ -479,7 +432,7 @@ def test_what_was_sent_while_the_store_was_being_read_is_not_sent_again(tmp_path
             await asyncio.sleep(1)
             return found
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         deliveries = scheduler._runtime.deliveries
         deliveries._store = SlowReads(deliveries._store)  # type: ignore[assignment]
         box.seconds[HOOK] = 0.5
@@ -489,11 +442,9 @@ def test_what_was_sent_while_the_store_was_being_read_is_not_sent_again(tmp_path
         ids = [message.headers["webhook-id"] for message in box.messages]
         assert len(ids) == len(set(ids)) == 100
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_an_idle_scheduler_with_subscriptions_does_nothing(tmp_path: Path, box: Timed) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_idle_scheduler_with_subscriptions_does_nothing(tmp_path: Path, box: Timed) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         await scheduler.webhooks.create(HOOK)
         await scheduler.wait((await scheduler.submit("work")).job_id)
         await testing.settled()
@@ -504,5 +455,3 @@ def test_an_idle_scheduler_with_subscriptions_does_nothing(tmp_path: Path, box: 
         assert len(box.messages) == 1
         assert len(loop._scheduled) <= timers  # type: ignore[attr-defined]
         assert scheduler._runtime.deliveries._endpoints == {}
-
-    with_scheduler(tmp_path, main, sender=box)

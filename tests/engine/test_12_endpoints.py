@@ -4,7 +4,8 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +19,26 @@ from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from tests.engine.receivers import MovedClock, Receiver, answers, dribbles, says, unused_port
 from tests.support import eventually, register_handlers
 
-pytestmark = pytest.mark.sqlite_only("what happens at a socket does not depend on the database")
+pytestmark = [
+    pytest.mark.real_time,
+    pytest.mark.sqlite_only("what happens at a socket does not depend on the database"),
+]
 
 CERTIFICATE = Path(__file__).with_name("localhost.pem")
 QUICK = WebhookSettings(timeout_seconds=0.4)
 
-Main = Callable[[Scheduler, MovedClock], Awaitable[None]]
 
-
-def on_sockets(directory: Path, main: Main, settings: WebhookSettings = QUICK) -> None:
-    """Runs `main` with a scheduler in real time, whose clock can be moved."""
-
-    async def body() -> None:
-        clock = MovedClock()
-        scheduler = Scheduler(
-            f"sqlite:///{directory}/nextslot.db", clock=clock, webhooks=settings, synchronous="NORMAL"
-        )
-        register_handlers(scheduler)
-        async with scheduler:
-            await scheduler.offices.change("default", max_concurrent_jobs=0)
-            await main(scheduler, clock)
-
-    asyncio.run(body())
+@asynccontextmanager
+async def scheduler_on_sockets(
+    directory: Path, settings: WebhookSettings = QUICK
+) -> AsyncIterator[tuple[Scheduler, MovedClock]]:
+    """A scheduler in real time, whose clock can be moved."""
+    clock = MovedClock()
+    scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", clock=clock, webhooks=settings, synchronous="NORMAL")
+    register_handlers(scheduler)
+    async with scheduler:
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
+        yield scheduler, clock
 
 
 async def tell(scheduler: Scheduler, url: str, count: int = 1) -> list[Job]:
@@ -60,34 +59,31 @@ def first_attempt(directory: Path, respond: Any, tls: ssl.SSLContext | None = No
     """What a delivery is after its first attempt at an endpoint that behaves like that."""
     found: list[Delivery] = []
 
-    async def main(scheduler: Scheduler, clock: MovedClock) -> None:
-        async with Receiver(respond, tls) as receiver:
+    async def main() -> None:
+        async with scheduler_on_sockets(directory) as (scheduler, _), Receiver(respond, tls) as receiver:
             await tell(scheduler, other.get("url", receiver.url).replace("PORT", str(receiver.port)))
             found.append(await attempted(scheduler))
 
-    on_sockets(directory, main)
+    asyncio.run(main())
     return found[0]
 
 
-def test_a_message_arrives_as_its_receiver_can_verify_it(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: MovedClock) -> None:
-        async with Receiver(answers(body="thanks")) as receiver:
-            await tell(scheduler, receiver.url + "?shop=7")
-            delivery = await attempted(scheduler)
+async def test_a_message_arrives_as_its_receiver_can_verify_it(tmp_path: Path) -> None:
+    async with scheduler_on_sockets(tmp_path) as (scheduler, _), Receiver(answers(body="thanks")) as receiver:
+        await tell(scheduler, receiver.url + "?shop=7")
+        delivery = await attempted(scheduler)
 
-            (request,) = receiver.requests
-            content = Verifier(scheduler.webhooks.secret()).verify(request.body, request.headers)
-            assert content["event"] == "job.run.skipped"
-            assert request.line == "POST /hook?shop=7 HTTP/1.1"
-            assert request.headers["host"] == f"localhost:{receiver.port}"
-            assert request.headers["content-type"] == "application/json"
-            assert (delivery.status, delivery.attempts[0].answer) == ("DELIVERED", "thanks")
-
-    on_sockets(tmp_path, main)
+        (request,) = receiver.requests
+        content = Verifier(scheduler.webhooks.secret()).verify(request.body, request.headers)
+        assert content["event"] == "job.run.skipped"
+        assert request.line == "POST /hook?shop=7 HTTP/1.1"
+        assert request.headers["host"] == f"localhost:{receiver.port}"
+        assert request.headers["content-type"] == "application/json"
+        assert (delivery.status, delivery.attempts[0].answer) == ("DELIVERED", "thanks")
 
 
-def test_an_endpoint_that_refuses_connections(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: MovedClock) -> None:
+async def test_an_endpoint_that_refuses_connections(tmp_path: Path) -> None:
+    async with scheduler_on_sockets(tmp_path) as (scheduler, _):
         async with unused_port() as port:
             await tell(scheduler, f"http://127.0.0.1:{port}/")
             delivery = await attempted(scheduler)
@@ -96,17 +92,13 @@ def test_an_endpoint_that_refuses_connections(tmp_path: Path) -> None:
         assert (delivery.reason or "").startswith("could not connect: "), "and then the system's own words"
         assert len(delivery.reason or "") > len("could not connect: ")
 
-    on_sockets(tmp_path, main)
 
-
-def test_a_name_that_does_not_exist(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: MovedClock) -> None:
+async def test_a_name_that_does_not_exist(tmp_path: Path) -> None:
+    async with scheduler_on_sockets(tmp_path, WebhookSettings()) as (scheduler, _):
         await tell(scheduler, "http://nowhere.invalid/")
         delivery = await attempted(scheduler)
 
         assert "'nowhere.invalid' cannot be resolved" in (delivery.reason or "")
-
-    on_sockets(tmp_path, main, WebhookSettings())
 
 
 @pytest.mark.parametrize(
@@ -152,17 +144,17 @@ def test_an_endpoint_that_has_said_2xx_has_taken_it_whatever_its_body_does(tmp_p
     assert len(delivery.attempts[0].answer or "") <= 1000
 
 
-def test_a_redirect_is_a_failure_that_says_so_and_is_not_followed(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: MovedClock) -> None:
-        async with Receiver(answers()) as other:
-            async with Receiver(answers("302 Found", location=other.url)) as receiver:
-                await tell(scheduler, receiver.url)
-                delivery = await attempted(scheduler)
+async def test_a_redirect_is_a_failure_that_says_so_and_is_not_followed(tmp_path: Path) -> None:
+    async with (
+        scheduler_on_sockets(tmp_path) as (scheduler, _),
+        Receiver(answers()) as other,
+        Receiver(answers("302 Found", location=other.url)) as receiver,
+    ):
+        await tell(scheduler, receiver.url)
+        delivery = await attempted(scheduler)
 
-            assert delivery.reason == f"the endpoint answered 302, and redirects are not followed (to {other.url})"
-            assert other.connections == 0
-
-    on_sockets(tmp_path, main)
+        assert delivery.reason == f"the endpoint answered 302, and redirects are not followed (to {other.url})"
+        assert other.connections == 0
 
 
 @pytest.mark.parametrize("status", ["300 Multiple Choices", "399 Elsewhere"])
@@ -197,38 +189,35 @@ def test_410_is_the_end(tmp_path: Path) -> None:
     assert (delivery.status, delivery.reason) == ("FAILED", "it answered 410")
 
 
-def test_429_is_tried_again_when_it_said_and_not_before(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: MovedClock) -> None:
-        async with Receiver(answers("429 Too Many Requests", retry_after="60")) as receiver:
-            await tell(scheduler, receiver.url)
-            delivery = await attempted(scheduler)
-            assert delivery.next_attempt_at is not None
-            wait = (delivery.next_attempt_at - delivery.attempts[0].attempted_at) / 1_000_000
-            receiver._respond = answers()
-            clock.move(61)
-            delivery = await attempted(scheduler, 2)
+async def test_429_is_tried_again_when_it_said_and_not_before(tmp_path: Path) -> None:
+    async with (
+        scheduler_on_sockets(tmp_path) as (scheduler, clock),
+        Receiver(answers("429 Too Many Requests", retry_after="60")) as receiver,
+    ):
+        await tell(scheduler, receiver.url)
+        delivery = await attempted(scheduler)
+        assert delivery.next_attempt_at is not None
+        wait = (delivery.next_attempt_at - delivery.attempts[0].attempted_at) / 1_000_000
+        receiver._respond = answers()
+        clock.move(61)
+        delivery = await attempted(scheduler, 2)
 
-            assert 60 <= wait < 65
-            assert (delivery.status, len(receiver.requests)) == ("DELIVERED", 2)
-            assert len({request.headers["webhook-id"] for request in receiver.requests}) == 1
-
-    on_sockets(tmp_path, main)
+        assert 60 <= wait < 65
+        assert (delivery.status, len(receiver.requests)) == ("DELIVERED", 2)
+        assert len({request.headers["webhook-id"] for request in receiver.requests}) == 1
 
 
-def test_four_attempts_at_a_dead_endpoint_and_then_it_has_failed(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: MovedClock) -> None:
-        async with unused_port() as port:
-            await tell(scheduler, f"http://localhost:{port}/")
-            for number, wait in enumerate((5, 15, 45), start=1):
-                delivery = await attempted(scheduler, number)
-                assert delivery.status == "PENDING"
-                clock.move(wait)
-            delivery = await attempted(scheduler, 4)
+async def test_four_attempts_at_a_dead_endpoint_and_then_it_has_failed(tmp_path: Path) -> None:
+    async with scheduler_on_sockets(tmp_path) as (scheduler, clock), unused_port() as port:
+        await tell(scheduler, f"http://localhost:{port}/")
+        for number, wait in enumerate((5, 15, 45), start=1):
+            delivery = await attempted(scheduler, number)
+            assert delivery.status == "PENDING"
+            clock.move(wait)
+        delivery = await attempted(scheduler, 4)
 
-            assert delivery.status == "FAILED"
-            assert await scheduler.job(delivery.job_id or "") is not None
-
-    on_sockets(tmp_path, main)
+        assert delivery.status == "FAILED"
+        assert await scheduler.job(delivery.job_id or "") is not None
 
 
 # TLS.
@@ -298,36 +287,33 @@ def test_a_name_that_leads_to_a_forbidden_address_is_not_connected_to(
     assert "refused: 169.254.169.254" in (delivery.reason or "")
 
 
-def test_a_private_address_behind_a_name_is_refused_unless_it_is_allowed(
+async def test_a_private_address_behind_a_name_is_refused_unless_it_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolves(monkeypatch, ["127.0.0.1"])
 
-    async def main(scheduler: Scheduler, clock: MovedClock) -> None:
-        async with Receiver(answers()) as receiver:
-            await tell(scheduler, f"http://inside.test:{receiver.port}/")
-            delivery = await attempted(scheduler)
+    async with (
+        scheduler_on_sockets(tmp_path, WebhookSettings(allow_private=False)) as (scheduler, _),
+        Receiver(answers()) as receiver,
+    ):
+        await tell(scheduler, f"http://inside.test:{receiver.port}/")
+        delivery = await attempted(scheduler)
 
-            assert "127.0.0.1 is loopback or private" in (delivery.reason or "")
-            assert receiver.connections == 0
-
-    on_sockets(tmp_path, main, WebhookSettings(allow_private=False))
+        assert "127.0.0.1 is loopback or private" in (delivery.reason or "")
+        assert receiver.connections == 0
 
 
-def test_a_name_is_resolved_once_for_a_connection_and_what_was_checked_is_connected_to(
+async def test_a_name_is_resolved_once_for_a_connection_and_what_was_checked_is_connected_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = resolves(monkeypatch, ["127.0.0.1"], ["169.254.169.254"])
 
-    async def main(scheduler: Scheduler, clock: MovedClock) -> None:
-        async with Receiver(answers()) as receiver:
-            await tell(scheduler, f"http://rebinds.test:{receiver.port}/")
-            delivery = await attempted(scheduler)
+    async with scheduler_on_sockets(tmp_path) as (scheduler, _), Receiver(answers()) as receiver:
+        await tell(scheduler, f"http://rebinds.test:{receiver.port}/")
+        delivery = await attempted(scheduler)
 
-            assert (delivery.status, asked) == ("DELIVERED", ["rebinds.test"])
-            assert receiver.requests[0].headers["host"] == f"rebinds.test:{receiver.port}"
-
-    on_sockets(tmp_path, main)
+        assert (delivery.status, asked) == ("DELIVERED", ["rebinds.test"])
+        assert receiver.requests[0].headers["host"] == f"rebinds.test:{receiver.port}"
 
 
 def test_of_several_addresses_the_first_that_answers_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,8 +325,8 @@ def test_of_several_addresses_the_first_that_answers_is_used(tmp_path: Path, mon
 # Many.
 
 
-def test_while_there_is_much_to_send_connections_are_used_again_and_then_let_go(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: MovedClock) -> None:
+async def test_while_there_is_much_to_send_connections_are_used_again_and_then_let_go(tmp_path: Path) -> None:
+    async with scheduler_on_sockets(tmp_path, WebhookSettings(timeout_seconds=30)) as (scheduler, _):
         is_much = asyncio.Event()
 
         async def answers_then(receiver: Receiver, writer: asyncio.StreamWriter) -> None:
@@ -356,26 +342,24 @@ def test_while_there_is_much_to_send_connections_are_used_again_and_then_let_go(
             assert receiver.connections <= MOST_ROOM
             await eventually(lambda: receiver.open == 0)
 
-    on_sockets(tmp_path, main, WebhookSettings(timeout_seconds=30))
 
+async def test_a_thousand_deliveries_with_one_dead_endpoint_among_ten_do_not_wait_for_it(tmp_path: Path) -> None:
+    async with (
+        scheduler_on_sockets(tmp_path, WebhookSettings(timeout_seconds=300)) as (scheduler, _),
+        Receiver(says(b"", close=False)) as dead,
+    ):
+        receivers = [await Receiver(answers()).__aenter__() for _ in range(9)]
+        urls = [dead.url, *(one.url for one in receivers)]
+        wanted = [NewJob(job_type="skip", webhook={"url": urls[n % 10]}) for n in range(1000)]
+        await scheduler.submit_many(wanted)
+        await eventually(lambda: sum(len(one.requests) for one in receivers) == 900, seconds=60)
 
-def test_a_thousand_deliveries_with_one_dead_endpoint_among_ten_do_not_wait_for_it(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler, clock: MovedClock) -> None:
-        async with Receiver(says(b"", close=False)) as dead:
-            receivers = [await Receiver(answers()).__aenter__() for _ in range(9)]
-            urls = [dead.url, *(one.url for one in receivers)]
-            wanted = [NewJob(job_type="skip", webhook={"url": urls[n % 10]}) for n in range(1000)]
-            await scheduler.submit_many(wanted)
-            await eventually(lambda: sum(len(one.requests) for one in receivers) == 900, seconds=60)
-
-            # The dead one was first in line, and not one attempt at it has ended yet.
-            assert 0 < dead.connections <= 2
-            failed = (await scheduler.webhooks.deliveries(status="FAILED")).items
-            tried = [one for one in (await scheduler.webhooks.deliveries(status="PENDING")).items if one.attempts]
-            assert (failed, [one for one in tried if one.url == dead.url]) == ((), [])
-            for receiver in receivers:
-                ids = [request.headers["webhook-id"] for request in receiver.requests]
-                assert len(set(ids)) == len(ids) == 100
-                await receiver.__aexit__()
-
-    on_sockets(tmp_path, main, WebhookSettings(timeout_seconds=300))
+        # The dead one was first in line, and not one attempt at it has ended yet.
+        assert 0 < dead.connections <= 2
+        failed = (await scheduler.webhooks.deliveries(status="FAILED")).items
+        tried = [one for one in (await scheduler.webhooks.deliveries(status="PENDING")).items if one.attempts]
+        assert (failed, [one for one in tried if one.url == dead.url]) == ((), [])
+        for receiver in receivers:
+            ids = [request.headers["webhook-id"] for request in receiver.requests]
+            assert len(set(ids)) == len(ids) == 100
+            await receiver.__aexit__()

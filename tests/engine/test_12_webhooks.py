@@ -20,7 +20,7 @@ from nextslot.engine.webhooks.delivery_worker import EndpointResponse
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from nextslot.testing import Mailbox, Message
 from tests.engine.test_cost import HAND_OVER, transactions
-from tests.support import history, named, new_scheduler, with_scheduler
+from tests.support import history, named, new_scheduler, running_scheduler
 
 HOOK = "http://example.com/hook"
 OTHER = "http://example.com/other"
@@ -62,10 +62,10 @@ def box() -> Mailbox:
     ("job_type", "event"),
     [("work", "job.run.completed"), ("fail", "job.run.failed"), ("skip", "job.run.skipped")],
 )
-def test_DEC_009_the_end_of_a_run_is_told_in_the_words_of_the_api(
+async def test_DEC_009_the_end_of_a_run_is_told_in_the_words_of_the_api(
     tmp_path: Path, box: Mailbox, job_type: str, event: str
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         ended = await run_to_its_end(scheduler, job_type, webhook={"url": HOOK}, retry_policy={"max_attempts": 0})
 
         (message,) = box.messages
@@ -78,11 +78,9 @@ def test_DEC_009_the_end_of_a_run_is_told_in_the_words_of_the_api(
         assert content["job"] == as_it_was
         assert content["run"] == ended.run.to_dict()
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_the_seq_of_a_message_is_the_number_of_its_event(tmp_path: Path, box: Mailbox) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_seq_of_a_message_is_the_number_of_its_event(tmp_path: Path, box: Mailbox) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         events = ["job.run.failed", "job.failed_permanently"]
         await run_to_its_end(
             scheduler, "fail", webhook={"url": HOOK, "events": events}, retry_policy={"max_attempts": 1}
@@ -96,39 +94,32 @@ def test_the_seq_of_a_message_is_the_number_of_its_event(tmp_path: Path, box: Ma
             ("job_failed_permanently", "job.failed_permanently"),
         ]
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_each_attempt_of_a_chain_is_told_and_says_which_it_is(tmp_path: Path, box: Mailbox) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_each_attempt_of_a_chain_is_told_and_says_which_it_is(tmp_path: Path, box: Mailbox) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         await run_to_its_end(scheduler, "fail", params={"times": 2}, webhook={"url": HOOK})
 
         heard = [(message.content["event"], message.content["job"]["attempt"]) for message in box.messages]
         assert heard == [("job.run.failed", 1), ("job.run.failed", 2), ("job.run.completed", 3)]
 
-    with_scheduler(tmp_path, main, sender=box)
 
+async def test_a_run_that_died_with_its_scheduler_is_told_by_the_next(tmp_path: Path, box: Mailbox) -> None:
+    first = new_scheduler(tmp_path, sender=box)
+    await first.start()
+    job = await first.submit("work", {"seconds": 100}, webhook={"url": HOOK}, retry_policy={"max_attempts": 0})
+    await testing.settled()
+    await testing.crash(first)
 
-def test_a_run_that_died_with_its_scheduler_is_told_by_the_next(tmp_path: Path, box: Mailbox) -> None:
-    async def main() -> None:
-        first = new_scheduler(tmp_path, sender=box)
-        await first.start()
-        job = await first.submit("work", {"seconds": 100}, webhook={"url": HOOK}, retry_policy={"max_attempts": 0})
+    async with new_scheduler(tmp_path, seed=1, sender=box):
         await testing.settled()
-        await testing.crash(first)
 
-        async with new_scheduler(tmp_path, seed=1, sender=box):
-            await testing.settled()
-
-        assert told(box) == ["job.run.failed"]
-        assert box.messages[0].content["job"]["job_id"] == job.job_id
-        assert box.messages[0].content["run"]["failure_kind"] == "crash"
-
-    testing.run(main())
+    assert told(box) == ["job.run.failed"]
+    assert box.messages[0].content["job"]["job_id"] == job.job_id
+    assert box.messages[0].content["run"]["failure_kind"] == "crash"
 
 
-def test_members_that_a_group_skips_are_told_too_and_the_group_itself(tmp_path: Path, box: Mailbox) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_members_that_a_group_skips_are_told_too_and_the_group_itself(tmp_path: Path, box: Mailbox) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         await scheduler.webhooks.create(HOOK, ["job.run.skipped", "group.finished"])
         wanted = [NewJob(job_type="fail", retry_policy={"max_attempts": 0}), NewJob(job_type="work")]
         group, jobs = await scheduler.submit_group(wanted, on_failure="skip")
@@ -141,11 +132,9 @@ def test_members_that_a_group_skips_are_told_too_and_the_group_itself(tmp_path: 
         assert finished["event"] == "group.finished"
         assert finished["group"] == (await scheduler.group(group.group_id)).to_dict()
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_a_cancelled_job_is_told_with_its_run_or_without_one(tmp_path: Path, box: Mailbox) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_cancelled_job_is_told_with_its_run_or_without_one(tmp_path: Path, box: Mailbox) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         webhook = {"url": HOOK, "events": ["job.cancelled", "job.run.failed"]}
         running = await scheduler.submit("work", {"seconds": 100}, webhook=webhook)
         queued = await scheduler.submit("work", webhook=webhook)
@@ -161,11 +150,9 @@ def test_a_cancelled_job_is_told_with_its_run_or_without_one(tmp_path: Path, box
             ("job.cancelled", running.job_id, True),
         ]
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_a_skipped_occurrence_is_told(tmp_path: Path, box: Mailbox) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_skipped_occurrence_is_told(tmp_path: Path, box: Mailbox) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         await scheduler.webhooks.create(HOOK, ["schedule.skipped"])
         now = scheduler._clock.now()
         shown: tuple[dict[str, str], dict[str, str]] = ({"schedule_id": "s"}, {"reason": "missed"})
@@ -177,16 +164,14 @@ def test_a_skipped_occurrence_is_told(tmp_path: Path, box: Mailbox) -> None:
         assert message.content["event"] == "schedule.skipped"
         assert (message.content["schedule"], message.content["occurrence"]) == shown
 
-    with_scheduler(tmp_path, main, sender=box)
-
 
 @pytest.mark.parametrize(
     ("job_type", "event"), [("work", "direct.completed"), ("fail", "direct.failed"), ("skip", "direct.skipped")]
 )
-def test_a_direct_request_is_told_only_if_it_names_a_webhook(
+async def test_a_direct_request_is_told_only_if_it_names_a_webhook(
     tmp_path: Path, box: Mailbox, job_type: str, event: str
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         await scheduler.webhooks.create(OTHER, ["job.run.completed", "job.run.failed", "job.run.skipped"])
         await scheduler.run_direct(job_type)
         ended = await scheduler.run_direct(job_type, webhook={"url": HOOK})
@@ -197,31 +182,28 @@ def test_a_direct_request_is_told_only_if_it_names_a_webhook(
         assert content["event"] == event
         assert content["direct"] == ended.to_dict()
 
-    with_scheduler(tmp_path, main, sender=box)
 
+async def test_a_direct_request_that_died_with_its_scheduler_is_told_by_the_next(tmp_path: Path, box: Mailbox) -> None:
+    first = new_scheduler(tmp_path, sender=box)
+    await first.start()
+    call = asyncio.create_task(first.run_direct("work", {"seconds": 100}, webhook={"url": HOOK}))
+    await testing.settled()
+    await testing.crash(first)
+    call.cancel()
 
-def test_a_direct_request_that_died_with_its_scheduler_is_told_by_the_next(tmp_path: Path, box: Mailbox) -> None:
-    async def main() -> None:
-        first = new_scheduler(tmp_path, sender=box)
-        await first.start()
-        call = asyncio.create_task(first.run_direct("work", {"seconds": 100}, webhook={"url": HOOK}))
+    async with new_scheduler(tmp_path, seed=1, sender=box):
         await testing.settled()
-        await testing.crash(first)
-        call.cancel()
 
-        async with new_scheduler(tmp_path, seed=1, sender=box):
-            await testing.settled()
-
-        assert told(box) == ["direct.failed"]
-
-    testing.run(main())
+    assert told(box) == ["direct.failed"]
 
 
 # Who is told.
 
 
-def test_a_job_s_own_webhook_hears_the_events_it_names_and_else_the_ends_of_runs(tmp_path: Path, box: Mailbox) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_s_own_webhook_hears_the_events_it_names_and_else_the_ends_of_runs(
+    tmp_path: Path, box: Mailbox
+) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         never = {"max_attempts": 0}
         await run_to_its_end(scheduler, "fail", webhook={"url": HOOK}, retry_policy=never)
         await run_to_its_end(
@@ -230,11 +212,9 @@ def test_a_job_s_own_webhook_hears_the_events_it_names_and_else_the_ends_of_runs
 
         assert (told(box, HOOK), told(box, OTHER)) == (["job.run.failed"], ["job.failed_permanently"])
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_a_job_that_ends_without_having_run_tells_its_own_webhook(tmp_path: Path, box: Mailbox) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_ends_without_having_run_tells_its_own_webhook(tmp_path: Path, box: Mailbox) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         own: dict[str, Any] = {"webhook": {"url": HOOK, "events": ["job.cancelled", "job.run.skipped"]}}
         await scheduler.submit("work", {"seconds": 100})
         await scheduler.cancel((await scheduler.submit("work", **own)).job_id)
@@ -244,11 +224,9 @@ def test_a_job_that_ends_without_having_run_tells_its_own_webhook(tmp_path: Path
 
         assert told(box) == ["job.cancelled", "job.run.skipped"]
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_US_JS04_an_office_hears_of_its_own_jobs_and_of_permanent_failures(tmp_path: Path, box: Mailbox) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS04_an_office_hears_of_its_own_jobs_and_of_permanent_failures(tmp_path: Path, box: Mailbox) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         await scheduler.offices.create("o", webhook={"url": HOOK})
         never = {"max_attempts": 0}
         await run_to_its_end(scheduler, "fail", office_id="o", retry_policy=never)
@@ -263,11 +241,9 @@ def test_US_JS04_an_office_hears_of_its_own_jobs_and_of_permanent_failures(tmp_p
         assert told(box) == heard
         assert told(box, OTHER) == ["job.run.completed"]
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_a_subscription_hears_of_one_office_or_of_all(tmp_path: Path, box: Mailbox) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_subscription_hears_of_one_office_or_of_all(tmp_path: Path, box: Mailbox) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         await scheduler.offices.create("o")
         await scheduler.webhooks.create(HOOK, office_id="o")
         await scheduler.webhooks.create(OTHER)
@@ -276,13 +252,11 @@ def test_a_subscription_hears_of_one_office_or_of_all(tmp_path: Path, box: Mailb
 
         assert (len(told(box, HOOK)), len(told(box, OTHER))) == (1, 2)
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_one_delivery_per_url_and_event_signed_with_the_secret_of_every_way_that_leads_there(
+async def test_one_delivery_per_url_and_event_signed_with_the_secret_of_every_way_that_leads_there(
     tmp_path: Path, box: Mailbox
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         _, first = await scheduler.webhooks.create(HOOK)
         _, second = await scheduler.webhooks.create(HOOK, ["job.run.completed", "job.cancelled"])
         await scheduler.offices.change("default", webhook={"url": HOOK})
@@ -294,14 +268,12 @@ def test_one_delivery_per_url_and_event_signed_with_the_secret_of_every_way_that
         with pytest.raises(WebhookVerificationError):
             verified(message, SECRET)
 
-    with_scheduler(tmp_path, main, sender=box)
-
 
 @pytest.mark.sqlite_only("counts its statements")
-def test_a_hand_over_that_nobody_listens_to_costs_nothing_before_and_after_somebody_did(
+async def test_a_hand_over_that_nobody_listens_to_costs_nothing_before_and_after_somebody_did(
     tmp_path: Path, box: Mailbox
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         webhook, _ = await scheduler.webhooks.create(HOOK)
         await scheduler.offices.create("o", webhook={"url": HOOK})
         await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 1}) for _ in range(20)])
@@ -317,31 +289,27 @@ def test_a_hand_over_that_nobody_listens_to_costs_nothing_before_and_after_someb
         assert "deliveries.insert" in heard[0]
         assert unheard == [HAND_OVER]
 
-    with_scheduler(tmp_path, main, sender=box)
 
+async def test_listeners_are_known_again_after_a_restart(tmp_path: Path, box: Mailbox) -> None:
+    async with new_scheduler(tmp_path, sender=box) as first:
+        _, secret = await first.webhooks.create(HOOK)
+        await first.offices.change("default", webhook={"url": OTHER})
+    async with new_scheduler(tmp_path, seed=1, sender=box) as second:
+        await run_to_its_end(second, "work")
 
-def test_listeners_are_known_again_after_a_restart(tmp_path: Path, box: Mailbox) -> None:
-    async def main() -> None:
-        async with new_scheduler(tmp_path, sender=box) as first:
-            _, secret = await first.webhooks.create(HOOK)
-            await first.offices.change("default", webhook={"url": OTHER})
-        async with new_scheduler(tmp_path, seed=1, sender=box) as second:
-            await run_to_its_end(second, "work")
-
-            assert [message.url for message in box.messages] == [OTHER, HOOK]
-            verified(box.messages[0], second.webhooks.secret())
-            verified(box.messages[1], secret)
-
-    testing.run(main())
+        assert [message.url for message in box.messages] == [OTHER, HOOK]
+        verified(box.messages[0], second.webhooks.secret())
+        verified(box.messages[1], secret)
 
 
 # Subscriptions.
 
 
-def test_a_secret_is_shown_once_and_is_in_no_representation_audit_or_log(
+async def test_a_secret_is_shown_once_and_is_in_no_representation_audit_or_log(
     tmp_path: Path, box: Mailbox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         ann = named(scheduler, "ann")
         webhook, first = await ann.webhooks.create(HOOK)
         webhook, second = await ann.webhooks.rotate_secret(webhook.webhook_id)
@@ -357,12 +325,11 @@ def test_a_secret_is_shown_once_and_is_in_no_representation_audit_or_log(
         for secret in (first, second, scheduler.webhooks.secret()):
             assert secret.removeprefix("whsec_") not in everything
 
-    caplog.set_level(logging.DEBUG)
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_during_a_rotation_either_secret_verifies_and_afterwards_only_the_new_one(tmp_path: Path, box: Mailbox) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_during_a_rotation_either_secret_verifies_and_afterwards_only_the_new_one(
+    tmp_path: Path, box: Mailbox
+) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         webhook, old = await scheduler.webhooks.create(HOOK)
         webhook, new = await scheduler.webhooks.rotate_secret(webhook.webhook_id)
         await run_to_its_end(scheduler, "work")
@@ -376,21 +343,16 @@ def test_during_a_rotation_either_secret_verifies_and_afterwards_only_the_new_on
         with pytest.raises(WebhookVerificationError):
             verified(after, old)
 
-    with_scheduler(tmp_path, main, sender=box)
 
+async def test_the_server_s_secret_is_generated_once_kept_and_overruled_by_the_configuration(tmp_path: Path) -> None:
+    async with new_scheduler(tmp_path) as first:
+        generated = first.webhooks.secret()
+    async with new_scheduler(tmp_path, seed=1) as second:
+        assert second.webhooks.secret() == generated
+    async with new_scheduler(tmp_path, webhooks=WebhookSettings(secret=SECRET)) as third:
+        assert third.webhooks.secret() == SECRET
 
-def test_the_server_s_secret_is_generated_once_kept_and_overruled_by_the_configuration(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with new_scheduler(tmp_path) as first:
-            generated = first.webhooks.secret()
-        async with new_scheduler(tmp_path, seed=1) as second:
-            assert second.webhooks.secret() == generated
-        async with new_scheduler(tmp_path, webhooks=WebhookSettings(secret=SECRET)) as third:
-            assert third.webhooks.secret() == SECRET
-
-        assert generated.startswith("whsec_")
-
-    testing.run(main())
+    assert generated.startswith("whsec_")
 
 
 def test_a_server_s_secret_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -413,17 +375,15 @@ def test_a_server_s_secret_that_is_none_is_refused(tmp_path: Path) -> None:
         ("office_id", {"url": HOOK, "office_id": 7}),
     ],
 )
-def test_a_wrong_subscription_is_refused_with_the_name_of_the_field(
+async def test_a_wrong_subscription_is_refused_with_the_name_of_the_field(
     tmp_path: Path, field: str, wanted: dict[str, Any]
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(errors.Invalid) as refused:
             await scheduler.webhooks.create(**wanted)
 
         assert [problem.field for problem in refused.value.problems] == [field]
         assert (await scheduler.webhooks.list()).items == ()
-
-    with_scheduler(tmp_path, main)
 
 
 @pytest.mark.parametrize(
@@ -435,21 +395,19 @@ def test_a_wrong_subscription_is_refused_with_the_name_of_the_field(
         ("webhook.events", {"url": HOOK, "events": ["group.finished"]}),
     ],
 )
-def test_a_wrong_webhook_of_a_job_is_refused_and_nothing_is_stored(
+async def test_a_wrong_webhook_of_a_job_is_refused_and_nothing_is_stored(
     tmp_path: Path, field: str, webhook: dict[str, Any]
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path, webhooks=WebhookSettings(allow_private=False)) as scheduler:
         with pytest.raises(errors.Invalid) as refused:
             await scheduler.submit("work", webhook=webhook)
 
         assert [problem.field for problem in refused.value.problems] == [field]
         assert await scheduler.queue() == []
 
-    with_scheduler(tmp_path, main, webhooks=WebhookSettings(allow_private=False))
 
-
-def test_an_unknown_office_subscription_or_delivery_is_not_found(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_unknown_office_subscription_or_delivery_is_not_found(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         hooks = scheduler.webhooks
         for call in (
             hooks.create(HOOK, office_id="nowhere"),
@@ -464,11 +422,11 @@ def test_an_unknown_office_subscription_or_delivery_is_not_found(tmp_path: Path)
             with pytest.raises(errors.NotFound):
                 await call
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_subscription_can_be_changed_and_the_change_holds_for_what_happens_next(tmp_path: Path, box: Mailbox) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_subscription_can_be_changed_and_the_change_holds_for_what_happens_next(
+    tmp_path: Path, box: Mailbox
+) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         webhook, secret = await scheduler.webhooks.create(HOOK)
         changed = await scheduler.webhooks.change(webhook.webhook_id, url=OTHER, events=["job.run.skipped"])
         await run_to_its_end(scheduler, "work")
@@ -478,12 +436,10 @@ def test_a_subscription_can_be_changed_and_the_change_holds_for_what_happens_nex
         assert (told(box), told(box, OTHER)) == ([], ["job.run.skipped"])
         assert verified(box.messages[0], secret)
 
-    with_scheduler(tmp_path, main, sender=box)
-
 
 @pytest.mark.parametrize("changes", [{}, {"secret": "x"}, {"enabled": "no"}, {"events": "all"}, {"url": "nowhere"}])
-def test_a_wrong_change_of_a_subscription_changes_nothing(tmp_path: Path, changes: dict[str, Any]) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_wrong_change_of_a_subscription_changes_nothing(tmp_path: Path, changes: dict[str, Any]) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         webhook, _ = await scheduler.webhooks.create(HOOK)
 
         with pytest.raises(errors.Invalid):
@@ -491,11 +447,11 @@ def test_a_wrong_change_of_a_subscription_changes_nothing(tmp_path: Path, change
 
         assert await scheduler.webhooks.get(webhook.webhook_id) == webhook
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_disabled_subscription_hears_nothing_but_tests_until_it_is_enabled(tmp_path: Path, box: Mailbox) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_disabled_subscription_hears_nothing_but_tests_until_it_is_enabled(
+    tmp_path: Path, box: Mailbox
+) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         webhook, _ = await scheduler.webhooks.create(HOOK)
         disabled = await scheduler.webhooks.change(webhook.webhook_id, enabled=False)
         await run_to_its_end(scheduler, "work")
@@ -507,12 +463,12 @@ def test_a_disabled_subscription_hears_nothing_but_tests_until_it_is_enabled(tmp
         assert (disabled.disabled_reason, enabled.disabled_reason) == ("disabled by hand", None)
         assert told(box) == ["webhook.test", "job.run.completed"]
 
-    with_scheduler(tmp_path, main, sender=box)
-
 
 @pytest.mark.parametrize("end", ["delete", "disable"])
-def test_what_waits_for_a_subscription_that_ends_is_given_up_and_kept(tmp_path: Path, box: Mailbox, end: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_waits_for_a_subscription_that_ends_is_given_up_and_kept(
+    tmp_path: Path, box: Mailbox, end: str
+) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         box.answers[HOOK] = EndpointResponse(500)
         webhook, _ = await scheduler.webhooks.create(HOOK)
         await run_to_its_end(scheduler, "work")
@@ -526,13 +482,11 @@ def test_what_waits_for_a_subscription_that_ends_is_given_up_and_kept(tmp_path: 
         assert (delivery.status, len(delivery.attempts), len(box.messages)) == ("FAILED", 1, 1)
         assert "subscription was" in (delivery.reason or "")
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_what_goes_to_a_job_s_own_webhook_too_is_sent_when_the_subscription_is_deleted(
+async def test_what_goes_to_a_job_s_own_webhook_too_is_sent_when_the_subscription_is_deleted(
     tmp_path: Path, box: Mailbox
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         box.answers[HOOK] = EndpointResponse(500)
         webhook, _ = await scheduler.webhooks.create(HOOK)
         ended = await run_to_its_end(scheduler, "work", webhook={"url": HOOK})
@@ -544,11 +498,9 @@ def test_what_goes_to_a_job_s_own_webhook_too_is_sent_when_the_subscription_is_d
         assert verified(box.messages[-1], scheduler.webhooks.secret())
         assert (await scheduler.job(ended.job.job_id)).webhook_status == "delivered"
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_lists_go_page_by_page_the_newest_first(tmp_path: Path, box: Mailbox) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_lists_go_page_by_page_the_newest_first(tmp_path: Path, box: Mailbox) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         made = [(await scheduler.webhooks.create(f"{HOOK}/{n}"))[0] for n in range(5)]
         await run_to_its_end(scheduler, "work")
 
@@ -562,11 +514,9 @@ def test_lists_go_page_by_page_the_newest_first(tmp_path: Path, box: Mailbox) ->
         assert ids == sorted(ids, reverse=True)
         assert len(ids) == 5
 
-    with_scheduler(tmp_path, main, sender=box)
 
-
-def test_deliveries_are_found_by_job_subscription_event_and_status(tmp_path: Path, box: Mailbox) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_deliveries_are_found_by_job_subscription_event_and_status(tmp_path: Path, box: Mailbox) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
         box.answers[OTHER] = EndpointResponse(410)
         webhook, _ = await scheduler.webhooks.create(HOOK, ["job.run.completed", "job.run.skipped"])
         first = await run_to_its_end(scheduler, "work", webhook={"url": OTHER})
@@ -586,5 +536,3 @@ def test_deliveries_are_found_by_job_subscription_event_and_status(tmp_path: Pat
         assert await found(status="FAILED") == {(one, OTHER)}
         assert await found(status="DELIVERED") == {(one, HOOK), (two, HOOK)}
         assert await found(status="PENDING") == set()
-
-    with_scheduler(tmp_path, main, sender=box)

@@ -18,7 +18,7 @@ from nextslot import (
 from nextslot.errors import Invalid
 from nextslot.testing import BEGINNING
 from tests import databases
-from tests.support import database, history, new_scheduler, with_counts
+from tests.support import counted_scheduler, database, history, new_scheduler
 
 NO_RETRY = {"max_attempts": 0}
 
@@ -44,16 +44,14 @@ NO_RETRY = {"max_attempts": 0}
         ("work", {}, {"scheduled_for": BEGINNING.after(5)}, "queued ready started completed"),
     ],
 )
-def test_the_life_of_a_job_in_events(
+async def test_the_life_of_a_job_in_events(
     tmp_path: Path, job_type: str, params: dict[str, Any], options: dict[str, Any], life: str
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit(job_type, params, **options)
         await scheduler.wait(job.job_id)
 
         assert life_of(await history(scheduler), job.job_id) == life
-
-    with_counts(tmp_path, main)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +61,8 @@ def test_the_life_of_a_job_in_events(
         (True, "queued started cancel_requested cancelled", "queued cancelled"),
     ],
 )
-def test_the_life_of_a_cancelled_job_in_events(tmp_path: Path, interrupt: bool, first: str, second: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_life_of_a_cancelled_job_in_events(tmp_path: Path, interrupt: bool, first: str, second: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         running = await scheduler.submit("work", {"seconds": 9})
         queued = await scheduler.submit("work")
         for job in (running, queued):
@@ -74,11 +72,9 @@ def test_the_life_of_a_cancelled_job_in_events(tmp_path: Path, interrupt: bool, 
         events = await history(scheduler)
         assert [life_of(events, job.job_id) for job in (running, queued)] == [first, second]
 
-    with_counts(tmp_path, main)
 
-
-def test_the_life_of_a_dependent_and_of_a_retry_in_events(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_life_of_a_dependent_and_of_a_retry_in_events(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first = await scheduler.submit("fail", {"times": 1})
         then = await scheduler.submit("work", depends_on=[first.job_id])
         await scheduler.wait(then.job_id)
@@ -92,11 +88,9 @@ def test_the_life_of_a_dependent_and_of_a_retry_in_events(tmp_path: Path) -> Non
             "retry": retry.job_id, "number": 1, "delay_seconds": 10, "scheduled_for": str(retry.scheduled_for)
         }  # fmt: skip
 
-    with_counts(tmp_path, main)
 
-
-def test_what_happens_to_queues_and_groups_is_told_once(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_happens_to_queues_and_groups_is_told_once(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         await scheduler.pause()
         _, (first, second) = await scheduler.submit_group([NewJob(job_type="work")] * 2, mode="parallel")
@@ -111,14 +105,12 @@ def test_what_happens_to_queues_and_groups_is_told_once(tmp_path: Path) -> None:
             "job_started", "job_completed", "job_started", "job_completed", "group_finished",
         ]  # fmt: skip
 
-    with_counts(tmp_path, main)
-
 
 # What an event says.
 
 
-def test_that_something_was_paused_is_told_to_an_office_only_if_it_is_that_office(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_that_something_was_paused_is_told_to_an_office_only_if_it_is_that_office(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         for scope in ({"office_id": "default"}, {"job_type": "work"}, {"resource": "gpu"}):
             await scheduler.pause(**scope)
             await scheduler.resume(**scope)
@@ -134,11 +126,9 @@ def test_that_something_was_paused_is_told_to_an_office_only_if_it_is_that_offic
             for kind in ("queue_paused", "queue_resumed")
         ]
 
-    with_counts(tmp_path, main)
 
-
-def test_an_event_says_which_job_and_run_where_and_when(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_event_says_which_job_and_run_where_and_when(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("a")
         job = await scheduler.submit("fail", {"kind": "invalid"}, office_id="a")
         ended = await scheduler.wait(job.job_id)
@@ -155,11 +145,10 @@ def test_an_event_says_which_job_and_run_where_and_when(tmp_path: Path) -> None:
         assert failed.details == {"failure_kind": "invalid", "error": "failed as asked, invalid"}
         assert started.details == {"worker_id": ended.job.worker_id}
 
-    with_counts(tmp_path, main)
 
+async def test_the_details_of_an_event_are_short(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
 
-def test_the_details_of_an_event_are_short(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("loud")
         async def loud(run: Any) -> None:
             raise Fail("x" * 9000, "invalid")
@@ -168,34 +157,27 @@ def test_the_details_of_an_event_are_short(tmp_path: Path) -> None:
 
         assert max(len(str(event.details)) for event in await history(scheduler)) < 600
 
-    with_counts(tmp_path, main)
 
-
-def test_what_was_refused_is_not_told(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_was_refused_is_not_told(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         with pytest.raises(Invalid):
             await scheduler.submit_many([NewJob(job_type="work"), NewJob(job_type="work", priority=10**9)])
 
         assert await history(scheduler) == []
 
-    with_counts(tmp_path, main)
-
 
 # One event for every change, in its transaction.
 
 
-def test_every_change_of_state_has_exactly_one_event_in_its_transaction(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with new_scheduler(tmp_path) as scheduler:
-            database(tmp_path).execute(WATCH[databases.kind()])
-            await much_happens(scheduler)
-            await asyncio.sleep(3)
-            await testing.crash(scheduler)
-        async with new_scheduler(tmp_path, seed=1) as scheduler:
-            await asyncio.sleep(3000)
-            assert told_by_transaction(await history(scheduler), changes(tmp_path)) == []
-
-    testing.run(body())
+async def test_every_change_of_state_has_exactly_one_event_in_its_transaction(tmp_path: Path) -> None:
+    async with new_scheduler(tmp_path) as scheduler:
+        database(tmp_path).execute(WATCH[databases.kind()])
+        await much_happens(scheduler)
+        await asyncio.sleep(3)
+        await testing.crash(scheduler)
+    async with new_scheduler(tmp_path, seed=1) as scheduler:
+        await asyncio.sleep(3000)
+        assert told_by_transaction(await history(scheduler), changes(tmp_path)) == []
     became = Counter(change[2] for change in changes(tmp_path))
     assert became.keys() == set(EVENT_OF)  # The test has seen every status there is.
 
@@ -279,29 +261,26 @@ def told_by_transaction(events: list[Event], changes: list[tuple[int, str, str]]
 # Reading them.
 
 
-def test_numbers_only_grow_and_are_never_reused(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with new_scheduler(tmp_path) as scheduler:
-            await scheduler.wait((await scheduler.submit("work")).job_id)
-            before = [event.seq for event in await history(scheduler)]
-        connection = database(tmp_path)
-        with connection:
-            connection.execute("insert into maintenance values ('retention', 1)")
-            connection.execute("delete from events where seq < (select max(seq) from events)")
-            connection.execute("delete from maintenance")
-        connection.close()
-        async with new_scheduler(tmp_path, seed=1) as scheduler:
-            await scheduler.wait((await scheduler.submit("work")).job_id)
-            after = [event.seq for event in await history(scheduler)]
+async def test_numbers_only_grow_and_are_never_reused(tmp_path: Path) -> None:
+    async with new_scheduler(tmp_path) as scheduler:
+        await scheduler.wait((await scheduler.submit("work")).job_id)
+        before = [event.seq for event in await history(scheduler)]
+    connection = database(tmp_path)
+    with connection:
+        connection.execute("insert into maintenance values ('retention', 1)")
+        connection.execute("delete from events where seq < (select max(seq) from events)")
+        connection.execute("delete from maintenance")
+    connection.close()
+    async with new_scheduler(tmp_path, seed=1) as scheduler:
+        await scheduler.wait((await scheduler.submit("work")).job_id)
+        after = [event.seq for event in await history(scheduler)]
 
-        assert before == sorted(set(before))
-        assert (after[0], after) == (before[-1], sorted(set(after)))
-
-    testing.run(body())
+    assert before == sorted(set(before))
+    assert (after[0], after) == (before[-1], sorted(set(after)))
 
 
-def test_a_follower_misses_nothing_while_jobs_run(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_follower_misses_nothing_while_jobs_run(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=3)
         early = asyncio.ensure_future(followed(scheduler, 0, jobs=40))
         jobs = [await scheduler.submit("work", {"seconds": n % 5}) for n in range(30)]
@@ -315,25 +294,20 @@ def test_a_follower_misses_nothing_while_jobs_run(tmp_path: Path) -> None:
         events = await history(scheduler)
         assert seen == [events, events, events[50:]]
 
-    with_counts(tmp_path, main)
 
+async def test_a_follower_that_comes_back_in_another_life_misses_nothing(tmp_path: Path) -> None:
+    first = new_scheduler(tmp_path)
+    await first.start()
+    await first.submit("work", {"seconds": 50})
+    seen = await followed_until(first, 0, lambda event: event.type == "job_started")
+    await first.submit("work")
+    await testing.crash(first)
 
-def test_a_follower_that_comes_back_in_another_life_misses_nothing(tmp_path: Path) -> None:
-    async def body() -> None:
-        first = new_scheduler(tmp_path)
-        await first.start()
-        await first.submit("work", {"seconds": 50})
-        seen = await followed_until(first, 0, lambda event: event.type == "job_started")
-        await first.submit("work")
-        await testing.crash(first)
+    async with new_scheduler(tmp_path, seed=1) as second:
+        seen += await followed_until(second, seen[-1].seq, lambda event: event.type == "job_completed")
 
-        async with new_scheduler(tmp_path, seed=1) as second:
-            seen += await followed_until(second, seen[-1].seq, lambda event: event.type == "job_completed")
-
-            assert seen == (await history(second))[: len(seen)]
-            assert "recovered" in {event.type for event in seen}
-
-    testing.run(body())
+        assert seen == (await history(second))[: len(seen)]
+        assert "recovered" in {event.type for event in seen}
 
 
 # Arrangement.

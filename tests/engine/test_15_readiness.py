@@ -31,56 +31,47 @@ def scheduler_on(directory: Path, **options: Any) -> Scheduler:
 # A write within 30 seconds, else a probe.
 
 
-def test_a_scheduler_that_nobody_asks_writes_nothing_and_one_that_is_asked_writes_once_in_30_seconds(
+async def test_a_scheduler_that_nobody_asks_writes_nothing_and_one_that_is_asked_writes_once_in_30_seconds(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        meters = ProcessMeters()
-        async with scheduler_on(tmp_path, meters=meters) as scheduler:
-            counts = [meters.writes.count]
-            await asyncio.sleep(600)
-            counts.append(meters.writes.count)
-            for _ in range(60):
-                assert await scheduler.readiness() is None
-                await asyncio.sleep(1)
-            counts.append(meters.writes.count)
-
-        assert [counts[1] - counts[0], counts[2] - counts[1]] == [0, 2]
-
-    testing.run(main())
-
-
-def test_after_a_write_of_somebody_the_question_writes_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        meters = ProcessMeters()
-        async with scheduler_on(tmp_path, meters=meters) as scheduler:
-            await asyncio.sleep(60)
-            await scheduler.pause()
-            before = meters.writes.count
+    meters = ProcessMeters()
+    async with scheduler_on(tmp_path, meters=meters) as scheduler:
+        counts = [meters.writes.count]
+        await asyncio.sleep(600)
+        counts.append(meters.writes.count)
+        for _ in range(60):
             assert await scheduler.readiness() is None
+            await asyncio.sleep(1)
+        counts.append(meters.writes.count)
 
-            assert meters.writes.count == before
-
-    testing.run(main())
+    assert [counts[1] - counts[0], counts[2] - counts[1]] == [0, 2]
 
 
-def test_all_who_ask_together_share_one_probe(tmp_path: Path) -> None:
-    async def main() -> None:
-        meters = ProcessMeters()
-        async with scheduler_on(tmp_path, meters=meters) as scheduler:
-            await asyncio.sleep(60)
-            before = meters.writes.count
-            answers = await asyncio.gather(*(scheduler.readiness() for _ in range(20)))
+async def test_after_a_write_of_somebody_the_question_writes_nothing(tmp_path: Path) -> None:
+    meters = ProcessMeters()
+    async with scheduler_on(tmp_path, meters=meters) as scheduler:
+        await asyncio.sleep(60)
+        await scheduler.pause()
+        before = meters.writes.count
+        assert await scheduler.readiness() is None
 
-            assert answers == [None] * 20
-            assert meters.writes.count == before + 1
+        assert meters.writes.count == before
 
-    testing.run(main())
+
+async def test_all_who_ask_together_share_one_probe(tmp_path: Path) -> None:
+    meters = ProcessMeters()
+    async with scheduler_on(tmp_path, meters=meters) as scheduler:
+        await asyncio.sleep(60)
+        before = meters.writes.count
+        answers = await asyncio.gather(*(scheduler.readiness() for _ in range(20)))
+
+        assert answers == [None] * 20
+        assert meters.writes.count == before + 1
 
 
 @pytest.mark.sqlite_only("its disk fails from below")
 @pytest.mark.parametrize("fault", ["full", "io"])
-def test_while_no_write_is_stored_it_is_not_ready_and_asks_the_disk_every_five_seconds(
+async def test_while_no_write_is_stored_it_is_not_ready_and_asks_the_disk_every_five_seconds(
     tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[object] = []
@@ -90,52 +81,46 @@ def test_while_no_write_is_stored_it_is_not_ready_and_asks_the_disk_every_five_s
         tried.append(works)
         return transaction(store, works)
 
-    async def main() -> None:
-        disk = FaultyDisk()
-        clock, sender = testing.VirtualClock(), testing.Mailbox()
-        path = tmp_path / "nextslot.db"
-        scheduler = SimulatedScheduler(path, disk, lambda tx: None, clock=clock, sender=sender)
-        scheduler.job_types.add("work", lambda run: None)
-        async with scheduler:
-            at_first = await scheduler.readiness()
-            disk.arm(fault)
-            with pytest.raises(Unavailable):
-                await scheduler.submit("work")
-            monkeypatch.setattr(FaultyStore, "transaction", counted)
-            answers = []
-            for _ in range(20):
-                answers.append(await scheduler.readiness())
-                await asyncio.sleep(1)
-            probes = len(tried)
-            disk.heal()
-            at_last = await scheduler.readiness()
+    disk = FaultyDisk()
+    clock, sender = testing.VirtualClock(), testing.Mailbox()
+    path = tmp_path / "nextslot.db"
+    scheduler = SimulatedScheduler(path, disk, lambda tx: None, clock=clock, sender=sender)
+    scheduler.job_types.add("work", lambda run: None)
+    async with scheduler:
+        at_first = await scheduler.readiness()
+        disk.arm(fault)
+        with pytest.raises(Unavailable):
+            await scheduler.submit("work")
+        monkeypatch.setattr(FaultyStore, "transaction", counted)
+        answers = []
+        for _ in range(20):
+            answers.append(await scheduler.readiness())
+            await asyncio.sleep(1)
+        probes = len(tried)
+        disk.heal()
+        at_last = await scheduler.readiness()
 
-        assert at_first is None
-        assert all("the database stores nothing" in (answer or "") for answer in answers)
-        assert probes == 3
-        assert at_last is None
-
-    testing.run(main())
+    assert at_first is None
+    assert all("the database stores nothing" in (answer or "") for answer in answers)
+    assert probes == 3
+    assert at_last is None
 
 
 @pytest.mark.sqlite_only("its disk fails from below")
-def test_a_write_that_is_stored_again_makes_it_ready_at_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = FaultyDisk()
-        clock, sender = testing.VirtualClock(), testing.Mailbox()
-        scheduler = SimulatedScheduler(tmp_path / "nextslot.db", disk, lambda tx: None, clock=clock, sender=sender)
-        async with scheduler:
-            disk.arm("full")
-            with pytest.raises(Unavailable):
-                await scheduler.pause()
-            while_full = await scheduler.readiness()
-            disk.heal()
+async def test_a_write_that_is_stored_again_makes_it_ready_at_once(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    clock, sender = testing.VirtualClock(), testing.Mailbox()
+    scheduler = SimulatedScheduler(tmp_path / "nextslot.db", disk, lambda tx: None, clock=clock, sender=sender)
+    async with scheduler:
+        disk.arm("full")
+        with pytest.raises(Unavailable):
             await scheduler.pause()
+        while_full = await scheduler.readiness()
+        disk.heal()
+        await scheduler.pause()
 
-            assert while_full is not None
-            assert await scheduler.readiness() is None
-
-    testing.run(main())
+        assert while_full is not None
+        assert await scheduler.readiness() is None
 
 
 # Disk space.
@@ -170,66 +155,57 @@ NEW_WORK: dict[str, Callable[[Scheduler], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("what", NEW_WORK)
-def test_below_the_lower_limit_new_work_is_refused_and_stores_nothing(tmp_path: Path, what: str) -> None:
-    async def main() -> None:
-        space = Space()
-        async with scheduler_on(tmp_path, disk=space.limits()) as scheduler:
-            scheduler.job_types.add("broken", fail, retry_policy={"max_attempts": 0})
-            await scheduler.wait((await scheduler.submit("broken")).job_id)
-            before = (await scheduler.lists.status()).last_event
-            space.free = 999
-            await asyncio.sleep(1)
+async def test_below_the_lower_limit_new_work_is_refused_and_stores_nothing(tmp_path: Path, what: str) -> None:
+    space = Space()
+    async with scheduler_on(tmp_path, disk=space.limits()) as scheduler:
+        scheduler.job_types.add("broken", fail, retry_policy={"max_attempts": 0})
+        await scheduler.wait((await scheduler.submit("broken")).job_id)
+        before = (await scheduler.lists.status()).last_event
+        space.free = 999
+        await asyncio.sleep(1)
 
-            with pytest.raises(DiskLow, match=r"has 999 bytes left, less than 1,000, so new work is refused; free"):
-                await NEW_WORK[what](scheduler)
+        with pytest.raises(DiskLow, match=r"has 999 bytes left, less than 1,000, so new work is refused; free"):
+            await NEW_WORK[what](scheduler)
 
-            assert (await scheduler.lists.status()).last_event == before
-            assert "new work is refused" in (await scheduler.readiness() or "")
-
-    testing.run(main())
+        assert (await scheduler.lists.status()).last_event == before
+        assert "new work is refused" in (await scheduler.readiness() or "")
 
 
 async def fail(run: RunContext) -> None:
     raise ValueError("it broke")
 
 
-def test_below_the_lower_limit_outcomes_and_cancels_are_stored_and_reads_go_on(tmp_path: Path) -> None:
-    async def main() -> None:
-        space, gate = Space(), asyncio.Event()
+async def test_below_the_lower_limit_outcomes_and_cancels_are_stored_and_reads_go_on(tmp_path: Path) -> None:
+    space, gate = Space(), asyncio.Event()
 
-        async def hold(run: RunContext) -> str:
-            await gate.wait()
-            return "through"
+    async def hold(run: RunContext) -> str:
+        await gate.wait()
+        return "through"
 
-        async with scheduler_on(tmp_path, disk=space.limits()) as scheduler:
-            scheduler.job_types.add("hold", hold)
-            running = await scheduler.submit("hold")
-            waiting = await scheduler.submit("work", scheduled_for=scheduler._clock.now().after(3600))
-            space.free = 0
-            await asyncio.sleep(1)
-            await scheduler.cancel(waiting.job_id)
-            gate.set()
-            ended = await scheduler.wait(running.job_id)
-            cancelled = await scheduler.job(waiting.job_id)
+    async with scheduler_on(tmp_path, disk=space.limits()) as scheduler:
+        scheduler.job_types.add("hold", hold)
+        running = await scheduler.submit("hold")
+        waiting = await scheduler.submit("work", scheduled_for=scheduler._clock.now().after(3600))
+        space.free = 0
+        await asyncio.sleep(1)
+        await scheduler.cancel(waiting.job_id)
+        gate.set()
+        ended = await scheduler.wait(running.job_id)
+        cancelled = await scheduler.job(waiting.job_id)
 
-        assert ended.status == "COMPLETED"
-        assert cancelled.status == "CANCELLED"
-
-    testing.run(main())
+    assert ended.status == "COMPLETED"
+    assert cancelled.status == "CANCELLED"
 
 
-def test_low_space_is_logged_once_and_so_is_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_low_space_is_logged_once_and_so_is_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "nextslot.system.disk_space")
 
-    async def main() -> None:
-        space = Space()
-        async with scheduler_on(tmp_path, disk=space.limits()) as scheduler:
-            for space.free in (10_000, 4_999, 4_000, 900, 4_000, 5_000, 10_000, 1):
-                await asyncio.sleep(1)
-                scheduler.disk.warning()
-                scheduler.disk.refusal()
-
-    testing.run(main())
+    space = Space()
+    async with scheduler_on(tmp_path, disk=space.limits()) as scheduler:
+        for space.free in (10_000, 4_999, 4_000, 900, 4_000, 5_000, 10_000, 1):
+            await asyncio.sleep(1)
+            scheduler.disk.warning()
+            scheduler.disk.refusal()
 
     levels = [(one.levelname, one.getMessage().split(" bytes")[0]) for one in caplog.records]
     assert levels == [
@@ -239,46 +215,37 @@ def test_low_space_is_logged_once_and_so_is_its_end(tmp_path: Path, caplog: pyte
     ]
 
 
-def test_a_burst_of_requests_asks_the_file_system_once_a_second(tmp_path: Path) -> None:
-    async def main() -> None:
-        space = Space()
-        async with scheduler_on(tmp_path, disk=space.limits()) as scheduler:
-            await scheduler.submit("work")
-            a_look = space.asked
-            for _ in range(50):
-                await scheduler.submit("work")
-
-            assert a_look == space.asked
-            assert a_look <= 2
-
-    testing.run(main())
-
-
-def test_a_limit_of_0_is_none(tmp_path: Path) -> None:
-    async def main() -> None:
-        limits = DiskLimits(warn_bytes=0, refuse_bytes=0, free_bytes=lambda place: 0)
-        async with scheduler_on(tmp_path, disk=limits) as scheduler:
+async def test_a_burst_of_requests_asks_the_file_system_once_a_second(tmp_path: Path) -> None:
+    space = Space()
+    async with scheduler_on(tmp_path, disk=space.limits()) as scheduler:
+        await scheduler.submit("work")
+        a_look = space.asked
+        for _ in range(50):
             await scheduler.submit("work")
 
-            assert scheduler.disk.warning() is None
-            assert await scheduler.readiness() is None
-
-    testing.run(main())
+        assert a_look == space.asked
+        assert a_look <= 2
 
 
-def test_the_fullest_place_counts_and_a_directory_that_is_not_made_yet_has_the_disk_of_the_one_above(
+async def test_a_limit_of_0_is_none(tmp_path: Path) -> None:
+    limits = DiskLimits(warn_bytes=0, refuse_bytes=0, free_bytes=lambda place: 0)
+    async with scheduler_on(tmp_path, disk=limits) as scheduler:
+        await scheduler.submit("work")
+
+        assert scheduler.disk.warning() is None
+        assert await scheduler.readiness() is None
+
+
+async def test_the_fullest_place_counts_and_a_directory_that_is_not_made_yet_has_the_disk_of_the_one_above(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        data = tmp_path / "not" / "made"
-        free = {tmp_path: 10_000, data: 10}
-        limits = DiskLimits(warn_bytes=5_000, refuse_bytes=1_000, free_bytes=lambda place: free.get(place, 10_000))
-        async with scheduler_on(tmp_path, data=data, disk=limits) as scheduler:
-            with pytest.raises(DiskLow, match="the disk of the data directory has 10 bytes left"):
-                await scheduler.submit("work")
-        assert DiskLimits().free_bytes(data) == pytest.approx(DiskLimits().free_bytes(tmp_path), rel=0.1)
-
-    testing.run(main())
+    data = tmp_path / "not" / "made"
+    free = {tmp_path: 10_000, data: 10}
+    limits = DiskLimits(warn_bytes=5_000, refuse_bytes=1_000, free_bytes=lambda place: free.get(place, 10_000))
+    async with scheduler_on(tmp_path, data=data, disk=limits) as scheduler:
+        with pytest.raises(DiskLow, match="the disk of the data directory has 10 bytes left"):
+            await scheduler.submit("work")
+    assert DiskLimits().free_bytes(data) == pytest.approx(DiskLimits().free_bytes(tmp_path), rel=0.1)
 
 
 # Damage.

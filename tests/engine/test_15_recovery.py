@@ -163,25 +163,22 @@ def test_spec_15_2_what_the_last_life_did_not_tell_is_told_by_the_next(
     assert told == heard
 
 
-def test_a_run_whose_time_had_passed_too_is_a_crash(tmp_path: Path) -> None:
+async def test_a_run_whose_time_had_passed_too_is_a_crash(tmp_path: Path) -> None:
     async def arrange(scheduler: Scheduler) -> Job:
         return await scheduler.submit("stubborn", timeout_seconds=20)
 
-    async def body() -> None:
-        first = new_scheduler(tmp_path)
-        await first.start()
-        job = await arrange(first)
-        await testing.crash(first)
-        await asyncio.sleep(1000)
-        async with new_scheduler(tmp_path, seed=1) as second:
-            run, retry = await second.run_of(job.job_id), (await second.chain(job.job_id))[1]
-            new_run = await second.run_of(retry.job_id)
+    first = new_scheduler(tmp_path)
+    await first.start()
+    job = await arrange(first)
+    await testing.crash(first)
+    await asyncio.sleep(1000)
+    async with new_scheduler(tmp_path, seed=1) as second:
+        run, retry = await second.run_of(job.job_id), (await second.chain(job.job_id))[1]
+        new_run = await second.run_of(retry.job_id)
 
-            assert run is not None
-            assert new_run is not None
-            assert (run.failure_kind, new_run.timeout_at) == ("crash", new_run.started_at.after(20))
-
-    testing.run(body())
+        assert run is not None
+        assert new_run is not None
+        assert (run.failure_kind, new_run.timeout_at) == ("crash", new_run.started_at.after(20))
 
 
 # Missing decisions (spec 6.6).
@@ -311,77 +308,67 @@ def test_recovery_may_be_killed_at_any_point_and_is_then_finished(
     assert {5, 3, 1, 0} <= set(left)  # It was killed before, between and after its steps.
 
 
-def test_a_start_that_failed_lets_the_database_go(tmp_path: Path) -> None:
-    async def body() -> None:
-        scheduler = new_scheduler(tmp_path)
-        break_at(scheduler, 1)
-        with pytest.raises(RuntimeError, match="in the middle"):
-            await scheduler.start()
+async def test_a_start_that_failed_lets_the_database_go(tmp_path: Path) -> None:
+    scheduler = new_scheduler(tmp_path)
+    break_at(scheduler, 1)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        await scheduler.start()
 
-        async with scheduler:
-            assert (await scheduler.wait((await scheduler.submit("work")).job_id)).status == "COMPLETED"
-
-    testing.run(body())
+    async with scheduler:
+        assert (await scheduler.wait((await scheduler.submit("work")).job_id)).status == "COMPLETED"
 
 
-def test_a_job_that_always_takes_the_scheduler_with_it_is_given_up(tmp_path: Path) -> None:
-    async def body() -> None:
-        first = new_scheduler(tmp_path)
-        await first.start()
-        job = await first.submit("stubborn")
-        await testing.crash(first)
-        second = new_scheduler(tmp_path, seed=1)
-        await second.start()
-        assert len(await second.chain(job.job_id)) == 2
-        await testing.crash(second)
+async def test_a_job_that_always_takes_the_scheduler_with_it_is_given_up(tmp_path: Path) -> None:
+    first = new_scheduler(tmp_path)
+    await first.start()
+    job = await first.submit("stubborn")
+    await testing.crash(first)
+    second = new_scheduler(tmp_path, seed=1)
+    await second.start()
+    assert len(await second.chain(job.job_id)) == 2
+    await testing.crash(second)
 
-        async with new_scheduler(tmp_path, seed=9) as scheduler:
-            chain = await scheduler.chain(job.job_id)
-            assert [link.status for link in chain] == ["FAILED"] * 2
-            assert chain[-1].permanently_failed
-
-    testing.run(body())
+    async with new_scheduler(tmp_path, seed=9) as scheduler:
+        chain = await scheduler.chain(job.job_id)
+        assert [link.status for link in chain] == ["FAILED"] * 2
+        assert chain[-1].permanently_failed
     assert_counters(tmp_path)
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_the_same_scheduler_can_be_started_again_with_all_its_slots(tmp_path: Path, finished: bool) -> None:
-    async def body() -> None:
-        scheduler = new_scheduler(tmp_path)
-        await scheduler.start()
-        await scheduler.submit("stubborn", retry_policy=NO_RETRY)
-        await testing.crash(scheduler)
-        if finished:
-            by_hand(tmp_path, "update runs set status = 'COMPLETED', finished_at = started_at + 7")
+async def test_the_same_scheduler_can_be_started_again_with_all_its_slots(tmp_path: Path, finished: bool) -> None:
+    scheduler = new_scheduler(tmp_path)
+    await scheduler.start()
+    await scheduler.submit("stubborn", retry_policy=NO_RETRY)
+    await testing.crash(scheduler)
+    if finished:
+        by_hand(tmp_path, "update runs set status = 'COMPLETED', finished_at = started_at + 7")
 
-        async with scheduler:
-            ended = await scheduler.wait((await scheduler.submit("work")).job_id)
+    async with scheduler:
+        ended = await scheduler.wait((await scheduler.submit("work")).job_id)
 
-            assert (ended.status, ended.job.worker_id) == ("COMPLETED", "local/slot-1")
-
-    testing.run(body())
+        assert (ended.status, ended.job.worker_id) == ("COMPLETED", "local/slot-1")
 
 
 # What waits for its time.
 
 
-def test_a_job_for_later_starts_at_its_time_in_the_next_life_or_at_once_if_that_has_passed(tmp_path: Path) -> None:
-    async def body() -> None:
-        first = new_scheduler(tmp_path)
-        await first.start()
-        await first.offices.change("default", max_concurrent_jobs=0)
-        now = first._clock.now()
-        jobs = [await first.submit("work", scheduled_for=now.after(seconds)) for seconds in (50, 200)]
-        await testing.crash(first)
-        await asyncio.sleep(100)
-        async with new_scheduler(tmp_path, seed=1) as second:
-            began = second._clock.now()
-            await asyncio.sleep(500)
-            started = [(await second.job(job.job_id)).started_at for job in jobs]
+async def test_a_job_for_later_starts_at_its_time_in_the_next_life_or_at_once_if_that_has_passed(
+    tmp_path: Path,
+) -> None:
+    first = new_scheduler(tmp_path)
+    await first.start()
+    await first.offices.change("default", max_concurrent_jobs=0)
+    now = first._clock.now()
+    jobs = [await first.submit("work", scheduled_for=now.after(seconds)) for seconds in (50, 200)]
+    await testing.crash(first)
+    await asyncio.sleep(100)
+    async with new_scheduler(tmp_path, seed=1) as second:
+        began = second._clock.now()
+        await asyncio.sleep(500)
+        started = [(await second.job(job.job_id)).started_at for job in jobs]
 
-        assert started == [began, pytest.approx(now.after(200), abs=1000)]
-
-    testing.run(body())
+    assert started == [began, pytest.approx(now.after(200), abs=1000)]
 
 
 # What it says, and what it costs.

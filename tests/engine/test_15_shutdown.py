@@ -32,156 +32,129 @@ HOUR = 3600
 # Graceful.
 
 
-def test_CON_003_stop_waits_for_what_runs_however_long_and_starts_nothing_more(tmp_path: Path) -> None:
-    async def body() -> None:
-        first = await started(tmp_path)
-        running = await first.submit("work", {"seconds": 10 * HOUR})
-        queued = await first.submit("work")
+async def test_CON_003_stop_waits_for_what_runs_however_long_and_starts_nothing_more(tmp_path: Path) -> None:
+    first = await started(tmp_path)
+    running = await first.submit("work", {"seconds": 10 * HOUR})
+    queued = await first.submit("work")
 
-        is_stored = await first.stop()
+    is_stored = await first.stop()
 
-        assert is_stored
-        assert asyncio.get_running_loop().time() == pytest.approx(10 * HOUR, abs=1)
-        assert stored_states(tmp_path) == {running.job_id: "COMPLETED", queued.job_id: "QUEUED"}
-        async with new_scheduler(tmp_path, seed=1) as second:
-            assert (await second.wait(queued.job_id)).status == "COMPLETED"
-
-    testing.run(body())
+    assert is_stored
+    assert asyncio.get_running_loop().time() == pytest.approx(10 * HOUR, abs=1)
+    assert stored_states(tmp_path) == {running.job_id: "COMPLETED", queued.job_id: "QUEUED"}
+    async with new_scheduler(tmp_path, seed=1) as second:
+        assert (await second.wait(queued.job_id)).status == "COMPLETED"
     assert_counters(tmp_path)
 
 
-def test_while_it_drains_new_jobs_are_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
-    async def body() -> None:
-        scheduler = await started(tmp_path)
-        failed = await scheduler.submit("fail", retry_policy={"max_attempts": 0})
-        run = (await scheduler.wait(failed.job_id)).run
-        assert run is not None
-        running = await scheduler.submit("work", {"seconds": 100})
-        queued = await scheduler.submit("work")
-        stopping = asyncio.ensure_future(scheduler.stop())
-        await testing.settled()
+async def test_while_it_drains_new_jobs_are_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
+    scheduler = await started(tmp_path)
+    failed = await scheduler.submit("fail", retry_policy={"max_attempts": 0})
+    run = (await scheduler.wait(failed.job_id)).run
+    assert run is not None
+    running = await scheduler.submit("work", {"seconds": 100})
+    queued = await scheduler.submit("work")
+    stopping = asyncio.ensure_future(scheduler.stop())
+    await testing.settled()
 
-        for refused in (
-            scheduler.submit("work"),
-            scheduler.submit_many([NewJob(job_type="work")]),
-            scheduler.submit_group([NewJob(job_type="work")]),
-            scheduler.retry(run.run_id),
-        ):
-            with pytest.raises(Draining, match="stopping"):
-                await refused
-        await scheduler.cancel(queued.job_id)
-        assert await states(scheduler, running, queued) == ["RUNNING", "CANCELLED"]
-        assert await stopping
-
-    testing.run(body())
+    for refused in (
+        scheduler.submit("work"),
+        scheduler.submit_many([NewJob(job_type="work")]),
+        scheduler.submit_group([NewJob(job_type="work")]),
+        scheduler.retry(run.run_id),
+    ):
+        with pytest.raises(Draining, match="stopping"):
+            await refused
+    await scheduler.cancel(queued.job_id)
+    assert await states(scheduler, running, queued) == ["RUNNING", "CANCELLED"]
+    assert await stopping
 
 
-def test_timers_still_work_while_it_drains(tmp_path: Path) -> None:
-    async def body() -> None:
-        scheduler = await started(tmp_path)
-        job = await scheduler.submit("work", {"seconds": 10 * HOUR}, timeout_seconds=60)
+async def test_timers_still_work_while_it_drains(tmp_path: Path) -> None:
+    scheduler = await started(tmp_path)
+    job = await scheduler.submit("work", {"seconds": 10 * HOUR}, timeout_seconds=60)
 
-        assert await scheduler.stop()
+    assert await scheduler.stop()
 
-        assert stored_states(tmp_path)[job.job_id] == "FAILED"
-        assert asyncio.get_running_loop().time() == pytest.approx(60, abs=1)
-
-    testing.run(body())
+    assert stored_states(tmp_path)[job.job_id] == "FAILED"
+    assert asyncio.get_running_loop().time() == pytest.approx(60, abs=1)
 
 
-def test_a_retry_made_while_it_drains_waits_for_the_next_life(tmp_path: Path) -> None:
-    async def body() -> None:
-        first = await started(tmp_path)
+async def test_a_retry_made_while_it_drains_waits_for_the_next_life(tmp_path: Path) -> None:
+    first = await started(tmp_path)
 
-        @first.job_type("slow_fail")
-        async def slow_fail(run: Any) -> None:
-            await asyncio.sleep(50)
-            if run.attempt == 1:
-                raise ValueError
+    @first.job_type("slow_fail")
+    async def slow_fail(run: Any) -> None:
+        await asyncio.sleep(50)
+        if run.attempt == 1:
+            raise ValueError
 
-        job = await first.submit("slow_fail", retry_policy={"base_delay_seconds": 0})
-        await first.stop()
-        assert sorted(stored_states(tmp_path).values()) == ["FAILED", "QUEUED"]
+    job = await first.submit("slow_fail", retry_policy={"base_delay_seconds": 0})
+    await first.stop()
+    assert sorted(stored_states(tmp_path).values()) == ["FAILED", "QUEUED"]
 
-        async with first:
-            assert (await first.wait(job.job_id)).status == "COMPLETED"
-
-    testing.run(body())
+    async with first:
+        assert (await first.wait(job.job_id)).status == "COMPLETED"
 
 
-def test_who_waits_for_a_job_that_does_not_end_is_told(tmp_path: Path) -> None:
-    async def body() -> None:
-        scheduler = await started(tmp_path)
-        await scheduler.pause()
-        job = await scheduler.submit("work")
-        waiting = asyncio.ensure_future(scheduler.wait(job.job_id))
-        await testing.settled()
+async def test_who_waits_for_a_job_that_does_not_end_is_told(tmp_path: Path) -> None:
+    scheduler = await started(tmp_path)
+    await scheduler.pause()
+    job = await scheduler.submit("work")
+    waiting = asyncio.ensure_future(scheduler.wait(job.job_id))
+    await testing.settled()
 
-        await scheduler.stop()
+    await scheduler.stop()
 
-        with pytest.raises(Unavailable, match="stopped before"):
-            await waiting
-
-    testing.run(body())
+    with pytest.raises(Unavailable, match="stopped before"):
+        await waiting
 
 
-def test_a_stopped_scheduler_does_nothing_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def body() -> None:
-        scheduler = await started(tmp_path)
-        job = await scheduler.submit("work", scheduled_for=scheduler._clock.now().after(100))
-        await scheduler.stop()
-        caplog.clear()
+async def test_a_stopped_scheduler_does_nothing_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    scheduler = await started(tmp_path)
+    job = await scheduler.submit("work", scheduled_for=scheduler._clock.now().after(100))
+    await scheduler.stop()
+    caplog.clear()
 
-        await asyncio.sleep(1000)
+    await asyncio.sleep(1000)
 
-        assert caplog.records == []
-        assert stored_states(tmp_path) == {job.job_id: "QUEUED"}
-
-    testing.run(body())
+    assert caplog.records == []
+    assert stored_states(tmp_path) == {job.job_id: "QUEUED"}
 
 
-def test_a_stopped_scheduler_leaves_no_task_behind(tmp_path: Path) -> None:
-    async def body() -> None:
-        scheduler = new_scheduler(tmp_path)
-        scheduler.retention.keep = Keep(jobs_days=30)
-        await scheduler.start()
-        await scheduler.wait((await scheduler.submit("work")).job_id)
-        await scheduler.stop()
+async def test_a_stopped_scheduler_leaves_no_task_behind(tmp_path: Path) -> None:
+    scheduler = new_scheduler(tmp_path)
+    scheduler.retention.keep = Keep(jobs_days=30)
+    await scheduler.start()
+    await scheduler.wait((await scheduler.submit("work")).job_id)
+    await scheduler.stop()
 
-        assert {task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()} == set()
-
-    testing.run(body())
+    assert {task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()} == set()
 
 
-def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
-    async def body() -> list[Job]:
-        scheduler = await started(tmp_path)
-        submits = [asyncio.ensure_future(submit_after(scheduler, steps)) for steps in range(30)]
-        for _ in range(10):
-            await asyncio.sleep(0)
-        await scheduler.stop()
-        answers = await asyncio.gather(*submits, return_exceptions=True)
-        assert {type(answer) for answer in answers} == {Job, Draining}
-        return [answer for answer in answers if isinstance(answer, Job)]
-
-    acknowledged = testing.run(body())
+async def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
+    scheduler = await started(tmp_path)
+    submits = [asyncio.ensure_future(submit_after(scheduler, steps)) for steps in range(30)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    await scheduler.stop()
+    answers = await asyncio.gather(*submits, return_exceptions=True)
+    assert {type(answer) for answer in answers} == {Job, Draining}
+    acknowledged = [answer for answer in answers if isinstance(answer, Job)]
 
     assert {job.job_id for job in acknowledged} == stored_states(tmp_path).keys()
 
 
-def test_stopping_is_idempotent_and_a_stopped_scheduler_can_start_again(tmp_path: Path) -> None:
-    async def body() -> None:
-        scheduler = new_scheduler(tmp_path)
-        assert await scheduler.stop()
-        for _ in range(2):
+async def test_stopping_is_idempotent_and_a_stopped_scheduler_can_start_again(tmp_path: Path) -> None:
+    scheduler = new_scheduler(tmp_path)
+    assert await scheduler.stop()
+    for _ in range(2):
+        await scheduler.start()
+        with pytest.raises(NextslotError, match="started already"):
             await scheduler.start()
-            with pytest.raises(NextslotError, match="started already"):
-                await scheduler.start()
-            assert (await scheduler.wait((await scheduler.submit("work")).job_id)).status == "COMPLETED"
-            assert await scheduler.stop()
-            assert await scheduler.stop()
-
-    testing.run(body())
+        assert (await scheduler.wait((await scheduler.submit("work")).job_id)).status == "COMPLETED"
+        assert await scheduler.stop()
+        assert await scheduler.stop()
 
 
 def test_a_scheduler_can_live_again_in_another_event_loop(tmp_path: Path) -> None:
@@ -204,83 +177,73 @@ def test_a_scheduler_can_live_again_in_another_event_loop(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("how", ["by argument", "by setting", "by a second stop"])
-def test_after_the_grace_time_what_runs_is_interrupted_and_retried_in_the_next_life(tmp_path: Path, how: str) -> None:
-    async def body() -> None:
-        first = await started(tmp_path, shutdown_grace_seconds=30 if how == "by setting" else None)
-        job = await first.submit("work", {"seconds": HOUR, "answer": 42})
-        stopping = asyncio.ensure_future(first.stop(30 if how == "by argument" else None))
-        await asyncio.sleep(29)
-        assert await states(first, job) == ["RUNNING"]
-        await asyncio.sleep(1)
-        if how == "by a second stop":
-            assert await first.stop()
-        assert await stopping
+async def test_after_the_grace_time_what_runs_is_interrupted_and_retried_in_the_next_life(
+    tmp_path: Path, how: str
+) -> None:
+    first = await started(tmp_path, shutdown_grace_seconds=30 if how == "by setting" else None)
+    job = await first.submit("work", {"seconds": HOUR, "answer": 42})
+    stopping = asyncio.ensure_future(first.stop(30 if how == "by argument" else None))
+    await asyncio.sleep(29)
+    assert await states(first, job) == ["RUNNING"]
+    await asyncio.sleep(1)
+    if how == "by a second stop":
+        assert await first.stop()
+    assert await stopping
 
-        async with new_scheduler(tmp_path, seed=1) as second:
-            run, (lost, retry) = await second.run_of(job.job_id), await second.chain(job.job_id)
-            assert run is not None
-            assert (run.status, run.failure_kind, lost.decision) == ("FAILED", "interrupted", "retry")
-            assert run.finished_at == lost.finished_at == run.started_at.after(30)
-            assert (retry.status, retry.scheduled_for) == ("RUNNING", lost.finished_at)
-            assert (await second.wait(job.job_id)).result == {"answer": 42}
-
-    testing.run(body())
+    async with new_scheduler(tmp_path, seed=1) as second:
+        run, (lost, retry) = await second.run_of(job.job_id), await second.chain(job.job_id)
+        assert run is not None
+        assert (run.status, run.failure_kind, lost.decision) == ("FAILED", "interrupted", "retry")
+        assert run.finished_at == lost.finished_at == run.started_at.after(30)
+        assert (retry.status, retry.scheduled_for) == ("RUNNING", lost.finished_at)
+        assert (await second.wait(job.job_id)).result == {"answer": 42}
     assert_counters(tmp_path)
 
 
-def test_work_that_ends_within_the_grace_time_is_not_interrupted(tmp_path: Path) -> None:
-    async def body() -> None:
-        scheduler = await started(tmp_path)
-        job = await scheduler.submit("work", {"seconds": 20})
+async def test_work_that_ends_within_the_grace_time_is_not_interrupted(tmp_path: Path) -> None:
+    scheduler = await started(tmp_path)
+    job = await scheduler.submit("work", {"seconds": 20})
 
-        assert await scheduler.stop(grace_seconds=30)
+    assert await scheduler.stop(grace_seconds=30)
 
-        assert stored_states(tmp_path) == {job.job_id: "COMPLETED"}
-        assert asyncio.get_running_loop().time() == pytest.approx(20, abs=1)
-
-    testing.run(body())
+    assert stored_states(tmp_path) == {job.job_id: "COMPLETED"}
+    assert asyncio.get_running_loop().time() == pytest.approx(20, abs=1)
 
 
-def test_a_job_that_was_to_be_the_last_is_interrupted_but_not_retried(tmp_path: Path) -> None:
-    async def body() -> None:
-        scheduler = await started(tmp_path)
-        job = await scheduler.submit("work", {"seconds": HOUR})
-        await scheduler.cancel(job.job_id)
+async def test_a_job_that_was_to_be_the_last_is_interrupted_but_not_retried(tmp_path: Path) -> None:
+    scheduler = await started(tmp_path)
+    job = await scheduler.submit("work", {"seconds": HOUR})
+    await scheduler.cancel(job.job_id)
 
-        await scheduler.stop(grace_seconds=1)
+    await scheduler.stop(grace_seconds=1)
 
-        assert stored_states(tmp_path) == {job.job_id: "FAILED"}
-
-    testing.run(body())
+    assert stored_states(tmp_path) == {job.job_id: "FAILED"}
 
 
 @pytest.mark.parametrize("stops", [1, 2])
-def test_work_that_ignores_the_signal_is_left_to_the_next_life(tmp_path: Path, stops: int) -> None:
-    async def body() -> None:
-        first = await started(tmp_path)
-        job = await first.submit("stubborn", {"seconds": 500})
-        stopping = [asyncio.ensure_future(first.stop(grace_seconds=5))]
-        await asyncio.sleep(6)
-        stopping += [asyncio.ensure_future(first.stop()) for _ in range(stops - 1)]
+async def test_work_that_ignores_the_signal_is_left_to_the_next_life(tmp_path: Path, stops: int) -> None:
+    first = await started(tmp_path)
+    job = await first.submit("stubborn", {"seconds": 500})
+    stopping = [asyncio.ensure_future(first.stop(grace_seconds=5))]
+    await asyncio.sleep(6)
+    stopping += [asyncio.ensure_future(first.stop()) for _ in range(stops - 1)]
 
-        async with asyncio.timeout(100):
-            is_stored = await asyncio.gather(*stopping)
+    async with asyncio.timeout(100):
+        is_stored = await asyncio.gather(*stopping)
 
-        assert is_stored == [False] * stops
-        assert stored_states(tmp_path) == {job.job_id: "RUNNING"}
-        await asyncio.sleep(1000)  # It returns at last, to nobody.
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        async with new_scheduler(tmp_path, seed=1) as second:
-            assert (second.recovered.lost, len(await second.chain(job.job_id))) == (1, 2)
-
-    testing.run(body())
+    assert is_stored == [False] * stops
+    assert stored_states(tmp_path) == {job.job_id: "RUNNING"}
+    await asyncio.sleep(1000)  # It returns at last, to nobody.
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    async with new_scheduler(tmp_path, seed=1) as second:
+        assert (second.recovered.lost, len(await second.chain(job.job_id))) == (1, 2)
     assert_counters(tmp_path)
 
 
 # Real signals to a real process.
 
 
-def test_work_that_says_how_long_its_end_may_take_has_so_much_longer(tmp_path: Path) -> None:
+async def test_work_that_says_how_long_its_end_may_take_has_so_much_longer(tmp_path: Path) -> None:
     class Slow:
         grace_seconds = 30.0
 
@@ -290,31 +253,25 @@ def test_work_that_says_how_long_its_end_may_take_has_so_much_longer(tmp_path: P
             except asyncio.CancelledError:
                 await asyncio.sleep(STOP_GRACE_SECONDS + 25)
 
-    async def body() -> None:
-        scheduler = await started(tmp_path)
-        await scheduler.offices.change("default", max_concurrent_jobs=0)
-        scheduler.job_types.add("slow", Slow())
-        await scheduler.submit("slow")
-        await scheduler.submit("work", {"seconds": HOUR})
+    scheduler = await started(tmp_path)
+    await scheduler.offices.change("default", max_concurrent_jobs=0)
+    scheduler.job_types.add("slow", Slow())
+    await scheduler.submit("slow")
+    await scheduler.submit("work", {"seconds": HOUR})
 
-        assert await scheduler.stop(grace_seconds=0)
+    assert await scheduler.stop(grace_seconds=0)
 
-        assert asyncio.get_running_loop().time() == pytest.approx(STOP_GRACE_SECONDS + 25, abs=0.1)
-
-    testing.run(body())
+    assert asyncio.get_running_loop().time() == pytest.approx(STOP_GRACE_SECONDS + 25, abs=0.1)
 
 
-def test_work_that_says_nothing_is_waited_for_no_longer_than_the_usual_time(tmp_path: Path) -> None:
-    async def body() -> None:
-        scheduler = await started(tmp_path)
-        await scheduler.submit("stubborn", {"seconds": HOUR})
+async def test_work_that_says_nothing_is_waited_for_no_longer_than_the_usual_time(tmp_path: Path) -> None:
+    scheduler = await started(tmp_path)
+    await scheduler.submit("stubborn", {"seconds": HOUR})
 
-        assert not await scheduler.stop(grace_seconds=0)
+    assert not await scheduler.stop(grace_seconds=0)
 
-        # The second that its task is then given to be cancelled comes on top.
-        assert asyncio.get_running_loop().time() == pytest.approx(STOP_GRACE_SECONDS + 1, abs=0.1)
-
-    testing.run(body())
+    # The second that its task is then given to be cancelled comes on top.
+    assert asyncio.get_running_loop().time() == pytest.approx(STOP_GRACE_SECONDS + 1, abs=0.1)
 
 
 def test_SIGTERM_lets_what_runs_finish_and_starts_nothing_more(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from nextslot import (
 from nextslot.domain import Forecast
 from nextslot.engine.forecast import queue_snapshot
 from nextslot.system.instant import Instant
-from tests.support import new_scheduler, with_scheduler
+from tests.support import new_scheduler, running_scheduler
 
 NOW = testing.BEGINNING
 # Types with a constant length each, so that the past says exactly what will be.
@@ -29,8 +31,8 @@ LENGTHS = {"short": 7.0, "middle": 31.0, "long": 113.0}
 # What is foreseen comes true.
 
 
-def test_one_after_the_other_each_starts_when_the_one_before_ends(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_one_after_the_other_each_starts_when_the_one_before_ends(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
         jobs = await scheduler.submit_many([NewJob(job_type="middle")] * 5)
         await asyncio.sleep(10)
 
@@ -40,12 +42,10 @@ def test_one_after_the_other_each_starts_when_the_one_before_ends(tmp_path: Path
         assert starts(made, jobs) == [began.after(31 * place) for place in range(5)]
         assert ends(made, jobs) == [began.after(31 * place) for place in range(1, 6)]
 
-    with_past(tmp_path, main)
-
 
 @pytest.mark.parametrize("seconds", [0, 40])
-def test_limits_resources_priorities_and_roles_are_respected(tmp_path: Path, seconds: float) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_limits_resources_priorities_and_roles_are_respected(tmp_path: Path, seconds: float) -> None:
+    async with scheduler_with_past(tmp_path, limits=Limits(running=4, resources={"gpu": 2})) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=3)
         await scheduler.offices.create("p", max_concurrent_jobs=2)
         wanted = [
@@ -64,12 +64,10 @@ def test_limits_resources_priorities_and_roles_are_respected(tmp_path: Path, sec
 
         await assert_comes_true(scheduler, jobs)
 
-    with_past(tmp_path, main, limits=Limits(running=4, resources={"gpu": 2}))
-
 
 @pytest.mark.parametrize("seconds", [0, 40])
-def test_what_the_machine_can_run_at_once_is_respected_between_offices(tmp_path: Path, seconds: float) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_the_machine_can_run_at_once_is_respected_between_offices(tmp_path: Path, seconds: float) -> None:
+    async with scheduler_with_past(tmp_path, limits=Limits(), node_running=2) as scheduler:
         for office_id in "op":
             await scheduler.offices.create(office_id, max_concurrent_jobs=0)
         wanted = [NewJob(job_type=job_type, office_id=office_id) for job_type in LENGTHS for office_id in "opop"]
@@ -78,12 +76,12 @@ def test_what_the_machine_can_run_at_once_is_respected_between_offices(tmp_path:
 
         await assert_comes_true(scheduler, jobs)
 
-    with_past(tmp_path, main, limits=Limits(), node_running=2)
-
 
 @pytest.mark.parametrize("seconds", [0, 40])
-def test_the_units_that_the_machine_has_are_respected(tmp_path: Path, seconds: float) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_units_that_the_machine_has_are_respected(tmp_path: Path, seconds: float) -> None:
+    async with scheduler_with_past(
+        tmp_path, limits=Limits(resources={"gpu": 0}), node_resources={"gpu": 3}
+    ) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=0)
         wanted = [NewJob(job_type=job_type, resources={"gpu": units}) for job_type in LENGTHS for units in (1, 2, 1)]
         jobs = await scheduler.submit_many(wanted)
@@ -91,11 +89,9 @@ def test_the_units_that_the_machine_has_are_respected(tmp_path: Path, seconds: f
 
         await assert_comes_true(scheduler, jobs)
 
-    with_past(tmp_path, main, limits=Limits(resources={"gpu": 0}), node_resources={"gpu": 3})
 
-
-def test_dependents_groups_and_jobs_for_later_are_released_in_the_forecast_too(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_dependents_groups_and_jobs_for_later_are_released_in_the_forecast_too(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=2)
         graph = await scheduler.submit_many(
             [
@@ -110,11 +106,9 @@ def test_dependents_groups_and_jobs_for_later_are_released_in_the_forecast_too(t
 
         await assert_comes_true(scheduler, [*graph, *members, *side_by_side])
 
-    with_past(tmp_path, main)
 
-
-def test_the_turn_passes_over_a_cancelled_member_in_the_forecast_too(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_turn_passes_over_a_cancelled_member_in_the_forecast_too(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=2)
         wanted = [NewJob(job_type="middle", office_id="o")] * 3
         _, (first, second, third) = await scheduler.submit_group(wanted, mode="sequential", on_failure="continue")
@@ -122,11 +116,9 @@ def test_the_turn_passes_over_a_cancelled_member_in_the_forecast_too(tmp_path: P
 
         await assert_comes_true(scheduler, [first, third])
 
-    with_past(tmp_path, main)
 
-
-def test_a_direct_caller_goes_first_in_the_forecast_too_DEC_004(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_direct_caller_goes_first_in_the_forecast_too_DEC_004(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
         jobs = await scheduler.submit_many([NewJob(job_type="middle")] * 3)
         callers = [asyncio.create_task(scheduler.run_direct("short", direct_id=f"d{n}")) for n in range(2)]
         await testing.settled()
@@ -136,11 +128,9 @@ def test_a_direct_caller_goes_first_in_the_forecast_too_DEC_004(tmp_path: Path) 
         waited = [(await caller).started_at for caller in callers]
         assert [made.jobs[f"d{n}"].expected_start for n in range(2)] == pytest.approx(waited, abs=1000)
 
-    with_past(tmp_path, main)
 
-
-def test_a_caller_whose_work_runs_is_given_its_usual_time(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_caller_whose_work_runs_is_given_its_usual_time(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
         caller = asyncio.create_task(scheduler.run_direct("long"))
         await asyncio.sleep(20)
         jobs = await scheduler.submit_many([NewJob(job_type="short")] * 2)
@@ -149,11 +139,9 @@ def test_a_caller_whose_work_runs_is_given_its_usual_time(tmp_path: Path) -> Non
 
         assert (await caller).ran_seconds == LENGTHS["long"]
 
-    with_past(tmp_path, main)
 
-
-def test_a_caller_without_patience_is_not_waited_for(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_caller_without_patience_is_not_waited_for(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
         jobs = await scheduler.submit_many([NewJob(job_type="middle")] * 2)
         asyncio.create_task(scheduler.run_direct("long", wait_timeout_seconds=5)).add_done_callback(
             lambda done: done.exception()
@@ -162,11 +150,11 @@ def test_a_caller_without_patience_is_not_waited_for(tmp_path: Path) -> None:
 
         await assert_comes_true(scheduler, jobs)
 
-    with_past(tmp_path, main)
 
-
-def test_a_starving_job_keeps_its_units_in_the_forecast_too(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_starving_job_keeps_its_units_in_the_forecast_too(tmp_path: Path) -> None:
+    async with scheduler_with_past(
+        tmp_path, limits=Limits(resources={"gpu": 2}), starvation_after_seconds=60
+    ) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=5)
         small = [NewJob(job_type="middle", office_id="o", resources={"gpu": 1})]
         big = [NewJob(job_type="short", office_id="o", resources={"gpu": 2})]
@@ -174,11 +162,9 @@ def test_a_starving_job_keeps_its_units_in_the_forecast_too(tmp_path: Path) -> N
 
         await assert_comes_true(scheduler, jobs)
 
-    with_past(tmp_path, main, limits=Limits(resources={"gpu": 2}), starvation_after_seconds=60)
 
-
-def test_a_job_that_expires_before_its_turn_is_not_foreseen_and_not_waited_for(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_expires_before_its_turn_is_not_foreseen_and_not_waited_for(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
         long = await scheduler.submit("long")
         expiring = await scheduler.submit("middle", expires_at=scheduler._clock.now().after(50))
         last = await scheduler.submit("short")
@@ -187,11 +173,9 @@ def test_a_job_that_expires_before_its_turn_is_not_foreseen_and_not_waited_for(t
 
         assert expiring.job_id not in made.jobs
 
-    with_past(tmp_path, main)
 
-
-def test_a_job_that_was_told_to_stop_frees_its_slot_and_not_its_dependents(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_was_told_to_stop_frees_its_slot_and_not_its_dependents(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
         scheduler.job_types.add("deaf", deaf)
         running = await scheduler.submit("deaf")
         dependent = await scheduler.submit("short", depends_on=[running.job_id])
@@ -202,8 +186,6 @@ def test_a_job_that_was_told_to_stop_frees_its_slot_and_not_its_dependents(tmp_p
 
         assert dependent.job_id not in made.jobs
         assert starts(made, [following]) == [scheduler._clock.now().after(10)]
-
-    with_past(tmp_path, main)
 
 
 WORK = st.fixed_dictionaries(
@@ -232,21 +214,24 @@ WORK = st.fixed_dictionaries(
 def test_whatever_is_queued_starts_when_it_was_foreseen(
     work: list[Any], slots: tuple[int, int], running: int, machine: tuple[int, Any], later: float, is_group: bool
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
-        for office_id, count in zip("op", slots, strict=True):
-            await scheduler.offices.create(office_id, max_concurrent_jobs=count)
-        jobs = await scheduler.submit_many(workload(work, scheduler._clock.now()))
-        if is_group:
-            _, members = await scheduler.submit_group([NewJob(job_type="middle", office_id="o")] * 4)
-            jobs += members
-        await asyncio.sleep(later)
+    async def main() -> None:
+        async with scheduler_with_past(
+            Path(directory), limits=limits, starvation_after_seconds=100, **options
+        ) as scheduler:
+            for office_id, count in zip("op", slots, strict=True):
+                await scheduler.offices.create(office_id, max_concurrent_jobs=count)
+            jobs = await scheduler.submit_many(workload(work, scheduler._clock.now()))
+            if is_group:
+                _, members = await scheduler.submit_group([NewJob(job_type="middle", office_id="o")] * 4)
+                jobs += members
+            await asyncio.sleep(later)
 
-        await assert_comes_true(scheduler, jobs)
+            await assert_comes_true(scheduler, jobs)
 
     with tempfile.TemporaryDirectory() as directory:
         limits = Limits(running=running, resources={"gpu": 2 if not machine[1] else 0})
         options = {"node_running": machine[0], "node_resources": machine[1]}
-        with_past(Path(directory), main, limits=limits, starvation_after_seconds=100, **options)
+        testing.run(main())
 
 
 def workload(work: list[Any], now: Instant) -> list[NewJob]:
@@ -266,8 +251,8 @@ def workload(work: list[Any], now: Instant) -> list[NewJob]:
 
 
 @pytest.mark.parametrize("scope", [{}, {"office_id": "default"}, {"job_type": "middle"}, {"resource": "gpu"}])
-def test_what_is_paused_has_no_expected_start_and_the_rest_has(tmp_path: Path, scope: dict[str, str]) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_is_paused_has_no_expected_start_and_the_rest_has(tmp_path: Path, scope: dict[str, str]) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         running = await scheduler.submit("long", resources=["gpu"])
         paused = await scheduler.submit("middle", resources=["gpu"])
@@ -280,11 +265,9 @@ def test_what_is_paused_has_no_expected_start_and_the_rest_has(tmp_path: Path, s
         assert ends(made, [running]) == [scheduler._clock.now().after(113)]
         assert (other.job_id in elsewhere.jobs) == (scope != {})
 
-    with_past(tmp_path, main)
 
-
-def test_of_a_type_that_never_ran_the_start_is_foreseen_and_the_end_is_not(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_of_a_type_that_never_ran_the_start_is_foreseen_and_the_end_is_not(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
         known = await scheduler.submit("middle")
         unknown = await scheduler.submit("work", {"seconds": 5})
         following = await scheduler.submit("short")
@@ -295,15 +278,13 @@ def test_of_a_type_that_never_ran_the_start_is_foreseen_and_the_end_is_not(tmp_p
         assert made.jobs[unknown.job_id].expected_end is None
         assert made.jobs[following.job_id].confidence == "low"
 
-    with_past(tmp_path, main)
 
-
-def test_a_job_beyond_the_first_thousand_is_foreseen_at_their_pace(
+async def test_a_job_beyond_the_first_thousand_is_foreseen_at_their_pace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_snapshot, "WINDOW", 20)
 
-    async def main(scheduler: Scheduler) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
         jobs = await scheduler.submit_many([NewJob(job_type="middle")] * 41)
 
         made = await scheduler.forecast.queue()
@@ -315,14 +296,12 @@ def test_a_job_beyond_the_first_thousand_is_foreseen_at_their_pace(
         assert why.expected.expected_start == began.after(31 * 40)
         assert (why.expected.expected_end, why.expected.confidence) == (None, "low")
 
-    with_past(tmp_path, main)
-
 
 # From what it is known.
 
 
-def test_with_more_past_runs_confidence_grows(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_with_more_past_runs_confidence_grows(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         seen = []
         for past in (0, 1, 3, 10):
             while len(await scheduler.forecast._access.read(_completed)) < past:
@@ -335,11 +314,9 @@ def test_with_more_past_runs_confidence_grows(tmp_path: Path) -> None:
 
         assert seen == ["low", "low", "medium", "high"]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_the_past_is_known_again_after_a_restart(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_past_is_known_again_after_a_restart(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
         await scheduler.pause()
         job = await scheduler.submit("middle")
         await testing.crash(scheduler)
@@ -351,11 +328,9 @@ def test_the_past_is_known_again_after_a_restart(tmp_path: Path) -> None:
 
             assert why.expected.expected_end == second._clock.now().after(30)
 
-    with_past(tmp_path, main)
 
-
-def test_a_stray_run_changes_little_and_what_is_usual_changes_with_time(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_stray_run_changes_little_and_what_is_usual_changes_with_time(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await run_each(scheduler, [5] * 20 + [5000])
         job = await scheduler.submit("work", {"seconds": 5})
         first = (await scheduler.forecast.why(job.job_id)).expected.expected_end
@@ -367,11 +342,9 @@ def test_a_stray_run_changes_little_and_what_is_usual_changes_with_time(tmp_path
         expected = (await scheduler.forecast.why(later.job_id)).expected.expected_end
         assert expected == later.created_at.after(50)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_of_several_that_run_side_by_side_the_first_is_over_sooner_than_each_on_average(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_of_several_that_run_side_by_side_the_first_is_over_sooner_than_each_on_average(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await run_each(scheduler, list(range(10, 110, 10)))
         await scheduler.offices.create("o", max_concurrent_jobs=8)
         *_, queued = await scheduler.submit_many([NewJob(job_type="work", office_id="o", params={"seconds": 55})] * 9)
@@ -384,11 +357,10 @@ def test_of_several_that_run_side_by_side_the_first_is_over_sooner_than_each_on_
         assert first.expected_end < queued.created_at.after(40 + 55), "and so is what follows it"
         assert first == again
 
-    with_scheduler(tmp_path, main)
 
+async def test_reported_progress_moves_the_expected_end(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
 
-def test_reported_progress_moves_the_expected_end(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("telling")
         async def telling(run: Any) -> None:
             run.progress(0.5)
@@ -401,11 +373,9 @@ def test_reported_progress_moves_the_expected_end(tmp_path: Path) -> None:
 
         assert why.expected.expected_end == scheduler._clock.now().after(40)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_timeout_bounds_what_is_expected(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_timeout_bounds_what_is_expected(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
         running, queued = await scheduler.submit_many([NewJob(job_type="long", timeout_seconds=20)] * 2)
 
         made = await scheduler.forecast.queue()
@@ -413,14 +383,12 @@ def test_a_timeout_bounds_what_is_expected(tmp_path: Path) -> None:
         now = scheduler._clock.now()
         assert ends(made, [running, queued]) == [now.after(20), now.after(40)]
 
-    with_past(tmp_path, main)
-
 
 # What it costs.
 
 
-def test_a_forecast_writes_nothing(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_forecast_writes_nothing(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
         jobs = await scheduler.submit_many([NewJob(job_type="middle")] * 3)
         before = [await scheduler.job(job.job_id) for job in jobs]
 
@@ -429,13 +397,11 @@ def test_a_forecast_writes_nothing(tmp_path: Path) -> None:
 
         assert [await scheduler.job(job.job_id) for job in jobs] == before
 
-    with_past(tmp_path, main)
 
-
-def test_a_forecast_that_took_long_is_used_for_ten_times_as_long(
+async def test_a_forecast_that_took_long_is_used_for_ten_times_as_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
         slow = SlowThreads()
         monkeypatch.setattr(scheduler.forecast, "_threads", slow)
         made = [await scheduler.forecast.queue() for _ in range(3)]
@@ -447,11 +413,9 @@ def test_a_forecast_that_took_long_is_used_for_ten_times_as_long(
         assert [one is made[0] for one in made] == [True, True, True, True, False]
         assert slow.calls == 2
 
-    with_past(tmp_path, main)
 
-
-def test_many_who_ask_at_once_share_one_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_many_who_ask_at_once_share_one_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
         slow = SlowThreads()
         monkeypatch.setattr(scheduler.forecast, "_threads", slow)
 
@@ -459,8 +423,6 @@ def test_many_who_ask_at_once_share_one_forecast(tmp_path: Path, monkeypatch: py
 
         assert slow.calls == 1
         assert all(one is made[0] for one in made)
-
-    with_past(tmp_path, main)
 
 
 class SlowThreads:
@@ -499,16 +461,13 @@ async def deaf(run: Any) -> None:
             continue
 
 
-def with_past(directory: Path, main: Any, **options: Any) -> None:
+@asynccontextmanager
+async def scheduler_with_past(directory: Path, **options: Any) -> AsyncIterator[Scheduler]:
     """A scheduler that has seen each of the timed types once."""
-
-    async def body() -> None:
-        async with timed_scheduler(directory, **options) as scheduler:
-            for name in LENGTHS:
-                await scheduler.wait((await scheduler.submit(name)).job_id)
-            await main(scheduler)
-
-    testing.run(body())
+    async with timed_scheduler(directory, **options) as scheduler:
+        for name in LENGTHS:
+            await scheduler.wait((await scheduler.submit(name)).job_id)
+        yield scheduler
 
 
 async def run_each(scheduler: Scheduler, lengths: list[int]) -> None:

@@ -17,7 +17,7 @@ from nextslot import (
 )
 from nextslot.domain import Reason, Why, json_form
 from tests import databases
-from tests.support import Steps, database, new_scheduler, with_scheduler
+from tests.support import Steps, database, new_scheduler, running_scheduler
 
 NOW = testing.BEGINNING
 
@@ -34,8 +34,8 @@ NOW = testing.BEGINNING
         ({"resource": "gpu"}, {"scope": "resource", "name": "gpu"}, "resource 'gpu' is paused"),
     ],
 )
-def test_a_paused_job_says_what_is_paused(tmp_path: Path, paused: Any, data: Any, words: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_paused_job_says_what_is_paused(tmp_path: Path, paused: Any, data: Any, words: str) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause(**paused)
         job = await scheduler.submit("work", resources=["gpu"])
 
@@ -46,11 +46,9 @@ def test_a_paused_job_says_what_is_paused(tmp_path: Path, paused: Any, data: Any
         assert words in why.reasons[0].text
         assert (why.expected.expected_start, why.expected.confidence) == (None, "none")
 
-    with_scheduler(tmp_path, main)
 
-
-def test_all_pauses_that_apply_are_named(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_all_pauses_that_apply_are_named(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         for scope in ({}, {"office_id": "default"}, {"job_type": "work"}, {"resource": "gpu"}, {"resource": "other"}):
             await scheduler.pause(**scope)
         job = await scheduler.submit("work", resources=["gpu"])
@@ -59,14 +57,12 @@ def test_all_pauses_that_apply_are_named(tmp_path: Path) -> None:
 
         assert [reason.data["scope"] for reason in why.reasons] == ["scheduler", "office", "type", "resource"]
 
-    with_scheduler(tmp_path, main)
-
 
 # Waiting.
 
 
-def test_a_dependent_says_what_became_of_each_prerequisite_US_JS01(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_dependent_says_what_became_of_each_prerequisite_US_JS01(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=2)
         made = {
             "retrying": await scheduler.submit("fail", office_id="o"),
@@ -102,11 +98,9 @@ def test_a_dependent_says_what_became_of_each_prerequisite_US_JS01(tmp_path: Pat
             "cancelled": "CANCELLED",
         }  # fmt: skip
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_prerequisite_about_whose_failure_nothing_is_decided_yet_is_not_lost(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_prerequisite_about_whose_failure_nothing_is_decided_yet_is_not_lost(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         failed = await scheduler.submit("work", {"seconds": 100})
         job = await scheduler.submit("work", depends_on=[failed.job_id])
         connection = database(tmp_path)
@@ -126,11 +120,9 @@ def test_a_prerequisite_about_whose_failure_nothing_is_decided_yet_is_not_lost(t
         assert "failed and is about to be retried" in reason.text
         assert not reason.data["is_lost"]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_dependent_of_a_lost_job_has_no_expected_start_and_says_what_to_do(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_dependent_of_a_lost_job_has_no_expected_start_and_says_what_to_do(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         failed = await scheduler.submit("fail", {"kind": "invalid"})
         await scheduler.wait(failed.job_id)
         job = await scheduler.submit("work", depends_on=[failed.job_id])
@@ -142,11 +134,9 @@ def test_a_dependent_of_a_lost_job_has_no_expected_start_and_says_what_to_do(tmp
         assert "retry that job" in why.reasons[0].text
         assert why.expected.expected_start is None
 
-    with_scheduler(tmp_path, main)
 
-
-def test_of_many_prerequisites_the_first_are_named_and_all_are_counted(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_of_many_prerequisites_the_first_are_named_and_all_are_counted(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         many = [NewJob(job_type="work", key=f"k{number}") for number in range(50)]
         last = NewJob(job_type="work", depends_on=[f"k{number}" for number in range(50)])
         *_, job = await scheduler.submit_many([*many, last])
@@ -157,11 +147,9 @@ def test_of_many_prerequisites_the_first_are_named_and_all_are_counted(tmp_path:
         assert "50 jobs" in reason.text
         assert "and 30 more" in reason.text
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_member_of_a_sequential_group_says_whose_turn_it_is(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_member_of_a_sequential_group_says_whose_turn_it_is(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         wanted = [NewJob(job_type="work", params={"seconds": 100}) for _ in range(3)]
         group, members = await scheduler.submit_group(wanted, name="chapters")
 
@@ -173,11 +161,9 @@ def test_a_member_of_a_sequential_group_says_whose_turn_it_is(tmp_path: Path) ->
         assert "number 3 of the group 'chapters'" in reason.text
         assert why.expected.expected_start is not None
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_job_for_later_says_not_before_when(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_for_later_says_not_before_when(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", scheduled_for=NOW.after(3600))
 
         why = await scheduler.forecast.why(job.job_id)
@@ -186,11 +172,9 @@ def test_a_job_for_later_says_not_before_when(tmp_path: Path) -> None:
         assert why.reasons[0].data == {"scheduled_for": str(NOW.after(3600)), "is_retry": False}
         assert why.expected.expected_start == NOW.after(3600)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_retry_says_until_when_it_waits(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_retry_says_until_when_it_waits(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         failed = await scheduler.submit("fail")
         await testing.settled()
         retry = (await scheduler.chain(failed.job_id))[-1]
@@ -200,14 +184,13 @@ def test_a_retry_says_until_when_it_waits(tmp_path: Path) -> None:
         assert reason.data["is_retry"]
         assert str(retry.scheduled_for) in reason.text
 
-    with_scheduler(tmp_path, main)
-
 
 # Limits.
 
 
-def test_every_full_limit_is_named_with_who_holds_it(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_every_full_limit_is_named_with_who_holds_it(tmp_path: Path) -> None:
+    limits = Limits(running=1, job_types={"work": 1}, resources={"gpu": 2})
+    async with running_scheduler(tmp_path, limits=limits) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=1, role_limits={"FE": 1})
         options: dict[str, Any] = {"office_id": "o", "role": "FE", "resources": {"gpu": 2}}
         holder = await scheduler.submit("work", {"seconds": 100}, title="render", **options)
@@ -225,12 +208,9 @@ def test_every_full_limit_is_named_with_who_holds_it(tmp_path: Path) -> None:
         assert "is full (1 of 1)" in full["office:o"].text
         assert full["scheduler"].text.startswith("The limit of the whole scheduler is full")
 
-    limits = Limits(running=1, job_types={"work": 1}, resources={"gpu": 2})
-    with_scheduler(tmp_path, main, limits=limits)
 
-
-def test_a_direct_execution_that_holds_a_limit_is_named_too(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_direct_execution_that_holds_a_limit_is_named_too(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         caller = asyncio.create_task(scheduler.run_direct("work", {"seconds": 100}, direct_id="d1"))
         await asyncio.sleep(10)
         job = await scheduler.submit("work")
@@ -241,11 +221,9 @@ def test_a_direct_execution_that_holds_a_limit_is_named_too(tmp_path: Path) -> N
         assert "direct execution d1" in reason.text
         await caller
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_holder_of_another_limit_is_not_named(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_holder_of_another_limit_is_not_named(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=5)
         await scheduler.submit("work", {"seconds": 100}, office_id="o")
         holder = await scheduler.submit("work", {"seconds": 100}, office_id="o", resources=["gpu"])
@@ -256,11 +234,9 @@ def test_a_holder_of_another_limit_is_not_named(tmp_path: Path) -> None:
         assert codes(why) == ["limit_full"]
         assert [one["id"] for one in why.reasons[0].data["held_by"]] == [holder.job_id]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_job_that_can_never_fit_says_so(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_can_never_fit_says_so(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path, limits=Limits(resources={"gpu": 4})) as scheduler:
         await scheduler.pause()
         job = await scheduler.submit("work", resources={"gpu": 4})
         await testing.crash(scheduler)
@@ -271,8 +247,6 @@ def test_a_job_that_can_never_fit_says_so(tmp_path: Path) -> None:
 
             assert (reason.data["limit"], reason.data["needs"]) == ("resource:gpu", 4)
             assert (await second.forecast.why(job.job_id)).expected.expected_start is None
-
-    with_scheduler(tmp_path, main, limits=Limits(resources={"gpu": 4}))
 
 
 class ShrunkPolicy(Limits):
@@ -285,8 +259,8 @@ class ShrunkPolicy(Limits):
 # Somebody else keeps the slot.
 
 
-def test_a_direct_caller_of_its_office_goes_first_DEC_004(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_direct_caller_of_its_office_goes_first_DEC_004(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work", {"seconds": 100})
         job = await scheduler.submit("work")
         caller = asyncio.create_task(scheduler.run_direct("work", direct_id="d1"))
@@ -298,11 +272,9 @@ def test_a_direct_caller_of_its_office_goes_first_DEC_004(tmp_path: Path) -> Non
         assert why.reasons[1].data == {"direct_ids": ["d1"], "count": 1}
         await caller
 
-    with_scheduler(tmp_path, main)
 
-
-def test_units_kept_back_for_a_caller_of_another_office_are_a_reason(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_units_kept_back_for_a_caller_of_another_office_are_a_reason(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path, limits=Limits(resources={"gpu": 2})) as scheduler:
         scheduler.job_types.add("render", takes(1), resources={"gpu": 2})
         await scheduler.offices.create("o")
         await scheduler.submit("work", {"seconds": 100}, office_id="o", resources=["gpu"])
@@ -316,11 +288,11 @@ def test_units_kept_back_for_a_caller_of_another_office_are_a_reason(tmp_path: P
         assert why.reasons[0].data == {"id": "d1", "limits": ["resource:gpu"], "office_id": "default"}
         await caller
 
-    with_scheduler(tmp_path, main, limits=Limits(resources={"gpu": 2}))
 
-
-def test_units_kept_back_for_a_starving_job_are_a_reason(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_units_kept_back_for_a_starving_job_are_a_reason(tmp_path: Path) -> None:
+    async with running_scheduler(
+        tmp_path, limits=Limits(resources={"gpu": 2}), starvation_after_seconds=100
+    ) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=5)
         options: dict[str, Any] = {"office_id": "o"}
         await scheduler.submit("work", {"seconds": 500}, resources=["gpu"], **options)
@@ -337,14 +309,12 @@ def test_units_kept_back_for_a_starving_job_are_a_reason(tmp_path: Path) -> None
         await scheduler.pause()
         assert codes(await scheduler.forecast.why(job.job_id)) == ["paused", "ahead"], "nothing is kept back for it now"
 
-    with_scheduler(tmp_path, main, limits=Limits(resources={"gpu": 2}), starvation_after_seconds=100)
-
 
 # Nothing can run it.
 
 
-def test_a_resource_that_does_not_answer_is_named_with_its_next_probe(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_resource_that_does_not_answer_is_named_with_its_next_probe(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         policy = {"max_attempts": 0}
         for _ in range(5):
             failed = await scheduler.submit("fail", {"kind": "unavailable"}, resources=["gpu"], retry_policy=policy)
@@ -360,11 +330,9 @@ def test_a_resource_that_does_not_answer_is_named_with_its_next_probe(tmp_path: 
         }  # fmt: skip
         assert why.expected.expected_start is None
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_job_whose_type_has_no_handler_any_more_says_so(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_whose_type_has_no_handler_any_more_says_so(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         job = await scheduler.submit("work")
         await testing.crash(scheduler)
@@ -377,11 +345,9 @@ def test_a_job_whose_type_has_no_handler_any_more_says_so(tmp_path: Path) -> Non
             assert why.reasons[0].data == {"job_type": "work"}
             assert why.expected.expected_start is None
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_scheduler_that_is_stopping_says_so(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_scheduler_that_is_stopping_says_so(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work", {"seconds": 100})
         job = await scheduler.submit("work")
         stopping = asyncio.create_task(scheduler.stop())
@@ -393,14 +359,12 @@ def test_a_scheduler_that_is_stopping_says_so(tmp_path: Path) -> None:
         assert why.expected.expected_start is None
         await stopping
 
-    with_scheduler(tmp_path, main)
-
 
 # The queue.
 
 
-def test_the_jobs_ahead_are_counted_in_the_order_of_the_queue_INV_004(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_jobs_ahead_are_counted_in_the_order_of_the_queue_INV_004(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work", {"seconds": 100})
         low, normal, later, high, urgent = [
             await scheduler.submit("work", **options)
@@ -414,20 +378,16 @@ def test_the_jobs_ahead_are_counted_in_the_order_of_the_queue_INV_004(tmp_path: 
         text = first(await scheduler.forecast.why(high.job_id), "ahead").text
         assert text == "1 job is ahead of it in its office's queue."
 
-    with_scheduler(tmp_path, main)
-
 
 @pytest.mark.sqlite_only("counts the steps of its machine")
-def test_counting_those_ahead_stops_at_ten_thousand_and_its_cost_with_it(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_counting_those_ahead_stops_at_ten_thousand_and_its_cost_with_it(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         few = await cost(tmp_path, scheduler, await submitted(scheduler, 12_000))
 
         many = await cost(tmp_path, scheduler, await submitted(scheduler, 24_000))
 
         assert many < few * 1.2
-
-    with_scheduler(tmp_path, main)
 
 
 async def submitted(scheduler: Scheduler, jobs: int) -> Job:
@@ -452,8 +412,8 @@ async def cost(directory: Path, scheduler: Scheduler, job: Job) -> int:
 # What has begun, or is no more.
 
 
-def test_a_running_job_says_since_when_it_runs(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_running_job_says_since_when_it_runs(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await known(scheduler, 100)
         job = await scheduler.submit("work", {"seconds": 100})
         began = NOW.after(100)
@@ -465,8 +425,6 @@ def test_a_running_job_says_since_when_it_runs(tmp_path: Path) -> None:
         assert why.reasons[0].text == f"It has been running since {began}."
         assert (why.expected.expected_start, why.expected.expected_end) == (began, began.after(100))
 
-    with_scheduler(tmp_path, main)
-
 
 @pytest.mark.parametrize(
     ("job_type", "params", "status", "words"),
@@ -476,8 +434,10 @@ def test_a_running_job_says_since_when_it_runs(tmp_path: Path) -> None:
         ("fail", {"kind": "invalid"}, "FAILED", "failed as asked"),
     ],
 )
-def test_an_ended_job_says_how_it_ended(tmp_path: Path, job_type: str, params: Any, status: str, words: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_ended_job_says_how_it_ended(
+    tmp_path: Path, job_type: str, params: Any, status: str, words: str
+) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit(job_type, params)
         await scheduler.wait(job.job_id)
 
@@ -487,11 +447,9 @@ def test_an_ended_job_says_how_it_ended(tmp_path: Path, job_type: str, params: A
         assert words in why.reasons[0].text
         assert why.expected.expected_start == NOW
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_failed_job_names_its_retry_and_a_cancelled_one_has_no_start(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_failed_job_names_its_retry_and_a_cancelled_one_has_no_start(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         failed = await scheduler.submit("fail")
         await testing.settled()
         retry = (await scheduler.chain(failed.job_id))[-1]
@@ -503,21 +461,17 @@ def test_a_failed_job_names_its_retry_and_a_cancelled_one_has_no_start(tmp_path:
         assert "not wanted" in why_cancelled.reasons[0].text
         assert why_cancelled.expected.expected_start is None
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_job_that_does_not_exist_is_not_found(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_does_not_exist_is_not_found(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(errors.NotFound):
             await scheduler.forecast.why("no such job")
         with pytest.raises(errors.NotFound):
             await scheduler.forecast.queue("no such office")
 
-    with_scheduler(tmp_path, main)
 
-
-def test_reasons_come_in_the_order_of_their_importance(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_reasons_come_in_the_order_of_their_importance(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work", {"seconds": 100})
         before = await scheduler.submit("work")
         job = await scheduler.submit("work", depends_on=[before.job_id], scheduled_for=NOW.after(500))
@@ -527,11 +481,9 @@ def test_reasons_come_in_the_order_of_their_importance(tmp_path: Path) -> None:
 
         assert codes(why) == ["paused", "dependencies", "not_before", "ahead"]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_why_is_plain_json_to_the_outside(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_why_is_plain_json_to_the_outside(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work", {"seconds": 100})
         job = await scheduler.submit("work", scheduled_for=NOW.after(500))
 
@@ -552,8 +504,6 @@ def test_why_is_plain_json_to_the_outside(tmp_path: Path) -> None:
             "expected_end": None,
             "confidence": "high",
         }
-
-    with_scheduler(tmp_path, main)
 
 
 # Arrangement.

@@ -13,7 +13,7 @@ from nextslot.engine.retention import Keep, Purged
 from nextslot.engine.webhooks.delivery_worker import EndpointResponse
 from nextslot.errors import NotFound
 from nextslot.store.maintenance import doctor
-from tests.support import history, named, with_counts, with_scheduler
+from tests.support import counted_scheduler, history, named, running_scheduler
 
 DAY = 86_400
 HOOK = "http://127.0.0.1:9/hook"
@@ -45,8 +45,8 @@ async def purge(scheduler: Scheduler, keep: Keep = ALL) -> Any:
         scheduler.retention.keep = Keep()
 
 
-def test_what_ended_long_ago_goes_with_its_run_events_and_messages_and_the_rest_stays(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_ended_long_ago_goes_with_its_run_events_and_messages_and_the_rest_stays(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         old = await scheduler.submit("work", webhook={"url": HOOK})
         await asyncio.sleep(3 * DAY)
         new = await scheduler.submit("work", {"seconds": 1})
@@ -60,11 +60,9 @@ def test_what_ended_long_ago_goes_with_its_run_events_and_messages_and_the_rest_
         assert {event.job_id for event in await history(scheduler)} == {new.job_id}
         assert await scheduler._access.read(doctor.examine) == []
 
-    with_counts(tmp_path, main)
 
-
-def test_nothing_goes_unless_it_is_said_how_long_it_is_kept(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_nothing_goes_unless_it_is_said_how_long_it_is_kept(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work")
         await asyncio.sleep(4000 * DAY)
 
@@ -73,11 +71,9 @@ def test_nothing_goes_unless_it_is_said_how_long_it_is_kept(tmp_path: Path) -> N
         assert purged.jobs == purged.events == 0
         assert await exists(scheduler, job.job_id)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_chain_goes_as_a_whole_and_not_while_its_last_job_is_young(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_chain_goes_as_a_whole_and_not_while_its_last_job_is_young(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail", {"times": 1}, retry_policy={"base_delay_seconds": 3 * DAY})
         await asyncio.sleep(3.5 * DAY)
         young = await purge(scheduler)
@@ -88,11 +84,9 @@ def test_a_chain_goes_as_a_whole_and_not_while_its_last_job_is_young(tmp_path: P
         assert (young.jobs, len(chain), old.jobs) == (0, 2, 2)
         assert await scheduler._access.read(doctor.examine) == []
 
-    with_counts(tmp_path, main)
 
-
-def test_a_group_goes_with_all_its_members_or_not_at_all(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_group_goes_with_all_its_members_or_not_at_all(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         wanted = [NewJob(job_type="work"), NewJob(job_type="work", params={"seconds": 3.0 * DAY})]
         group, _ = await scheduler.submit_group(wanted, "parallel")
         await asyncio.sleep(2.9 * DAY)
@@ -104,11 +98,9 @@ def test_a_group_goes_with_all_its_members_or_not_at_all(tmp_path: Path) -> None
         with pytest.raises(NotFound):
             await scheduler.group(group.group_id)
 
-    with_counts(tmp_path, main)
 
-
-def test_what_a_job_that_lives_waited_for_stays(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_a_job_that_lives_waited_for_stays(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first = await scheduler.submit("work")
         second = await scheduler.submit("fail", retry_policy={"max_attempts": 0})
         waiting = await scheduler.submit("work", depends_on=[first.job_id, second.job_id])
@@ -121,11 +113,9 @@ def test_what_a_job_that_lives_waited_for_stays(tmp_path: Path) -> None:
         assert await exists(scheduler, waiting.job_id)
         assert await scheduler._access.read(doctor.examine) == []
 
-    with_counts(tmp_path, main)
 
-
-def test_a_job_stays_until_its_last_message_has_been_sent(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_stays_until_its_last_message_has_been_sent(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path, sender=Silence()) as scheduler:
         job = await scheduler.submit("work", webhook={"url": HOOK})
         await asyncio.sleep(2.5 * DAY)
         pending = (await scheduler.webhooks.deliveries()).items[0].status
@@ -134,11 +124,9 @@ def test_a_job_stays_until_its_last_message_has_been_sent(tmp_path: Path) -> Non
         assert (pending, purged.jobs) == ("PENDING", 0)
         assert await exists(scheduler, job.job_id)
 
-    with_scheduler(tmp_path, main, sender=Silence())
 
-
-def test_the_numbers_of_events_go_on_when_old_ones_are_gone(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_numbers_of_events_go_on_when_old_ones_are_gone(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work")
         await asyncio.sleep(5 * DAY)
         last = (await history(scheduler))[-1].seq
@@ -149,11 +137,9 @@ def test_the_numbers_of_events_go_on_when_old_ones_are_gone(tmp_path: Path) -> N
         assert purged.events == last - 1
         assert numbers == list(range(last, last + len(numbers)))
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_dry_run_counts_the_same_and_takes_nothing(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_dry_run_counts_the_same_and_takes_nothing(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         jobs = await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 0.1})] * 120)
         await scheduler.run_direct("work")
         await asyncio.sleep(5 * DAY)
@@ -166,15 +152,13 @@ def test_a_dry_run_counts_the_same_and_takes_nothing(tmp_path: Path) -> None:
         assert counted == purged
         assert (counted.jobs, counted.direct) == (120, 1)
 
-    with_counts(tmp_path, main)
 
-
-def test_all_that_is_old_enough_goes_and_is_counted_by_its_kind_in_however_many_steps(
+async def test_all_that_is_old_enough_goes_and_is_counted_by_its_kind_in_however_many_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "ROWS", 2)
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         ann = named(scheduler, "ann")
         webhook, _ = await ann.webhooks.create(HOOK, events=["group.finished"])
         for _ in range(5):
@@ -191,13 +175,11 @@ def test_all_that_is_old_enough_goes_and_is_counted_by_its_kind_in_however_many_
         assert purged.events == 2 * 5 - 1, "the last one stays, for its number"
         assert await scheduler.retention.purge() == Purged()
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_job_younger_than_a_day_stays_however_little_is_to_be_kept_because_keys_are_answered_with_it(
+async def test_a_job_younger_than_a_day_stays_however_little_is_to_be_kept_because_keys_are_answered_with_it(
     tmp_path: Path,
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         keep = Keep(jobs_days=0.1)
         await scheduler.wait((await scheduler.submit("work", {"seconds": 1})).job_id)
         await scheduler.run_direct("work")
@@ -213,11 +195,9 @@ def test_a_job_younger_than_a_day_stays_however_little_is_to_be_kept_because_key
         old = await purge(scheduler, keep)
         assert (counted_later.jobs, old.jobs, counted_later.direct, old.direct) == (1, 1, 1, 1)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_it_happens_daily_without_being_asked(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_it_happens_daily_without_being_asked(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         scheduler.retention.keep = ALL
         job = await scheduler.submit("work")
         await asyncio.sleep(1.9 * DAY)
@@ -226,11 +206,10 @@ def test_it_happens_daily_without_being_asked(tmp_path: Path) -> None:
 
         assert (before, await exists(scheduler, job.job_id)) == (True, False)
 
-    with_scheduler(tmp_path, main)
 
+async def test_logs_and_artifacts_go_with_their_job_or_before_it(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
 
-def test_logs_and_artifacts_go_with_their_job_or_before_it(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("writes")
         async def writes(run: Any) -> None:
             run.log.info("a line")
@@ -251,11 +230,10 @@ def test_logs_and_artifacts_go_with_their_job_or_before_it(tmp_path: Path) -> No
         assert (log.exists(), kept.exists(), purged.files, purged.jobs) == (False, False, 1, 0)
         assert await exists(scheduler, ended.job.job_id)
 
-    with_scheduler(tmp_path, main)
 
+async def test_a_log_in_pieces_goes_as_a_whole_and_not_while_its_run_goes_on(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
 
-def test_a_log_in_pieces_goes_as_a_whole_and_not_while_its_run_goes_on(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("floods")
         async def floods(run: Any, seconds: float) -> None:
             run.log_cap = 10_000
@@ -278,30 +256,25 @@ def test_a_log_in_pieces_goes_as_a_whole_and_not_while_its_run_goes_on(tmp_path:
         assert (log_files(tmp_path), purged.files) == (there - gone, 1)
         assert len(there - gone) > 2
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_crash_in_a_purge_leaves_whole_chains(tmp_path: Path) -> None:
-    async def main() -> None:
-        scheduler = testing.scheduler(tmp_path)
-        scheduler.job_type("work")(_nothing)
-        await scheduler.start()
-        jobs = await scheduler.submit_many([NewJob(job_type="work")] * 130)
-        await asyncio.sleep(5 * DAY)
-        scheduler.retention.keep = ALL
-        purging = asyncio.ensure_future(scheduler.retention.purge())
-        while await exists(scheduler, jobs[0].job_id):
-            await testing.settled()
-        await testing.crash(scheduler)
-        purging.cancel()
-        again = testing.scheduler(tmp_path, seed=1)
-        again.job_type("work")(_nothing)
-        async with again:
-            left = len((await again.lists.jobs(limit=200)).items)
-            assert left < 130
-            assert await again._access.read(doctor.examine) == []
-
-    testing.run(main())
+async def test_a_crash_in_a_purge_leaves_whole_chains(tmp_path: Path) -> None:
+    scheduler = testing.scheduler(tmp_path)
+    scheduler.job_type("work")(_nothing)
+    await scheduler.start()
+    jobs = await scheduler.submit_many([NewJob(job_type="work")] * 130)
+    await asyncio.sleep(5 * DAY)
+    scheduler.retention.keep = ALL
+    purging = asyncio.ensure_future(scheduler.retention.purge())
+    while await exists(scheduler, jobs[0].job_id):
+        await testing.settled()
+    await testing.crash(scheduler)
+    purging.cancel()
+    again = testing.scheduler(tmp_path, seed=1)
+    again.job_type("work")(_nothing)
+    async with again:
+        left = len((await again.lists.jobs(limit=200)).items)
+        assert left < 130
+        assert await again._access.read(doctor.examine) == []
 
 
 def log_files(folder: Path) -> set[Path]:

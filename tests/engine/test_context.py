@@ -13,7 +13,7 @@ from nextslot.domain import Actor, RequestContext
 from nextslot.scheduler import Services
 from tests import databases
 from tests.engine.test_refusals import Groups
-from tests.support import eventually, named, register_handlers, with_scheduler
+from tests.support import eventually, named, register_handlers, running_scheduler
 
 SOURCE = Path(nextslot.__file__).parent
 NAMES = ["anna", "ben", "chris", "dora", "emil", "fay"]
@@ -21,34 +21,34 @@ HOOK = "http://127.0.0.1:9/"
 
 
 @pytest.mark.parametrize("is_threaded", [False, True], ids=["one thread", "threads"])
-def test_each_change_in_one_group_commit_has_its_own_actor_and_its_own_key(tmp_path: Path, is_threaded: bool) -> None:
-    async def main() -> None:
-        scheduler = Scheduler(databases.url(tmp_path), data=tmp_path, is_threaded=is_threaded)
-        register_handlers(scheduler)
-        async with scheduler:
-            await scheduler.offices.create("shared", max_concurrent_jobs=0)
-            callers = {name: _caller(scheduler, name) for name in NAMES}
-            with Groups() as groups:
-                first = dict(zip(NAMES, await asyncio.gather(*(_ask(callers[name]) for name in NAMES)), strict=True))
-                again = dict(zip(NAMES, await asyncio.gather(*(_ask(callers[name]) for name in NAMES)), strict=True))
-            entries = (await scheduler.lists.audit(limit=500)).items
+@pytest.mark.real_time
+async def test_each_change_in_one_group_commit_has_its_own_actor_and_its_own_key(
+    tmp_path: Path, is_threaded: bool
+) -> None:
+    scheduler = Scheduler(databases.url(tmp_path), data=tmp_path, is_threaded=is_threaded)
+    register_handlers(scheduler)
+    async with scheduler:
+        await scheduler.offices.create("shared", max_concurrent_jobs=0)
+        callers = {name: _caller(scheduler, name) for name in NAMES}
+        with Groups() as groups:
+            first = dict(zip(NAMES, await asyncio.gather(*(_ask(callers[name]) for name in NAMES)), strict=True))
+            again = dict(zip(NAMES, await asyncio.gather(*(_ask(callers[name]) for name in NAMES)), strict=True))
+        entries = (await scheduler.lists.audit(limit=500)).items
 
-        assert max(groups.sizes) > len(NAMES), "they meet in one group commit"
-        assert {name: made["created_by"] for name, made in first.items()} == {name: {name} for name in NAMES}
-        assert [again[name]["ids"] for name in NAMES] == [first[name]["ids"] for name in NAMES]
-        assert len({one for made in first.values() for one in made["ids"]}) == 6 * len(NAMES), "each made its own"
-        # Six things each, once, though each was asked for twice; and a direct request each time.
-        assert sorted(entry.actor for entry in entries) == sorted(NAMES * 8)
-        assert all(entry.action == f"POST by {entry.actor}" for entry in entries)
-        for entry in entries:
-            assert _names_in(entry.details) <= {entry.actor}, "before and after are of its own change"
-        assert {name for entry in entries for name in _names_in(entry.details)} == set(NAMES)
-
-    asyncio.run(main())
+    assert max(groups.sizes) > len(NAMES), "they meet in one group commit"
+    assert {name: made["created_by"] for name, made in first.items()} == {name: {name} for name in NAMES}
+    assert [again[name]["ids"] for name in NAMES] == [first[name]["ids"] for name in NAMES]
+    assert len({one for made in first.values() for one in made["ids"]}) == 6 * len(NAMES), "each made its own"
+    # Six things each, once, though each was asked for twice; and a direct request each time.
+    assert sorted(entry.actor for entry in entries) == sorted(NAMES * 8)
+    assert all(entry.action == f"POST by {entry.actor}" for entry in entries)
+    for entry in entries:
+        assert _names_in(entry.details) <= {entry.actor}, "before and after are of its own change"
+    assert {name for entry in entries for name in _names_in(entry.details)} == set(NAMES)
 
 
-def test_a_caller_in_python_is_not_named_and_leaves_nothing_to_who_shares_its_commit(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_caller_in_python_is_not_named_and_leaves_nothing_to_who_shares_its_commit(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await asyncio.gather(
             scheduler.offices.create("silent"), named(scheduler, "anna").submit("work"), scheduler.submit("work")
         )
@@ -56,26 +56,23 @@ def test_a_caller_in_python_is_not_named_and_leaves_nothing_to_who_shares_its_co
         (entry,) = (await scheduler.lists.audit()).items
         assert (entry.actor, entry.details) == ("anna", None)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_from_the_commit_of_the_first_key_on_everybody_needs_one_also_if_its_maker_went_away(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_from_the_commit_of_the_first_key_on_everybody_needs_one_also_if_its_maker_went_away(
+    tmp_path: Path,
+) -> None:
     """Memory follows the commit, not the caller."""
+    scheduler = Scheduler(databases.url(tmp_path), data=tmp_path)
+    async with scheduler:
+        assert not await scheduler.keys.is_guarded()
+        maker = asyncio.create_task(scheduler.keys.create("admin", ["admin"]))
+        await asyncio.sleep(0)
+        maker.cancel()
+        await asyncio.gather(maker, return_exceptions=True)
+        assert maker.cancelled()
+        await eventually(lambda: scheduler._runtime.keys.is_guarded)
 
-    async def main() -> None:
-        scheduler = Scheduler(databases.url(tmp_path), data=tmp_path)
-        async with scheduler:
-            assert not await scheduler.keys.is_guarded()
-            maker = asyncio.create_task(scheduler.keys.create("admin", ["admin"]))
-            await asyncio.sleep(0)
-            maker.cancel()
-            await asyncio.gather(maker, return_exceptions=True)
-            assert maker.cancelled()
-            await eventually(lambda: scheduler._runtime.keys.is_guarded)
-
-            assert await scheduler.keys.is_guarded()
-
-    asyncio.run(main())
+        assert await scheduler.keys.is_guarded()
 
 
 def test_no_context_variable_is_read_where_something_is_stored() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nextslot import NewJob, Scheduler, testing
+from nextslot import NewJob, testing
 from nextslot.store.postgres import postgres_store
 from nextslot.store.sqlite import sqlite_store
 from tests import databases
-from tests.support import with_scheduler
+from tests.support import running_scheduler
 
 HAND_OVER = [
     "jobs.ending_facts",
@@ -38,8 +38,8 @@ ENQUEUE = [
 ]
 
 
-def test_a_hand_over_is_one_transaction_of_eleven_statements(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_hand_over_is_one_transaction_of_eleven_statements(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 1}) for _ in range(10)])
         await asyncio.sleep(3.5)
 
@@ -48,11 +48,9 @@ def test_a_hand_over_is_one_transaction_of_eleven_statements(tmp_path: Path) -> 
 
         assert in_order(seen) == in_order([HAND_OVER])
 
-    with_scheduler(tmp_path, main)
 
-
-def test_enqueueing_behind_a_full_limit_is_one_transaction_of_eight_statements(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_enqueueing_behind_a_full_limit_is_one_transaction_of_eight_statements(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.submit("work", {"seconds": 100})
         await scheduler.submit("work")
 
@@ -61,11 +59,9 @@ def test_enqueueing_behind_a_full_limit_is_one_transaction_of_eight_statements(t
 
         assert in_order(seen) == in_order([ENQUEUE])
 
-    with_scheduler(tmp_path, main)
 
-
-def test_jobs_that_end_together_share_a_transaction_and_a_look_at_the_queue(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_jobs_that_end_together_share_a_transaction_and_a_look_at_the_queue(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=10)
         await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 1}) for _ in range(60)])
         await asyncio.sleep(3.5)
@@ -80,11 +76,9 @@ def test_jobs_that_end_together_share_a_transaction_and_a_look_at_the_queue(tmp_
         once = ("lanes.of_office", "lanes.outlook", "limits.get_many", "jobs.heads", "lanes.save", "events.append")
         assert [together.count(statement) for statement in once] == [1] * len(once)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_an_idle_scheduler_does_nothing_at_all(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_idle_scheduler_does_nothing_at_all(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.wait((await scheduler.submit("work")).job_id)
         await testing.settled()
 
@@ -92,8 +86,6 @@ def test_an_idle_scheduler_does_nothing_at_all(tmp_path: Path) -> None:
             await asyncio.sleep(24 * 3600)
 
         assert seen == []
-
-    with_scheduler(tmp_path, main)
 
 
 def in_order(seen: list[list[str]]) -> list[list[str]]:

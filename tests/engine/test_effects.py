@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 import nextslot
-from nextslot import Scheduler, testing
+from nextslot import Scheduler
 from nextslot.engine import effects
 from nextslot.store.sqlite.sqlite_store import SqliteStore
 from tests import databases
@@ -17,15 +17,13 @@ from tests.support import named, new_scheduler, register_handlers
 SOURCE = Path(nextslot.__file__).parent
 
 
-def test_every_effect_has_the_component_that_carries_it_out(tmp_path: Path) -> None:
-    async def main() -> None:
-        runtime = new_scheduler(tmp_path)._runtime
-        interpreter = runtime.interpreter(runtime.new_runner())
+@pytest.mark.real_time
+async def test_every_effect_has_the_component_that_carries_it_out(tmp_path: Path) -> None:
+    runtime = new_scheduler(tmp_path)._runtime
+    interpreter = runtime.interpreter(runtime.new_runner())
 
-        assert set(interpreter._updates) == set(get_args(effects.Update))
-        assert set(interpreter._actions) == set(get_args(effects.Action))
-
-    asyncio.run(main())
+    assert set(interpreter._updates) == set(get_args(effects.Update))
+    assert set(interpreter._actions) == set(get_args(effects.Action))
 
 
 def test_whatever_is_caused_is_declared_as_an_effect() -> None:
@@ -55,7 +53,8 @@ def test_one_effect_that_fails_takes_no_other_with_it(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("is_inline", [True, False])
-def test_two_callers_in_one_group_commit_are_each_named_in_what_they_made(
+@pytest.mark.real_time
+async def test_two_callers_in_one_group_commit_are_each_named_in_what_they_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_inline: bool
 ) -> None:
     monkeypatch.setattr(SqliteStore, "is_inline", lambda self, rows: is_inline)
@@ -66,19 +65,16 @@ def test_two_callers_in_one_group_commit_are_each_named_in_what_they_made(
         key, _ = await services.keys.create(who, ["admin"])
         return made.created_by, key.created_by
 
-    async def main() -> None:
-        scheduler = Scheduler(databases.url(tmp_path), data=tmp_path)
-        register_handlers(scheduler)
-        async with scheduler:
-            names = ["anna", "ben", "chris"]
-            found = await asyncio.gather(*(asyncio.create_task(ask(scheduler, name)) for name in names))
-            entries = (await scheduler.lists.audit()).items
+    scheduler = Scheduler(databases.url(tmp_path), data=tmp_path)
+    register_handlers(scheduler)
+    async with scheduler:
+        names = ["anna", "ben", "chris"]
+        found = await asyncio.gather(*(asyncio.create_task(ask(scheduler, name)) for name in names))
+        entries = (await scheduler.lists.audit()).items
 
-            assert found == [(name, name) for name in names]
-            assert all(entry.action == f"POST by {entry.actor}" for entry in entries)
-            assert sorted(entry.actor for entry in entries) == sorted(names * 2)
-
-    asyncio.run(main())
+        assert found == [(name, name) for name in names]
+        assert all(entry.action == f"POST by {entry.actor}" for entry in entries)
+        assert sorted(entry.actor for entry in entries) == sorted(names * 2)
 
 
 def calls_of(file: Path, method: str) -> list[ast.Call]:
@@ -90,7 +86,7 @@ def calls_of(file: Path, method: str) -> list[ast.Call]:
     ]
 
 
-def test_a_request_that_is_refused_at_once_costs_its_group_nothing(tmp_path: Path) -> None:
+async def test_a_request_that_is_refused_at_once_costs_its_group_nothing(tmp_path: Path) -> None:
     """Also one whose caller is named in the audit log: nothing is touched before the work itself decides."""
     sizes: list[int] = []
 
@@ -98,19 +94,16 @@ def test_a_request_that_is_refused_at_once_costs_its_group_nothing(tmp_path: Pat
         wanted = "work" if number % 2 else "nothing"
         return await asyncio.gather(named(scheduler, f"caller {number}").submit(wanted), return_exceptions=True)
 
-    async def main() -> None:
-        scheduler = new_scheduler(tmp_path)
-        async with scheduler:
-            store: Any = scheduler._access.store
-            transaction = store.transaction
+    scheduler = new_scheduler(tmp_path)
+    async with scheduler:
+        store: Any = scheduler._access.store
+        transaction = store.transaction
 
-            def counted(works: list[Any]) -> Any:
-                sizes.append(len(works))
-                return transaction(works)
+        def counted(works: list[Any]) -> Any:
+            sizes.append(len(works))
+            return transaction(works)
 
-            store.transaction = counted
-            await asyncio.gather(*(asyncio.create_task(ask(scheduler, number)) for number in range(6)))
-
-    testing.run(main())
+        store.transaction = counted
+        await asyncio.gather(*(asyncio.create_task(ask(scheduler, number)) for number in range(6)))
     assert sizes[0] == 6
     assert max(sizes[1:], default=0) <= 3, "no second attempt of the group"

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from nextslot import NewJob, Scheduler
+from nextslot import NewJob
 from nextslot.domain import Job
 from nextslot.domain.limits import Limits
 from nextslot.errors import Refused
 from nextslot.store.tables import jobs
-from tests.support import history, with_scheduler
+from tests.support import history, running_scheduler
 
 # More than one statement's rows, and some that are left over.
 MANY = 123
@@ -31,8 +31,8 @@ WANTED = [
 ]
 
 
-def test_a_batch_makes_what_each_of_its_jobs_would_be_alone(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_batch_makes_what_each_of_its_jobs_would_be_alone(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path, limits=Limits(resources={"gpu": 1, "disk": 4})) as scheduler:
         await scheduler.pause()
         await scheduler.offices.create("other", timeout_seconds=77, retry_policy={"max_attempts": 1})
         alone = [(await scheduler.submit_many([new]))[0] for new in WANTED]
@@ -45,11 +45,9 @@ def test_a_batch_makes_what_each_of_its_jobs_would_be_alone(tmp_path: Path) -> N
         assert [_kind(job) for job in stored] == [*expected, *expected]
         assert len({job.lane_id for job in alone}) == 8
 
-    with_scheduler(tmp_path, main, limits=Limits(resources={"gpu": 1, "disk": 4}))
 
-
-def test_INV_004_a_batch_is_stored_whole_and_its_events_are_in_its_order(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_INV_004_a_batch_is_stored_whole_and_its_events_are_in_its_order(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
 
         made = await scheduler.submit_many([NewJob(job_type="work", params={"n": n}) for n in range(MANY)])
@@ -60,11 +58,9 @@ def test_INV_004_a_batch_is_stored_whole_and_its_events_are_in_its_order(tmp_pat
         told = [event.job_id for event in await history(scheduler) if event.type == "job_queued"]
         assert told == [job.job_id for job in made]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_row_that_the_database_refuses_takes_those_before_it_along(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_row_that_the_database_refuses_takes_those_before_it_along(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         (made,) = await scheduler.submit_many([NewJob(job_type="work")])
         copies = [made._replace(job_id=f"copy {n}", chain_id=f"copy {n}") for n in range(MANY)]
@@ -74,8 +70,6 @@ def test_a_row_that_the_database_refuses_takes_those_before_it_along(tmp_path: P
 
         stored = (await scheduler.lists.jobs()).items
         assert [one.job.job_id for one in stored] == [made.job_id]
-
-    with_scheduler(tmp_path, main)
 
 
 def _kind(job: Job) -> Job:

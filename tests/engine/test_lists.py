@@ -37,7 +37,7 @@ from nextslot.services.lists import _status, listed
 from nextslot.store.sqlite.sqlite_store import SqliteTx
 from nextslot.store.tables import filter_sql, keyset_pagination
 from nextslot.store.tables import jobs as store_jobs
-from tests.support import Steps, database, history, named, with_scheduler
+from tests.support import Steps, database, history, named, running_scheduler
 
 NO_RETRY = {"max_attempts": 0}
 
@@ -45,19 +45,17 @@ NO_RETRY = {"max_attempts": 0}
 # Pages.
 
 
-def test_pages_of_any_size_give_the_whole_list_newest_first(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_pages_of_any_size_give_the_whole_list_newest_first(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         made = await some_jobs(scheduler, 25)
 
         walked = {limit: await walk(scheduler, limit=limit) for limit in (1, 2, 7, 24, 25, 26, 500)}
 
         assert all(ids == made[::-1] for ids in walked.values())
 
-    with_scheduler(tmp_path, main)
 
-
-def test_the_last_page_has_no_cursor_even_when_it_is_full(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_last_page_has_no_cursor_even_when_it_is_full(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await some_jobs(scheduler, 10)
 
         first = await scheduler.lists.jobs(limit=5)
@@ -65,13 +63,11 @@ def test_the_last_page_has_no_cursor_even_when_it_is_full(tmp_path: Path) -> Non
 
         assert (len(second.items), second.next_cursor) == (5, None)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_job_that_is_there_all_the_while_is_seen_exactly_once_whatever_comes_and_goes(tmp_path: Path) -> None:
+async def test_a_job_that_is_there_all_the_while_is_seen_exactly_once_whatever_comes_and_goes(tmp_path: Path) -> None:
     chance = random.Random(7)
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=3)
         made = await some_jobs(scheduler, 300, {"seconds": 1})
 
@@ -87,13 +83,11 @@ def test_a_job_that_is_there_all_the_while_is_seen_exactly_once_whatever_comes_a
         assert [job_id for job_id in walked if job_id in set(made)] == made[::-1]
         assert len(set(walked)) == len(walked)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_clock_that_is_set_back_hides_and_repeats_no_job(tmp_path: Path) -> None:
+async def test_a_clock_that_is_set_back_hides_and_repeats_no_job(tmp_path: Path) -> None:
     clock = testing.VirtualClock()
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path, clock=clock) as scheduler:
         made = await some_jobs(scheduler, 30)
 
         async def meanwhile() -> None:
@@ -105,8 +99,6 @@ def test_a_clock_that_is_set_back_hides_and_repeats_no_job(tmp_path: Path) -> No
         assert [job_id for job_id in walked if job_id in set(made)] == made[::-1]
         created = [(await scheduler.job(job_id)).created_at for job_id in await walk(scheduler)]
         assert created == sorted(created, reverse=True)
-
-    with_scheduler(tmp_path, main, clock=clock)
 
 
 def cursor_of(*parts: object) -> str:
@@ -122,19 +114,17 @@ NO_CURSORS: list[Any] = [
 ]  # fmt: skip
 
 
-def test_what_is_no_cursor_of_this_list_is_refused(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_is_no_cursor_of_this_list_is_refused(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         for cursor in NO_CURSORS:
             with pytest.raises(Invalid) as refused:
                 await scheduler.lists.jobs(cursor=cursor)
 
             assert [problem.field for problem in refused.value.problems] == ["cursor"], cursor
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_cursor_belongs_to_its_kind_of_list(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_cursor_belongs_to_its_kind_of_list(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await some_jobs(scheduler, 3)
         cursor = (await scheduler.lists.jobs(limit=1)).next_cursor
         lists: list[Callable[..., Any]] = [
@@ -147,19 +137,15 @@ def test_a_cursor_belongs_to_its_kind_of_list(tmp_path: Path) -> None:
             with pytest.raises(Invalid, match="cursor"):
                 await other(cursor=cursor)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_limit_is_a_whole_number_from_1_to_500(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_limit_is_a_whole_number_from_1_to_500(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         wrong: list[Any] = [0, -1, 501, 1.5, "5", True, None]
         for limit in wrong:
             with pytest.raises(Invalid) as refused:
                 await scheduler.lists.jobs(limit=limit)
 
             assert [problem.field for problem in refused.value.problems] == ["limit"], limit
-
-    with_scheduler(tmp_path, main)
 
 
 # Filters.
@@ -172,11 +158,12 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> tuple[SqliteTx, list[Job]]:
     """A database with jobs of every kind and in every status, and those jobs."""
     directory = tmp_path_factory.mktemp("zoo")
 
-    async def main(scheduler: Scheduler) -> None:
-        await populate(scheduler)
-        await testing.crash(scheduler)
+    async def main() -> None:
+        async with running_scheduler(directory) as scheduler:
+            await populate(scheduler)
+            await testing.crash(scheduler)
 
-    with_scheduler(directory, main)
+    testing.run(main())
     return stored(directory)
 
 
@@ -289,10 +276,10 @@ def test_a_filter_finds_what_a_plain_look_at_every_job_finds(
     assert all(JobFilter(**said).matches(job) == is_wanted(job, said) for job in every)
 
 
-def test_both_databases_find_the_same(tmp_path: Path) -> None:
+async def test_both_databases_find_the_same(tmp_path: Path) -> None:
     chance = random.Random(5)
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await populate(scheduler)
         await scheduler.pause()
         every = [one.job for one in (await scheduler.lists.jobs(limit=500)).items]
@@ -302,8 +289,6 @@ def test_both_databases_find_the_same(tmp_path: Path) -> None:
             found = await walk(scheduler, filter=JobFilter(**said), limit=chance.choice([3, 20, 500]))
 
             assert found == [job.job_id for job in every if is_wanted(job, said)], said
-
-    with_scheduler(tmp_path, main)
 
 
 def some_filter(chance: random.Random, every: Sequence[Job]) -> dict[str, Any]:
@@ -407,7 +392,7 @@ def test_a_search_looks_at_a_bounded_number_of_jobs_at_a_time(tmp_path: Path, mo
 def history_of(directory: Path, jobs: int) -> tuple[SqliteTx, Steps]:
     """A database whose office has had so many jobs, all of them completed; each call adds to it."""
     if not (directory / "nextslot.db").exists():
-        with_scheduler(directory, one_job)
+        testing.run(one_job(directory))
     connection = database(directory)
     connection.pragma("foreign_keys", False)
     have: int = connection.execute("select count(*) from jobs").get
@@ -421,8 +406,9 @@ def history_of(directory: Path, jobs: int) -> tuple[SqliteTx, Steps]:
     return SqliteTx(connection), steps
 
 
-async def one_job(scheduler: Scheduler) -> None:
-    await scheduler.wait((await scheduler.submit("work", task_id="t")).job_id)
+async def one_job(directory: Path) -> None:
+    async with running_scheduler(directory) as scheduler:
+        await scheduler.wait((await scheduler.submit("work", task_id="t")).job_id)
 
 
 _COPIES = """
@@ -451,8 +437,8 @@ def costs(tx: SqliteTx, steps: Steps, filter: JobFilter, limit: int) -> list[int
 # Jobs and their chains.
 
 
-def test_a_listed_job_says_which_attempt_it_is(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_listed_job_says_which_attempt_it_is(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail", retry_policy={"max_attempts": 2})
         other = await scheduler.submit("work")
         await scheduler.wait(job.job_id)
@@ -463,12 +449,10 @@ def test_a_listed_job_says_which_attempt_it_is(tmp_path: Path) -> None:
         assert {one.job.job_id: one.attempt for one in shown} == {**numbered(chain), other.job_id: 1}
         assert await scheduler.lists.attempts([one.job for one in shown]) == {**numbered(chain), other.job_id: 1}
 
-    with_scheduler(tmp_path, main)
-
 
 @pytest.mark.sqlite_only("counts statements on a connection of its own")
-def test_a_page_of_retries_costs_one_statement_more_and_one_of_first_attempts_none(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_page_of_retries_costs_one_statement_more_and_one_of_first_attempts_none(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         for _ in range(5):
             await scheduler.wait((await scheduler.submit("fail", retry_policy={"max_attempts": 1})).job_id)
         await scheduler.submit("work")
@@ -481,8 +465,6 @@ def test_a_page_of_retries_costs_one_statement_more_and_one_of_first_attempts_no
         assert len(listed(tx, first)) == 1
         assert tx.names == ["pages.links"]
 
-    with_scheduler(tmp_path, main)
-
 
 class CountingTx(SqliteTx):
     def __init__(self, directory: Path) -> None:
@@ -494,8 +476,8 @@ class CountingTx(SqliteTx):
         return super().rows(statement, **values)
 
 
-def test_a_job_is_shown_with_its_run_and_its_whole_chain(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_is_shown_with_its_run_and_its_whole_chain(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("fail", {"times": 1})
         ended = await scheduler.wait(job.job_id)
 
@@ -508,14 +490,12 @@ def test_a_job_is_shown_with_its_run_and_its_whole_chain(tmp_path: Path) -> None
         with pytest.raises(NotFound):
             await scheduler.lists.job("nothing")
 
-    with_scheduler(tmp_path, main)
-
 
 # The queue.
 
 
-def test_places_go_on_from_page_to_page(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_places_go_on_from_page_to_page(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
         for number in range(25):
             await scheduler.submit("work", priority=number % 3, office_id="default")
@@ -529,11 +509,9 @@ def test_places_go_on_from_page_to_page(tmp_path: Path) -> None:
         assert cursor is None
         assert placed == list(enumerate([job.job_id for job in await scheduler.queue()], start=1))
 
-    with_scheduler(tmp_path, main)
 
-
-def test_the_queue_shows_what_runs_who_waits_before_it_and_whether_it_is_paused(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_queue_shows_what_runs_who_waits_before_it_and_whether_it_is_paused(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         running = await scheduler.submit("work", {"seconds": 100})
         queued = await scheduler.submit("work", depends_on=[running.job_id])
         callers = [asyncio.ensure_future(scheduler.run_direct("work")) for _ in range(2)]
@@ -551,11 +529,11 @@ def test_the_queue_shows_what_runs_who_waits_before_it_and_whether_it_is_paused(
         await scheduler.resume()
         await asyncio.gather(*callers)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_the_queue_of_an_office_that_is_paused_says_so_and_one_that_is_not_there_is_not_found(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_queue_of_an_office_that_is_paused_says_so_and_one_that_is_not_there_is_not_found(
+    tmp_path: Path,
+) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         await scheduler.pause(office_id="o")
 
@@ -564,14 +542,12 @@ def test_the_queue_of_an_office_that_is_paused_says_so_and_one_that_is_not_there
         with pytest.raises(NotFound):
             await scheduler.lists.queue("nowhere")
 
-    with_scheduler(tmp_path, main)
-
 
 # Everything else.
 
 
-def test_runs_are_filtered_by_how_they_ended_and_by_their_jobs(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_runs_are_filtered_by_how_they_ended_and_by_their_jobs(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         done = await scheduler.submit("work", office_id="o")
         failed = await scheduler.submit("fail", {"kind": "invalid"})
@@ -595,15 +571,14 @@ def test_runs_are_filtered_by_how_they_ended_and_by_their_jobs(tmp_path: Path) -
         assert await found(started_after=middle) == {ids["l"]}
         assert ids["l"] not in await found(started_before=(await run_of(scheduler, late)).started_at)
 
-    with_scheduler(tmp_path, main)
-
 
 async def run_of(scheduler: Scheduler, job: Job) -> Any:
     return await scheduler.run_of(job.job_id)
 
 
-def test_runs_are_listed_newest_first_with_their_artifacts(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_runs_are_listed_newest_first_with_their_artifacts(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+
         @scheduler.job_type("files")
         async def files(run: Any, count: int) -> None:
             for number in range(count):
@@ -620,11 +595,9 @@ def test_runs_are_listed_newest_first_with_their_artifacts(tmp_path: Path) -> No
         assert runs == [await scheduler.run_of(run.job_id) for run in runs]
         assert second.next_cursor is None
 
-    with_scheduler(tmp_path, main)
 
-
-def test_groups_are_listed_newest_first_by_office_and_status(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_groups_are_listed_newest_first_by_office_and_status(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         made = []
         for office_id in ("default", "o", "default"):
@@ -641,11 +614,9 @@ def test_groups_are_listed_newest_first_by_office_and_status(tmp_path: Path) -> 
         assert await found(office_id="default") == [made[2], made[0]]
         assert await found(status="COMPLETED", office_id=["o", "default"]) == [made[1], made[0]]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_direct_executions_and_reservations_are_listed_newest_first(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_direct_executions_and_reservations_are_listed_newest_first(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         made = [(await scheduler.run_direct("work", office_id=office)).direct_id for office in ("default", "o", "o")]
         waiting = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 9}, direct_id="last"))
@@ -662,11 +633,9 @@ def test_direct_executions_and_reservations_are_listed_newest_first(tmp_path: Pa
         assert [one.direct_id for one in reserved] == ["last", *made[::-1]]
         await waiting
 
-    with_scheduler(tmp_path, main)
 
-
-def test_events_are_listed_oldest_first_from_a_number_by_job_type_and_office(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_events_are_listed_oldest_first_from_a_number_by_job_type_and_office(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         job = await scheduler.submit("work", office_id="o")
         other = await scheduler.submit("fail", retry_policy={"max_attempts": 1})
@@ -686,11 +655,9 @@ def test_events_are_listed_oldest_first_from_a_number_by_job_type_and_office(tmp
         ]
         assert await found(office_id="o") == [event.seq for event in every if event.office_id == "o"]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_events_go_on_after_a_whole_number(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_events_go_on_after_a_whole_number(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         wrong: list[Any] = [-1, 1.5, "1", True, 2**63]
         for after in wrong:
             with pytest.raises(Invalid) as refused:
@@ -698,11 +665,9 @@ def test_events_go_on_after_a_whole_number(tmp_path: Path) -> None:
 
             assert [problem.field for problem in refused.value.problems] == ["after"], after
 
-    with_scheduler(tmp_path, main)
 
-
-def test_the_audit_log_and_the_offices_are_listed_in_pages(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_audit_log_and_the_offices_are_listed_in_pages(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         for number in range(5):
             await named(scheduler, "me", f"a{number}").offices.create(f"o{number}")
 
@@ -712,14 +677,12 @@ def test_the_audit_log_and_the_offices_are_listed_in_pages(tmp_path: Path) -> No
         assert [entry.action for entry in audit] == ["a4", "a3", "a2", "a1", "a0"]
         assert [office.office_id for office in offices] == ["default", "o0", "o1", "o2", "o3", "o4"]
 
-    with_scheduler(tmp_path, main)
-
 
 # What is going on.
 
 
-def test_the_status_counts_what_is_queued_waiting_and_running_in_each_office(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_status_counts_what_is_queued_waiting_and_running_in_each_office(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=2)
         await scheduler.pause(job_type="skip")
         jobs = [await scheduler.submit("work", {"seconds": 100}, office_id="o", role="QA") for _ in range(5)]
@@ -737,11 +700,9 @@ def test_the_status_counts_what_is_queued_waiting_and_running_in_each_office(tmp
         assert {limit.limit_key: limit[1:] for limit in status.limits}["office:o"] == (2, 1)
         assert (status.paused, status.held) == ((("type", "skip"),), ())
 
-    with_scheduler(tmp_path, main)
 
-
-def test_the_status_says_which_resources_are_held_and_who_waits_on_the_line(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_status_says_which_resources_are_held_and_who_waits_on_the_line(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         for _ in range(5):
             job = await scheduler.submit("fail", {"kind": "unavailable"}, resources=["gpu"], retry_policy=NO_RETRY)
             await scheduler.wait(job.job_id)
@@ -754,8 +715,6 @@ def test_the_status_says_which_resources_are_held_and_who_waits_on_the_line(tmp_
         assert (status.offices[0].direct_waiting, status.offices[0].direct_running) == (2, 1)
         assert status.last_event == (await history(scheduler))[-1].seq
         await asyncio.gather(*callers)
-
-    with_scheduler(tmp_path, main)
 
 
 @pytest.mark.sqlite_only("counts the steps of its virtual machine")

@@ -7,31 +7,33 @@ from typing import Any
 
 import pytest
 
-from nextslot import Scheduler, testing
+from nextslot import testing
 from nextslot.domain import Office, RetryPolicy, default_office
 from nextslot.errors import Conflict, Invalid, NotFound
-from tests.support import new_scheduler, peaks, states, with_counts, with_scheduler
+from tests.support import (
+    counted_scheduler,
+    new_scheduler,
+    peaks,
+    running_scheduler,
+    states,
+)
 
 
-def test_the_office_default_always_exists(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_office_default_always_exists(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         assert await scheduler.offices.get("default") == default_office(testing.BEGINNING)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_the_office_default_cannot_be_archived(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_office_default_cannot_be_archived(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(Conflict, match="paused, not archived"):
             await scheduler.offices.change("default", status="archived")
 
         assert (await scheduler.offices.get("default")).status == "active"
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_new_office_has_the_settings_of_the_office_design(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_new_office_has_the_settings_of_the_office_design(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         office = await scheduler.offices.create("o")
 
         assert office == await scheduler.offices.get("o")
@@ -47,11 +49,9 @@ def test_a_new_office_has_the_settings_of_the_office_design(tmp_path: Path) -> N
             created_at=testing.BEGINNING,
         )
 
-    with_scheduler(tmp_path, main)
 
-
-def test_settings_are_stored_and_survive_a_restart(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_settings_are_stored_and_survive_a_restart(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", name="Office", max_concurrent_jobs=7)
         changed = await scheduler.offices.change(
             "o",
@@ -70,11 +70,9 @@ def test_settings_are_stored_and_survive_a_restart(tmp_path: Path) -> None:
             assert await second.offices.get("default") == default
         assert (changed.name, changed.max_concurrent_jobs, changed.retry_policy.base_delay_seconds) == ("Office", 7, 60)
 
-    with_counts(tmp_path, main)
 
-
-def test_default_is_an_office_like_any_other_and_can_be_changed(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_default_is_an_office_like_any_other_and_can_be_changed(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=3, timeout_seconds=5, cancel_mode="interrupt")
         jobs = [await scheduler.submit("work", {"seconds": 60}, retry_policy={"max_attempts": 0}) for _ in range(3)]
         assert await states(scheduler, *jobs) == ["RUNNING"] * 3
@@ -85,11 +83,9 @@ def test_default_is_an_office_like_any_other_and_can_be_changed(tmp_path: Path) 
         assert [one.status for one in ended] == ["CANCELLED", "FAILED", "FAILED"]
         assert [one.run.failure_kind for one in ended if one.run] == ["cancelled", "timeout", "timeout"]
 
-    with_counts(tmp_path, main)
 
-
-def test_an_office_has_its_own_jobs_queue_and_limits(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_office_has_its_own_jobs_queue_and_limits(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         for office_id in ("o", "p"):
             await scheduler.offices.create(office_id, max_concurrent_jobs=1)
         mine = [await scheduler.submit("work", office_id="o") for _ in range(3)]
@@ -99,13 +95,11 @@ def test_an_office_has_its_own_jobs_queue_and_limits(tmp_path: Path) -> None:
         assert [job.job_id for job in await scheduler.running("p")] == [theirs[0].job_id]
         for job in [*mine, *theirs]:
             await scheduler.wait(job.job_id)
-
-    with_counts(tmp_path, main)
     assert (peaks(tmp_path)["office:o"], peaks(tmp_path)["office:p"], peaks(tmp_path)["scheduler"]) == (1, 1, 2)
 
 
-def test_a_name_that_begins_like_anothers_shares_no_limit_with_it(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_name_that_begins_like_anothers_shares_no_limit_with_it(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=0)
         await scheduler.offices.create("o.1", max_concurrent_jobs=0)
         jobs = [
@@ -115,11 +109,9 @@ def test_a_name_that_begins_like_anothers_shares_no_limit_with_it(tmp_path: Path
 
         assert await states(scheduler, *jobs) == ["RUNNING", "RUNNING", "RUNNING", "QUEUED"]
 
-    with_counts(tmp_path, main)
 
-
-def test_an_archived_office_takes_no_new_jobs_and_finishes_those_it_has(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_archived_office_takes_no_new_jobs_and_finishes_those_it_has(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=1)
         jobs = [await scheduler.submit("work", office_id="o") for _ in range(3)]
         await scheduler.offices.change("o", status="archived")
@@ -129,11 +121,9 @@ def test_an_archived_office_takes_no_new_jobs_and_finishes_those_it_has(tmp_path
 
         assert [(await scheduler.wait(job.job_id)).status for job in jobs] == ["COMPLETED"] * 3
 
-    with_counts(tmp_path, main)
 
-
-def test_a_change_of_settings_keeps_a_pause(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_change_of_settings_keeps_a_pause(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         await scheduler.pause(office_id="o")
         job = await scheduler.submit("work", office_id="o")
@@ -144,8 +134,6 @@ def test_a_change_of_settings_keeps_a_pause(tmp_path: Path) -> None:
         assert changed.is_paused
         assert changed == await scheduler.offices.get("o")
         assert await states(scheduler, job) == ["QUEUED"]
-
-    with_counts(tmp_path, main)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +171,8 @@ def test_a_change_of_settings_keeps_a_pause(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_setting_that_makes_no_sense_is_refused(tmp_path: Path, field: str, settings: dict[Any, Any]) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_setting_that_makes_no_sense_is_refused(tmp_path: Path, field: str, settings: dict[Any, Any]) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         office = await scheduler.offices.create("o")
 
         with pytest.raises(Invalid) as refused:
@@ -193,22 +181,18 @@ def test_a_setting_that_makes_no_sense_is_refused(tmp_path: Path, field: str, se
         assert [problem.field for problem in refused.value.problems] == [field]
         assert await scheduler.offices.get("o") == office
 
-    with_scheduler(tmp_path, main)
-
 
 @pytest.mark.parametrize("office_id", ["", "a/b", "with space", "-first", "x" * 101, "nul\0", "한국어", 5])
-def test_a_name_that_does_not_fit_an_address_is_refused(tmp_path: Path, office_id: Any) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_name_that_does_not_fit_an_address_is_refused(tmp_path: Path, office_id: Any) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(Invalid) as refused:
             await scheduler.offices.create(office_id)
 
         assert [problem.field for problem in refused.value.problems] == ["office_id"]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_an_office_is_made_once_and_found_only_if_it_is_there(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_office_is_made_once_and_found_only_if_it_is_there(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         office = await scheduler.offices.create("o", max_concurrent_jobs=5)
 
         for office_id in ("o", "default"):
@@ -220,5 +204,3 @@ def test_an_office_is_made_once_and_found_only_if_it_is_there(tmp_path: Path) ->
 
         assert await scheduler.offices.get("o") == office
         assert await scheduler.offices.change("o") == replace(office)
-
-    with_scheduler(tmp_path, main)

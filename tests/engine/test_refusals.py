@@ -19,7 +19,7 @@ from nextslot.store.group_commit import GroupCommit
 from nextslot.store.sqlite.sqlite_store import SqliteStore
 from nextslot.store.tables import jobs
 from tests import databases
-from tests.support import assert_counters, register_handlers, with_counts
+from tests.support import assert_counters, counted_scheduler, register_handlers
 
 NOBODY = "0199a000-0000-7000-8000-000000000000"
 
@@ -110,26 +110,27 @@ REFUSALS: dict[str, Callable[[Scheduler, Facts], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-def test_a_refused_request_changes_nobody_elses_answer_and_nobody_elses_work(tmp_path: Path, refusal: str) -> None:
-    with_counts(tmp_path, lambda scheduler: meet(scheduler, [refusal] * 3))
+async def test_a_refused_request_changes_nobody_elses_answer_and_nobody_elses_work(
+    tmp_path: Path, refusal: str
+) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
+        await meet(scheduler, [refusal] * 3)
 
 
-def test_the_same_of_all_of_them_together_on_the_threads_of_a_server(
+@pytest.mark.real_time
+async def test_the_same_of_all_of_them_together_on_the_threads_of_a_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A group runs on the writer's thread, as it does once commits are slow; reads are on threads of their own."""
     monkeypatch.setattr(SqliteStore, "is_inline", lambda self, rows: False)
 
-    async def main() -> None:
-        scheduler = Scheduler(databases.url(tmp_path), data=tmp_path)
-        register_handlers(scheduler)
-        async with scheduler:
-            try:
-                await meet(scheduler, list(REFUSALS))
-            finally:
-                await scheduler.stop(grace_seconds=0)
-
-    asyncio.run(main())
+    scheduler = Scheduler(databases.url(tmp_path), data=tmp_path)
+    register_handlers(scheduler)
+    async with scheduler:
+        try:
+            await meet(scheduler, list(REFUSALS))
+        finally:
+            await scheduler.stop(grace_seconds=0)
     assert_counters(tmp_path)
 
 

@@ -19,7 +19,7 @@ from nextslot.errors import (
     NotFound,
     UnknownJobType,
 )
-from tests.support import new_scheduler, with_counts
+from tests.support import counted_scheduler, new_scheduler
 
 INTENT = (
     "office_id", "lane_id", "job_type", "params", "priority", "retry_policy", "on_dependency_failure", "resources",
@@ -27,8 +27,8 @@ INTENT = (
 )  # fmt: skip
 
 
-def test_a_job_that_is_run_again_is_the_same_in_everything_that_was_asked_for(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_is_run_again_is_the_same_in_everything_that_was_asked_for(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         first = await scheduler.submit("work", {"seconds": 2, "x": [1]}, **everything())
         await scheduler.wait(first.job_id)
@@ -38,11 +38,11 @@ def test_a_job_that_is_run_again_is_the_same_in_everything_that_was_asked_for(tm
         assert {name: getattr(again, name) for name in INTENT} == {name: getattr(first, name) for name in INTENT}
         assert (await scheduler.wait(again.job_id)).result == {"x": [1]}
 
-    with_counts(tmp_path, main)
 
-
-def test_the_new_job_has_no_part_in_the_group_the_graph_the_times_or_the_keys_of_the_old_one(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_new_job_has_no_part_in_the_group_the_graph_the_times_or_the_keys_of_the_old_one(
+    tmp_path: Path,
+) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         before = await scheduler.submit("work")
         now = scheduler._clock.now()
         member = NewJob(
@@ -62,11 +62,9 @@ def test_the_new_job_has_no_part_in_the_group_the_graph_the_times_or_the_keys_of
         assert (await scheduler.group(group.group_id)).status == "COMPLETED"
         assert len(await scheduler.chain(old.job_id)) == 1
 
-    with_counts(tmp_path, main)
 
-
-def test_parameters_that_are_given_replace_its_own_key_by_key(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_parameters_that_are_given_replace_its_own_key_by_key(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first = await ended(scheduler, {"seconds": 1, "a": {"x": 1}, "b": 2})
 
         again = await scheduler.bulk.rerun(first.job_id, params={"a": {"y": 2}, "c": 3})
@@ -74,26 +72,22 @@ def test_parameters_that_are_given_replace_its_own_key_by_key(tmp_path: Path) ->
         assert again.params == {"seconds": 1, "a": {"y": 2}, "b": 2, "c": 3}
         assert (await scheduler.job(first.job_id)).params == {"seconds": 1, "a": {"x": 1}, "b": 2}
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize(("before", "given", "after"), [(5, None, 5), (5, 0, 0), (5, -7, -7), (URGENT, None, URGENT)])
-def test_its_priority_is_kept_unless_another_is_given(
+async def test_its_priority_is_kept_unless_another_is_given(
     tmp_path: Path, before: int, given: int | None, after: int
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         wanted: dict[str, Any] = {"urgent": True} if before == URGENT else {"priority": before}
         first = await scheduler.submit("work", **wanted)
         await scheduler.wait(first.job_id)
 
         assert (await scheduler.bulk.rerun(first.job_id, priority=given)).priority == after
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize("how", ["FAILED", "SKIPPED", "CANCELLED", "COMPLETED"])
-def test_a_job_can_be_run_again_however_it_ended(tmp_path: Path, how: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_can_be_run_again_however_it_ended(tmp_path: Path, how: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         kind = {"FAILED": "fail", "SKIPPED": "skip"}.get(how, "work")
         later = scheduler._clock.now().after(9) if how == "CANCELLED" else None
         first = await scheduler.submit(kind, scheduled_for=later, retry_policy={"max_attempts": 0})
@@ -106,11 +100,9 @@ def test_a_job_can_be_run_again_however_it_ended(tmp_path: Path, how: str) -> No
         assert (again.job_type, again.status) == (kind, "RUNNING" if again.started_at else "QUEUED")
         assert (await scheduler.job(first.job_id)).status == how
 
-    with_counts(tmp_path, main)
 
-
-def test_a_job_that_has_not_ended_cannot_be_run_again(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_has_not_ended_cannot_be_run_again(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         running = await scheduler.submit("work", {"seconds": 9})
         queued = await scheduler.submit("work")
 
@@ -122,18 +114,16 @@ def test_a_job_that_has_not_ended_cannot_be_run_again(tmp_path: Path) -> None:
 
         assert len((await scheduler.lists.jobs()).items) == 2
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize(
     ("given", "field"),
     [({"params": {"kind": 7}}, "params.kind"), ({"params": [1]}, "params"), ({"priority": 10**7}, "priority"),
      ({"params": {"surprise": 1}}, "params"), ({"priority": "high"}, "priority")],
 )  # fmt: skip
-def test_what_is_given_is_checked_and_a_refusal_leaves_nothing(
+async def test_what_is_given_is_checked_and_a_refusal_leaves_nothing(
     tmp_path: Path, given: dict[str, Any], field: str
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first = await scheduler.submit("fail", {"kind": "invalid"})
         await scheduler.wait(first.job_id)
 
@@ -143,11 +133,9 @@ def test_what_is_given_is_checked_and_a_refusal_leaves_nothing(
         assert refused.value.problems[0].field.startswith(field)
         assert len((await scheduler.lists.jobs()).items) == 1
 
-    with_counts(tmp_path, main)
 
-
-def test_a_job_whose_type_is_gone_cannot_be_run_again_and_the_answer_says_so(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_whose_type_is_gone_cannot_be_run_again_and_the_answer_says_so(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         scheduler.job_type("old")(lambda run: None)
         first = await scheduler.submit("old")
         await scheduler.wait(first.job_id)
@@ -157,11 +145,9 @@ def test_a_job_whose_type_is_gone_cannot_be_run_again_and_the_answer_says_so(tmp
             with pytest.raises(UnknownJobType):
                 await second.bulk.rerun(first.job_id)
 
-    with_counts(tmp_path, main)
 
-
-def test_what_a_template_gave_it_stays_when_the_template_has_changed_or_is_archived(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_a_template_gave_it_stays_when_the_template_has_changed_or_is_archived(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         template = await scheduler.templates.create(
             name="t", job_type="work", params={"seconds": 1, "x": 1}, priority=4
         )
@@ -176,8 +162,6 @@ def test_what_a_template_gave_it_stays_when_the_template_has_changed_or_is_archi
         for job in (changed, archived):
             assert (job.params, job.priority) == ({"seconds": 1, "x": 1}, 4)
             assert job.template_id == template.template_id
-
-    with_counts(tmp_path, main)
 
 
 async def ended(scheduler: Scheduler, params: dict[str, Any]) -> Job:

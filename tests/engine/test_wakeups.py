@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nextslot import Scheduler, testing
-from tests.support import new_scheduler, with_scheduler
+from tests.support import new_scheduler, running_scheduler
 
 Hook = Callable[[], Awaitable[Any]]
 
@@ -47,8 +47,8 @@ def _name(work: Any) -> str:
     return str(getattr(getattr(work, "func", work), "__qualname__", ""))
 
 
-def test_a_client_who_waits_for_a_job_that_ends_while_it_looks(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_client_who_waits_for_a_job_that_ends_while_it_looks(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"seconds": 100})
         between = Between(scheduler)
 
@@ -61,11 +61,9 @@ def test_a_client_who_waits_for_a_job_that_ends_while_it_looks(tmp_path: Path) -
 
         assert (ended.status, between.happened, asyncio.get_running_loop().time() < 1) == ("CANCELLED", 1, True)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_reader_of_events_that_has_just_found_none(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_reader_of_events_that_has_just_found_none(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         between = Between(scheduler)
         between.after("read", "read_page", lambda: scheduler.submit("work"))
 
@@ -74,13 +72,11 @@ def test_a_reader_of_events_that_has_just_found_none(tmp_path: Path) -> None:
             assert asyncio.get_running_loop().time() < 0.5, "not woken by the next event"
             break
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_delivery_that_is_stored_while_those_before_it_are_read(tmp_path: Path) -> None:
+async def test_a_delivery_that_is_stored_while_those_before_it_are_read(tmp_path: Path) -> None:
     mailbox = testing.Mailbox()
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path, sender=mailbox) as scheduler:
         hook = {"url": "http://127.0.0.1:9/"}
         await scheduler.offices.create("web")
         between = Between(scheduler)
@@ -95,13 +91,11 @@ def test_a_delivery_that_is_stored_while_those_before_it_are_read(tmp_path: Path
 
         assert (len(mailbox.messages), between.happened) == (2, 1)
 
-    with_scheduler(tmp_path, main, sender=mailbox)
 
-
-def test_a_delivery_that_is_stored_while_a_new_leader_reads_what_there_is_to_send(tmp_path: Path) -> None:
+async def test_a_delivery_that_is_stored_while_a_new_leader_reads_what_there_is_to_send(tmp_path: Path) -> None:
     mailbox = testing.Mailbox()
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path, sender=mailbox) as scheduler:
         between = Between(scheduler)
 
         async def end_one() -> None:
@@ -114,11 +108,9 @@ def test_a_delivery_that_is_stored_while_a_new_leader_reads_what_there_is_to_sen
 
         assert (len(mailbox.messages), between.happened) == (1, 1)
 
-    with_scheduler(tmp_path, main, sender=mailbox)
 
-
-def test_a_job_that_is_planned_while_the_timer_looks_at_what_is_due(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_is_planned_while_the_timer_looks_at_what_is_due(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         now = scheduler._clock.now
         await scheduler.submit("work", scheduled_for=now().after(10))
         await scheduler.submit("work", scheduled_for=now().after(1000))
@@ -136,11 +128,9 @@ def test_a_job_that_is_planned_while_the_timer_looks_at_what_is_due(tmp_path: Pa
         assert ended.job.started_at is not None
         assert ended.job.started_at - jobs[0].scheduled_for < 2_000_000
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_schedule_that_is_made_while_the_timer_looks_at_what_is_due(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_schedule_that_is_made_while_the_timer_looks_at_what_is_due(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         template = await scheduler.templates.create(name="t", job_type="work", params={"seconds": 0})
         for seconds in (10, 1000):
             await scheduler.submit("work", scheduled_for=scheduler._clock.now().after(seconds))
@@ -157,11 +147,9 @@ def test_a_schedule_that_is_made_while_the_timer_looks_at_what_is_due(tmp_path: 
 
         assert (len((await scheduler.schedules.occurrences(schedule.schedule_id)).items), between.happened) == (2, 1)
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_caller_whose_turn_comes_while_its_place_is_read(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_caller_whose_turn_comes_while_its_place_is_read(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"seconds": 100})
         between = Between(scheduler)
 
@@ -175,24 +163,19 @@ def test_a_caller_whose_turn_comes_while_its_place_is_read(tmp_path: Path) -> No
         assert (heard, between.happened) == (["started", "result"], 1)
         assert asyncio.get_running_loop().time() < 5
 
-    with_scheduler(tmp_path, main)
 
+async def test_what_another_node_announces_while_this_one_looks_is_looked_at_too(tmp_path: Path) -> None:
+    scheduler = new_scheduler(tmp_path)
+    async with scheduler:
+        cluster, looks = scheduler.nodes._cluster, list[str]()
 
-def test_what_another_node_announces_while_this_one_looks_is_looked_at_too(tmp_path: Path) -> None:
-    async def main() -> None:
-        scheduler = new_scheduler(tmp_path)
-        async with scheduler:
-            cluster, looks = scheduler.nodes._cluster, list[str]()
+        async def look(store: Any) -> None:
+            looks.append("look")
+            if len(looks) == 1:
+                cluster.notified(frozenset({"work"}))
 
-            async def look(store: Any) -> None:
-                looks.append("look")
-                if len(looks) == 1:
-                    cluster.notified(frozenset({"work"}))
+        cluster._on_topic["work"] = look
+        cluster.notified(frozenset({"work"}))
+        await testing.settled()
 
-            cluster._on_topic["work"] = look
-            cluster.notified(frozenset({"work"}))
-            await testing.settled()
-
-            assert looks == ["look", "look"]
-
-    testing.run(main())
+        assert looks == ["look", "look"]

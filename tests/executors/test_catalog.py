@@ -1,6 +1,5 @@
 """The catalog: job types from a configuration file, as a scheduler has them."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,23 +8,20 @@ from nextslot import Scheduler
 from nextslot.errors import Invalid
 
 
-def test_job_types_come_from_a_configuration_file(tmp_path: Path) -> None:
+async def test_job_types_come_from_a_configuration_file(tmp_path: Path) -> None:
     (tmp_path / "nextslot.toml").write_text(
         '[job_types.say]\ncommand = ["echo", "--", "{what}"]\nresources = { mouth = 1 }\n'
     )
 
-    async def main() -> None:
-        async with Scheduler(f"sqlite:///{tmp_path}/nextslot.db") as scheduler:
-            scheduler.job_types.load(tmp_path / "nextslot.toml")
+    async with Scheduler(f"sqlite:///{tmp_path}/nextslot.db") as scheduler:
+        scheduler.job_types.load(tmp_path / "nextslot.toml")
 
-            job = await scheduler.submit("say", {"what": "$(whoami); --help"})
-            ended = await scheduler.wait(job.job_id)
+        job = await scheduler.submit("say", {"what": "$(whoami); --help"})
+        ended = await scheduler.wait(job.job_id)
 
-            assert job.resources == {"mouth": 1}
-            assert ended.run is not None
-            assert (tmp_path / (ended.run.log_path or "")).read_text() == "-- $(whoami); --help\n"
-
-    asyncio.run(main())
+        assert job.resources == {"mouth": 1}
+        assert ended.run is not None
+        assert (tmp_path / (ended.run.log_path or "")).read_text() == "-- $(whoami); --help\n"
 
 
 @pytest.mark.parametrize("text", ["[job_types.say]\ncolour = 1\n", "[job_types\n", "\xff"])

@@ -7,7 +7,8 @@ import resource
 import sys
 import time
 import tomllib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +81,13 @@ def test_a_command_need_not_read_its_parameters(tmp_path: Path) -> None:
          "params.path is longer than 131,071 bytes, the longest argument the kernel accepts; pass a file"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_an_argument_is_refused_at_creation(tmp_path: Path, params: Any, problem: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_cannot_be_an_argument_is_refused_at_creation(tmp_path: Path, params: Any, problem: str) -> None:
+    async with command_scheduler(tmp_path, ["echo", "{path}"]) as scheduler:
         with pytest.raises(Invalid) as refused:
             await scheduler.submit("tested", params)
 
         assert str(refused.value) == problem
         assert await scheduler.queue() == []
-
-    with_command(tmp_path, main, ["echo", "{path}"])
 
 
 def test_the_longest_argument_that_is_accepted_can_be_run(tmp_path: Path) -> None:
@@ -97,15 +96,13 @@ def test_the_longest_argument_that_is_accepted_can_be_run(tmp_path: Path) -> Non
     assert len(log_of(tmp_path, run)) == 131_071
 
 
-def test_a_declared_schema_is_checked_and_every_placeholder_is_required(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_declared_schema_is_checked_and_every_placeholder_is_required(tmp_path: Path) -> None:
+    schema = {"properties": {"size": {"type": "integer"}, "path": {}}, "additionalProperties": False}
+    async with command_scheduler(tmp_path, ["thumb", "{size}", "{path}"], params_schema=schema) as scheduler:
         with pytest.raises(Invalid) as refused:
             await scheduler.submit("tested", {"size": "big", "more": 1})
 
         assert len(refused.value.problems) == 3
-
-    schema = {"properties": {"size": {"type": "integer"}, "path": {}}, "additionalProperties": False}
-    with_command(tmp_path, main, ["thumb", "{size}", "{path}"], params_schema=schema)
 
 
 # What it is given.
@@ -212,8 +209,9 @@ def test_a_command_that_cannot_be_started_fails_and_says_why(
 
 
 @pytest.mark.parametrize("told", ["timeout", "cancelled", "interrupted"])
-def test_told_to_stop_the_kind_is_what_we_told_it_and_nothing_is_left(tmp_path: Path, told: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_told_to_stop_the_kind_is_what_we_told_it_and_nothing_is_left(tmp_path: Path, told: str) -> None:
+    script = "trap 'exit 9' TERM; setsid sleep 61 & (sleep 61 &) ; sleep 61 & wait"
+    async with command_scheduler(tmp_path, ["sh", "-c", script]) as scheduler:
         job = await scheduler.submit("tested", timeout_seconds=1.5 if told == "timeout" else None)
         await eventually(lambda: len(processes_of(tmp_path)) >= 3)
         if told == "cancelled":
@@ -226,9 +224,6 @@ def test_told_to_stop_the_kind_is_what_we_told_it_and_nothing_is_left(tmp_path: 
         assert (run.status, run.failure_kind, run.exit_code) == ("FAILED", told, 9)
         assert not any(run.run_id in environment(pid) for pid in processes_of(tmp_path))
         await scheduler.stop(grace_seconds=0)
-
-    script = "trap 'exit 9' TERM; setsid sleep 61 & (sleep 61 &) ; sleep 61 & wait"
-    with_command(tmp_path, main, ["sh", "-c", script])
 
 
 @pytest.mark.parametrize(
@@ -244,22 +239,26 @@ def test_a_command_that_writes_is_not_stalled(tmp_path: Path, script: str, statu
     assert (run.status, run.error) == (status, error)
 
 
-def test_what_ignores_its_signal_is_killed_after_its_grace_time(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_ignores_its_signal_is_killed_after_its_grace_time(tmp_path: Path) -> None:
+    async with command_scheduler(
+        tmp_path, ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], grace_seconds=0.3
+    ) as scheduler:
         job = await scheduler.submit("tested", timeout_seconds=0.5, retry_policy=NO_RETRY)
 
         run = await eventual_end(scheduler, job.job_id)
 
         assert (run.failure_kind, run.error, run.exit_code) == ("timeout", "timed out after 0.5 seconds", 137)
 
-    with_command(tmp_path, main, ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], grace_seconds=0.3)
-
 
 @pytest.mark.parametrize("told", [None, "timeout", "cancelled", "interrupted"])
-def test_a_command_that_keeps_its_guardian_stopped_ends_and_its_slot_is_free_again(
+async def test_a_command_that_keeps_its_guardian_stopped_ends_and_its_slot_is_free_again(
     tmp_path: Path, told: str | None
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    script = """
+        case $(cat) in *last*) exit 0;; esac
+        (trap '' TERM; while kill -STOP $PPID; do sleep 0.01; done) & touch ready; setsid env -i sleep 61 & wait
+    """
+    async with command_scheduler(tmp_path, ["sh", "-c", script], grace_seconds=1) as scheduler:
         job = await scheduler.submit("tested", timeout_seconds=1 if told == "timeout" else None, retry_policy=NO_RETRY)
         await eventually(lambda: (tmp_path / "ready").exists())
         if told == "cancelled":
@@ -277,12 +276,6 @@ def test_a_command_that_keeps_its_guardian_stopped_ends_and_its_slot_is_free_aga
         (tmp_path / "ready").unlink()
         again = await scheduler.submit("tested", {"last": True}, retry_policy=NO_RETRY)
         assert (await eventual_end(scheduler, again.job_id)).status == "COMPLETED"
-
-    script = """
-        case $(cat) in *last*) exit 0;; esac
-        (trap '' TERM; while kill -STOP $PPID; do sleep 0.01; done) & touch ready; setsid env -i sleep 61 & wait
-    """
-    with_command(tmp_path, main, ["sh", "-c", script], grace_seconds=1)
 
 
 def test_a_run_is_not_over_while_something_of_it_cannot_be_ended(
@@ -303,8 +296,10 @@ def test_a_run_is_not_over_while_something_of_it_cannot_be_ended(
     assert (run.error, asked) == (WAS_KILLED, [[run.run_id]] * 3)
 
 
-def test_a_run_whose_guardian_its_command_killed_is_retried(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_run_whose_guardian_its_command_killed_is_retried(tmp_path: Path) -> None:
+    async with command_scheduler(
+        tmp_path, ["sh", "-c", "[ $NEXTSLOT_ATTEMPT = 2 ] || kill -KILL $PPID; sleep 0.1"]
+    ) as scheduler:
         job = await scheduler.submit("tested", retry_policy={"max_attempts": 1, "base_delay_seconds": 0})
 
         first = await eventual_end(scheduler, job.job_id)
@@ -313,15 +308,15 @@ def test_a_run_whose_guardian_its_command_killed_is_retried(tmp_path: Path) -> N
         assert (first.failure_kind, first.error, first.exit_code) == ("error", WAS_KILLED, None)
         assert ended.status == "COMPLETED"
 
-    with_command(tmp_path, main, ["sh", "-c", "[ $NEXTSLOT_ATTEMPT = 2 ] || kill -KILL $PPID; sleep 0.1"])
 
-
-def test_a_shutdown_that_cannot_wait_any_longer_kills_and_still_records_it(
+async def test_a_shutdown_that_cannot_wait_any_longer_kills_and_still_records_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nextslot.scheduler.startup_and_shutdown.STOP_GRACE_SECONDS", 0.3)
 
-    async def main(scheduler: Scheduler) -> None:
+    async with command_scheduler(
+        tmp_path, ["sh", "-c", "trap '' TERM; sleep 61 & wait; sleep 61"], grace_seconds=30
+    ) as scheduler:
         await scheduler.submit("tested")
         await eventually(lambda: len(processes_of(tmp_path)) >= 2)
 
@@ -329,14 +324,12 @@ def test_a_shutdown_that_cannot_wait_any_longer_kills_and_still_records_it(
 
         assert processes_of(tmp_path) == []
 
-    with_command(tmp_path, main, ["sh", "-c", "trap '' TERM; sleep 61 & wait; sleep 61"], grace_seconds=30)
-
     ended = database(tmp_path).execute("select status, failure_kind, exit_code from runs").fetchall()
     assert ended == [("FAILED", "interrupted", 137)]
 
 
-def test_a_scheduler_that_is_abandoned_kills_without_grace(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_scheduler_that_is_abandoned_kills_without_grace(tmp_path: Path) -> None:
+    async with command_scheduler(tmp_path, ["sh", "-c", "trap '' TERM; sleep 61 & wait; sleep 61"]) as scheduler:
         from nextslot import testing
 
         await scheduler.submit("tested")
@@ -346,14 +339,13 @@ def test_a_scheduler_that_is_abandoned_kills_without_grace(tmp_path: Path) -> No
 
         await eventually(lambda: not processes_of(tmp_path), seconds=5)
 
-    with_command(tmp_path, main, ["sh", "-c", "trap '' TERM; sleep 61 & wait; sleep 61"])
-
 
 # Output.
 
 
-def test_output_of_both_kinds_is_in_the_log_in_order_as_it_comes(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_output_of_both_kinds_is_in_the_log_in_order_as_it_comes(tmp_path: Path) -> None:
+    script = "echo 1; echo 2 >&2; printf 3; while ! [ -e go ]; do sleep 0.02; done; echo 4"
+    async with command_scheduler(tmp_path, ["sh", "-c", script]) as scheduler:
         job = await scheduler.submit("tested")
         await eventually(lambda: [log.read_bytes() for log in tmp_path.glob("logs/*/*.log")] == [b"1\n2\n3"])
         (tmp_path / "go").touch()
@@ -361,9 +353,6 @@ def test_output_of_both_kinds_is_in_the_log_in_order_as_it_comes(tmp_path: Path)
         run = await eventual_end(scheduler, job.job_id)
 
         assert log_of(tmp_path, run) == "1\n2\n34\n"
-
-    script = "echo 1; echo 2 >&2; printf 3; while ! [ -e go ]; do sleep 0.02; done; echo 4"
-    with_command(tmp_path, main, ["sh", "-c", script])
 
 
 def test_binary_output_is_kept_byte_by_byte(tmp_path: Path) -> None:
@@ -375,8 +364,15 @@ def test_binary_output_is_kept_byte_by_byte(tmp_path: Path) -> None:
     assert (tmp_path / run.log_path).read_bytes() == bytes(range(256)) * 1000
 
 
-def test_progress_lines_are_followed(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_progress_lines_are_followed(tmp_path: Path) -> None:
+    lines = (
+        "::progress 0.1\\n::progress 0.4 reading ü",
+        "x ::progress 0.9\\n::progress .5\\n::progress x y",
+        "::progress 7 over",
+    )
+    wait = "while ! [ -e {} ]; do sleep 0.02; done; "
+    steps = "".join(wait.format(step) + f"printf '{line}\\n'; " for step, line in zip("abc", lines, strict=True))
+    async with command_scheduler(tmp_path, ["sh", "-c", steps + wait.format("d")]) as scheduler:
         job = await scheduler.submit("tested")
         seen: list[Any] = []
         run_id = await started_run(scheduler, job.job_id)
@@ -388,15 +384,6 @@ def test_progress_lines_are_followed(tmp_path: Path) -> None:
         await eventual_end(scheduler, job.job_id)
 
         assert seen == [(0.4, "reading ü"), (0.5, ""), (1.0, "over")]
-
-    lines = (
-        "::progress 0.1\\n::progress 0.4 reading ü",
-        "x ::progress 0.9\\n::progress .5\\n::progress x y",
-        "::progress 7 over",
-    )
-    wait = "while ! [ -e {} ]; do sleep 0.02; done; "
-    steps = "".join(wait.format(step) + f"printf '{line}\\n'; " for step, line in zip("abc", lines, strict=True))
-    with_command(tmp_path, main, ["sh", "-c", steps + wait.format("d")])
 
 
 @pytest.mark.parametrize("script", ["yes | head -c 1G", "head -c 1G /dev/zero", "yes '::progress 0.5 x' | head -c 20M"])
@@ -504,34 +491,30 @@ def test_elsewhere_than_on_linux_a_command_is_refused(monkeypatch: pytest.Monkey
 # Arrangement.
 
 
-def with_command(
-    directory: Path, main: Callable[[Scheduler], Awaitable[None]], argv: list[str], **options: Any
-) -> None:
-    """Runs `main` with a scheduler that has the command as its type `tested`, in real time."""
-
-    async def body() -> None:
-        guardians = Guardians()
-        scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", synchronous="NORMAL")
-        one = command_type({"command": argv, **options}, directory)
-        register_command(scheduler.job_types, "tested", one, guardians)
-        try:
-            async with scheduler:
-                await asyncio.wait_for(main(scheduler), timeout=60)
-        finally:
-            guardians.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def command_scheduler(directory: Path, argv: list[str], **options: Any) -> AsyncIterator[Scheduler]:
+    """A scheduler in real time that has the command as its type `tested`."""
+    guardians = Guardians()
+    scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", synchronous="NORMAL")
+    one = command_type({"command": argv, **options}, directory)
+    register_command(scheduler.job_types, "tested", one, guardians)
+    try:
+        async with scheduler, asyncio.timeout(60):
+            yield scheduler
+    finally:
+        guardians.close()
 
 
 def run_command(directory: Path, argv: list[str], params: Any = None, **options: Any) -> Run:
     """One job of this command, to its end."""
     found: list[Run] = []
 
-    async def main(scheduler: Scheduler) -> None:
-        job = await scheduler.submit("tested", params or {}, retry_policy=NO_RETRY)
-        found.append(await eventual_end(scheduler, job.job_id))
+    async def main() -> None:
+        async with command_scheduler(directory, argv, **options) as scheduler:
+            job = await scheduler.submit("tested", params or {}, retry_policy=NO_RETRY)
+            found.append(await eventual_end(scheduler, job.job_id))
 
-    with_command(directory, main, argv, **options)
+    asyncio.run(main())
     return found[0]
 
 

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -58,20 +59,18 @@ def _nothing_is_left(tmp_path: Path) -> Iterator[None]:
 # The guardian is stopped.
 
 
-def test_a_guardian_that_was_stopped_is_continued_and_its_command_ends_in_its_own_way(tmp_path: Path) -> None:
-    async def main(guardians: Guardians) -> None:
+async def test_a_guardian_that_was_stopped_is_continued_and_its_command_ends_in_its_own_way(tmp_path: Path) -> None:
+    async with running_guardians() as guardians:
         process, _ = await started(guardians, tmp_path, "kill -STOP $PPID; sleep 0.3; exit 4")
 
         assert await process.ended() == End(exit_code=4)
 
-    run(main)
-
 
 @pytest.mark.parametrize("told", ["nothing", "stop", "kill"])
-def test_a_guardian_that_is_stopped_again_is_killed_with_its_whole_tree(
+async def test_a_guardian_that_is_stopped_again_is_killed_with_its_whole_tree(
     tmp_path: Path, witness: "Witness", cgroup: str, told: str
 ) -> None:
-    async def main(guardians: Guardians) -> None:
+    async with running_guardians(cgroup) as guardians:
         process, output = await started(guardians, tmp_path, f"{DAEMON}; {STOPPER} setsid sleep 61 & echo ready; wait")
         await eventually(lambda: b"ready" in output)
         if told == "stop":
@@ -85,11 +84,9 @@ def test_a_guardian_that_is_stopped_again_is_killed_with_its_whole_tree(
         assert end.lost == WAS_STOPPED or (told != "nothing" and end.signal is not None)
         assert witness.is_alone
 
-    run(main, cgroup)
 
-
-def test_a_guardian_that_was_stopped_before_it_could_say_anything_is_noticed_too(tmp_path: Path) -> None:
-    async def main(guardians: Guardians) -> None:
+async def test_a_guardian_that_was_stopped_before_it_could_say_anything_is_noticed_too(tmp_path: Path) -> None:
+    async with running_guardians() as guardians:
         with stopping(await forking(guardians, tmp_path)):
             process, _ = await started(guardians, tmp_path, "touch begun; exit 4")
 
@@ -101,22 +98,19 @@ def test_a_guardian_that_was_stopped_before_it_could_say_anything_is_noticed_too
         other, _ = await started(guardians, tmp_path, "exit 7")
         assert (await other.ended()).exit_code == 7
 
-    run(main)
 
-
-def test_a_fork_server_that_was_stopped_is_continued_for_the_next_command(tmp_path: Path) -> None:
-    async def main(guardians: Guardians) -> None:
+async def test_a_fork_server_that_was_stopped_is_continued_for_the_next_command(tmp_path: Path) -> None:
+    async with running_guardians() as guardians:
         os.kill(await forking(guardians, tmp_path), signal.SIGSTOP)
 
         process, _ = await started(guardians, tmp_path, "exit 8")
 
         assert await process.ended() == End(exit_code=8)
 
-    run(main)
 
-
-def test_a_loop_that_was_blocked_kills_no_guardian(tmp_path: Path) -> None:
-    async def main(guardians: Guardians) -> None:
+async def test_a_loop_that_was_blocked_kills_no_guardian(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "go")
+    async with running_guardians() as guardians:
         process, output = await started(guardians, tmp_path, "echo ready; read line < go; exit 5")
         await eventually(lambda: b"ready" in output)
 
@@ -129,30 +123,25 @@ def test_a_loop_that_was_blocked_kills_no_guardian(tmp_path: Path) -> None:
 
         assert await process.ended() == End(exit_code=5)
 
-    os.mkfifo(tmp_path / "go")
-    run(main)
-
 
 # The guardian is killed, or blocked.
 
 
-def test_a_command_that_kills_its_guardian_is_over_only_when_nothing_of_it_is_left(
+async def test_a_command_that_kills_its_guardian_is_over_only_when_nothing_of_it_is_left(
     tmp_path: Path, witness: "Witness", cgroup: str
 ) -> None:
-    async def main(guardians: Guardians) -> None:
+    async with running_guardians(cgroup) as guardians:
         process, _ = await started(guardians, tmp_path, f"{DAEMON}; setsid sleep 61 & kill -KILL $PPID; sleep 61")
 
         end = await process.ended()
 
         assert (end.lost, witness.is_alone) == (WAS_KILLED, True)
 
-    run(main, cgroup)
 
-
-def test_a_command_that_stops_the_fork_server_and_kills_its_guardian_is_ended(
+async def test_a_command_that_stops_the_fork_server_and_kills_its_guardian_is_ended(
     tmp_path: Path, witness: "Witness"
 ) -> None:
-    async def main(guardians: Guardians) -> None:
+    async with running_guardians() as guardians:
         process, output = await started(guardians, tmp_path, f"{DAEMON}; echo ready; sleep 61")
         await eventually(lambda: b"ready" in output)
 
@@ -161,11 +150,9 @@ def test_a_command_that_stops_the_fork_server_and_kills_its_guardian_is_ended(
 
         assert ((await process.ended()).lost, witness.is_alone) == (WAS_KILLED, True)
 
-    run(main)
 
-
-def test_a_guardian_whose_answers_nobody_reads_still_keeps_its_lease(tmp_path: Path, witness: "Witness") -> None:
-    async def main(guardians: Guardians) -> None:
+async def test_a_guardian_whose_answers_nobody_reads_still_keeps_its_lease(tmp_path: Path, witness: "Witness") -> None:
+    async with running_guardians() as guardians:
         process, output = await started(guardians, tmp_path, f"{DAEMON}; echo ready; sleep 61")
         await eventually(lambda: b"ready" in output)
         process._loop.remove_reader(process._control)
@@ -180,11 +167,9 @@ def test_a_guardian_whose_answers_nobody_reads_still_keeps_its_lease(tmp_path: P
         process._loop.add_reader(process._control, process._receive)
         assert (await process.ended()).signal == "SIGKILL"
 
-    run(main)
 
-
-def test_a_guardian_whose_socket_was_full_hears_of_the_stop_later(tmp_path: Path) -> None:
-    async def main(guardians: Guardians) -> None:
+async def test_a_guardian_whose_socket_was_full_hears_of_the_stop_later(tmp_path: Path) -> None:
+    async with running_guardians() as guardians:
         process, output = await started(guardians, tmp_path, "echo ready; exec sleep 61")
         await eventually(lambda: b"ready" in output)
         os.kill(guardian_of(process), signal.SIGSTOP)
@@ -195,14 +180,12 @@ def test_a_guardian_whose_socket_was_full_hears_of_the_stop_later(tmp_path: Path
 
         assert (await process.ended()).signal == "SIGTERM"
 
-    run(main)
-
 
 # Trees that grow while they are killed.
 
 
 @pytest.mark.parametrize("how", ["kill", "guardian killed", "guardian stopped", "all killed"])
-def test_fifty_processes_that_keep_forking_are_ended_whole(
+async def test_fifty_processes_that_keep_forking_are_ended_whole(
     tmp_path: Path, witness: "Witness", cgroup: str, how: str
 ) -> None:
     # Without a cgroup and a guardian there are only looks at /proc, each of which takes some hundredths of a second.
@@ -222,7 +205,7 @@ while time.monotonic() < end:
     os.setsid()
 """
 
-    async def main(guardians: Guardians) -> None:
+    async with running_guardians(cgroup) as guardians:
         process, output = await started(guardians, tmp_path, bomb, PYTHON, "-ISc")
         await eventually(lambda: b"ready" in output)
         await eventually(lambda: process.guardian is not None)
@@ -243,16 +226,14 @@ while time.monotonic() < end:
 
         assert witness.is_alone
 
-    run(main, cgroup)
-
 
 # Nobody of ours is left.
 
 
-def test_what_cleared_its_environment_is_found_when_all_of_ours_were_killed(
+async def test_what_cleared_its_environment_is_found_when_all_of_ours_were_killed(
     tmp_path: Path, witness: "Witness", cgroup: str
 ) -> None:
-    async def main(guardians: Guardians) -> None:
+    async with running_guardians(cgroup) as guardians:
         process, output = await started(guardians, tmp_path, f"{DAEMON}; echo ready; sleep 61")
         await eventually(lambda: b"ready" in output)
         kill_ours(process)
@@ -263,10 +244,8 @@ def test_what_cleared_its_environment_is_found_when_all_of_ours_were_killed(
 
         assert witness.is_alone
 
-    run(main, cgroup)
 
-
-def test_what_changed_its_limits_is_found_by_its_cgroup(tmp_path: Path, witness: "Witness") -> None:
+async def test_what_changed_its_limits_is_found_by_its_cgroup(tmp_path: Path, witness: "Witness") -> None:
     if own_cgroup() is None:
         pytest.skip("no cgroup (version 2) can be made here")
     leaving = """
@@ -280,7 +259,7 @@ if os.fork() == 0:
 os.wait()
 """
 
-    async def main(guardians: Guardians) -> None:
+    async with running_guardians() as guardians:
         process, output = await started(guardians, tmp_path, f"{leaving}\nimport time; time.sleep(61)", PYTHON, "-ISc")
         await eventually(lambda: b"ready" in output)
         kill_ours(process)
@@ -290,13 +269,11 @@ os.wait()
 
         assert witness.is_alone
 
-    run(main)
 
-
-def test_a_guardian_that_was_stopped_ends_its_tree_when_its_scheduler_is_gone(
+async def test_a_guardian_that_was_stopped_ends_its_tree_when_its_scheduler_is_gone(
     tmp_path: Path, witness: "Witness"
 ) -> None:
-    async def main(guardians: Guardians) -> None:
+    async with running_guardians() as guardians:
         process, output = await started(guardians, tmp_path, f"{DAEMON}; {STOPPER} echo ready; sleep 61")
         await eventually(lambda: b"ready" in output)
         os.kill(server_of(process), signal.SIGSTOP)
@@ -307,19 +284,20 @@ def test_a_guardian_that_was_stopped_ends_its_tree_when_its_scheduler_is_gone(
 
         await eventually(lambda: witness.is_alone)
 
-    run(main)
-
 
 def test_a_tag_is_a_limit_that_limits_nothing_and_no_other_process_has_it(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_RTTIME)
 
-    async def main(guardians: Guardians) -> None:
-        process, output = await started(guardians, tmp_path, "grep 'realtime timeout' /proc/self/limits; echo ready")
-        await process.ended()
+    async def main() -> None:
+        async with running_guardians() as guardians:
+            process, output = await started(
+                guardians, tmp_path, "grep 'realtime timeout' /proc/self/limits; echo ready"
+            )
+            await process.ended()
 
-        assert int(output.split()[3]) == tag_of(run_id(tmp_path)) > 10**18
+            assert int(output.split()[3]) == tag_of(run_id(tmp_path)) > 10**18
 
-    run(main)
+    asyncio.run(main())
 
     assert resource.getrlimit(resource.RLIMIT_RTTIME) == before
     assert tag_of("a") != tag_of("b")
@@ -330,13 +308,13 @@ def test_a_tag_is_a_limit_that_limits_nothing_and_no_other_process_has_it(tmp_pa
 # Cgroups.
 
 
-def test_a_command_has_a_cgroup_of_its_own_which_is_removed_after_it(tmp_path: Path) -> None:
+async def test_a_command_has_a_cgroup_of_its_own_which_is_removed_after_it(tmp_path: Path) -> None:
     parent = own_cgroup()
     if parent is None:
         pytest.skip("no cgroup (version 2) can be made here")
     path = Path(parent, cgroup_of(run_id(tmp_path)))
 
-    async def main(guardians: Guardians) -> None:
+    async with running_guardians() as guardians:
         process, _ = await started(guardians, tmp_path, "grep ^0:: /proc/self/cgroup; sleep 61")
         await eventually(lambda: process.pid is not None)
         assert process.pid is not None
@@ -347,15 +325,13 @@ def test_a_command_has_a_cgroup_of_its_own_which_is_removed_after_it(tmp_path: P
 
         await eventually(lambda: not path.exists())
 
-    run(main)
 
-
-def test_a_cgroup_is_entered_before_the_command_starts_and_killed_when_its_guardian_was(tmp_path: Path) -> None:
+async def test_a_cgroup_is_entered_before_the_command_starts_and_killed_when_its_guardian_was(tmp_path: Path) -> None:
     fake = tmp_path / "fake"
     fake.mkdir()
     path = fake / cgroup_of(run_id(tmp_path))
 
-    async def main(guardians: Guardians) -> None:
+    async with running_guardians(str(fake)) as guardians:
         process, output = await started(guardians, tmp_path, "cat fake/*/cgroup.procs; echo; echo ready; sleep 61")
         await eventually(lambda: b"ready" in output)
         keeper = guardian_of(process)
@@ -366,18 +342,14 @@ def test_a_cgroup_is_entered_before_the_command_starts_and_killed_when_its_guard
 
         assert (path / "cgroup.kill").read_text() == "1"
 
-    run(main, str(fake))
 
-
-def test_a_command_runs_without_a_cgroup_where_none_can_be_made(tmp_path: Path) -> None:
+async def test_a_command_runs_without_a_cgroup_where_none_can_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    async def main(guardians: Guardians) -> None:
+    async with running_guardians(str(tmp_path / "file")) as guardians:
         process, _ = await started(guardians, tmp_path, "exit 3")
 
         assert (await process.ended()).exit_code == 3
-
-    run(main, str(tmp_path / "file"))
 
 
 @pytest.mark.parametrize(
@@ -425,15 +397,14 @@ class Witness:
         os.close(self._fd)
 
 
-def run(main: Main, cgroup: str | None = None) -> None:
-    async def body() -> None:
-        guardians = Guardians(BEAT, cgroup)
-        try:
-            await asyncio.wait_for(main(guardians), timeout=60)
-        finally:
-            guardians.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def running_guardians(cgroup: str | None = None) -> AsyncIterator[Guardians]:
+    guardians = Guardians(BEAT, cgroup)
+    try:
+        async with asyncio.timeout(60):
+            yield guardians
+    finally:
+        guardians.close()
 
 
 def run_id(directory: Path) -> str:

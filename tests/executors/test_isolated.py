@@ -3,7 +3,8 @@
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,25 +88,21 @@ def test_a_handler_that_cannot_be_found_again_is_refused() -> None:
         Scheduler().job_types.add("x", lambda run: None, isolate=True)
 
 
-def test_its_parameters_are_checked_as_ever(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_its_parameters_are_checked_as_ever(tmp_path: Path) -> None:
+    async with real_scheduler(tmp_path) as scheduler:
         scheduler.job_types.add("double", examples.double, isolate=True)
 
         with pytest.raises(Invalid, match=r"params.n: \"x\" is not of type"):
             await scheduler.submit("double", {"n": "x"})
 
-    with_real_scheduler(tmp_path, main)
 
-
-def test_a_handler_is_found_by_module_and_name(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_handler_is_found_by_module_and_name(tmp_path: Path) -> None:
+    async with real_scheduler(tmp_path) as scheduler:
         scheduler.job_types.add("double", "tests.executors.isolated_examples:double_later")
 
         job = await scheduler.submit("double", {"n": 3})
 
         assert (await scheduler.wait(job.job_id)).result == 6
-
-    with_real_scheduler(tmp_path, main)
 
 
 @pytest.mark.parametrize(
@@ -140,20 +137,19 @@ def isolated(
 ) -> Ended:
     found: list[Ended] = []
 
-    async def main(scheduler: Scheduler) -> None:
-        job_type = scheduler.job_types.add("x", handler, isolate=True, retry_policy=NEVER_AGAIN, **options)
-        assert isinstance(job_type.handler, IsolatedHandler)
-        job_type.handler.grace_seconds = grace_seconds
-        job = await scheduler.submit("x", params)
-        found.append(await scheduler.wait(job.job_id))
+    async def main() -> None:
+        async with real_scheduler(directory) as scheduler:
+            job_type = scheduler.job_types.add("x", handler, isolate=True, retry_policy=NEVER_AGAIN, **options)
+            assert isinstance(job_type.handler, IsolatedHandler)
+            job_type.handler.grace_seconds = grace_seconds
+            job = await scheduler.submit("x", params)
+            found.append(await scheduler.wait(job.job_id))
 
-    with_real_scheduler(directory, main)
+    asyncio.run(main())
     return found[0]
 
 
-def with_real_scheduler(directory: Path, main: Callable[[Scheduler], Awaitable[None]]) -> None:
-    async def body() -> None:
-        async with Scheduler(f"sqlite:///{directory}/nextslot.db") as scheduler:
-            await main(scheduler)
-
-    asyncio.run(body())
+@asynccontextmanager
+async def real_scheduler(directory: Path) -> AsyncIterator[Scheduler]:
+    async with Scheduler(f"sqlite:///{directory}/nextslot.db") as scheduler:
+        yield scheduler

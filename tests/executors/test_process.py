@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -86,8 +87,8 @@ def test_a_stopped_process_is_ended(tmp_path: Path) -> None:
     assert seconds < 10
 
 
-def test_kill_has_no_grace(tmp_path: Path) -> None:
-    async def main(guardians: Guardians) -> None:
+async def test_kill_has_no_grace(tmp_path: Path) -> None:
+    async with running_guardians() as guardians:
         process, output = await started(guardians, tmp_path, "trap '' TERM; setsid sleep 61 & echo ready; sleep 60")
         await eventually(lambda: b"ready" in output)
 
@@ -96,11 +97,9 @@ def test_kill_has_no_grace(tmp_path: Path) -> None:
         assert (await process.ended()).signal == "SIGKILL"
         assert processes_of(tmp_path) == []
 
-    run(main)
-
 
 @pytest.mark.parametrize("leave_the_session", [False, True])
-def test_a_process_that_forks_on_and_on_does_not_outrun_the_end(tmp_path: Path, leave_the_session: bool) -> None:
+async def test_a_process_that_forks_on_and_on_does_not_outrun_the_end(tmp_path: Path, leave_the_session: bool) -> None:
     runner = f"""
 import os, time
 end = time.monotonic() + 20
@@ -112,7 +111,7 @@ while time.monotonic() < end:
     {"os.setsid()" if leave_the_session else "pass"}
 """
 
-    async def main(guardians: Guardians) -> None:
+    async with running_guardians() as guardians:
         process, output = await started(guardians, tmp_path, runner, PYTHON, "-ISc")
         await eventually(lambda: b"ready" in output)
         began = time.monotonic()
@@ -123,11 +122,9 @@ while time.monotonic() < end:
         assert time.monotonic() - began < 10
         assert processes_of(tmp_path) == []
 
-    run(main)
 
-
-def test_told_before_it_has_begun_it_does_not_begin(tmp_path: Path) -> None:
-    async def main(guardians: Guardians) -> None:
+async def test_told_before_it_has_begun_it_does_not_begin(tmp_path: Path) -> None:
+    async with running_guardians() as guardians:
         before, _ = await started(guardians, tmp_path, "read line; sleep 0.3")
         await eventually(lambda: before.pid)
         server = processes()[guardian_of(before)][0]
@@ -141,16 +138,14 @@ def test_told_before_it_has_begun_it_does_not_begin(tmp_path: Path) -> None:
         assert [(await process.ended()).signal for process in told] == ["SIGKILL", "SIGKILL"]
         await before.ended()
 
-    run(main)
-
     assert not (tmp_path / "begun").exists()
 
 
 # Ends by itself.
 
 
-def test_what_a_command_leaves_running_is_ended_before_its_end_is_told(tmp_path: Path) -> None:
-    async def main(guardians: Guardians) -> None:
+async def test_what_a_command_leaves_running_is_ended_before_its_end_is_told(tmp_path: Path) -> None:
+    async with running_guardians() as guardians:
         script = "setsid sh -c 'trap \"echo told; exit\" TERM; echo up; sleep 61 & wait' & sleep 0.3; exit 3"
         process, output = await started(guardians, tmp_path, script)
 
@@ -159,11 +154,9 @@ def test_what_a_command_leaves_running_is_ended_before_its_end_is_told(tmp_path:
         assert (end.exit_code, processes_of(tmp_path)) == (3, [])
         assert bytes(output) == b"up\ntold\n"
 
-    run(main)
 
-
-def test_leftovers_that_ignore_TERM_are_killed_after_a_short_time(tmp_path: Path) -> None:
-    async def main(guardians: Guardians) -> None:
+async def test_leftovers_that_ignore_TERM_are_killed_after_a_short_time(tmp_path: Path) -> None:
+    async with running_guardians() as guardians:
         process, _ = await started(
             guardians, tmp_path, "(trap '' TERM; while :; do sleep 0.1; done) & sleep 0.3; exit 0"
         )
@@ -174,8 +167,6 @@ def test_leftovers_that_ignore_TERM_are_killed_after_a_short_time(tmp_path: Path
         assert (end.exit_code, processes_of(tmp_path)) == (0, [])
         assert LEFTOVER_GRACE * 0.9 < time.monotonic() - began < LEFTOVER_GRACE + 5
 
-    run(main)
-
 
 def test_a_command_ended_by_a_signal_says_which(tmp_path: Path) -> None:
     assert ended(tmp_path, "kill -SEGV $$") == (End(exit_code=139, signal="SIGSEGV"), b"")
@@ -185,10 +176,10 @@ def test_a_command_that_closes_its_output_early_is_waited_for(tmp_path: Path) ->
     assert ended(tmp_path, "echo last; exec >&- 2>&-; sleep 0.3; exit 4") == (End(exit_code=4), b"last\n")
 
 
-def test_zombies_are_reaped_while_the_command_runs(tmp_path: Path) -> None:
+async def test_zombies_are_reaped_while_the_command_runs(tmp_path: Path) -> None:
     orphans = "import os, time\nfor _ in range(20):\n    os.fork() or os._exit(0)\nprint('left', flush=True)"
 
-    async def main(guardians: Guardians) -> None:
+    async with running_guardians() as guardians:
         process, output = await started(
             guardians, tmp_path, 'd=$1; "$0" -ISc "$d"; echo ready; sleep 60', "sh", "-c", PYTHON, orphans
         )
@@ -199,8 +190,6 @@ def test_zombies_are_reaped_while_the_command_runs(tmp_path: Path) -> None:
         await eventually(lambda: descendants(parent) and len(descendants(parent)) <= 2)
         process.kill()
         await process.ended()
-
-    run(main)
 
 
 # What it is given.
@@ -254,27 +243,25 @@ def test_signals_that_we_ignore_are_not_ignored_by_the_command(tmp_path: Path) -
         (("true",), "nowhere", ("cwd", 2)),
     ],
 )
-def test_what_cannot_be_started_says_why(
+async def test_what_cannot_be_started_says_why(
     tmp_path: Path, argv: tuple[str, ...], cwd: str | None, refused: tuple[str, int]
 ) -> None:
     for name, mode in (("text", 0o644), ("script", 0o755)):
         (tmp_path / name).write_text("echo without an interpreter named")
         (tmp_path / name).chmod(mode)
 
-    async def main(guardians: Guardians) -> None:
+    async with running_guardians() as guardians:
         start = Start(argv=argv, env=environment(tmp_path), cwd=cwd or str(tmp_path))
         process = await guardians.start(start, lambda _: None)
 
         assert (await process.ended()).refused == refused
 
-    run(main)
-
 
 # When one of ours is killed.
 
 
-def test_when_a_guardian_is_killed_its_whole_tree_dies_with_it(tmp_path: Path) -> None:
-    async def main(guardians: Guardians) -> None:
+async def test_when_a_guardian_is_killed_its_whole_tree_dies_with_it(tmp_path: Path) -> None:
+    async with running_guardians() as guardians:
         process, output = await started(guardians, tmp_path, "setsid sleep 61 & (sleep 61 &) ; echo ready; sleep 60")
         await eventually(lambda: b"ready" in output)
 
@@ -283,11 +270,9 @@ def test_when_a_guardian_is_killed_its_whole_tree_dies_with_it(tmp_path: Path) -
         assert (await process.ended()).lost == WAS_KILLED
         await eventually(lambda: not processes_of(tmp_path), seconds=5)
 
-    run(main)
 
-
-def test_when_the_fork_server_is_killed_its_guardians_go_on_and_another_takes_over(tmp_path: Path) -> None:
-    async def main(guardians: Guardians) -> None:
+async def test_when_the_fork_server_is_killed_its_guardians_go_on_and_another_takes_over(tmp_path: Path) -> None:
+    async with running_guardians() as guardians:
         process, output = await started(guardians, tmp_path, "setsid sleep 61 & echo ready; sleep 0.5; exit 6")
         await eventually(lambda: b"ready" in output)
         server = processes()[guardian_of(process)][0]
@@ -300,11 +285,9 @@ def test_when_the_fork_server_is_killed_its_guardians_go_on_and_another_takes_ov
         assert (await process.ended()).exit_code == 6
         assert processes_of(tmp_path) == []
 
-    run(main)
 
-
-def test_a_lease_that_is_not_renewed_ends_the_tree_without_being_told(tmp_path: Path) -> None:
-    async def main(guardians: Guardians) -> None:
+async def test_a_lease_that_is_not_renewed_ends_the_tree_without_being_told(tmp_path: Path) -> None:
+    async with running_guardians() as guardians:
         process, output = await started(guardians, tmp_path, "setsid sleep 61 & echo ready; sleep 60")
         await eventually(lambda: b"ready" in output)
         process.renew(now() + 0.2)
@@ -316,18 +299,14 @@ def test_a_lease_that_is_not_renewed_ends_the_tree_without_being_told(tmp_path: 
         assert end.signal == "SIGKILL"
         assert 0.7 < time.monotonic() - began < 5
 
-    run(main)
 
-
-def test_many_commands_at_once_end_each_in_its_own_way(tmp_path: Path) -> None:
-    async def main(guardians: Guardians) -> None:
+async def test_many_commands_at_once_end_each_in_its_own_way(tmp_path: Path) -> None:
+    async with running_guardians() as guardians:
         processes = [(await started(guardians, tmp_path, f"exit {code}"))[0] for code in range(60)]
 
         ends = [await process.ended() for process in processes]
 
         assert [end.exit_code for end in ends] == list(range(60))
-
-    run(main)
 
 
 # Survivors of an earlier life.
@@ -353,15 +332,14 @@ def test_survivors_are_found_by_their_run_id_and_no_other_process_is_touched(tmp
 # Arrangement.
 
 
-def run(main: Callable[[Guardians], Awaitable[None]]) -> None:
-    async def body() -> None:
-        guardians = Guardians()
-        try:
-            await asyncio.wait_for(main(guardians), timeout=30)
-        finally:
-            guardians.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def running_guardians() -> AsyncIterator[Guardians]:
+    guardians = Guardians()
+    try:
+        async with asyncio.timeout(30):
+            yield guardians
+    finally:
+        guardians.close()
 
 
 def environment(directory: Path) -> dict[str, str]:
@@ -382,11 +360,12 @@ async def started(
 def ended(directory: Path, script: str, stdin: bytes = b"") -> tuple[End, bytes]:
     found: list[tuple[End, bytes]] = []
 
-    async def main(guardians: Guardians) -> None:
-        process, output = await started(guardians, directory, script, stdin=stdin)
-        found.append((await process.ended(), bytes(output)))
+    async def main() -> None:
+        async with running_guardians() as guardians:
+            process, output = await started(guardians, directory, script, stdin=stdin)
+            found.append((await process.ended(), bytes(output)))
 
-    run(main)
+    asyncio.run(main())
     return found[0]
 
 
@@ -394,15 +373,16 @@ def stopped(directory: Path, script: str, grace: float) -> tuple[End, str, float
     """Runs a script until it says that it is ready, and stops it; how it ended, what it wrote, how long that took."""
     found: list[tuple[End, str, float]] = []
 
-    async def main(guardians: Guardians) -> None:
-        process, output = await started(guardians, directory, script)
-        await eventually(lambda: b"ready" in output)
-        began = time.monotonic()
-        process.stop(grace)
-        end = await process.ended()
-        found.append((end, output.decode(), time.monotonic() - began))
+    async def main() -> None:
+        async with running_guardians() as guardians:
+            process, output = await started(guardians, directory, script)
+            await eventually(lambda: b"ready" in output)
+            began = time.monotonic()
+            process.stop(grace)
+            end = await process.ended()
+            found.append((end, output.decode(), time.monotonic() - began))
 
-    run(main)
+    asyncio.run(main())
     return found[0]
 
 

@@ -1,6 +1,5 @@
 """Extensions: found by name, switched on and off, and left out without the core noticing (spec 17.6)."""
 
-import asyncio
 import json
 import os
 import shutil
@@ -23,7 +22,7 @@ from nextslot.extension_api.host import Host
 from nextslot.extensions.offices.office_service import OfficeJobService
 from nextslot.scheduler_from_config import compose
 from tests.cli.terminal import Terminal
-from tests.server.support import Server, with_server
+from tests.server import support
 from tests.serving import serving
 from tests.support import named
 
@@ -124,8 +123,8 @@ def test_an_unknown_name_is_refused_with_those_that_there_are(tmp_path: Path) ->
         Scheduler(f"sqlite:///{tmp_path}/nextslot.db", extensions=["legcay"])
 
 
-def test_what_is_disabled_is_404_and_says_so_and_its_job_types_are_unknown(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_what_is_disabled_is_404_and_says_so_and_its_job_types_are_unknown(tmp_path: Path) -> None:
+    async with support.serving(tmp_path, extensions=[]) as server:
         answers = [await server.client.get(path) for path in ("/api/offices", "/jobs", "/api/offices/x/jobs")]
         job = await server.client.post("/api/jobs", json={"job_type": "story"})
 
@@ -136,8 +135,6 @@ def test_what_is_disabled_is_404_and_says_so_and_its_job_types_are_unknown(tmp_p
         assert (job.status_code, job.json()["code"]) == (422, "unknown_job_type")
         assert (await server.client.get("/apiary")).json()["detail"].startswith("there is no route /apiary")
 
-    with_server(tmp_path, main, extensions=[])
-
 
 def test_the_commands_of_a_disabled_extension_say_so(tmp_path: Path) -> None:
     with serving(tmp_path, extensions=["legacy"]) as there:
@@ -147,18 +144,15 @@ def test_the_commands_of_a_disabled_extension_say_so(tmp_path: Path) -> None:
     assert "the extension 'offices' is off on this server" in ran.err
 
 
-def test_an_embedded_scheduler_has_none_unless_asked(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with Scheduler(f"sqlite:///{tmp_path}/nextslot.db") as scheduler:
-            assert scheduler.attached == {}
-            with pytest.raises(NotFound, match="this scheduler has: none"):
-                scheduler.extension(OfficeJobService)
-            with pytest.raises(UnknownJobType):
-                await scheduler.submit("story")
-        async with Scheduler(f"sqlite:///{tmp_path}/nextslot.db", extensions=["offices"]) as scheduler:
-            assert (await scheduler.extension(OfficeJobService).stats("default")).done == 0
-
-    asyncio.run(main())
+async def test_an_embedded_scheduler_has_none_unless_asked(tmp_path: Path) -> None:
+    async with Scheduler(f"sqlite:///{tmp_path}/nextslot.db") as scheduler:
+        assert scheduler.attached == {}
+        with pytest.raises(NotFound, match="this scheduler has: none"):
+            scheduler.extension(OfficeJobService)
+        with pytest.raises(UnknownJobType):
+            await scheduler.submit("story")
+    async with Scheduler(f"sqlite:///{tmp_path}/nextslot.db", extensions=["offices"]) as scheduler:
+        assert (await scheduler.extension(OfficeJobService).stats("default")).done == 0
 
 
 def test_the_switch_of_the_old_service_is_refused_at_start(tmp_path: Path) -> None:
@@ -207,34 +201,28 @@ class Greetings(Extension):
         return Greeter(host)
 
 
-def test_an_extension_brings_job_types_and_is_started_and_stopped_with_its_scheduler(tmp_path: Path) -> None:
-    async def main() -> None:
-        scheduler = Scheduler(f"sqlite:///{tmp_path}/nextslot.db", extensions=[Greetings()])
-        greeter = scheduler.extension(Greeter)
-        async with scheduler:
-            job = await scheduler.submit("greet", {"whom": "you"}, office_id="greeters")
-            ended = await scheduler.wait(job.job_id)
+async def test_an_extension_brings_job_types_and_is_started_and_stopped_with_its_scheduler(tmp_path: Path) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/nextslot.db", extensions=[Greetings()])
+    greeter = scheduler.extension(Greeter)
+    async with scheduler:
+        job = await scheduler.submit("greet", {"whom": "you"}, office_id="greeters")
+        ended = await scheduler.wait(job.job_id)
 
-        assert ended.result == "hello you"
-        assert greeter.seen == ["started", "stopped"]
-
-    asyncio.run(main())
+    assert ended.result == "hello you"
+    assert greeter.seen == ["started", "stopped"]
 
 
-def test_what_an_extension_stores_names_the_caller_for_whom_it_was_called(tmp_path: Path) -> None:
-    async def main() -> None:
-        scheduler = Scheduler(f"sqlite:///{tmp_path}/nextslot.db", extensions=[Greetings()])
-        async with scheduler:
-            for name in ("ann", "ben"):
-                greeter = named(scheduler, name).extension(Greeter)
-                await greeter.host.offices.create(f"office-of-{name}")
-                greeter.seen.append(name)
-            entries = (await scheduler.lists.audit()).items
+async def test_what_an_extension_stores_names_the_caller_for_whom_it_was_called(tmp_path: Path) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/nextslot.db", extensions=[Greetings()])
+    async with scheduler:
+        for name in ("ann", "ben"):
+            greeter = named(scheduler, name).extension(Greeter)
+            await greeter.host.offices.create(f"office-of-{name}")
+            greeter.seen.append(name)
+        entries = (await scheduler.lists.audit()).items
 
-        assert [entry.actor for entry in reversed(entries)] == ["ann", "ben"]
-        assert scheduler.extension(Greeter).seen == ["started", "ann", "ben", "stopped"], "one part for all callers"
-
-    asyncio.run(main())
+    assert [entry.actor for entry in reversed(entries)] == ["ann", "ben"]
+    assert scheduler.extension(Greeter).seen == ["started", "ann", "ben", "stopped"], "one part for all callers"
 
 
 PACKAGE = """

@@ -34,43 +34,37 @@ def stored_times(address: str) -> list[tuple[str, float]]:
 
 
 @pytest.mark.parametrize("ahead", [437, -437])
-def test_a_node_that_starts_with_a_wrong_clock_recovers_by_the_servers(
+async def test_a_node_that_starts_with_a_wrong_clock_recovers_by_the_servers(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
     set_machine(monkeypatch, 0)
     box = testing.Mailbox()
 
-    async def main() -> None:
-        first = node(database, "a", tmp_path, sender=box)
-        await first.start()
-        await first.submit("work", {"seconds": 1000}, webhook={"url": "http://example.com/hook"})
-        await testing.crash(first)
+    first = node(database, "a", tmp_path, sender=box)
+    await first.start()
+    await first.submit("work", {"seconds": 1000}, webhook={"url": "http://example.com/hook"})
+    await testing.crash(first)
 
-        set_machine(monkeypatch, ahead)
-        async with running(node(database, "a", tmp_path, sender=box)):
+    set_machine(monkeypatch, ahead)
+    async with running(node(database, "a", tmp_path, sender=box)):
 
-            async def is_told() -> bool:
-                return bool(box.messages)
+        async def is_told() -> bool:
+            return bool(box.messages)
 
-            await eventually(is_told)
+        await eventually(is_told)
 
-        assert [message.content["event"] for message in box.messages] == ["job.run.failed"]
-
-    asyncio.run(main())
+    assert [message.content["event"] for message in box.messages] == ["job.run.failed"]
     assert {what for what, _ in stored_times(database)} == {"event", "job", "run", "delivery", "office", "node"}
     assert [(what, at) for what, at in stored_times(database) if abs(at) > 200] == []
 
 
-def test_the_first_node_of_a_database_makes_it_by_the_servers_clock(
+async def test_the_first_node_of_a_database_makes_it_by_the_servers_clock(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_machine(monkeypatch, 437)
 
-    async def main() -> None:
-        async with running(node(database, "a", tmp_path)):
-            assert [(what, at) for what, at in stored_times(database) if abs(at) > 200] == []
-
-    asyncio.run(main())
+    async with running(node(database, "a", tmp_path)):
+        assert [(what, at) for what, at in stored_times(database) if abs(at) > 200] == []
 
 
 def set_machine(monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -72,16 +72,6 @@ class Server:
         await self.scheduler.wait(job_id)
         answer: dict[str, Any] = (await self.client.get(f"/api/jobs/{job_id}")).json()
         return answer
-
-
-def with_server(
-    tmp_path: Path, main: Callable[[Server], Awaitable[T]], options: Options | None = None, **settings: Any
-) -> T:
-    async def serve() -> T:
-        async with serving(tmp_path, options, **settings) as server:
-            return await main(server)
-
-    return asyncio.run(serve())
 
 
 async def _echo(run: RunContext, text: str = "", times: int = 1) -> str:

@@ -11,7 +11,7 @@ import httpx2
 from nextslot.executors.run_context import RunContext
 from nextslot.server import responses
 
-from .support import Server, with_server
+from .support import Server, serving
 
 # A log's cap, the length of each of its lines, and how many of them leave room for another one in the newest piece.
 CAP = 64_000
@@ -19,8 +19,8 @@ LINE = 16
 COUNT = 3 * CAP // LINE - 10
 
 
-def test_a_reader_hears_what_was_and_what_comes_in_order(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_reader_hears_what_was_and_what_comes_in_order(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         begin = await last_event(server)
         await submitted(server, "echo")
         reader = Reader(server.client, f"/api/events?after={begin}")
@@ -33,11 +33,9 @@ def test_a_reader_hears_what_was_and_what_comes_in_order(tmp_path: Path) -> None
         assert [one["event"] for one in heard] == ["job_queued", "job_started", "job_completed"] * 2
         assert [one["id"] for one in heard] == [str(one["data"]["seq"]) for one in heard]
 
-    with_server(tmp_path, main)
 
-
-def test_a_reader_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_reader_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         begin = await last_event(server)
         first = Reader(server.client, f"/api/events?after={begin}")
         await submitted(server, "echo")
@@ -51,11 +49,9 @@ def test_a_reader_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None:
 
         assert seen == [begin + number for number in range(1, 7)]
 
-    with_server(tmp_path, main)
 
-
-def test_a_reader_hears_only_what_it_asked_for(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_reader_hears_only_what_it_asked_for(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         await server.scheduler.offices.create("b")
         await submitted(server, "echo")
         job = (await server.client.post("/api/jobs", json={"job_type": "echo", "office_id": "b"})).json()
@@ -69,34 +65,28 @@ def test_a_reader_hears_only_what_it_asked_for(tmp_path: Path) -> None:
             ("job_completed", job["job_id"]),
         ]
 
-    with_server(tmp_path, main)
 
-
-def test_a_quiet_line_is_kept_alive(tmp_path: Path, monkeypatch: Any) -> None:
+async def test_a_quiet_line_is_kept_alive(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(responses, "KEEP_ALIVE_SECONDS", 0.02)
 
-    async def main(server: Server) -> None:
+    async with serving(tmp_path) as server:
         reader = Reader(server.client, f"/api/events?after={await last_event(server)}")
 
         assert await reader.comment() == ": open"
         assert await reader.comment() == ": still here"
         await reader.close()
 
-    with_server(tmp_path, main)
 
-
-def test_a_number_that_is_none_is_refused_before_the_stream_begins(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_number_that_is_none_is_refused_before_the_stream_begins(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         headers = {"accept": "text/event-stream", "Last-Event-ID": "x"}
         answer = await server.client.get("/api/events", headers=headers)
 
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "Last-Event-ID")
 
-    with_server(tmp_path, main)
 
-
-def test_a_log_is_followed_from_its_begin_to_its_end(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_log_is_followed_from_its_begin_to_its_end(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         go_on = asyncio.Event()
 
         async def talk(run: RunContext) -> None:
@@ -121,11 +111,9 @@ def test_a_log_is_followed_from_its_begin_to_its_end(tmp_path: Path) -> None:
         offset = end["data"]["offset"] - 3
         assert (await server.client.get(f"/api/job-runs/{run['run_id']}/log?offset={offset}")).text == whole[-3:]
 
-    with_server(tmp_path, main)
 
-
-def test_a_follower_sees_the_newest_lines_behind_the_cut_and_hears_what_it_missed(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_follower_sees_the_newest_lines_behind_the_cut_and_hears_what_it_missed(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         go_on = asyncio.Event()
 
         async def flood(run: RunContext) -> None:
@@ -163,11 +151,9 @@ def test_a_follower_sees_the_newest_lines_behind_the_cut_and_hears_what_it_misse
         log_path = (await server.client.get(f"/api/job-runs/{run['run_id']}")).json()["log_path"]
         assert (tmp_path / log_path).read_text() == whole
 
-    with_server(tmp_path, main)
 
-
-def test_a_character_that_is_written_in_two_parts_is_followed_as_one(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_character_that_is_written_in_two_parts_is_followed_as_one(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         go_on = asyncio.Event()
 
         async def torn(run: RunContext) -> None:
@@ -190,11 +176,9 @@ def test_a_character_that_is_written_in_two_parts_is_followed_as_one(tmp_path: P
         # What is no whole character at the end of the run never becomes one.
         assert "".join(one["data"].get("text", "") for one in rest) == "ß\n\ufffd"
 
-    with_server(tmp_path, main)
 
-
-def test_DEC_004_a_direct_caller_who_hangs_up_while_waiting_gives_its_place_up(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_DEC_004_a_direct_caller_who_hangs_up_while_waiting_gives_its_place_up(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         await submitted(server, "gate", wait=False)
         caller = asyncio.create_task(server.client.post("/api/direct/echo", json={"direct_id": "mine"}))
         await until(lambda: waiting(server), 1)
@@ -205,11 +189,9 @@ def test_DEC_004_a_direct_caller_who_hangs_up_while_waiting_gives_its_place_up(t
         found = (await server.client.get("/api/direct/mine")).json()
         assert (found["status"], found["reason"]) == ("CANCELLED", "the caller hung up")
 
-    with_server(tmp_path, main)
 
-
-def test_DEC_004_a_streaming_caller_hears_its_place_its_output_and_its_result(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_DEC_004_a_streaming_caller_hears_its_place_its_output_and_its_result(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         await submitted(server, "gate", wait=False)
         reader = Reader(server.client, "/api/direct/echo", method="POST", body={"params": {"text": "hello"}})
         place = await reader.next()
@@ -220,11 +202,9 @@ def test_DEC_004_a_streaming_caller_hears_its_place_its_output_and_its_result(tm
         assert [one["event"] for one in rest] == ["started", "output", "result"]
         assert (rest[-1]["data"]["status"], rest[-1]["data"]["result"]) == ("COMPLETED", "hello")
 
-    with_server(tmp_path, main)
 
-
-def test_DEC_004_a_streaming_caller_whose_wait_runs_out_hears_slot_busy(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_DEC_004_a_streaming_caller_whose_wait_runs_out_hears_slot_busy(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         await submitted(server, "gate", wait=False)
 
         reader = Reader(server.client, "/api/direct/echo", method="POST", body={"wait_timeout_seconds": 0.05})
@@ -234,8 +214,6 @@ def test_DEC_004_a_streaming_caller_whose_wait_runs_out_hears_slot_busy(tmp_path
 
         assert [heard[0]["event"], heard[-1]["event"]] == ["place", "error"]
         assert (heard[-1]["data"]["status"], heard[-1]["data"]["code"]) == (503, "slot_busy")
-
-    with_server(tmp_path, main)
 
 
 async def submitted(server: Server, job_type: str, wait: bool = True) -> None:

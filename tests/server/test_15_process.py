@@ -119,31 +119,28 @@ def test_sighup_and_the_route_read_the_configuration_again_and_a_bad_one_changes
         assert "added" in server.types()
 
 
-def test_until_it_has_recovered_it_lives_and_is_not_ready(tmp_path: Path) -> None:
-    async def main() -> None:
-        scheduler = Scheduler(databases.url(tmp_path), data=tmp_path)
-        recover, go_on = scheduler._runtime.recovery.run, asyncio.Event()
+async def test_until_it_has_recovered_it_lives_and_is_not_ready(tmp_path: Path) -> None:
+    scheduler = Scheduler(databases.url(tmp_path), data=tmp_path)
+    recover, go_on = scheduler._runtime.recovery.run, asyncio.Event()
 
-        async def slowly(*given: Any) -> Any:
-            await go_on.wait()
-            return await recover(*given)
+    async def slowly(*given: Any) -> Any:
+        await go_on.wait()
+        return await recover(*given)
 
-        scheduler._runtime.recovery.run = slowly  # type: ignore[assignment, method-assign]
-        process = Process(scheduler, Options(), "127.0.0.1", 0)
-        task = asyncio.create_task(process.run())
-        async with httpx2.AsyncClient(base_url=await process.listening) as client:
-            health, ready, jobs = [(await client.get(path)) for path in ("/health", "/ready", "/api/jobs")]
-            go_on.set()
-            while (await client.get("/ready")).status_code != 200:  # noqa: ASYNC110 - the server's own time
-                await asyncio.sleep(0.01)
-        process.stop()
-        await task
+    scheduler._runtime.recovery.run = slowly  # type: ignore[assignment, method-assign]
+    process = Process(scheduler, Options(), "127.0.0.1", 0)
+    task = asyncio.create_task(process.run())
+    async with httpx2.AsyncClient(base_url=await process.listening) as client:
+        health, ready, jobs = [(await client.get(path)) for path in ("/health", "/ready", "/api/jobs")]
+        go_on.set()
+        while (await client.get("/ready")).status_code != 200:  # noqa: ASYNC110 - the server's own time
+            await asyncio.sleep(0.01)
+    process.stop()
+    await task
 
-        assert (health.status_code, ready.status_code, jobs.status_code) == (200, 503, 503)
-        assert "starting" in ready.json()["detail"]
-        assert ready.headers["retry-after"]
-
-    asyncio.run(main())
+    assert (health.status_code, ready.status_code, jobs.status_code) == (200, 503, 503)
+    assert "starting" in ready.json()["detail"]
+    assert ready.headers["retry-after"]
 
 
 class Running:

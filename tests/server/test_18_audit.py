@@ -22,7 +22,7 @@ from nextslot.server.auth import SAFE
 from nextslot.server.routing import Route, rule_of
 from nextslot.testing import Mailbox
 from tests import databases
-from tests.support import with_scheduler
+from tests.support import running_scheduler
 
 from .support import Server, served
 
@@ -124,60 +124,50 @@ def test_every_route_that_may_change_something_is_in_one_of_the_tables() -> None
     assert readers == READS.keys()
 
 
-def test_every_change_through_any_route_is_in_the_audit_log_with_who_asked(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(await prepared(tmp_path)) as server:
-            world = await World.made(server)
-            wrong = {name(route): await world.complaint(route) for route in ROUTES}
+async def test_every_change_through_any_route_is_in_the_audit_log_with_who_asked(tmp_path: Path) -> None:
+    async with served(await prepared(tmp_path)) as server:
+        world = await World.made(server)
+        wrong = {name(route): await world.complaint(route) for route in ROUTES}
 
-        assert {route: said for route, said in wrong.items() if said} == {}
-
-    asyncio.run(main())
+    assert {route: said for route, said in wrong.items() if said} == {}
 
 
-def test_a_direct_request_is_audited_when_it_is_accepted_and_not_when_it_is_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(await prepared(tmp_path)) as server:
-            world = await World.made(server)
-            before = await world.audited()
+async def test_a_direct_request_is_audited_when_it_is_accepted_and_not_when_it_is_refused(tmp_path: Path) -> None:
+    async with served(await prepared(tmp_path)) as server:
+        world = await World.made(server)
+        before = await world.audited()
 
-            streamed = await server.client.post(
-                "/api/direct/echo", json={}, headers={**world.header(Scope.SUBMIT), "Accept": "text/event-stream"}
-            )
-            refused = await server.client.post("/api/direct/nothing", json={}, headers=world.header(Scope.SUBMIT))
-            found = await world.audited()
+        streamed = await server.client.post(
+            "/api/direct/echo", json={}, headers={**world.header(Scope.SUBMIT), "Accept": "text/event-stream"}
+        )
+        refused = await server.client.post("/api/direct/nothing", json={}, headers=world.header(Scope.SUBMIT))
+        found = await world.audited()
 
-        assert (streamed.status_code, refused.status_code) == (200, 422)
-        assert [entry.target for entry in found[: len(found) - len(before)]] == ["/api/direct/echo"]
-
-    asyncio.run(main())
+    assert (streamed.status_code, refused.status_code) == (200, 422)
+    assert [entry.target for entry in found[: len(found) - len(before)]] == ["/api/direct/echo"]
 
 
-def test_a_request_that_is_sent_again_is_audited_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(await prepared(tmp_path)) as server:
-            world = await World.made(server)
-            before = await world.audited()
-            headers = {**world.header(Scope.ADMIN), "Idempotency-Key": "again"}
-            for path, body in (("/api/jobs", {"job_type": "echo"}), ("/api/keys", {"name": "k", "scopes": ["read"]})):
-                answers = [await server.client.post(path, json=body, headers=headers) for _ in range(3)]
-                assert [one.status_code for one in answers] == [201, 200, 200]
+async def test_a_request_that_is_sent_again_is_audited_once(tmp_path: Path) -> None:
+    async with served(await prepared(tmp_path)) as server:
+        world = await World.made(server)
+        before = await world.audited()
+        headers = {**world.header(Scope.ADMIN), "Idempotency-Key": "again"}
+        for path, body in (("/api/jobs", {"job_type": "echo"}), ("/api/keys", {"name": "k", "scopes": ["read"]})):
+            answers = [await server.client.post(path, json=body, headers=headers) for _ in range(3)]
+            assert [one.status_code for one in answers] == [201, 200, 200]
 
-            assert len(await world.audited()) == len(before) + 2
-
-    asyncio.run(main())
+        assert len(await world.audited()) == len(before) + 2
 
 
-def test_a_request_that_only_reads_can_change_nothing(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+@pytest.mark.virtual_time
+async def test_a_request_that_only_reads_can_change_nothing(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         reader = scheduler.for_caller(RequestContext(is_read_only=True))
 
         for change in (reader.submit("work"), reader.pause(), reader.run_direct("work"), reader.offices.create("o")):
             with pytest.raises(TypeError, match="this request only reads"):
                 await change
         assert (await reader.lists.jobs()).items == ()
-
-    with_scheduler(tmp_path, main)
 
 
 def test_a_route_reaches_the_scheduler_for_its_caller_alone_and_a_service_the_store_by_one_path() -> None:

@@ -13,7 +13,7 @@ from nextslot.server.acceptor import TAKEN_AT_ONCE, Acceptor
 from nextslot.server.app import Options
 from nextslot.server.request_guard import Admission
 
-from .support import Server, ServerThread, with_server
+from .support import ServerThread, serving
 
 pytestmark = pytest.mark.sqlite_only("connections are accepted before anything is looked up")
 
@@ -146,35 +146,32 @@ def test_a_probe_is_answered_while_more_connections_wait_than_the_loop_takes_at_
     assert {answer[:15] for answer in answers} == {b"HTTP/1.1 200 OK"}
 
 
-def test_beyond_the_connection_limit_nothing_is_accepted_until_the_loop_takes_some() -> None:
+async def test_beyond_the_connection_limit_nothing_is_accepted_until_the_loop_takes_some() -> None:
     limit = 5
     taken: list[socket.socket] = []
 
-    async def main() -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        where = listener.getsockname()
-        acceptor = Acceptor(listener, Admission(), lambda: True, taken.append, lambda *_: None, most_untaken=limit)
-        lines = [socket.create_connection(where, timeout=30) for _ in range(2 * limit)]
-        for line in lines:
-            line.sendall(b"GET /ready HTTP/1.1\r\n\r\n")
-        # The event loop is in this turn, so it takes nothing yet.
-        until(lambda: acceptor.untaken == limit)
-        accepted_at_first = acceptor.untaken
-        async with asyncio.timeout(30):
-            while len(taken) < 2 * limit:  # noqa: ASYNC110 - the acceptor's thread has no event of this loop
-                await asyncio.sleep(0.01)
-        acceptor.close()
-        for line in (*lines, *taken):
-            line.close()
-        assert accepted_at_first == limit
-
-    asyncio.run(main())
+    listener = socket.create_server(("127.0.0.1", 0))
+    where = listener.getsockname()
+    acceptor = Acceptor(listener, Admission(), lambda: True, taken.append, lambda *_: None, most_untaken=limit)
+    lines = [socket.create_connection(where, timeout=30) for _ in range(2 * limit)]
+    for line in lines:
+        line.sendall(b"GET /ready HTTP/1.1\r\n\r\n")
+    # The event loop is in this turn, so it takes nothing yet.
+    until(lambda: acceptor.untaken == limit)
+    accepted_at_first = acceptor.untaken
+    async with asyncio.timeout(30):
+        while len(taken) < 2 * limit:  # noqa: ASYNC110 - the acceptor's thread has no event of this loop
+            await asyncio.sleep(0.01)
+    acceptor.close()
+    for line in (*lines, *taken):
+        line.close()
+    assert accepted_at_first == limit
 
 
-def test_a_probe_is_counted_and_one_that_hangs_up_harms_nobody(tmp_path: Path) -> None:
+async def test_a_probe_is_counted_and_one_that_hangs_up_harms_nobody(tmp_path: Path) -> None:
     options = Options()
 
-    async def main(server: Server) -> None:
+    async with serving(tmp_path, options) as server:
         url = str(server.client.base_url).rstrip("/")
         for _ in range(20):
             line = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
@@ -185,8 +182,6 @@ def test_a_probe_is_counted_and_one_that_hangs_up_harms_nobody(tmp_path: Path) -
         async with asyncio.timeout(30):
             while options.http.requests.get(("GET", "/health", 200), 0) == before:  # noqa: ASYNC110 - the server's time
                 await asyncio.sleep(0.01)
-
-    with_server(tmp_path, main, options)
 
 
 def test_a_server_that_stops_closes_its_port_and_the_connections_that_never_spoke(tmp_path: Path) -> None:

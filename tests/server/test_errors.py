@@ -13,7 +13,7 @@ from nextslot.server.request_guard import Admission
 from nextslot.system.disk_space import DiskLimits
 
 from ..support import eventually
-from .support import Server, ServerThread, with_server
+from .support import ServerThread, serving
 
 
 @pytest.fixture(scope="module")
@@ -153,8 +153,8 @@ def test_a_used_key_with_other_content_is_422(client: httpx2.Client) -> None:
     assert problem(other) == (422, "idempotency_mismatch")
 
 
-def test_an_ended_job_cannot_be_cancelled_and_the_answer_says_what_it_is(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_an_ended_job_cannot_be_cancelled_and_the_answer_says_what_it_is(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         job = (await server.client.post("/api/jobs", json={"job_type": "echo"})).json()
         await server.ended(job["job_id"])
 
@@ -163,11 +163,9 @@ def test_an_ended_job_cannot_be_cancelled_and_the_answer_says_what_it_is(tmp_pat
         assert problem(answer) == (409, "already_finished")
         assert "COMPLETED" in answer.json()["detail"]
 
-    with_server(tmp_path, main)
 
-
-def test_INV_001_a_dispatched_job_cannot_be_changed(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_INV_001_a_dispatched_job_cannot_be_changed(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         job = (await server.client.post("/api/jobs", json={"job_type": "gate"})).json()
 
         changed = await server.client.patch(f"/api/jobs/{job['job_id']}", json={"priority": 3})
@@ -176,18 +174,14 @@ def test_INV_001_a_dispatched_job_cannot_be_changed(tmp_path: Path) -> None:
         assert problem(changed) == (409, "already_dispatched")
         assert problem(moved) == (409, "already_dispatched")
 
-    with_server(tmp_path, main)
 
-
-def test_a_job_that_has_not_ended_cannot_be_run_again(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_job_that_has_not_ended_cannot_be_run_again(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         job = (await server.client.post("/api/jobs", json={"job_type": "gate"})).json()
 
         answer = await server.client.post(f"/api/jobs/{job['job_id']}/rerun")
 
         assert problem(answer) == (409, "illegal_transition")
-
-    with_server(tmp_path, main)
 
 
 def test_a_name_that_is_taken_is_409(client: httpx2.Client) -> None:
@@ -199,8 +193,8 @@ def test_a_name_that_is_taken_is_409(client: httpx2.Client) -> None:
     assert problem(answer) == (409, "conflict")
 
 
-def test_a_slot_that_does_not_come_free_is_503_with_how_many_were_ahead(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_slot_that_does_not_come_free_is_503_with_how_many_were_ahead(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         await server.client.post("/api/jobs", json={"job_type": "gate"})
 
         answer = await server.client.post("/api/direct/echo", json={"wait_timeout_seconds": 0.05})
@@ -209,11 +203,9 @@ def test_a_slot_that_does_not_come_free_is_503_with_how_many_were_ahead(tmp_path
         assert answer.json()["ahead"] == 0
         assert int(answer.headers["retry-after"]) > 0
 
-    with_server(tmp_path, main)
 
-
-def test_while_draining_new_work_is_503_and_reads_go_on(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_while_draining_new_work_is_503_and_reads_go_on(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         job = (await server.client.post("/api/jobs", json={"job_type": "gate"})).json()
         server.process.stop()
         await eventually(lambda: server.scheduler.is_draining)
@@ -227,11 +219,9 @@ def test_while_draining_new_work_is_503_and_reads_go_on(tmp_path: Path) -> None:
         assert submitted.headers["retry-after"]
         assert (read.status_code, read.json()["status"]) == (200, "RUNNING")
 
-    with_server(tmp_path, main)
 
-
-def test_a_store_that_does_not_answer_is_503_and_says_so_in_ready(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_store_that_does_not_answer_is_503_and_says_so_in_ready(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         server.scheduler._access.close()
 
         listed = await server.client.get("/api/jobs")
@@ -241,14 +231,13 @@ def test_a_store_that_does_not_answer_is_503_and_says_so_in_ready(tmp_path: Path
         assert problem(listed) == problem(ready) == (503, "unavailable")
         assert health.status_code == 200
 
-    with_server(tmp_path, main)
 
-
-def test_a_disk_that_is_nearly_full_is_503_for_new_work_and_a_warning_before_that(tmp_path: Path) -> None:
+async def test_a_disk_that_is_nearly_full_is_503_for_new_work_and_a_warning_before_that(tmp_path: Path) -> None:
     free = {"bytes": 10_000}
     limits = DiskLimits(warn_bytes=5_000, refuse_bytes=1_000, free_bytes=lambda place: free["bytes"])
 
-    async def main(server: Server) -> None:
+    async with serving(tmp_path, disk=limits) as server:
+
         async def ready_with(free_bytes: int) -> httpx2.Response:
             free["bytes"] = free_bytes
             server.scheduler.disk._measured_at = None  # What was found holds for a second.
@@ -269,8 +258,6 @@ def test_a_disk_that_is_nearly_full_is_503_for_new_work_and_a_warning_before_tha
         assert problem(low) == problem(submitted) == problem(many) == problem(direct) == (503, "disk_low")
         assert submitted.headers["retry-after"]
         assert "nextslot_disk_free_bytes 999.0" in metrics.text
-
-    with_server(tmp_path, main, disk=limits)
 
 
 def test_every_code_has_a_title_for_people() -> None:

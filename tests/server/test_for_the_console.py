@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from .support import Server, with_server
+from .support import serving
 
 
-def test_me_says_who_asks_what_they_may_do_and_where_events_are(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_me_says_who_asks_what_they_may_do_and_where_events_are(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         local = (await server.client.get("/api/me")).json()
         await server.scheduler.offices.create("studio")
         await server.scheduler.keys.create("admin", ["admin"])
@@ -23,11 +23,9 @@ def test_me_says_who_asks_what_they_may_do_and_where_events_are(tmp_path: Path) 
             "extensions": ["legacy", "offices", "stories"],
         }
 
-    with_server(tmp_path, main)
 
-
-def test_a_stream_from_the_last_event_of_me_has_only_what_is_new(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_stream_from_the_last_event_of_me_has_only_what_is_new(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         await server.ended((await server.scheduler.submit("echo")).job_id)
         after = (await server.client.get("/api/me")).json()["last_event"]
         job = await server.scheduler.submit("echo")
@@ -37,11 +35,11 @@ def test_a_stream_from_the_last_event_of_me_has_only_what_is_new(tmp_path: Path)
         assert {event["job_id"] for event in events} == {job.job_id}
         assert events[0]["seq"] == after + 1
 
-    with_server(tmp_path, main)
 
-
-def test_a_preview_says_an_expression_in_words_and_its_next_occurrences_and_stores_nothing(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_preview_says_an_expression_in_words_and_its_next_occurrences_and_stores_nothing(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server:
         query = {
             "cron_expression": "30 17 * * fri",
             "timezone": "Europe/Berlin",
@@ -59,11 +57,10 @@ def test_a_preview_says_an_expression_in_words_and_its_next_occurrences_and_stor
         }
         assert (await server.scheduler.schedules.list()).items == ()
 
-    with_server(tmp_path, main)
 
+async def test_a_preview_of_a_bad_expression_or_zone_says_which_and_why(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
 
-def test_a_preview_of_a_bad_expression_or_zone_says_which_and_why(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
         async def problem(**query: str) -> tuple[int, str]:
             found = await server.client.get("/api/schedules/preview", params=query)
             return found.status_code, found.json()["errors"][0]["field"]
@@ -72,11 +69,9 @@ def test_a_preview_of_a_bad_expression_or_zone_says_which_and_why(tmp_path: Path
         assert await problem(cron_expression="0 0 31 2 *") == (422, "cron_expression")
         assert await problem(cron_expression="@daily", timezone="Mars/Base") == (422, "timezone")
 
-    with_server(tmp_path, main)
 
-
-def test_the_queue_says_when_what_runs_and_what_waits_is_expected_to_end(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_the_queue_says_when_what_runs_and_what_waits_is_expected_to_end(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         for _ in range(3):
             await server.ended((await server.scheduler.submit("echo")).job_id)
         await server.scheduler.submit("gate")
@@ -86,5 +81,3 @@ def test_the_queue_says_when_what_runs_and_what_waits_is_expected_to_end(tmp_pat
         assert "expected_end" in found["running"][0]
         (queued,) = found["queue"]
         assert queued["expected_start"] <= queued["expected_end"]
-
-    with_server(tmp_path, main)

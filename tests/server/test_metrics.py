@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from nextslot.telemetry.meters import Histogram, Names, ProcessMeters
 from tests import databases
 from tests.support import eventually
 
-from .support import Server, with_server
+from .support import Server, serving
 
 PAGE = Path(__file__).parents[2] / "docs/operations.md"
 QUICKLY = {"max_attempts": 2, "base_delay_seconds": 0.001}
@@ -25,8 +26,8 @@ QUICKLY = {"max_attempts": 2, "base_delay_seconds": 0.001}
 Scraped = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def test_what_waits_and_runs_is_told_by_office_and_state(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_what_waits_and_runs_is_told_by_office_and_state(tmp_path: Path) -> None:
+    async with measured(tmp_path) as server:
         await server.scheduler.offices.create("studio", max_concurrent_jobs=2)
         await _submit(server, "gate", office_id="studio")
         await _submit(server, "echo")
@@ -47,11 +48,9 @@ def test_what_waits_and_runs_is_told_by_office_and_state(tmp_path: Path) -> None
         server.gate.opened.set()
         assert (await caller).status_code == 200
 
-    _with_measured(tmp_path, main)
 
-
-def test_the_use_of_a_limit_is_told_beside_its_capacity_and_no_limit_is_an_infinite_one(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_the_use_of_a_limit_is_told_beside_its_capacity_and_no_limit_is_an_infinite_one(tmp_path: Path) -> None:
+    async with measured(tmp_path) as server:
         await server.scheduler.offices.create("studio", max_concurrent_jobs=3)
         await _submit(server, "gate", office_id="studio")
         await _submit(server, "gate", office_id="studio")
@@ -62,11 +61,9 @@ def test_the_use_of_a_limit_is_told_beside_its_capacity_and_no_limit_is_an_infin
         assert value(found, "nextslot_limit_capacity", limit="office:studio") == 3
         assert value(found, "nextslot_limit_capacity", limit="scheduler") == float("inf")
 
-    _with_measured(tmp_path, main)
 
-
-def test_what_is_paused_has_a_series_of_its_own_for_as_long_as_it_is(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_what_is_paused_has_a_series_of_its_own_for_as_long_as_it_is(tmp_path: Path) -> None:
+    async with measured(tmp_path) as server:
         await server.scheduler.pause(job_type="echo")
         await server.scheduler.pause(office_id="default")
         paused = await scrape(server)
@@ -77,11 +74,9 @@ def test_what_is_paused_has_a_series_of_its_own_for_as_long_as_it_is(tmp_path: P
         assert value(paused, "nextslot_paused", scope="office", name="default") == 1
         assert ("nextslot_paused", frozenset({("scope", "type"), ("name", "echo")})) not in after
 
-    _with_measured(tmp_path, main)
 
-
-def test_runs_are_counted_by_type_kind_and_outcome_and_failures_by_their_kind(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_runs_are_counted_by_type_kind_and_outcome_and_failures_by_their_kind(tmp_path: Path) -> None:
+    async with measured(tmp_path) as server:
         server.scheduler.job_types.add("flaky", _flaky, retry_policy=QUICKLY)
         for job_type in ("echo", "echo", "fail", "flaky"):
             await server.scheduler.wait(await _submit(server, job_type))
@@ -103,11 +98,9 @@ def test_runs_are_counted_by_type_kind_and_outcome_and_failures_by_their_kind(tm
         assert value(found, "nextslot_events_total", type="job_failed_permanently") == 1
         assert value(found, "nextslot_last_event") == await _last_event(server)
 
-    _with_measured(tmp_path, main)
 
-
-def test_a_hand_over_is_measured_for_each_job_that_follows_another(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_hand_over_is_measured_for_each_job_that_follows_another(tmp_path: Path) -> None:
+    async with measured(tmp_path) as server:
         await server.scheduler.pause()
         ids = [await _submit(server, "echo") for _ in range(4)]
         await server.scheduler.resume()
@@ -120,11 +113,9 @@ def test_a_hand_over_is_measured_for_each_job_that_follows_another(tmp_path: Pat
         assert value(found, "nextslot_handover_seconds_count") == 3
         assert 0 < value(found, "nextslot_handover_seconds_sum") < 60
 
-    _with_measured(tmp_path, main)
 
-
-def test_requests_are_counted_by_the_template_of_their_route(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_requests_are_counted_by_the_template_of_their_route(tmp_path: Path) -> None:
+    async with measured(tmp_path) as server:
         for job_id in ("a", "b", "c"):
             await server.client.get(f"/api/jobs/{job_id}")
         await server.client.get("/no/such/path/1")
@@ -146,11 +137,9 @@ def test_requests_are_counted_by_the_template_of_their_route(tmp_path: Path) -> 
         assert value(found, duration, method="GET", route="/api/jobs/{job_id}") == 3
         assert value(found, "nextslot_http_requests_in_progress") == 1, "this scrape"
 
-    _with_measured(tmp_path, main)
 
-
-def test_calls_of_the_old_endpoints_are_counted(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_calls_of_the_old_endpoints_are_counted(tmp_path: Path) -> None:
+    async with measured(tmp_path) as server:
         await server.client.get("/jobs/queue")
         await server.client.get("/jobs/queue")
 
@@ -159,11 +148,9 @@ def test_calls_of_the_old_endpoints_are_counted(tmp_path: Path) -> None:
         calls = [count for (name, _), count in found.items() if name == "nextslot_legacy_requests_total"]
         assert calls == [2]
 
-    _with_measured(tmp_path, main)
 
-
-def test_the_store_tells_its_writes_reads_and_what_it_could_not_do(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_the_store_tells_its_writes_reads_and_what_it_could_not_do(tmp_path: Path) -> None:
+    async with measured(tmp_path) as server:
         before = await scrape(server)
         await _submit(server, "gate")
         stored = await scrape(server)
@@ -181,11 +168,9 @@ def test_the_store_tells_its_writes_reads_and_what_it_could_not_do(tmp_path: Pat
         assert value(stored, "nextslot_store_failures_total", operation="write") == 0
         assert 1 <= value(after, "nextslot_store_failures_total", operation="write") <= most
 
-    _with_measured(tmp_path, main)
 
-
-def test_a_full_line_of_direct_callers_is_no_failure_of_the_store(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_full_line_of_direct_callers_is_no_failure_of_the_store(tmp_path: Path) -> None:
+    async with measured(tmp_path) as server:
         await _submit(server, "gate")
         body = {"wait_timeout_seconds": 0.01}
         sent_away = await server.client.post("/api/direct/echo", json=body)
@@ -194,11 +179,9 @@ def test_a_full_line_of_direct_callers_is_no_failure_of_the_store(tmp_path: Path
         assert sent_away.status_code == 503
         assert value(found, "nextslot_store_failures_total", operation="write") == 0
 
-    _with_measured(tmp_path, main)
 
-
-def test_the_lag_of_the_slowest_follower_of_the_events_is_told(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_the_lag_of_the_slowest_follower_of_the_events_is_told(tmp_path: Path) -> None:
+    async with measured(tmp_path) as server:
         await server.scheduler.wait(await _submit(server, "echo"))
         last = await _last_event(server)
         quick, slow = _follower(server), _follower(server)
@@ -215,14 +198,14 @@ def test_the_lag_of_the_slowest_follower_of_the_events_is_told(tmp_path: Path) -
         assert value(behind, "nextslot_event_followers") == 2
         assert (value(alone, "nextslot_event_lag"), value(alone, "nextslot_event_followers")) == (0, 0)
 
-    _with_measured(tmp_path, main)
 
-
-def test_webhooks_are_counted_by_attempt_and_by_what_became_of_them(tmp_path: Path, httpserver: HTTPServer) -> None:
+async def test_webhooks_are_counted_by_attempt_and_by_what_became_of_them(
+    tmp_path: Path, httpserver: HTTPServer
+) -> None:
     httpserver.expect_request("/good").respond_with_data("fine")
     httpserver.expect_request("/bad").respond_with_data("no", status=500)
 
-    async def main(server: Server) -> None:
+    async with measured(tmp_path) as server:
         for path in ("/good", "/bad"):
             webhook = {"url": httpserver.url_for(path), "events": ["job.run.completed"]}
             await server.scheduler.submit("echo", webhook=webhook)
@@ -236,14 +219,12 @@ def test_webhooks_are_counted_by_attempt_and_by_what_became_of_them(tmp_path: Pa
         assert value(found, "nextslot_webhook_deliveries_total", status="delivered") == 1
         assert value(found, "nextslot_webhook_deliveries_total", status="pending") == 1
 
-    _with_measured(tmp_path, main)
 
-
-def test_offices_beyond_the_bound_are_added_up_as_other(tmp_path: Path) -> None:
+async def test_offices_beyond_the_bound_are_added_up_as_other(tmp_path: Path) -> None:
     meters = ProcessMeters()
     meters.offices = Names(2)
 
-    async def main(server: Server) -> None:
+    async with serving(tmp_path, meters=meters) as server:
         for office_id in ("a", "b", "c"):
             await server.scheduler.offices.create(office_id)
             await server.scheduler.pause(office_id=office_id)
@@ -260,8 +241,6 @@ def test_offices_beyond_the_bound_are_added_up_as_other(tmp_path: Path) -> None:
         created = [count for (name, _), count in found.items() if name == "nextslot_jobs_created_total"]
         assert sum(created) == 3
         assert len(created) <= 3
-
-    with_server(tmp_path, main, meters=meters)
 
 
 def test_a_name_keeps_its_series_and_who_comes_too_late_shares_one() -> None:
@@ -281,8 +260,8 @@ def test_a_bucket_takes_what_is_at_most_its_bound(seconds: float, place: int) ->
     assert (histogram.counts.index(1), histogram.count, histogram.sum) == (place, 1, seconds)
 
 
-def test_a_scheduler_that_is_not_measured_tells_what_is_stored_and_its_requests(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_scheduler_that_is_not_measured_tells_what_is_stored_and_its_requests(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         await _submit(server, "gate")
 
         found = await scrape(server)
@@ -291,28 +270,25 @@ def test_a_scheduler_that_is_not_measured_tells_what_is_stored_and_its_requests(
         assert value(found, "nextslot_http_requests_total", method="POST", route="/api/jobs", status="201") == 1
         assert not any(name.startswith("nextslot_handover") for name, _ in found)
 
-    with_server(tmp_path, main)
 
-
-def test_two_applications_in_one_process_share_nothing(tmp_path: Path) -> None:
+async def test_two_applications_in_one_process_share_nothing(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
 
-    async def main(server: Server) -> None:
+    async with measured(tmp_path) as server:
         await server.client.get("/api/jobs")
 
-        async def beside(other: Server) -> None:
-            found = await scrape(other)
+        async def beside() -> None:
+            async with measured(tmp_path / "other") as other:
+                found = await scrape(other)
             assert not any(name == "nextslot_http_requests_total" for name, _ in found)
 
-        await asyncio.to_thread(with_server, tmp_path / "other", beside, meters=ProcessMeters())
+        await asyncio.to_thread(lambda: asyncio.run(beside()))
         found = await scrape(server)
         assert value(found, "nextslot_http_requests_total", method="GET", route="/api/jobs", status="200") == 1
 
-    _with_measured(tmp_path, main)
 
-
-def test_who_asks_for_openmetrics_gets_that(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_who_asks_for_openmetrics_gets_that(tmp_path: Path) -> None:
+    async with measured(tmp_path) as server:
         await server.scheduler.wait(await _submit(server, "fail"))
         accept = "application/openmetrics-text; version=1.0.0"
 
@@ -322,17 +298,13 @@ def test_who_asks_for_openmetrics_gets_that(tmp_path: Path) -> None:
         names = {family.name for family in openmetrics_families(answer.text)}  # type: ignore[no-untyped-call]
         assert {"nextslot_jobs", "nextslot_run_duration_seconds", "nextslot_run_failures"} <= names
 
-    _with_measured(tmp_path, main)
 
-
-def test_the_operations_page_lists_every_metric_and_no_other(tmp_path: Path) -> None:
+async def test_the_operations_page_lists_every_metric_and_no_other(tmp_path: Path) -> None:
     shown: set[str] = set()
 
-    async def main(server: Server) -> None:
+    async with measured(tmp_path) as server:
         text = (await server.client.get("/metrics")).text
         shown.update(re.findall(r"^# TYPE (nextslot_\w+)", text, re.MULTILINE))
-
-    _with_measured(tmp_path, main)
 
     listed = re.findall(r"^\| `(nextslot_\w+)`", PAGE.read_text(), re.MULTILINE)
     assert len(listed) == len(set(listed))
@@ -360,8 +332,10 @@ def _more(before: Scraped, after: Scraped, metric: str) -> float:
     return value(after, metric) - value(before, metric)
 
 
-def _with_measured(tmp_path: Path, main: Callable[[Server], Awaitable[None]]) -> None:
-    with_server(tmp_path, main, meters=ProcessMeters())
+@asynccontextmanager
+async def measured(tmp_path: Path) -> AsyncIterator[Server]:
+    async with serving(tmp_path, meters=ProcessMeters()) as server:
+        yield server
 
 
 async def _submit(server: Server, job_type: str, **options: Any) -> str:

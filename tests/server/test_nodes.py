@@ -9,13 +9,13 @@ from nextslot import testing
 from tests import databases
 from tests.support import new_scheduler
 
-from .support import Server, with_server
+from .support import serving
 
 
-def test_a_node_that_is_alone_is_listed_and_leads(tmp_path: Path) -> None:
+async def test_a_node_that_is_alone_is_listed_and_leads(tmp_path: Path) -> None:
     is_sqlite = databases.kind() == "sqlite"
 
-    async def main(server: Server) -> None:
+    async with serving(tmp_path, node="one", node_running=4, node_resources={"gpu": 2}) as server:
         [node] = (await server.client.get("/api/nodes")).json()["items"]
         while not node["is_leader"]:  # On PostgreSQL it is chosen in the first moment of its lease.
             await asyncio.sleep(0.05)
@@ -28,43 +28,37 @@ def test_a_node_that_is_alone_is_listed_and_leads(tmp_path: Path) -> None:
         assert (node["is_leader"], node["lease_until"] is None, node["ended_at"]) == (True, is_sqlite, None)
         assert (status["node"], status["live_nodes"]) == ("one", 1)
 
-    with_server(tmp_path, main, node="one", node_running=4, node_resources={"gpu": 2})
-
 
 @pytest.mark.sqlite_only("a database that is shared has leases")
-def test_a_file_has_one_node_whatever_the_last_was_called(tmp_path: Path) -> None:
-    async def main() -> None:
-        first = new_scheduler(tmp_path, node="old", node_resources={"gpu": 1})
-        await first.start()
-        await testing.crash(first)
+@pytest.mark.virtual_time
+async def test_a_file_has_one_node_whatever_the_last_was_called(tmp_path: Path) -> None:
+    first = new_scheduler(tmp_path, node="old", node_resources={"gpu": 1})
+    await first.start()
+    await testing.crash(first)
 
-        async with new_scheduler(tmp_path, node="new") as second:
-            known = await second.nodes.list()
-            # What the old one had is nowhere else now, and need not be.
-            ended = await second.wait((await second.submit("work", resources=["gpu"])).job_id)
+    async with new_scheduler(tmp_path, node="new") as second:
+        known = await second.nodes.list()
+        # What the old one had is nowhere else now, and need not be.
+        ended = await second.wait((await second.submit("work", resources=["gpu"])).job_id)
 
-        assert [(one.node_id, one.status, one.is_leader) for one in known] == [
-            ("new", "live", True),
-            ("old", "lost", False),
-        ]
-        assert ended.status == "COMPLETED"
-
-    testing.run(main())
+    assert [(one.node_id, one.status, one.is_leader) for one in known] == [
+        ("new", "live", True),
+        ("old", "lost", False),
+    ]
+    assert ended.status == "COMPLETED"
 
 
-def test_what_it_can_run_is_told_as_it_is_now(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_what_it_can_run_is_told_as_it_is_now(tmp_path: Path) -> None:
+    async with serving(tmp_path, node="one") as server:
         server.scheduler.job_types.add("newer", server.gate.hold)
 
         [node] = (await server.client.get("/api/nodes")).json()["items"]
 
         assert "newer" in node["job_types"]
 
-    with_server(tmp_path, main, node="one")
 
-
-def test_a_drained_node_starts_nothing_says_why_and_works_again_when_told(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_drained_node_starts_nothing_says_why_and_works_again_when_told(tmp_path: Path) -> None:
+    async with serving(tmp_path, node="one") as server:
         drained = await server.client.post("/api/nodes/one/drain")
         job = (await server.client.post("/api/jobs", json={"job_type": "echo"})).json()
         [reason] = (await server.client.get(f"/api/jobs/{job['job_id']}/why")).json()["reasons"]
@@ -81,16 +75,12 @@ def test_a_drained_node_starts_nothing_says_why_and_works_again_when_told(tmp_pa
         assert back.json()["status"] == "live"
         assert ended["status"] == "COMPLETED"
 
-    with_server(tmp_path, main, node="one")
 
-
-def test_draining_is_in_the_audit_log_with_before_and_after(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_draining_is_in_the_audit_log_with_before_and_after(tmp_path: Path) -> None:
+    async with serving(tmp_path, node="one") as server:
         await server.client.post("/api/nodes/one/drain")
 
         [entry] = (await server.client.get("/api/audit")).json()["items"]
 
         assert (entry["action"], entry["target"]) == ("POST /api/nodes/{node_id}/drain", "/api/nodes/one/drain")
         assert entry["details"] == {"before": {"status": "live"}, "after": {"status": "draining"}}
-
-    with_server(tmp_path, main, node="one")

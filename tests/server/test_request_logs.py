@@ -17,7 +17,7 @@ from nextslot.services.lists import ListService
 from nextslot.telemetry.logs import LogOutput
 from tests import databases
 
-from .support import Server, with_server
+from .support import serving
 
 
 class Lines:
@@ -50,11 +50,9 @@ def lines() -> Iterator[Lines]:
     logger.setLevel(level)
 
 
-def test_a_request_leaves_one_line_with_its_route_status_time_and_caller(tmp_path: Path, lines: Lines) -> None:
-    async def main(server: Server) -> None:
+async def test_a_request_leaves_one_line_with_its_route_status_time_and_caller(tmp_path: Path, lines: Lines) -> None:
+    async with serving(tmp_path) as server:
         await server.client.get("/api/jobs/some-job", headers={HEADER: "abc-1"})
-
-    with_server(tmp_path, main)
 
     [line] = lines.of("abc-1")
     assert line.pop("duration_ms") > 0
@@ -71,29 +69,24 @@ def test_a_request_leaves_one_line_with_its_route_status_time_and_caller(tmp_pat
     }
 
 
-def test_the_id_of_the_caller_is_answered_and_a_strange_one_is_replaced(tmp_path: Path) -> None:
+async def test_the_id_of_the_caller_is_answered_and_a_strange_one_is_replaced(tmp_path: Path) -> None:
     given = ("a.b_c:d-9", "x" * 100, "x" * 101, "two words", "-", '{"a": 1}', "é", "")
 
-    async def main(server: Server) -> list[str]:
+    async with serving(tmp_path) as server:
         answers = [await server.client.get("/health", headers=[(b"x-request-id", one.encode())]) for one in given]
-        return [answer.headers[HEADER] for answer in answers]
-
-    answered = with_server(tmp_path, main)
+        answered = [answer.headers[HEADER] for answer in answers]
 
     assert answered[:2] == list(given[:2])
     assert not set(answered[2:]) & set(given)
     assert len(set(answered)) == len(given)
 
 
-def test_the_name_of_the_key_is_told_and_neither_the_key_nor_the_query_is(tmp_path: Path, lines: Lines) -> None:
-    async def main(server: Server) -> str:
+async def test_the_name_of_the_key_is_told_and_neither_the_key_nor_the_query_is(tmp_path: Path, lines: Lines) -> None:
+    async with serving(tmp_path) as server:
         _, key = await server.scheduler.keys.create("nightly build", ["admin"])
         headers = {"X-API-Key": key, "Cookie": "session=oatmeal"}
         await server.client.get("/api/jobs?status=QUEUED&secret=hunter2", headers=headers)
         await server.client.get("/api/jobs?secret=hunter2")
-        return key
-
-    key = with_server(tmp_path, main)
 
     admitted, refused = [line for line in lines.all if line.get("route") == "/api/jobs"]
     assert admitted["caller"] == "nightly build"
@@ -102,26 +95,26 @@ def test_the_name_of_the_key_is_told_and_neither_the_key_nor_the_query_is(tmp_pa
         assert secret not in lines.text
 
 
-def test_what_the_guard_refuses_and_what_is_no_route_is_told_too_without_its_path(tmp_path: Path, lines: Lines) -> None:
-    async def main(server: Server) -> None:
+async def test_what_the_guard_refuses_and_what_is_no_route_is_told_too_without_its_path(
+    tmp_path: Path, lines: Lines
+) -> None:
+    async with serving(tmp_path) as server:
         await server.client.get("/api/jobs", headers={"Host": "evil.example"})
         await server.client.get("/whsec/token-in-a-path")
-
-    with_server(tmp_path, main)
 
     told = [(line["route"], line["status"]) for line in lines.all if "route" in line]
     assert told == [("unmatched", 403), ("unmatched", 404)]
     assert "token-in-a-path" not in lines.text
 
 
-def test_probes_are_quiet_and_what_broke_is_loud(tmp_path: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(server: Server) -> None:
+async def test_probes_are_quiet_and_what_broke_is_loud(
+    tmp_path: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as server:
         for path in ("/health", "/ready", "/metrics", "/api/jobs"):
             await server.client.get(path)
         monkeypatch.setattr(ListService, "status", _break)
         await server.client.get("/api/status")
-
-    with_server(tmp_path, main)
 
     levels = {line["route"]: line["level"] for line in lines.all if "route" in line}
     assert levels == {
@@ -133,10 +126,10 @@ def test_probes_are_quiet_and_what_broke_is_loud(tmp_path: Path, lines: Lines, m
     }
 
 
-def test_what_is_only_busy_now_is_no_error_and_a_database_that_takes_nothing_is_one(
+async def test_what_is_only_busy_now_is_no_error_and_a_database_that_takes_nothing_is_one(
     tmp_path: Path, lines: Lines
 ) -> None:
-    async def main(server: Server) -> None:
+    async with serving(tmp_path) as server:
         await server.client.patch("/api/offices/default", json={"max_concurrent_jobs": 1})
         held = await server.client.post("/api/jobs", json={"job_type": "gate"})
         hurried = {"wait_timeout_seconds": 0.05}
@@ -146,22 +139,18 @@ def test_what_is_only_busy_now_is_no_error_and_a_database_that_takes_nothing_is_
             refused = await server.client.post("/api/jobs", json=body, headers={HEADER: "refused"})
         assert (held.status_code, busy.status_code, refused.status_code) == (201, 503, 503)
 
-    with_server(tmp_path, main)
-
     assert [line["level"] for line in lines.of("busy")] == ["warning"]
     assert [line["level"] for line in lines.of("refused")] == ["error", "warning"]
 
 
-def test_every_line_of_a_request_has_its_id_and_those_of_others_have_theirs(
+async def test_every_line_of_a_request_has_its_id_and_those_of_others_have_theirs(
     tmp_path: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main(server: Server) -> None:
+    async with serving(tmp_path) as server:
         monkeypatch.setattr(ListService, "status", _break)
         asked = [server.client.get("/api/status", headers={HEADER: f"id-{number}"}) for number in range(3)]
         answers: list[httpx2.Response] = await asyncio.gather(*asked)
         assert [answer.headers[HEADER] for answer in answers] == ["id-0", "id-1", "id-2"]
-
-    with_server(tmp_path, main)
 
     for number in range(3):
         about = lines.of(f"id-{number}")
@@ -170,27 +159,23 @@ def test_every_line_of_a_request_has_its_id_and_those_of_others_have_theirs(
         assert "exception" in about[0]
 
 
-def test_a_run_is_not_told_as_part_of_the_request_that_submitted_it(tmp_path: Path, lines: Lines) -> None:
+async def test_a_run_is_not_told_as_part_of_the_request_that_submitted_it(tmp_path: Path, lines: Lines) -> None:
     async def speak(run: Any) -> None:
         logging.getLogger("nextslot.test").info("spoken")
 
-    async def main(server: Server) -> None:
+    async with serving(tmp_path) as server:
         server.scheduler.job_types.add("speak", speak)
         made = await server.client.post("/api/jobs", json={"job_type": "speak"}, headers={HEADER: "asked"})
         await server.ended(made.json()["job_id"])
-
-    with_server(tmp_path, main)
 
     [spoken] = [line for line in lines.all if line["event"] == "spoken"]
     assert "request_id" not in spoken
     assert {"job_id", "run_id"} <= spoken.keys()
 
 
-def test_below_a_proxys_path_the_route_is_the_same(tmp_path: Path, lines: Lines) -> None:
-    async def main(server: Server) -> None:
+async def test_below_a_proxys_path_the_route_is_the_same(tmp_path: Path, lines: Lines) -> None:
+    async with serving(tmp_path, Options(root_path="/scheduler")) as server:
         await server.client.get("/scheduler/api/jobs", headers={HEADER: "proxied"})
-
-    with_server(tmp_path, main, Options(root_path="/scheduler"))
 
     [line] = lines.of("proxied")
     assert (line["route"], line["status"]) == ("/api/jobs", 200)

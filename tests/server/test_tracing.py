@@ -2,7 +2,8 @@
 
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,16 @@ from nextslot.telemetry.meters import ProcessMeters
 from nextslot.telemetry.tracing import OtelTracer, Tracer, tracer
 from tests.support import eventually
 
-from .support import Server, with_server
+from .support import Server, serving
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CALLER = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
 
 
-def test_a_request_is_a_span_in_the_trace_of_its_caller(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_request_is_a_span_in_the_trace_of_its_caller(tmp_path: Path) -> None:
+    async with traced(tmp_path) as (server, spans):
         await server.client.get("/api/jobs/none", headers={**CALLER, "X-Request-ID": "abc"})
-
-    [span] = _traced(tmp_path, main)
+    [span] = spans
 
     assert (span.name, span.kind) == ("GET /api/jobs/{job_id}", SpanKind.SERVER)
     assert f"{span.context.trace_id:032x}" == TRACE
@@ -49,42 +49,36 @@ def test_a_request_is_a_span_in_the_trace_of_its_caller(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("traceparent", ["", "nonsense", f"00-{'0' * 32}-{PARENT}-01"])
-def test_a_traceparent_that_is_none_begins_a_new_trace(tmp_path: Path, traceparent: str) -> None:
-    async def main(server: Server) -> None:
+async def test_a_traceparent_that_is_none_begins_a_new_trace(tmp_path: Path, traceparent: str) -> None:
+    async with traced(tmp_path) as (server, spans):
         await server.client.get("/api/jobs", headers={"traceparent": traceparent})
-
-    [span] = _traced(tmp_path, main)
+    [span] = spans
 
     assert span.parent is None
 
 
-def test_probes_are_not_traced(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_probes_are_not_traced(tmp_path: Path) -> None:
+    async with traced(tmp_path) as (server, spans):
         for path in ("/health", "/ready", "/metrics"):
             await server.client.get(path)
 
-    assert _traced(tmp_path, main) == []
+    assert spans == []
 
 
-def test_a_run_is_a_trace_of_its_own_that_is_linked_to_the_request(tmp_path: Path) -> None:
-    ids: dict[str, str] = {}
-
-    async def main(server: Server) -> None:
+async def test_a_run_is_a_trace_of_its_own_that_is_linked_to_the_request(tmp_path: Path) -> None:
+    async with traced(tmp_path) as (server, spans):
         made = await server.client.post("/api/jobs", json={"job_type": "echo"}, headers=CALLER)
-        ids["job"] = made.json()["job_id"]
-        await server.scheduler.wait(ids["job"])
-        run = await server.scheduler.run_of(ids["job"])
-        ids["run"] = "" if run is None else run.run_id
-
-    spans = _traced(tmp_path, main)
+        job_id = made.json()["job_id"]
+        await server.scheduler.wait(job_id)
+        stored = await server.scheduler.run_of(job_id)
 
     request, run = _named(spans, "POST /api/jobs"), _named(spans, "run echo")
     assert run.parent is None
     assert run.context.trace_id != request.context.trace_id
     assert [link.context.span_id for link in run.links] == [request.context.span_id]
     assert dict(run.attributes or {}) == {
-        "nextslot.job_id": ids["job"],
-        "nextslot.run_id": ids["run"],
+        "nextslot.job_id": job_id,
+        "nextslot.run_id": stored and stored.run_id,
         "nextslot.office_id": "default",
         "nextslot.job_type": "echo",
         "nextslot.attempt": 1,
@@ -92,8 +86,8 @@ def test_a_run_is_a_trace_of_its_own_that_is_linked_to_the_request(tmp_path: Pat
     }
 
 
-def test_each_job_of_a_batch_and_of_other_requests_at_once_is_linked_to_its_own_request(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_each_job_of_a_batch_and_of_other_requests_at_once_is_linked_to_its_own_request(tmp_path: Path) -> None:
+    async with traced(tmp_path) as (server, spans):
         await server.scheduler.pause()
         jobs = [{"job_type": "echo"}, {"job_type": "fail"}]
         await server.client.post("/api/jobs/batch", json={"jobs": jobs}, headers=CALLER)
@@ -102,21 +96,17 @@ def test_each_job_of_a_batch_and_of_other_requests_at_once_is_linked_to_its_own_
         await server.client.post("/api/queue/resume", json={})
         await server.scheduler.wait(last.json()["job_id"])
 
-    spans = _traced(tmp_path, main)
-
     batch, single = _named(spans, "POST /api/jobs/batch"), _named(spans, "POST /api/jobs")
     for run, request in (("run echo", batch), ("run fail", batch), ("run gate", single)):
         assert [link.context.span_id for link in _named(spans, run).links] == [request.context.span_id]
 
 
-def test_a_retry_is_linked_to_the_request_its_chain_began_with_and_a_failure_is_one(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_a_retry_is_linked_to_the_request_its_chain_began_with_and_a_failure_is_one(tmp_path: Path) -> None:
+    async with traced(tmp_path) as (server, spans):
         policy = {"max_attempts": 1, "base_delay_seconds": 0.001}
         server.scheduler.job_types.add("flaky", _flaky, retry_policy=policy)
         made = await server.client.post("/api/jobs", json={"job_type": "flaky"})
         await server.scheduler.wait(made.json()["job_id"])
-
-    spans = _traced(tmp_path, main)
 
     request = _named(spans, "POST /api/jobs")
     first, second = [span for span in spans if span.name == "run flaky"]
@@ -127,18 +117,16 @@ def test_a_retry_is_linked_to_the_request_its_chain_began_with_and_a_failure_is_
     assert second.status.status_code is StatusCode.UNSET
 
 
-def test_direct_work_is_linked_to_its_caller_and_what_a_handler_traces_is_below_its_run(tmp_path: Path) -> None:
+async def test_direct_work_is_linked_to_its_caller_and_what_a_handler_traces_is_below_its_run(tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
 
     def look(run: RunContext) -> None:
         seen["span"] = trace.get_current_span().get_span_context().span_id
 
-    async def main(server: Server) -> None:
+    async with traced(tmp_path) as (server, spans):
         server.scheduler.job_types.add("look", look)
         answer = await server.client.post("/api/direct/look", json={"direct_id": "d-1"})
         assert answer.status_code == 200, answer.text
-
-    spans = _traced(tmp_path, main)
 
     request, run = _named(spans, "POST /api/direct/{name}"), _named(spans, "run look")
     assert [link.context.span_id for link in run.links] == [request.context.span_id]
@@ -146,16 +134,14 @@ def test_direct_work_is_linked_to_its_caller_and_what_a_handler_traces_is_below_
     assert seen["span"] == run.context.span_id, "also in a thread"
 
 
-def test_each_attempt_to_deliver_is_a_span(tmp_path: Path, httpserver: HTTPServer) -> None:
+async def test_each_attempt_to_deliver_is_a_span(tmp_path: Path, httpserver: HTTPServer) -> None:
     httpserver.expect_request("/hook").respond_with_data("no", status=503)
     exporter = InMemorySpanExporter()
 
-    async def main(server: Server) -> None:
+    async with traced(tmp_path, exporter) as (server, spans):
         webhook = {"url": httpserver.url_for("/hook"), "events": ["job.run.completed"]}
         await server.client.post("/api/jobs", json={"job_type": "echo", "webhook": webhook})
         await eventually(lambda: any(span.name.startswith("deliver") for span in exporter.get_finished_spans()))
-
-    spans = _traced(tmp_path, main, exporter)
 
     request, attempt = _named(spans, "POST /api/jobs"), _named(spans, "deliver job.run.completed")
     assert attempt.kind is SpanKind.CLIENT
@@ -175,34 +161,34 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 exporter, provider = InMemorySpanExporter(), TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(exporter))
 trace.set_tracer_provider(provider)
-from tests.server.support import with_server
-async def main(server):
-    assert (await server.client.get("/api/jobs")).status_code == 200
-with_server(pathlib.Path({str(tmp_path)!r}), main)
+from tests.server.support import serving
+async def main():
+    async with serving(pathlib.Path({str(tmp_path)!r})) as server:
+        assert (await server.client.get("/api/jobs")).status_code == 200
+asyncio.run(main())
 assert exporter.get_finished_spans() == (), exporter.get_finished_spans()
 """
 
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2])
 
 
-def test_what_breaks_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_breaks_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(lists: ListService) -> Any:
         raise RuntimeError("it broke")
 
-    async def main(server: Server) -> None:
+    async with traced(tmp_path) as (server, spans):
         monkeypatch.setattr(ListService, "status", fail)
         await server.client.get("/api/status")
-
-    [span] = _traced(tmp_path, main)
+    [span] = spans
 
     assert (span.attributes or {})["http.response.status_code"] == 500
     assert span.status.status_code is StatusCode.ERROR
 
 
-def test_only_so_many_requests_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_requests_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "MOST_LINKS", 2)
 
-    async def main(server: Server) -> None:
+    async with traced(tmp_path) as (server, spans):
         await server.scheduler.pause()
         jobs = [{"job_type": "echo", "params": {"text": str(number)}} for number in range(3)]
         made = await server.client.post("/api/jobs/batch", json={"jobs": jobs})
@@ -211,8 +197,6 @@ def test_only_so_many_requests_are_remembered(tmp_path: Path, monkeypatch: pytes
         await eventually(lambda: len(server.scheduler.tracer._links) == 2)  # type: ignore[attr-defined]
         for job in made.json()["items"]:
             await server.scheduler.wait(job["job_id"])
-
-    spans = _traced(tmp_path, main)
 
     assert [len(span.links) for span in spans if span.name == "run echo"] == [0, 1, 1]
 
@@ -288,15 +272,15 @@ def test_an_address_without_a_path_is_a_collectors(endpoint: str, address: str) 
     assert tracing.traces_address(endpoint) == address
 
 
-def test_what_was_traced_reaches_the_collector_before_the_process_ends(tmp_path: Path, httpserver: HTTPServer) -> None:
+async def test_what_was_traced_reaches_the_collector_before_the_process_ends(
+    tmp_path: Path, httpserver: HTTPServer
+) -> None:
     httpserver.expect_request("/v1/traces", method="POST").respond_with_data(b"")
     made = tracer(httpserver.url_for(""), {}, "node-7", "1.2.3")
 
-    async def main(server: Server) -> None:
+    async with serving(tmp_path, tracer=made) as server:
         answer = await server.client.post("/api/jobs", json={"job_type": "echo"})
         await server.scheduler.wait(answer.json()["job_id"])
-
-    with_server(tmp_path, main, tracer=made)
     made.close()
 
     sent = b"".join(request.get_data() for request, _ in httpserver.log)
@@ -304,12 +288,16 @@ def test_what_was_traced_reaches_the_collector_before_the_process_ends(tmp_path:
         assert text in sent
 
 
-def _traced(
-    tmp_path: Path, main: Callable[[Server], Awaitable[None]], exporter: InMemorySpanExporter | None = None
-) -> list[ReadableSpan]:
+@asynccontextmanager
+async def traced(
+    tmp_path: Path, exporter: InMemorySpanExporter | None = None
+) -> AsyncIterator[tuple[Server, list[ReadableSpan]]]:
+    """A server, and its spans once it has ended."""
     exporter = exporter or InMemorySpanExporter()
-    with_server(tmp_path, main, tracer=OtelTracer(exporter, is_batched=False))
-    return list(exporter.get_finished_spans())
+    spans: list[ReadableSpan] = []
+    async with serving(tmp_path, tracer=OtelTracer(exporter, is_batched=False)) as server:
+        yield server, spans
+    spans += exporter.get_finished_spans()
 
 
 def _named(spans: list[ReadableSpan], name: str) -> Any:

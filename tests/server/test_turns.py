@@ -24,19 +24,16 @@ def test_a_probe_begins_at_once_whatever_waits() -> None:
     assert app.order.index("/health") < 2 * TOGETHER
 
 
-def test_a_caller_who_hangs_up_while_it_waits_holds_up_nobody() -> None:
-    async def main() -> None:
-        app = App()
-        tasks = [asyncio.create_task(app.request(number)) for number in range(MANY)]
-        await asyncio.sleep(0)
-        for task in tasks[::2]:
-            task.cancel()
-        async with asyncio.timeout(30):
-            await asyncio.gather(*tasks, return_exceptions=True)
+async def test_a_caller_who_hangs_up_while_it_waits_holds_up_nobody() -> None:
+    app = App()
+    tasks = [asyncio.create_task(app.request(number)) for number in range(MANY)]
+    await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+    async with asyncio.timeout(30):
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-        assert set(app.answered.values()) >= set(range(1, MANY, 2))
-
-    asyncio.run(main())
+    assert set(app.answered.values()) >= set(range(1, MANY, 2))
 
 
 class App:

@@ -6,7 +6,7 @@ from typing import Any
 
 from nextslot import Scheduler, testing
 from nextslot.store.maintenance import doctor
-from tests.support import new_scheduler, states, with_scheduler
+from tests.support import new_scheduler, running_scheduler, states
 
 
 async def with_callers_who_wait(scheduler: Scheduler, callers: int) -> tuple[list["asyncio.Task[Any]"], Any]:
@@ -27,8 +27,8 @@ async def with_callers_who_wait(scheduler: Scheduler, callers: int) -> tuple[lis
     return lines, await scheduler.submit("work", {"seconds": 5}, office_id="a")
 
 
-def test_DEC_004_the_queue_does_not_go_past_a_caller_because_another_one_hung_up(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_DEC_004_the_queue_does_not_go_past_a_caller_because_another_one_hung_up(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         (first, second), job = await with_callers_who_wait(scheduler, 2)
 
         second.cancel()
@@ -40,29 +40,24 @@ def test_DEC_004_the_queue_does_not_go_past_a_caller_because_another_one_hung_up
 
         assert (while_one_waits, when_none_waits) == (["QUEUED"], ["RUNNING"])
 
-    with_scheduler(tmp_path, main)
 
+async def test_recovery_counts_the_callers_of_the_last_life_out_in_its_own_transaction(tmp_path: Path) -> None:
+    first = new_scheduler(tmp_path)
+    await first.start()
+    await with_callers_who_wait(first, 1)
+    await testing.crash(first)
+    second = new_scheduler(tmp_path, seed=1)
+    found: list[Any] = []
+    recover = second._runtime.direct.recover
 
-def test_recovery_counts_the_callers_of_the_last_life_out_in_its_own_transaction(tmp_path: Path) -> None:
-    async def main() -> None:
-        first = new_scheduler(tmp_path)
-        await first.start()
-        await with_callers_who_wait(first, 1)
-        await testing.crash(first)
-        second = new_scheduler(tmp_path, seed=1)
-        found: list[Any] = []
-        recover = second._runtime.direct.recover
+    def recover_and_look(tx: Any, node_id: str | None = None) -> int:
+        done = recover(tx, node_id)
+        second._runtime.lanes.counters(tx).save()
+        found.extend(doctor.examine(tx))
+        return done
 
-        def recover_and_look(tx: Any, node_id: str | None = None) -> int:
-            done = recover(tx, node_id)
-            second._runtime.lanes.counters(tx).save()
-            found.extend(doctor.examine(tx))
-            return done
+    second._runtime.direct.recover = recover_and_look  # type: ignore[method-assign]
+    await second.start()
+    await second.stop(grace_seconds=0)
 
-        second._runtime.direct.recover = recover_and_look  # type: ignore[method-assign]
-        await second.start()
-        await second.stop(grace_seconds=0)
-
-        assert [one for one in found if one.check.startswith("lanes.")] == []
-
-    testing.run(main())
+    assert [one for one in found if one.check.startswith("lanes.")] == []

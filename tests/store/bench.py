@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,22 +63,17 @@ class Bench:
         return [str(row[0]) for row in self.other.execute("select type from events order by seq")]
 
 
-Main = Callable[[Bench], Awaitable[None]]
-Run = Callable[[Main], None]
+NewBench = Callable[[], AbstractAsyncContextManager[Bench]]
 
 
-def run_with_a_store(directory: Path, main: Main, *, threaded: bool) -> None:
-    """Runs a test's body with a store on a real event loop."""
-
-    async def body() -> None:
-        bench = Bench(directory, threaded=threaded)
-        try:
-            await main(bench)
-        finally:
-            await bench.store.close()
-            bench.other.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def opened_bench(directory: Path, *, threaded: bool) -> AsyncIterator[Bench]:
+    bench = Bench(directory, threaded=threaded)
+    try:
+        yield bench
+    finally:
+        await bench.store.close()
+        bench.other.close()
 
 
 class Noted:

@@ -9,17 +9,13 @@ import pytest
 from nextslot.store.open_store import write_export
 from tests import databases, everything, postgres
 from tests.store import moving
-from tests.store.bench import Main, Run, run_with_a_store
+from tests.store.bench import NewBench, opened_bench
 
 
 @pytest.fixture(params=[True, False], ids=["threaded", "one thread"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+def new_bench(request: pytest.FixtureRequest, tmp_path: Path) -> NewBench:
     is_threaded: bool = request.param
-
-    def run(main: Main) -> None:
-        run_with_a_store(tmp_path, main, threaded=is_threaded)
-
-    return run
+    return lambda: opened_bench(tmp_path, threaded=is_threaded)
 
 
 # Moves.

@@ -2,8 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -17,14 +17,14 @@ from nextslot.errors import Unavailable
 from nextslot.store.contract import Tx
 from nextslot.system.instant import Instant
 
-from .bench import Bench, Run
+from .bench import Bench, NewBench
 
 LIMIT = 60.0
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_followers_that_come_go_and_dawdle_get_every_event_in_order(
-    run: Run, monkeypatch: pytest.MonkeyPatch, seed: int
+async def test_followers_that_come_go_and_dawdle_get_every_event_in_order(
+    timely_bench: NewBench, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     # Small, so that followers fall behind what is kept, and are woken in several portions.
     for name, value in {"PAGE": 5, "KEPT": 12, "TOGETHER": 3, "FEW": 4, "REST": 0.00001}.items():
@@ -32,7 +32,7 @@ def test_followers_that_come_go_and_dawdle_get_every_event_in_order(
     chance = random.Random(seed)
     total = 150
 
-    async def main(bench: Bench) -> None:
+    async with timely_bench() as bench:
         events = log_of(bench)
 
         async def commit() -> None:
@@ -61,15 +61,12 @@ def test_followers_that_come_go_and_dawdle_get_every_event_in_order(
 
         await asyncio.gather(commit(), *(follow() for _ in range(12)))
 
-    run(bounded(main))
-
 
 @pytest.mark.parametrize("overtaken", range(6))
-def test_a_commit_between_a_read_and_the_wait_is_heard_of(run: Run, overtaken: int) -> None:
+async def test_a_commit_between_a_read_and_the_wait_is_heard_of(timely_bench: NewBench, overtaken: int) -> None:
     """No other commit follows that could wake anybody. It fails if the feed clears its news after it has read, or if a
     follower takes the feed's turn after it has looked."""
-
-    async def main(bench: Bench) -> None:
+    async with timely_bench() as bench:
         events = log_of(bench)
         await say(bench, events, 1)
         store: Any = Overtaken(bench.store, overtaken, lambda: say(bench, events, 1))
@@ -87,11 +84,9 @@ def test_a_commit_between_a_read_and_the_wait_is_heard_of(run: Run, overtaken: i
 
         assert seen == [1, 2]
 
-    run(bounded(main))
 
-
-def test_new_events_are_read_once_and_shared_by_all_who_are_up_to_date(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_new_events_are_read_once_and_shared_by_all_who_are_up_to_date(timely_bench: NewBench) -> None:
+    async with timely_bench() as bench:
         events, followers, commits = log_of(bench), 40, 15
         store: Any = Counting(bench.store)
         await say(bench, events, 1)
@@ -116,8 +111,6 @@ def test_new_events_are_read_once_and_shared_by_all_who_are_up_to_date(run: Run)
         assert store.reads - before <= 2 * commits + 2
         assert all(pages[-1] is received[0][-1] for pages in received)
 
-    run(bounded(main))
-
 
 def test_what_is_made_of_a_page_is_made_once_for_each_form() -> None:
     made: list[str] = []
@@ -133,14 +126,14 @@ def test_what_is_made_of_a_page_is_made_once_for_each_form() -> None:
     assert len(page._forms) == event_feed.MOST_FORMS
 
 
-def test_a_follower_that_does_not_read_holds_up_nobody_and_costs_no_memory(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+async def test_a_follower_that_does_not_read_holds_up_nobody_and_costs_no_memory(
+    timely_bench: NewBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_feed, "KEPT", 20)
     monkeypatch.setattr(event_feed, "PAGE", 10)
     total = 200
 
-    async def main(bench: Bench) -> None:
+    async with timely_bench() as bench:
         events = log_of(bench)
         slow = events.follow_pages(bench.store, 0)
         await say(bench, events, 1)
@@ -159,11 +152,11 @@ def test_a_follower_that_does_not_read_holds_up_nobody_and_costs_no_memory(
         await slow.aclose()
         assert seen == list(range(1, total + 1))
 
-    run(bounded(main))
 
-
-def test_a_reader_that_fails_ends_all_streams_with_an_error_and_the_next_follower_gets_another(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_reader_that_fails_ends_all_streams_with_an_error_and_the_next_follower_gets_another(
+    timely_bench: NewBench,
+) -> None:
+    async with timely_bench() as bench:
         events, store = log_of(bench), Counting(bench.store)
         await say(bench, events, 1)
         waiting = [asyncio.create_task(read_until(events, bench, 3, store)) for _ in range(3)]
@@ -176,11 +169,9 @@ def test_a_reader_that_fails_ends_all_streams_with_an_error_and_the_next_followe
         store.is_broken = False
         assert await read_until(events, bench, 2, store) == [1, 2]
 
-    run(bounded(main))
 
-
-def test_at_the_end_followers_get_what_is_left_and_the_reader_goes_with_the_last(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_at_the_end_followers_get_what_is_left_and_the_reader_goes_with_the_last(timely_bench: NewBench) -> None:
+    async with timely_bench() as bench:
         events = log_of(bench)
         waiting = [asyncio.create_task(read_until(events, bench, 10**9)) for _ in range(3)]
         await turns(50)
@@ -189,8 +180,6 @@ def test_at_the_end_followers_get_what_is_left_and_the_reader_goes_with_the_last
 
         assert await asyncio.gather(*waiting) == [[1, 2, 3, 4, 5]] * 3
         assert [task for task in asyncio.all_tasks() if task.get_name() == "nextslot-events"] == []
-
-    run(bounded(main))
 
 
 # Arrangement.
@@ -279,11 +268,13 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
-def bounded(main: Callable[[Bench], Awaitable[None]]) -> Callable[[Bench], Awaitable[None]]:
+@pytest.fixture
+def timely_bench(new_bench: NewBench) -> NewBench:
     """A follower that is not woken must fail the test, and not keep it."""
 
-    async def within(bench: Bench) -> None:
-        async with asyncio.timeout(LIMIT):
-            await main(bench)
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Bench]:
+        async with new_bench() as bench, asyncio.timeout(LIMIT):
+            yield bench
 
-    return within
+    return opened

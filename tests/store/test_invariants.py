@@ -24,7 +24,7 @@ from nextslot.store.tables import jobs
 from nextslot.system.instant import Instant
 from tests import databases, postgres
 from tests.store import test_webhook_rules
-from tests.support import database, named, register_handlers, with_scheduler
+from tests.support import database, named, register_handlers, running_scheduler
 
 MOVES = "illegal move"
 BORN = "a job is born QUEUED (spec 2.9)"
@@ -1110,8 +1110,9 @@ def test_maintenance_left_on_by_a_plain_connection_ends_when_a_scheduler_opens_t
 # While a scheduler has it open.
 
 
-def test_INV_002_the_deadline_of_a_run_moves_in_maintenance_only_and_only_while_it_runs(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+@pytest.mark.virtual_time
+async def test_INV_002_the_deadline_of_a_run_moves_in_maintenance_only_and_only_while_it_runs(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=0)
         bounded = await scheduler.submit("work", {"seconds": 10}, timeout_seconds=600)
         endless = await scheduler.submit("work", {"seconds": 10})
@@ -1135,8 +1136,6 @@ def test_INV_002_the_deadline_of_a_run_moves_in_maintenance_only_and_only_while_
             db.run(statement)
         assert db.run("select timeout_at from runs where job_id = :bounded") == [(before + 1,)]
 
-    with_scheduler(tmp_path, main)
-
 
 def test_spec_11_3_the_age_of_a_reservation_moves_in_maintenance_only_and_only_while_it_is_held(db: Attacked) -> None:
     begun = ["insert into maintenance values ('the clock has stepped', 1)"]
@@ -1155,8 +1154,9 @@ def test_spec_11_3_the_age_of_a_reservation_moves_in_maintenance_only_and_only_w
     assert db.run("select reserved_at from reservations where reservation_id = 'held'") == [(before + 1,)]
 
 
-def test_the_rules_hold_beside_a_running_scheduler(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+@pytest.mark.virtual_time
+async def test_the_rules_hold_beside_a_running_scheduler(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"seconds": 10})
         await testing.settled()
         db = Attacked(database(tmp_path), {"job": job.job_id})
@@ -1167,11 +1167,10 @@ def test_the_rules_hold_beside_a_running_scheduler(tmp_path: Path) -> None:
 
         assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
 
-    with_scheduler(tmp_path, main)
 
-
-def test_the_rules_hold_for_the_scheduler_itself(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+@pytest.mark.virtual_time
+async def test_the_rules_hold_for_the_scheduler_itself(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"seconds": 10})
         await testing.settled()
 
@@ -1179,8 +1178,6 @@ def test_the_rules_hold_for_the_scheduler_itself(tmp_path: Path) -> None:
             await scheduler._access.write(lambda tx: jobs.succeed(tx, job.job_id, RunStatus.COMPLETED, Instant(1)))
 
         assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
-
-    with_scheduler(tmp_path, main)
 
 
 # Keys and the audit log.

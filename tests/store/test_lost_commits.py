@@ -162,17 +162,14 @@ def test_the_refused_one_starts_once_what_the_sentence_names_is_deleted(
     assert counted(data) < 100_000
 
 
-def test_a_commit_without_an_event_is_missed_too(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = open_at(tmp_path)
-        await store.write(lambda tx: tx.execute("nodes.settings_changed"))
-        copy_files(tmp_path, tmp_path / "before")
-        await store.write(lambda tx: tx.execute("nodes.settings_changed"))
-        record = tmp_path / "nextslot.db.commits"
-        shutil.copyfile(record, tmp_path / "before" / record.name)
-        await store.close()
-
-    asyncio.run(main())
+async def test_a_commit_without_an_event_is_missed_too(tmp_path: Path) -> None:
+    store = open_at(tmp_path)
+    await store.write(lambda tx: tx.execute("nodes.settings_changed"))
+    copy_files(tmp_path, tmp_path / "before")
+    await store.write(lambda tx: tx.execute("nodes.settings_changed"))
+    record = tmp_path / "nextslot.db.commits"
+    shutil.copyfile(record, tmp_path / "before" / record.name)
+    await store.close()
 
     with pytest.raises(LostCommits, match="1 of 2 other commits are there"):
         open_at(tmp_path / "before")
@@ -278,28 +275,25 @@ def test_history_that_is_purged_is_no_loss(tmp_path: Path) -> None:
     assert counted(tmp_path) == 0
 
 
-def test_a_rolled_back_transaction_is_never_recorded(tmp_path: Path) -> None:
+async def test_a_rolled_back_transaction_is_never_recorded(tmp_path: Path) -> None:
     """Neither by itself, nor by what SQLite remembers of it in the next transaction."""
 
     def fail(tx: Tx) -> None:
         say("never")(tx)
         raise ZeroDivisionError
 
-    async def main() -> None:
-        store = open_at(tmp_path)
-        numbers = []
-        for work in (say("a"), fail, change, fail, nothing, fail, say("b")):
-            with contextlib.suppress(ZeroDivisionError):
-                await store.write(work)
-            record = acknowledged_commits.read(tmp_path / "nextslot.db")
-            assert record is not None
-            assert record.number == acknowledged_commits.number_of(store._writer)
-            numbers.append(tuple(record.number))
-        await store.close()
+    store = open_at(tmp_path)
+    numbers = []
+    for work in (say("a"), fail, change, fail, nothing, fail, say("b")):
+        with contextlib.suppress(ZeroDivisionError):
+            await store.write(work)
+        record = acknowledged_commits.read(tmp_path / "nextslot.db")
+        assert record is not None
+        assert record.number == acknowledged_commits.number_of(store._writer)
+        numbers.append(tuple(record.number))
+    await store.close()
 
-        assert numbers == [(1, 0), (1, 0), (1, 1), (1, 1), (1, 1), (1, 1), (2, 1)]
-
-    asyncio.run(main())
+    assert numbers == [(1, 0), (1, 0), (1, 1), (1, 1), (1, 1), (1, 1), (2, 1)]
 
 
 def test_only_events_have_a_rowid(tmp_path: Path) -> None:
@@ -314,39 +308,30 @@ def test_only_events_have_a_rowid(tmp_path: Path) -> None:
     assert tables - {"sqlite_schema", "sqlite_temp_schema"} == {"events", "schema_migrations"}
 
 
-def test_a_transaction_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = open_at(tmp_path)
-        await store.write(lambda tx: tx.execute("nodes.settings_changed"))
-        before = (tmp_path / "nextslot.db-wal").read_bytes()
-        await store.write(nothing)
+async def test_a_transaction_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
+    store = open_at(tmp_path)
+    await store.write(lambda tx: tx.execute("nodes.settings_changed"))
+    before = (tmp_path / "nextslot.db-wal").read_bytes()
+    await store.write(nothing)
 
-        assert (tmp_path / "nextslot.db-wal").read_bytes() == before
-        await store.close()
-
-    asyncio.run(main())
+    assert (tmp_path / "nextslot.db-wal").read_bytes() == before
+    await store.close()
 
 
-def test_a_commit_stands_when_its_record_cannot_be_written(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = open_at(tmp_path)
-        (tmp_path / "nextslot.db.commits").mkdir()
-        assert await store.write(lambda tx: tx.execute("nodes.settings_changed")) == 1
-        await store.close()
-
-    asyncio.run(main())
+async def test_a_commit_stands_when_its_record_cannot_be_written(tmp_path: Path) -> None:
+    store = open_at(tmp_path)
+    (tmp_path / "nextslot.db.commits").mkdir()
+    assert await store.write(lambda tx: tx.execute("nodes.settings_changed")) == 1
+    await store.close()
 
 
-def test_synchronous_NORMAL_only_warns_and_only_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        store = open_at(tmp_path, "NORMAL")
-        await store.write(lambda tx: tx.execute("nodes.settings_changed"))
-        copy_files(tmp_path, tmp_path / "cut")
-        await store.write(lambda tx: tx.execute("nodes.settings_changed"))
-        shutil.copyfile(tmp_path / "nextslot.db.commits", tmp_path / "cut" / "nextslot.db.commits")
-        await store.close()
-
-    asyncio.run(main())
+async def test_synchronous_NORMAL_only_warns_and_only_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_at(tmp_path, "NORMAL")
+    await store.write(lambda tx: tx.execute("nodes.settings_changed"))
+    copy_files(tmp_path, tmp_path / "cut")
+    await store.write(lambda tx: tx.execute("nodes.settings_changed"))
+    shutil.copyfile(tmp_path / "nextslot.db.commits", tmp_path / "cut" / "nextslot.db.commits")
+    await store.close()
 
     for _ in range(2):
         open_at(tmp_path / "cut", "FULL").abandon()

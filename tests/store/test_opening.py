@@ -1,6 +1,5 @@
 """Opening a database: one scheduler per file, a schema that is right, and a sentence that helps when it is not."""
 
-import asyncio
 import contextlib
 import os
 import re
@@ -286,19 +285,18 @@ def test_a_file_may_have_any_name(tmp_path: Path, in_url: str, name: str) -> Non
     abandon(store)
 
 
-def test_a_relative_address_is_relative_to_where_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        monkeypatch.chdir(tmp_path)
-        store = open_at("sqlite:///nextslot.db")
-        (tmp_path / "elsewhere").mkdir()
-        monkeypatch.chdir(tmp_path / "elsewhere")
+async def test_a_relative_address_is_relative_to_where_it_was_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = open_at("sqlite:///nextslot.db")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
 
-        assert await store.read(lambda tx: tx.rows("events.last")) == [(0,)]
+    assert await store.read(lambda tx: tx.rows("events.last")) == [(0,)]
 
-        await store.close()
-        assert list((tmp_path / "elsewhere").iterdir()) == []
-
-    asyncio.run(main())
+    await store.close()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 # Arrangement.

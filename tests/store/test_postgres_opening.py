@@ -1,6 +1,5 @@
 """Opening a PostgreSQL database: one scheduler per database, a schema that is right, and a sentence that helps."""
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -49,22 +48,19 @@ def test_a_second_process_is_refused_and_told_who_was_first(url: str) -> None:
         opened(url).abandon()
 
 
-def test_what_is_rolled_back_in_the_process_that_made_the_tables_costs_it_nothing(tmp_path: Path) -> None:
+async def test_what_is_rolled_back_in_the_process_that_made_the_tables_costs_it_nothing(tmp_path: Path) -> None:
     """The driver forgets what is prepared when it sees a rollback, if it has prepared anything itself."""
     name = f"nextslot_new_{os.getpid()}"
     address = postgres.create(name, "template0")
 
-    async def main() -> None:
-        store = PostgresStore(address, lambda tx: None, threaded=False)
-        try:
-            await store.write(say("before"))
-            with pytest.raises(RuntimeError):
-                await store.write(say_and_raise("undone", RuntimeError("as asked")))
-            await store.write(say("after"))
-        finally:
-            await store.close()
-
-    asyncio.run(main())
+    store = PostgresStore(address, lambda tx: None, threaded=False)
+    try:
+        await store.write(say("before"))
+        with pytest.raises(RuntimeError):
+            await store.write(say_and_raise("undone", RuntimeError("as asked")))
+        await store.write(say("after"))
+    finally:
+        await store.close()
     with psycopg.connect(address) as connection:
         assert [word for (word,) in connection.execute("select type from events order by seq")] == [
             "before",
@@ -97,17 +93,14 @@ def test_two_schemas_of_one_database_do_not_meet(url: str) -> None:
         connection.execute("drop schema other cascade")
 
 
-def test_a_forked_child_neither_keeps_the_lock_nor_ends_its_parents_connection(url: str) -> None:
-    async def main() -> None:
-        store = opened(url)
-        with forked(store._session.connection.close):
-            await store.write(say("a"))
+async def test_a_forked_child_neither_keeps_the_lock_nor_ends_its_parents_connection(url: str) -> None:
+    store = opened(url)
+    with forked(store._session.connection.close):
+        await store.write(say("a"))
 
-            assert await store.read(words) == ["a"]
-            await store.close()
-            opened(url).abandon()
-
-    asyncio.run(main())
+        assert await store.read(words) == ["a"]
+        await store.close()
+        opened(url).abandon()
 
 
 # The schema.
@@ -246,19 +239,16 @@ def test_what_is_acknowledged_is_durable_unless_asked_otherwise(url: str, synchr
     assert found == ("on" if synchronous == "FULL" else "off",)  # The tests' server itself has it off.
 
 
-def test_a_scheduler_works_by_its_address_alone(url: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        scheduler = Scheduler(url, data=tmp_path)
+async def test_a_scheduler_works_by_its_address_alone(url: str, tmp_path: Path) -> None:
+    scheduler = Scheduler(url, data=tmp_path)
 
-        @scheduler.job_type("hello")
-        def hello(run: Any, name: str) -> str:
-            return f"hello {name}"
+    @scheduler.job_type("hello")
+    def hello(run: Any, name: str) -> str:
+        return f"hello {name}"
 
-        async with scheduler:
-            job = await scheduler.submit("hello", {"name": "Ada"})
-            assert (await scheduler.wait(job.job_id)).result == "hello Ada"
-
-    asyncio.run(main())
+    async with scheduler:
+        job = await scheduler.submit("hello", {"name": "Ada"})
+        assert (await scheduler.wait(job.job_id)).result == "hello Ada"
 
 
 # Arrangement.

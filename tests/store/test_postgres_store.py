@@ -17,7 +17,16 @@ from nextslot.store.postgres import postgres_store
 from nextslot.store.postgres.postgres_store import PostgresStore
 from tests import databases
 from tests.postgres import QUICK, Server
-from tests.store.bench import EFFECTS, Bench, Call, Run, needs_the_event_loop, run_with_a_store, say, together, words
+from tests.store.bench import (
+    EFFECTS,
+    Call,
+    NewBench,
+    needs_the_event_loop,
+    opened_bench,
+    say,
+    together,
+    words,
+)
 
 KILL = "select pg_terminate_backend(pg_backend_pid())"
 
@@ -25,8 +34,8 @@ KILL = "select pg_terminate_backend(pg_backend_pid())"
 # A transaction that did not get through is run again, and stored once.
 
 
-def test_a_connection_that_breaks_in_a_work_costs_the_caller_nothing(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_connection_that_breaks_in_a_work_costs_the_caller_nothing(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         runs: list[str] = []
 
         def work(tx: Tx) -> str:
@@ -42,21 +51,18 @@ def test_a_connection_that_breaks_in_a_work_costs_the_caller_nothing(run: Run) -
         assert answers == ["done", "said"]
         assert (len(runs), bench.stored()) == (2, ["a", "b", "c"])
 
-    run(main)
 
-
-def test_a_connection_that_broke_while_nobody_used_it_costs_nothing(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_connection_that_broke_while_nobody_used_it_costs_nothing(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         kill(bench.store)
 
         assert await bench.store.write(say("a", answer=1)) == 1
         assert bench.stored() == ["a"]
 
-    run(main)
 
+async def test_a_connection_that_breaks_in_every_attempt_is_told(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
 
-def test_a_connection_that_breaks_in_every_attempt_is_told(run: Run) -> None:
-    async def main(bench: Bench) -> None:
         def work(tx: Tx) -> None:
             kill(bench.store)
             say("x")(tx)
@@ -67,12 +73,10 @@ def test_a_connection_that_breaks_in_every_attempt_is_told(run: Run) -> None:
         assert await bench.store.write(say("a", answer=1)) == 1
         assert bench.stored() == ["a"]
 
-    run(main)
-
 
 @pytest.mark.parametrize("code", ["40001", "40P01"])
-def test_a_transaction_that_the_server_gave_up_is_run_again(run: Run, code: str) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_transaction_that_the_server_gave_up_is_run_again(new_bench: NewBench, code: str) -> None:
+    async with new_bench() as bench:
         runs = []
 
         def work(tx: Any) -> None:
@@ -85,28 +89,25 @@ def test_a_transaction_that_the_server_gave_up_is_run_again(run: Run, code: str)
 
         assert (len(runs), bench.stored()) == (3, ["a"])
 
-    run(main)
 
+async def test_a_transaction_that_is_given_up_every_time_is_told(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
 
-def test_a_transaction_that_is_given_up_every_time_is_told(run: Run) -> None:
-    async def main(bench: Bench) -> None:
         def work(tx: Any) -> None:
             tx.select("do $$ begin raise exception 'given up' using errcode = '40001'; end $$", {})
 
         with pytest.raises(Unavailable, match="given up"):
             await bench.store.write(work)
 
-    run(main)
-
 
 # A commit whose answer did not come.
 
 
 @pytest.mark.parametrize("dies", ["before", "after"])
-def test_a_connection_that_breaks_during_the_commit_leaves_nothing_unknown(
-    run: Run, dies: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_connection_that_breaks_during_the_commit_leaves_nothing_unknown(
+    new_bench: NewBench, dies: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main(bench: Bench) -> None:
+    async with new_bench() as bench:
         followed: list[str] = []
         break_next_commit(bench.store, dies)
 
@@ -120,43 +121,39 @@ def test_a_connection_that_breaks_during_the_commit_leaves_nothing_unknown(
         assert (bench.stored(), followed) == (["a", "b"], ["a"])
         assert await bench.store.write(say("c", answer=1)) == 1
 
-    run(main)
-
 
 @pytest.mark.parametrize("dies", ["before", "after"])
-def test_a_commit_that_nobody_can_ask_about_is_told_to_be_unknown_and_found_out_later(
+async def test_a_commit_that_nobody_can_ask_about_is_told_to_be_unknown_and_found_out_later(
     server: Server, tmp_path: Path, dies: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_store, "RECONNECT_SECONDS", 0.2)
 
-    async def main() -> None:
-        store = PostgresStore(server.url(), lambda tx: None, effects=EFFECTS)
-        followed = asyncio.Event()
-        break_next_commit(store, dies, server.stop)
+    store = PostgresStore(server.url(), lambda tx: None, effects=EFFECTS)
+    followed = asyncio.Event()
+    break_next_commit(store, dies, server.stop)
 
-        def work(tx: Tx) -> None:
-            tx.cause(Call(followed.set))
-            say(f"told {dies}")(tx)
+    def work(tx: Tx) -> None:
+        tx.cause(Call(followed.set))
+        say(f"told {dies}")(tx)
 
-        with pytest.raises(CommitUnknown, match="may or may not be stored"):
-            await store.write(work)
-        with pytest.raises(Unavailable, match="does not answer"):
-            await store.write(say("x"))
-        assert not followed.is_set()
-        server.start()
+    with pytest.raises(CommitUnknown, match="may or may not be stored"):
+        await store.write(work)
+    with pytest.raises(Unavailable, match="does not answer"):
+        await store.write(say("x"))
+    assert not followed.is_set()
+    server.start()
 
-        # Nobody writes: what followed from the commit must follow all the same.
-        if dies == "after":
-            await asyncio.wait_for(followed.wait(), 10)
-        await store.write(say("next"))
-        assert (f"told {dies}" in await store.read(words)) is followed.is_set() is (dies == "after")
-        await store.close()
-
-    asyncio.run(main())
+    # Nobody writes: what followed from the commit must follow all the same.
+    if dies == "after":
+        await asyncio.wait_for(followed.wait(), 10)
+    await store.write(say("next"))
+    assert (f"told {dies}" in await store.read(words)) is followed.is_set() is (dies == "after")
+    await store.close()
 
 
-def test_what_is_refused_at_the_commit_itself_is_not_unknown(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_what_is_refused_at_the_commit_itself_is_not_unknown(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
+
         def work(tx: Tx) -> None:
             tx.execute("maintenance.begin", reason="forgotten")
 
@@ -165,90 +162,80 @@ def test_what_is_refused_at_the_commit_itself_is_not_unknown(run: Run) -> None:
             assert "foreign key" in str(answer)
         assert not bench.store._session.connection.closed
 
-    run(main)
-
 
 # A server that is away.
 
 
-def test_while_the_server_is_away_callers_are_told_soon_and_afterwards_all_goes_on(
+async def test_while_the_server_is_away_callers_are_told_soon_and_afterwards_all_goes_on(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_store, "RECONNECT_SECONDS", 0.3)
 
-    async def main() -> None:
-        store = PostgresStore(server.url(), lambda tx: None)
-        server.stop()
+    store = PostgresStore(server.url(), lambda tx: None)
+    server.stop()
 
-        answers = await asyncio.wait_for(
-            asyncio.gather(*(store.write(say(word)) for word in "abcdefgh"), return_exceptions=True), 10
-        )
-        with pytest.raises(Unavailable):
-            await store.read(words)
-        server.start()
+    answers = await asyncio.wait_for(
+        asyncio.gather(*(store.write(say(word)) for word in "abcdefgh"), return_exceptions=True), 10
+    )
+    with pytest.raises(Unavailable):
+        await store.read(words)
+    server.start()
 
-        assert {type(answer) for answer in answers} == {Unavailable}
-        assert await store.write(say("back", answer=1)) == 1
-        assert (await store.read(words))[-1] == "back"
-        await store.close()
-
-    asyncio.run(main())
+    assert {type(answer) for answer in answers} == {Unavailable}
+    assert await store.write(say("back", answer=1)) == 1
+    assert (await store.read(words))[-1] == "back"
+    await store.close()
 
 
-def test_a_server_that_is_restarted_costs_the_callers_only_time(server: Server) -> None:
-    async def main() -> None:
-        store = PostgresStore(server.url(), lambda tx: None)
-        before = len(await store.read(words))
-        server.stop()
-        writing = [asyncio.ensure_future(store.write(say(word, answer=word))) for word in "abc"]
-        await asyncio.sleep(0.1)
-        server.start()
+async def test_a_server_that_is_restarted_costs_the_callers_only_time(server: Server) -> None:
+    store = PostgresStore(server.url(), lambda tx: None)
+    before = len(await store.read(words))
+    server.stop()
+    writing = [asyncio.ensure_future(store.write(say(word, answer=word))) for word in "abc"]
+    await asyncio.sleep(0.1)
+    server.start()
 
-        assert await asyncio.gather(*writing) == list("abc")
-        assert (await store.read(words))[before:] == list("abc")
-        await store.close()
-
-    asyncio.run(main())
+    assert await asyncio.gather(*writing) == list("abc")
+    assert (await store.read(words))[before:] == list("abc")
+    await store.close()
 
 
-def test_the_event_loop_goes_on_while_a_commit_waits_for_the_server(tmp_path: Path) -> None:
-    run_with_a_store(tmp_path, lambda bench: bench.store.write(needs_the_event_loop()), threaded=True)
+async def test_the_event_loop_goes_on_while_a_commit_waits_for_the_server(tmp_path: Path) -> None:
+    async with opened_bench(tmp_path, threaded=True) as bench:
+        await bench.store.write(needs_the_event_loop())
 
 
-def test_running_work_goes_on_while_the_server_is_away_and_is_recorded_when_it_is_back(
+async def test_running_work_goes_on_while_the_server_is_away_and_is_recorded_when_it_is_back(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_store, "RECONNECT_SECONDS", 0.2)
 
-    async def main() -> None:
-        scheduler = Scheduler(server.url(), data=tmp_path)
-        may_end, has_ended = asyncio.Event(), asyncio.Event()
+    scheduler = Scheduler(server.url(), data=tmp_path)
+    may_end, has_ended = asyncio.Event(), asyncio.Event()
 
-        @scheduler.job_type("patient")
-        async def patient(run: Any) -> str:
-            await may_end.wait()
-            has_ended.set()
-            return "done"
+    @scheduler.job_type("patient")
+    async def patient(run: Any) -> str:
+        await may_end.wait()
+        has_ended.set()
+        return "done"
 
-        async with scheduler:
-            job = await scheduler.submit("patient")
-            server.stop()
-            with pytest.raises(Unavailable):
-                await scheduler.submit("patient")
-            may_end.set()
-            await asyncio.wait_for(has_ended.wait(), 10)
-            server.start()
+    async with scheduler:
+        job = await scheduler.submit("patient")
+        server.stop()
+        with pytest.raises(Unavailable):
+            await scheduler.submit("patient")
+        may_end.set()
+        await asyncio.wait_for(has_ended.wait(), 10)
+        server.start()
 
-            ended = await asyncio.wait_for(scheduler.wait(job.job_id), 30)
+        ended = await asyncio.wait_for(scheduler.wait(job.job_id), 30)
 
-            assert (ended.status, ended.result) == ("COMPLETED", "done")
-            assert len(await scheduler.chain(job.job_id)) == 1
-
-    asyncio.run(main())
+        assert (ended.status, ended.result) == ("COMPLETED", "done")
+        assert len(await scheduler.chain(job.job_id)) == 1
 
 
-def test_a_reader_whose_connection_broke_reads_again(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_reader_whose_connection_broke_reads_again(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         await bench.store.write(say("a"))
         assert await bench.store.read(words) == ["a"]
         for connection in bench.store._open_readers:
@@ -256,14 +243,13 @@ def test_a_reader_whose_connection_broke_reads_again(run: Run) -> None:
 
         assert await bench.store.read(words) == ["a"]
 
-    run(main)
-
 
 # Possession.
 
 
-def test_who_was_cut_off_while_another_took_over_does_nothing_more(tmp_path: Path) -> None:
-    async def main() -> None:
+async def test_who_was_cut_off_while_another_took_over_does_nothing_more(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postgres_store, "RECONNECT_SECONDS", 0.1)
         url = databases.url(tmp_path)
         first = PostgresStore(url, lambda tx: None)
         await first.write(say("a"))
@@ -286,15 +272,10 @@ def test_who_was_cut_off_while_another_took_over_does_nothing_more(tmp_path: Pat
         await third.close()
         await first.close()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(postgres_store, "RECONNECT_SECONDS", 0.1)
-        asyncio.run(main())
 
-
-def test_writers_of_one_database_take_turns(run: Run) -> None:
+async def test_writers_of_one_database_take_turns(new_bench: NewBench) -> None:
     """Numbers of events become visible in their order, whoever else writes by the same rule."""
-
-    async def main(bench: Bench) -> None:
+    async with new_bench() as bench:
         opening = bench.store._session.opening
         address = databases.url(bench.directory)
         entered = []
@@ -316,8 +297,6 @@ def test_writers_of_one_database_take_turns(run: Run) -> None:
         thread.join(10)
 
         assert entered == [["a"]]
-
-    run(main)
 
 
 # Arrangement.

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from nextslot import NewJob, Scheduler
+from nextslot import NewJob
 from nextslot.errors import Refused, StoreError
 from nextslot.store import dialects
 from nextslot.store.contract import PrefetchedWork, Read, Tx
@@ -18,8 +18,8 @@ from nextslot.store.postgres.sessions import Address, connect
 from nextslot.store.tables import column_codec, events, lanes
 from nextslot.system.instant import Instant
 from tests import databases
-from tests.store.bench import Bench, Run, event, say, together, words
-from tests.support import with_scheduler
+from tests.store.bench import NewBench, event, say, together, words
+from tests.support import running_scheduler
 
 ODD = ["", "null", "NULL", '"', "\\", '\\"', "a,b", "{}", "{a}", "'", " x ", "ü–🙂", "a\nb\tc", "$1", ":now", "%s"]
 
@@ -28,10 +28,10 @@ ODD = ["", "null", "NULL", '"', "\\", '\\"', "a,b", "{}", "{a}", "'", " x ", "ü
 
 
 @pytest.mark.parametrize("slots", [1, 10])
-def test_a_hand_over_waits_twice_however_many_end_together(tmp_path: Path, slots: int) -> None:
+@pytest.mark.virtual_time
+async def test_a_hand_over_waits_twice_however_many_end_together(tmp_path: Path, slots: int) -> None:
     """For what it asks, and for the commit."""
-
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=slots)
         await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 1}) for _ in range(60)])
         await asyncio.sleep(3.5)
@@ -41,26 +41,22 @@ def test_a_hand_over_waits_twice_however_many_end_together(tmp_path: Path, slots
 
         assert len(waits) == 2
 
-    with_scheduler(tmp_path, main)
 
-
-def test_works_that_only_put_something_wait_twice_together(run: Run) -> None:
+async def test_works_that_only_put_something_wait_twice_together(new_bench: NewBench) -> None:
     """It must be known that the connection lives before something is committed on it."""
-
-    async def main(bench: Bench) -> None:
+    async with new_bench() as bench:
         with round_trips() as waits:
             await together(bench, *(say(word) for word in "abc"))
 
         assert (len(waits), bench.stored()) == (2, ["a", "b", "c"])
 
-    run(main)
-
 
 # What is put.
 
 
-def test_what_is_put_is_seen_by_whoever_asks_after_it(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_what_is_put_is_seen_by_whoever_asks_after_it(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
+
         def work(tx: Tx) -> list[str]:
             say("a")(tx)
             say("b")(tx)
@@ -68,11 +64,10 @@ def test_what_is_put_is_seen_by_whoever_asks_after_it(run: Run) -> None:
 
         assert await bench.store.write(work) == ["a", "b"]
 
-    run(main)
 
+async def test_what_is_put_and_refused_is_refused_to_its_caller_and_to_no_other(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
 
-def test_what_is_put_and_refused_is_refused_to_its_caller_and_to_no_other(run: Run) -> None:
-    async def main(bench: Bench) -> None:
         def overdraw(tx: Tx) -> str:
             lanes.add_limit(tx, "k", 5)
             lanes.use(tx, "k", -1)
@@ -85,13 +80,11 @@ def test_what_is_put_and_refused_is_refused_to_its_caller_and_to_no_other(run: R
         assert bench.stored() == ["a", "b"]
         assert await bench.store.read(limit) is None
 
-    run(main)
 
-
-def test_what_is_put_keeps_its_order(run: Run) -> None:
+async def test_what_is_put_keeps_its_order(new_bench: NewBench) -> None:
     """A limit is never below zero, not even for a moment."""
+    async with new_bench() as bench:
 
-    async def main(bench: Bench) -> None:
         def work(tx: Tx) -> None:
             lanes.add_limit(tx, "k", 5)
             lanes.use(tx, "k", 1)
@@ -102,11 +95,10 @@ def test_what_is_put_keeps_its_order(run: Run) -> None:
 
         assert (await bench.store.read(limit), bench.stored()) == (0, ["used"])
 
-    run(main)
 
+async def test_two_changes_of_one_row_are_both_done(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
 
-def test_two_changes_of_one_row_are_both_done(run: Run) -> None:
-    async def main(bench: Bench) -> None:
         def work(tx: Tx) -> None:
             for key in ("k", "other"):
                 lanes.add_limit(tx, key, 5)
@@ -117,11 +109,9 @@ def test_two_changes_of_one_row_are_both_done(run: Run) -> None:
 
         assert await bench.store.read(limit) == 2
 
-    run(main)
 
-
-def test_many_rows_at_once_are_stored_as_they_would_be_one_by_one(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_many_rows_at_once_are_stored_as_they_would_be_one_by_one(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         said = [event(f"w{number}", details=odd) for number, odd in enumerate(ODD)]
         said[3] = said[3]._replace(office_id="o", job_id="j", timestamp=Instant(2**62))
 
@@ -134,55 +124,45 @@ def test_many_rows_at_once_are_stored_as_they_would_be_one_by_one(run: Run) -> N
         assert list(stored) == said
         assert len(waits) == 2
 
-    run(main)
 
-
-def test_rows_that_are_all_alike_are_all_stored(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_rows_that_are_all_alike_are_all_stored(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         await bench.store.write(lambda tx: events.append(tx, [event("a")] * 3))
 
         assert bench.stored() == ["a"] * 3
 
-    run(main)
 
-
-def test_more_rows_than_are_kept_back_are_all_stored_in_their_order(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_more_rows_than_are_kept_back_are_all_stored_in_their_order(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         many = [f"w{number}" for number in range(4321)]
 
         await bench.store.write(lambda tx: events.append(tx, [event(word) for word in many]))
 
         assert bench.stored() == many
 
-    run(main)
 
-
-def test_a_value_that_cannot_be_stored_leaves_nothing_on_its_way(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_value_that_cannot_be_stored_leaves_nothing_on_its_way(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         first, second, third = await together(bench, say("a"), say("b", details="\0"), say("c"))
 
         assert (first, third, bench.stored()) == ("said", "said", ["a", "c"])
         assert isinstance(second, StoreError)
 
-    run(main)
-
 
 # What is asked ahead.
 
 
-def test_an_answer_that_a_work_before_has_changed_is_asked_for_again(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_an_answer_that_a_work_before_has_changed_is_asked_for_again(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         await bench.store.write(lambda tx: lanes.add_limit(tx, "k", 5))
 
         answers = await together(bench, lambda tx: lanes.use(tx, "k", 3), PrefetchedWork(limit, [LIMIT]))
 
         assert answers == [None, 3]
 
-    run(main)
 
-
-def test_an_answer_is_given_once(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_an_answer_is_given_once(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         await bench.store.write(lambda tx: lanes.add_limit(tx, "k", 5))
 
         def work(tx: Tx) -> list[int | None]:
@@ -192,21 +172,19 @@ def test_an_answer_is_given_once(run: Run) -> None:
 
         assert await bench.store.write(PrefetchedWork(work, [LIMIT, LIMIT])) == [0, 3]
 
-    run(main)
 
-
-def test_what_is_foreseen_and_not_asked_does_no_harm(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_what_is_foreseen_and_not_asked_does_no_harm(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         assert await bench.store.write(PrefetchedWork(say("a"), [LIMIT])) == "said"
         assert bench.stored() == ["a"]
 
-    run(main)
 
-
-def test_what_two_transactions_have_asked_is_asked_ahead_and_is_as_new_as_the_transaction(run: Run) -> None:
+async def test_what_two_transactions_have_asked_is_asked_ahead_and_is_as_new_as_the_transaction(
+    new_bench: NewBench,
+) -> None:
     """Also if somebody else has changed it since: it is asked when the turn to write has come."""
+    async with new_bench() as bench:
 
-    async def main(bench: Bench) -> None:
         def work(tx: Tx) -> tuple[list[str], int | None]:
             return words(tx), limit(tx)
 
@@ -220,11 +198,10 @@ def test_what_two_transactions_have_asked_is_asked_ahead_and_is_as_new_as_the_tr
 
         assert waits_of == [3, 3, 2, 2]
 
-    run(main)
 
+async def test_what_was_asked_after_a_change_of_it_is_not_asked_ahead(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
 
-def test_what_was_asked_after_a_change_of_it_is_not_asked_ahead(run: Run) -> None:
-    async def main(bench: Bench) -> None:
         def work(tx: Tx) -> int | None:
             lanes.add_limit(tx, "k", 5)
             return limit(tx)
@@ -233,8 +210,6 @@ def test_what_was_asked_after_a_change_of_it_is_not_asked_ahead(run: Run) -> Non
             await bench.store.write(work)
 
         assert bench.store._prefetched_reads == []
-
-    run(main)
 
 
 # On the wire.

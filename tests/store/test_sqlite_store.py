@@ -1,7 +1,7 @@
 """What only the store on SQLite does: where a commit runs, and what becomes of a file that fails."""
 
-import asyncio
 import time
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,37 +11,27 @@ import pytest
 from nextslot.errors import Damaged, Unavailable
 from nextslot.store.sqlite import integrity_check, sqlite_store
 from nextslot.store.sqlite.sqlite_store import SqliteStore
-from tests.store.bench import (
-    Bench,
-    Main,
-    Run,
-    is_main_thread,
-    needs_the_event_loop,
-    run_with_a_store,
-    say,
-    together,
-)
+from tests.store.bench import Bench, NewBench, is_main_thread, needs_the_event_loop, opened_bench, say, together
 
 # Durable.
 
 
-def test_a_commit_is_on_the_disk_when_it_is_acknowledged(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_commit_is_on_the_disk_when_it_is_acknowledged(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         assert bench.store._writer.pragma("synchronous") == 2  # FULL
         assert bench.store._writer.pragma("journal_mode") == "wal"
-
-    run(main)
 
 
 # Where a commit runs.
 
 
-def test_the_event_loop_goes_on_while_a_large_work_runs(tmp_path: Path) -> None:
-    run_threaded(tmp_path, lambda bench: bench.store.write(needs_the_event_loop(), rows=1001))
+async def test_the_event_loop_goes_on_while_a_large_work_runs(tmp_path: Path) -> None:
+    async with threaded_bench(tmp_path) as bench:
+        await bench.store.write(needs_the_event_loop(), rows=1001)
 
 
-def test_slow_commits_move_the_writer_off_the_event_loop(tmp_path: Path) -> None:
-    async def main(bench: Bench) -> None:
+async def test_slow_commits_move_the_writer_off_the_event_loop(tmp_path: Path) -> None:
+    async with threaded_bench(tmp_path) as bench:
         on_loop = await bench.store.write(lambda tx: is_main_thread())
         await bench.store.write(lambda tx: time.sleep(10 * sqlite_store.SLOW_COMMIT))
 
@@ -49,11 +39,9 @@ def test_slow_commits_move_the_writer_off_the_event_loop(tmp_path: Path) -> None
 
         assert on_loop
 
-    run_threaded(tmp_path, main)
 
-
-def test_quick_commits_bring_the_writer_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(bench: Bench) -> None:
+async def test_quick_commits_bring_the_writer_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with threaded_bench(tmp_path) as bench:
         monkeypatch.setattr(sqlite_store, "SLOW_COMMIT", 0)
         await bench.store.write(say("slow"))
         in_thread = await bench.store.write(lambda tx: not is_main_thread())
@@ -65,28 +53,23 @@ def test_quick_commits_bring_the_writer_back(tmp_path: Path, monkeypatch: pytest
 
         assert (in_thread, back) == (True, True)
 
-    run_threaded(tmp_path, main)
+
+async def test_a_store_on_one_thread_stays_there(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, threaded=False)
+    await bench.store.write(lambda tx: time.sleep(10 * sqlite_store.SLOW_COMMIT))
+
+    places = [
+        await bench.store.write(lambda tx: is_main_thread()),
+        await bench.store.write(lambda tx: is_main_thread(), rows=2000),
+        await bench.store.read(lambda tx: is_main_thread()),
+    ]
+
+    assert places == [True, True, True]
+    await bench.store.close()
 
 
-def test_a_store_on_one_thread_stays_there(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path, threaded=False)
-        await bench.store.write(lambda tx: time.sleep(10 * sqlite_store.SLOW_COMMIT))
-
-        places = [
-            await bench.store.write(lambda tx: is_main_thread()),
-            await bench.store.write(lambda tx: is_main_thread(), rows=2000),
-            await bench.store.read(lambda tx: is_main_thread()),
-        ]
-
-        assert places == [True, True, True]
-        await bench.store.close()
-
-    asyncio.run(main())
-
-
-def test_a_store_that_waits_for_a_lock_leaves_the_event_loop(tmp_path: Path) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_store_that_waits_for_a_lock_leaves_the_event_loop(tmp_path: Path) -> None:
+    async with threaded_bench(tmp_path) as bench:
         bench.store._writer.set_busy_timeout(50)
         bench.other.execute("begin immediate")
         with pytest.raises(Unavailable):
@@ -95,14 +78,12 @@ def test_a_store_that_waits_for_a_lock_leaves_the_event_loop(tmp_path: Path) -> 
 
         await bench.store.write(needs_the_event_loop())
 
-    run_threaded(tmp_path, main)
-
 
 # Failure, named.
 
 
-def test_a_full_disk_is_told_and_the_next_write_works(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_full_disk_is_told_and_the_next_write_works(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         await bench.store.write(say("a"))
         bench.store._writer.pragma("max_page_count", bench.store._writer.pragma("page_count"))
 
@@ -114,11 +95,9 @@ def test_a_full_disk_is_told_and_the_next_write_works(run: Run) -> None:
         await bench.store.write(say("d", details='"' + "d" * 1_000_000 + '"'))
         assert bench.stored() == ["a", "b", "c", "d"]
 
-    run(main)
 
-
-def test_a_read_only_file_is_told_and_the_next_write_works(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_read_only_file_is_told_and_the_next_write_works(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         bench.store._writer.pragma("query_only", True)
         answers = await together(bench, say("x"), say("y"))
         bench.store._writer.pragma("query_only", False)
@@ -127,11 +106,9 @@ def test_a_read_only_file_is_told_and_the_next_write_works(run: Run) -> None:
         assert [type(answer) for answer in answers] == [Unavailable, Unavailable]
         assert bench.stored() == ["a"]
 
-    run(main)
 
-
-def test_a_locked_file_is_told_and_the_next_write_works(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_locked_file_is_told_and_the_next_write_works(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         bench.store._writer.set_busy_timeout(10)
         bench.other.execute("begin immediate")
         answers = await together(bench, say("x"), say("y"))
@@ -141,12 +118,12 @@ def test_a_locked_file_is_told_and_the_next_write_works(run: Run) -> None:
         assert [type(answer) for answer in answers] == [Unavailable, Unavailable]
         assert bench.stored() == ["a"]
 
-    run(main)
-
 
 @pytest.mark.parametrize("call", ["xWrite", "xSync"])
-def test_a_disk_that_fails_is_told_and_the_next_write_works(run: Run, disk: "FailingDisk", call: str) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_disk_that_fails_is_told_and_the_next_write_works(
+    new_bench: NewBench, disk: "FailingDisk", call: str
+) -> None:
+    async with new_bench() as bench:
         await bench.store.write(say("a"))
         disk.failing = call
         answers = await together(bench, say("x"), say("y"))
@@ -156,32 +133,27 @@ def test_a_disk_that_fails_is_told_and_the_next_write_works(run: Run, disk: "Fai
         assert [type(answer) for answer in answers] == [Unavailable, Unavailable]
         assert bench.stored() == ["a", "b"]
 
-    run(main)
-
 
 @pytest.mark.parametrize("way", ["read", "write"])
-def test_damage_that_is_met_while_it_runs_is_reported_and_kept_in_mind(
+async def test_damage_that_is_met_while_it_runs_is_reported_and_kept_in_mind(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(integrity_check, "CHECKED_AT_ONCE_BYTES", 0)
 
-    async def main() -> None:
-        before = Bench(tmp_path, threaded=False)
-        await before.store.write(say("a"))
-        before.other.close()
-        await before.store.close()
-        damage(tmp_path / "nextslot.db", "nodes")
-        store = SqliteStore(tmp_path / "nextslot.db", lambda tx: None, threaded=False)
-        found_at_the_start = store.health.damage
+    before = Bench(tmp_path, threaded=False)
+    await before.store.write(say("a"))
+    before.other.close()
+    await before.store.close()
+    damage(tmp_path / "nextslot.db", "nodes")
+    store = SqliteStore(tmp_path / "nextslot.db", lambda tx: None, threaded=False)
+    found_at_the_start = store.health.damage
 
-        with pytest.raises(Damaged, match="damaged"):
-            await getattr(store, way)(lambda tx: tx.rows("nodes.all"))
+    with pytest.raises(Damaged, match="damaged"):
+        await getattr(store, way)(lambda tx: tx.rows("nodes.all"))
 
-        assert found_at_the_start is None
-        assert "restore a backup" in (store.health.damage or "")
-        await store.close()
-
-    asyncio.run(main())
+    assert found_at_the_start is None
+    assert "restore a backup" in (store.health.damage or "")
+    await store.close()
 
 
 # Arrangement.
@@ -224,8 +196,8 @@ def disk() -> Any:
     disk.unregister()
 
 
-def run_threaded(directory: Path, main: Main) -> None:
-    run_with_a_store(directory, main, threaded=True)
+def threaded_bench(directory: Path) -> AbstractAsyncContextManager[Bench]:
+    return opened_bench(directory, threaded=True)
 
 
 def damage(path: Path, table: str) -> None:

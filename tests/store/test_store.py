@@ -21,14 +21,13 @@ from nextslot.store.sqlite import sqlite_store
 from nextslot.store.tables import events
 from tests import databases
 from tests.store.bench import (
-    Bench,
     Call,
+    NewBench,
     Noted,
-    Run,
     Update,
     event,
+    opened_bench,
     refuse,
-    run_with_a_store,
     say,
     say_and_raise,
     together,
@@ -41,62 +40,51 @@ READERS = max(sqlite_store.READERS, postgres_store.READERS)
 # Writing.
 
 
-def test_what_is_written_is_durable_when_write_returns(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_what_is_written_is_durable_when_write_returns(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         answer = await bench.store.write(say("a", answer=42))
 
         assert answer == 42
         assert bench.stored() == ["a"]
 
-    run(main)
 
-
-def test_works_that_wait_together_are_committed_together_in_their_order(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_works_that_wait_together_are_committed_together_in_their_order(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         answers = await asyncio.gather(*(bench.store.write(say(word, answer=word)) for word in "abcdef"))
 
         assert answers == list("abcdef")
         assert bench.stored() == list("abcdef")
         assert bench.commits == 1
 
-    run(main)
 
-
-def test_a_refusal_is_its_callers_only_and_costs_the_others_nothing(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_refusal_is_its_callers_only_and_costs_the_others_nothing(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         answers = await together(bench, say("a"), refuse, say("b"))
 
         assert [type(answer) for answer in answers] == [str, Conflict, str]
         assert bench.stored() == ["a", "b"]
         assert bench.commits == 1
 
-    run(main)
 
-
-def test_an_error_after_changes_leaves_nothing_and_takes_no_other_with_it(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_an_error_after_changes_leaves_nothing_and_takes_no_other_with_it(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         answers = await together(bench, say("a"), say_and_raise("x", ValueError("no")), say("b"))
 
         assert [type(answer) for answer in answers] == [str, ValueError, str]
         assert bench.stored() == ["a", "b"]
 
-    run(main)
 
-
-def test_a_refusal_after_changes_leaves_nothing_and_takes_no_other_with_it(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_refusal_after_changes_leaves_nothing_and_takes_no_other_with_it(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         answers = await together(bench, say("a"), say_and_raise("x", Conflict("no")), say("b"))
 
         assert [type(answer) for answer in answers] == [str, Conflict, str]
         assert bench.stored() == ["a", "b"]
 
-    run(main)
 
-
-def test_a_refusal_leaves_nothing_in_memory_either(run: Run) -> None:
+async def test_a_refusal_leaves_nothing_in_memory_either(new_bench: NewBench) -> None:
     """What a work noted beside the database (events to append, calls to make) goes with it."""
-
-    async def main(bench: Bench) -> None:
+    async with new_bench() as bench:
         called: list[str] = []
         bench.at_closing = lambda tx: events.append(tx, tx.local(Noted).values)
 
@@ -114,11 +102,10 @@ def test_a_refusal_leaves_nothing_in_memory_either(run: Run) -> None:
 
         assert (bench.stored(), called) == (["a", "b"], [])
 
-    run(main)
 
+async def test_what_a_deferred_constraint_finds_at_the_commit_takes_no_other_with_it(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
 
-def test_what_a_deferred_constraint_finds_at_the_commit_takes_no_other_with_it(run: Run) -> None:
-    async def main(bench: Bench) -> None:
         def leaves_maintenance_on(tx: Tx) -> None:
             say("x")(tx)
             tx.execute("maintenance.begin", reason="forgotten")
@@ -129,24 +116,20 @@ def test_what_a_deferred_constraint_finds_at_the_commit_takes_no_other_with_it(r
         assert "foreign key" in str(answers[1]).lower()
         assert bench.stored() == ["a", "b"]
 
-    run(main)
 
-
-def test_every_work_may_fail_and_the_store_goes_on(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_every_work_may_fail_and_the_store_goes_on(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         answers = await together(bench, *(say_and_raise("x", ValueError(word)) for word in "abc"))
 
         assert [str(answer) for answer in answers] == ["a", "b", "c"]
         assert await bench.store.write(say("d", answer=1)) == 1
         assert bench.stored() == ["d"]
 
-    run(main)
 
-
-def test_a_work_that_raises_StopIteration_fails_alone(run: Run) -> None:
+async def test_a_work_that_raises_StopIteration_fails_alone(new_bench: NewBench) -> None:
     """A future cannot carry it; the callers behind it must not wait for ever."""
+    async with new_bench() as bench:
 
-    async def main(bench: Bench) -> None:
         def looks_for_what_is_not_there(tx: Tx) -> None:
             next(iter(()))
 
@@ -155,11 +138,10 @@ def test_a_work_that_raises_StopIteration_fails_alone(run: Run) -> None:
         assert [type(answer) for answer in answers] == [str, RuntimeError, str]
         assert bench.stored() == ["a", "b"]
 
-    run(main)
 
+async def test_a_work_sees_what_it_wrote_and_how_many_rows_changed(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
 
-def test_a_work_sees_what_it_wrote_and_how_many_rows_changed(run: Run) -> None:
-    async def main(bench: Bench) -> None:
         def work(tx: Tx) -> tuple[object, ...]:
             say("a")(tx)
             changes = [tx.execute("limits.pause", scope="type", name="t", now=1) for _ in range(2)]
@@ -167,14 +149,12 @@ def test_a_work_sees_what_it_wrote_and_how_many_rows_changed(run: Run) -> None:
 
         assert await bench.store.write(work) == (1, [("type", "t")], [1, 0], None)
 
-    run(main)
-
 
 # After the commit.
 
 
-def test_what_follows_a_commit_happens_once_in_order_and_on_the_event_loop(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_what_follows_a_commit_happens_once_in_order_and_on_the_event_loop(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         seen: list[tuple[str, list[str], bool]] = []
 
         def tell(word: str) -> None:
@@ -192,11 +172,9 @@ def test_what_follows_a_commit_happens_once_in_order_and_on_the_event_loop(run: 
         assert [stored for _, stored, _ in seen] == [["a"], ["a"], both, both]
         assert all(is_on_loop for _, _, is_on_loop in seen)
 
-    run(main)
 
-
-def test_a_work_that_is_run_again_is_followed_once(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_work_that_is_run_again_is_followed_once(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         runs, followed = [], []
 
         def work(tx: Tx, word: str) -> None:
@@ -209,13 +187,10 @@ def test_a_work_that_is_run_again_is_followed_once(run: Run) -> None:
         assert (runs, followed) == (["a", "a", "b"], ["a", "b"])
         assert bench.stored() == ["a", "b"]
 
-    run(main)
 
-
-def test_memory_follows_each_commit_before_the_next_transaction_begins(run: Run) -> None:
+async def test_memory_follows_each_commit_before_the_next_transaction_begins(new_bench: NewBench) -> None:
     """Also where a group is run again one by one: no work decides by memory that is older than the database."""
-
-    async def main(bench: Bench) -> None:
+    async with new_bench() as bench:
         memory: list[str] = []
         seen: dict[str, list[str]] = {}
 
@@ -233,36 +208,30 @@ def test_memory_follows_each_commit_before_the_next_transaction_begins(run: Run)
         assert seen == {"a": [], "b": ["a"], "c": ["a", "b"]}
         assert memory == bench.stored() == ["a", "b", "c"]
 
-    run(main)
 
-
-def test_a_work_that_fails_in_a_group_leaves_the_others_their_one_commit(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_work_that_fails_in_a_group_leaves_the_others_their_one_commit(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         before = bench.commits
         answers = await together(bench, say("a"), say_and_raise("x", Conflict("no")), say("b"), say("c"))
 
         assert [type(answer) for answer in answers] == [str, Conflict, str, str]
         assert (bench.stored(), bench.commits - before) == (["a", "b", "c"], 1)
 
-    run(main)
 
-
-def test_when_many_works_of_a_group_fail_each_of_the_rest_is_still_done_once(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_when_many_works_of_a_group_fail_each_of_the_rest_is_still_done_once(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         works = [say_and_raise("x", Conflict("no")) if number % 2 else say(str(number)) for number in range(20)]
         answers = await together(bench, *works)
 
         assert [type(answer) for answer in answers] == [str, Conflict] * 10
         assert sorted(bench.stored()) == sorted(str(number) for number in range(0, 20, 2))
 
-    run(main)
 
-
-def test_a_work_runs_in_no_callers_context(run: Run) -> None:
+async def test_a_work_runs_in_no_callers_context(new_bench: NewBench) -> None:
     """Works of several callers share a transaction: a context variable would be the first one's for all."""
     asking: ContextVar[str | None] = ContextVar("asking", default=None)
 
-    async def main(bench: Bench) -> None:
+    async with new_bench() as bench:
         seen: list[str | None] = []
 
         def work(tx: Tx) -> None:
@@ -279,11 +248,9 @@ def test_a_work_runs_in_no_callers_context(run: Run) -> None:
 
         assert seen == [None] * 6
 
-    run(main)
 
-
-def test_nothing_follows_a_rollback(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_nothing_follows_a_rollback(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         followed = []
 
         def work(tx: Tx) -> None:
@@ -295,11 +262,9 @@ def test_nothing_follows_a_rollback(run: Run) -> None:
 
         assert followed == []
 
-    run(main)
 
-
-def test_what_follows_a_commit_is_done_before_the_caller_goes_on(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_what_follows_a_commit_is_done_before_the_caller_goes_on(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         order = []
 
         await bench.store.write(lambda tx: tx.cause(Call(lambda: order.append("followed"))))
@@ -307,11 +272,12 @@ def test_what_follows_a_commit_is_done_before_the_caller_goes_on(run: Run) -> No
 
         assert order == ["followed", "returned"]
 
-    run(main)
 
+async def test_a_call_that_fails_after_the_commit_keeps_no_caller_waiting(
+    new_bench: NewBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with new_bench() as bench:
 
-def test_a_call_that_fails_after_the_commit_keeps_no_caller_waiting(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    async def main(bench: Bench) -> None:
         def work(tx: Tx) -> None:
             say("a")(tx)
             tx.cause(Call(lambda: 1 // 0))
@@ -320,16 +286,14 @@ def test_a_call_that_fails_after_the_commit_keeps_no_caller_waiting(run: Run, ca
 
         assert await asyncio.wait_for(bench.store.write(say("c", answer=1)), 5) == 1
         assert bench.stored() == ["a", "b", "c"]
-
-    run(main)
     assert "the effect Call of a committed transaction failed" in caplog.text
 
 
 # Closing a transaction.
 
 
-def test_closing_runs_once_for_each_transaction_before_its_commit(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_closing_runs_once_for_each_transaction_before_its_commit(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         bench.at_closing = say("closed")
 
         await together(bench, say("a"), say("b"))
@@ -338,11 +302,9 @@ def test_closing_runs_once_for_each_transaction_before_its_commit(run: Run) -> N
         assert bench.stored() == ["a", "b", "closed", "c", "closed"]
         assert (bench.closings, bench.commits) == (2, 2)
 
-    run(main)
 
-
-def test_an_error_while_closing_leaves_nothing_behind(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_an_error_while_closing_leaves_nothing_behind(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         bench.at_closing = say_and_raise("x", ValueError("cannot close"))
         answers = await together(bench, say("a"), say("b"))
         bench.at_closing = lambda tx: None
@@ -351,25 +313,21 @@ def test_an_error_while_closing_leaves_nothing_behind(run: Run) -> None:
         assert [str(answer) for answer in answers] == ["cannot close", "cannot close"]
         assert bench.stored() == ["c"]
 
-    run(main)
 
-
-def test_what_lives_with_a_transaction_is_one_for_its_works_and_new_for_the_next(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_what_lives_with_a_transaction_is_one_for_its_works_and_new_for_the_next(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         first, second = await together(bench, lambda tx: tx.local(Noted), lambda tx: tx.local(Noted))
         [third] = await together(bench, lambda tx: tx.local(Noted))
 
         assert first is second
         assert first is not third
 
-    run(main)
-
 
 # Callers.
 
 
-def test_a_caller_that_is_cancelled_takes_nothing_from_the_others(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_caller_that_is_cancelled_takes_nothing_from_the_others(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         tasks = [asyncio.create_task(bench.store.write(say(word, answer=word))) for word in "abc"]
         await asyncio.sleep(0)
         tasks[1].cancel()
@@ -381,11 +339,11 @@ def test_a_caller_that_is_cancelled_takes_nothing_from_the_others(run: Run) -> N
         assert isinstance(answers[1], asyncio.CancelledError)
         assert bench.stored() == ["a", "b", "c"]
 
-    run(main)
 
-
-def test_a_caller_that_is_cancelled_during_the_commit_takes_nothing_from_the_others(run_threaded: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_caller_that_is_cancelled_during_the_commit_takes_nothing_from_the_others(
+    threaded_bench: NewBench,
+) -> None:
+    async with threaded_bench() as bench:
         loop, is_inside, may_go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
         def work(tx: Tx) -> str:
@@ -403,47 +361,39 @@ def test_a_caller_that_is_cancelled_during_the_commit_takes_nothing_from_the_oth
         assert [type(answer) for answer in answers] == [asyncio.CancelledError, str]
         assert bench.stored() == ["a", "b"]
 
-    run_threaded(main)
 
-
-def test_a_large_work_runs_alone(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_large_work_runs_alone(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         tasks = [bench.store.write(say(word), rows=rows) for word, rows in (("a", 1), ("b", 1001), ("c", 1), ("d", 1))]
         await asyncio.gather(*tasks)
 
         assert bench.stored() == ["a", "b", "c", "d"]
         assert bench.commits == 3
 
-    run(main)
 
-
-def test_a_group_holds_a_thousand_rows(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_group_holds_a_thousand_rows(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         await together(bench, say("a"), say("b"), rows=500)
         one = bench.commits
         await together(bench, say("c"), say("d"), say("e"), rows=500)
 
         assert (one, bench.commits - one) == (1, 2)
 
-    run(main)
-
 
 # Reading.
 
 
-def test_a_read_sees_the_last_commit(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_read_sees_the_last_commit(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         assert await bench.store.read(words) == []
         await bench.store.write(say("a"))
         assert await bench.store.read(words) == ["a"]
         await bench.store.write(say("b"))
         assert await bench.store.read(words) == ["a", "b"]
 
-    run(main)
 
-
-def test_a_read_sees_one_moment_however_long_it_takes(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_read_sees_one_moment_however_long_it_takes(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         await bench.store.write(say("a"))
 
         def work(tx: Tx) -> tuple[list[str], list[str]]:
@@ -454,21 +404,17 @@ def test_a_read_sees_one_moment_however_long_it_takes(run: Run) -> None:
         assert await bench.store.read(work) == (["a"], ["a"])
         assert await bench.store.read(words) == ["a", "b"]
 
-    run(main)
 
-
-def test_a_read_cannot_write(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_read_cannot_write(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         with pytest.raises(Unavailable, match=r"read-?only"):
             await bench.store.read(say("x"))
 
         assert await bench.store.read(words) == []
 
-    run(main)
 
-
-def test_a_read_that_fails_leaves_its_reader_usable(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_read_that_fails_leaves_its_reader_usable(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         for _ in range(2 * READERS):
             with pytest.raises(Conflict):
                 await bench.store.read(refuse)
@@ -476,11 +422,9 @@ def test_a_read_that_fails_leaves_its_reader_usable(run: Run) -> None:
         reads = [bench.store.read(words) for _ in range(2 * READERS)]
         assert await asyncio.gather(*reads) == [[]] * (2 * READERS)
 
-    run(main)
 
-
-def test_reads_go_on_while_a_commit_takes_long(run_threaded: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_reads_go_on_while_a_commit_takes_long(threaded_bench: NewBench) -> None:
+    async with threaded_bench() as bench:
         may_go_on = threading.Event()
         writing = asyncio.create_task(bench.store.write(lambda tx: (say("a")(tx), may_go_on.wait(5)), rows=2000))
         await asyncio.sleep(0)
@@ -490,14 +434,12 @@ def test_reads_go_on_while_a_commit_takes_long(run_threaded: Run) -> None:
         may_go_on.set()
         assert await writing == ("said", True)
 
-    run_threaded(main)
-
 
 # The end.
 
 
-def test_close_stores_what_was_handed_in_and_then_refuses(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_close_stores_what_was_handed_in_and_then_refuses(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         tasks = [asyncio.create_task(bench.store.write(say(word), rows=600)) for word in "abc"]
         await asyncio.sleep(0)
 
@@ -510,11 +452,9 @@ def test_close_stores_what_was_handed_in_and_then_refuses(run: Run) -> None:
         with pytest.raises(Unavailable, match="closed"):
             await bench.store.read(words)
 
-    run(main)
 
-
-def test_a_crash_drops_what_waits(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_crash_drops_what_waits(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
         await bench.store.write(say("a"))
         waiting = asyncio.create_task(bench.store.write(say("b")))
         await asyncio.sleep(0)
@@ -525,14 +465,13 @@ def test_a_crash_drops_what_waits(run: Run) -> None:
             await waiting
         assert bench.stored() == ["a"]
 
-    run(main)
-
 
 # Failure, named.
 
 
-def test_a_broken_invariant_is_Refused_with_the_databases_own_words(run: Run) -> None:
-    async def main(bench: Bench) -> None:
+async def test_a_broken_invariant_is_Refused_with_the_databases_own_words(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
+
         def breaks_a_rule(tx: Tx) -> None:
             tx.execute("runs.add_artifact", run_id="nobody", name="a", path="a", size=1)
 
@@ -541,11 +480,10 @@ def test_a_broken_invariant_is_Refused_with_the_databases_own_words(run: Run) ->
 
         assert isinstance(refused.value.__cause__, databases.REFUSALS)
 
-    run(main)
 
+async def test_no_error_of_the_driver_reaches_a_caller(new_bench: NewBench) -> None:
+    async with new_bench() as bench:
 
-def test_no_error_of_the_driver_reaches_a_caller(run: Run) -> None:
-    async def main(bench: Bench) -> None:
         def forgets_a_value(tx: Tx) -> None:
             tx.execute("events.append", type=None, office_id=None, job_id=None, run_id=None, details="{}", timestamp=1)
 
@@ -557,12 +495,10 @@ def test_no_error_of_the_driver_reaches_a_caller(run: Run) -> None:
                 await ask(words)
             assert isinstance(failed.value.__cause__, (apsw.SQLError, psycopg.ProgrammingError))
 
-    run(main)
-
 
 # Arrangement.
 
 
 @pytest.fixture
-def run_threaded(tmp_path: Path) -> Run:
-    return lambda main: run_with_a_store(tmp_path, main, threaded=True)
+def threaded_bench(tmp_path: Path) -> NewBench:
+    return lambda: opened_bench(tmp_path, threaded=True)

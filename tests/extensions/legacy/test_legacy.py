@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,8 @@ from nextslot.server.request_guard import Admission
 from nextslot.server.schemas import ResponseModel
 from tests.extensions.legacy.old_service import CARD, NOTHING, OTHER, RESEARCH, STORY, TOPIC, old_service, seen, until
 from tests.extensions.stories import ollama_server as ollama
-from tests.server.support import Server, with_server
+from tests.server.support import Server, serving
 from tests.support import eventually
-
-Main = Callable[[Server, ollama.ScriptedOllama], Awaitable[None]]
-
-
-def run(tmp_path: Path, main: Main, *script: ollama.Reply, **settings: Any) -> None:
-    async def serve() -> None:
-        async with old_service(tmp_path, *script, **settings) as (server, model):
-            await main(server, model)
-
-    asyncio.run(serve())
 
 
 async def trigger(server: Server, kind: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -57,8 +46,8 @@ async def post(server: Server, path: str) -> dict[str, Any]:
 # Triggers.
 
 
-def test_CON_004_a_trigger_enqueues_and_its_job_ends_as_the_old_one_did(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_a_trigger_enqueues_and_its_job_ends_as_the_old_one_did(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         triggered = await trigger(server, "story", {"target_length": 400, "model": "big"})
         job = await until(server, triggered["job_id"])
 
@@ -85,11 +74,9 @@ def test_CON_004_a_trigger_enqueues_and_its_job_ends_as_the_old_one_did(tmp_path
         assert job["created_at"] < job["started_at"] < job["finished_at"]
         assert job["finished_at"].endswith("Z")
 
-    run(tmp_path, main, STORY)
 
-
-def test_CON_004_a_job_has_exactly_the_old_fields(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_a_job_has_exactly_the_old_fields(tmp_path: Path) -> None:
+    async with old_service(tmp_path, RESEARCH) as (server, _):
         triggered = await trigger(server, "research", {"topic": TOPIC, "tags": ["sea"]})
 
         job = await until(server, triggered["job_id"])
@@ -102,11 +89,9 @@ def test_CON_004_a_job_has_exactly_the_old_fields(tmp_path: Path) -> None:
         # The old service gave up after 300 seconds, unless told otherwise.
         assert job["params"].items() >= {"topic": TOPIC, "tags": ["sea"], "model": None, "timeout": 300}.items()
 
-    run(tmp_path, main, RESEARCH)
 
-
-def test_CON_004_jobs_go_into_the_queue_of_the_office_default_in_its_order(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_jobs_go_into_the_queue_of_the_office_default_in_its_order(tmp_path: Path) -> None:
+    async with old_service(tmp_path, ollama.says_nothing) as (server, model):
         first = await trigger(server, "story")
         await model.asked.wait()
         second, third = await trigger(server, "story"), await trigger(server, "research", {"topic": TOPIC})
@@ -116,11 +101,9 @@ def test_CON_004_jobs_go_into_the_queue_of_the_office_default_in_its_order(tmp_p
         assert [job.job_id for job in running] == [first["job_id"]]
         assert [job.job_id for job in queue] == [second["job_id"], third["job_id"]]
 
-    run(tmp_path, main, ollama.says_nothing)
 
-
-def test_CON_004_what_has_no_effect_and_what_is_not_known_is_noted(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_what_has_no_effect_and_what_is_not_known_is_noted(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         said = {"duration_seconds": 60, "interval_seconds": 5, "load_history": True, "db_path": "x.db", "colour": "red"}
 
         triggered = await trigger(server, "story", said)
@@ -132,24 +115,20 @@ def test_CON_004_what_has_no_effect_and_what_is_not_known_is_noted(tmp_path: Pat
         )
         assert silent["message"] == "The job is in the queue"
 
-    run(tmp_path, main, STORY)
-
 
 @pytest.mark.parametrize(
     "path",
     ["../../etc/passwd", "/etc/passwd", "file:///etc/passwd", "..\\..\\x", "\x00", "a" * 100_000, "nextslot.db"],
     ids=lambda path: path[:10].encode().hex(),
 )
-def test_CON_004_a_path_from_a_client_reaches_no_file(tmp_path: Path, path: str) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_a_path_from_a_client_reaches_no_file(tmp_path: Path, path: str) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         triggered = await trigger(server, "story", {"db_path": path})
         job = await until(server, triggered["job_id"])
 
         assert job["status"] == "succeeded"
         assert "db_path" in triggered["message"]
         assert path not in json.dumps(job)
-
-    run(tmp_path, main, STORY)
     others = [path.name for path in tmp_path.iterdir() if not path.name.startswith("nextslot.db")]
     assert sorted(others) == ["artifacts", "logs"]
 
@@ -177,10 +156,10 @@ def test_CON_004_a_path_from_a_client_reaches_no_file(tmp_path: Path, path: str)
         ("batch", {"jobs": [{"type": "story"}], "webhook_url": "ftp://example.org"}, "webhook_url"),
     ],
 )
-def test_CON_004_a_request_that_is_wrong_is_422_with_the_old_field_and_stores_nothing(
+async def test_CON_004_a_request_that_is_wrong_is_422_with_the_old_field_and_stores_nothing(
     tmp_path: Path, kind: str, body: dict[str, Any], field: str
 ) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         answer = await server.client.post(f"/jobs/{kind}/trigger", json=body)
 
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
@@ -188,11 +167,11 @@ def test_CON_004_a_request_that_is_wrong_is_422_with_the_old_field_and_stores_no
         assert answer.headers["content-type"] == "application/problem+json"
         assert (await get(server, "/jobs"))["total"] == 0
 
-    run(tmp_path, main, STORY)
 
-
-def test_CON_004_research_without_a_topic_in_a_batch_is_422_and_nothing_of_the_batch_is_made(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_research_without_a_topic_in_a_batch_is_422_and_nothing_of_the_batch_is_made(
+    tmp_path: Path,
+) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         answer = await server.client.post(
             "/jobs/batch/trigger", json={"jobs": [{"type": "story"}, {"type": "research"}]}
         )
@@ -201,24 +180,20 @@ def test_CON_004_research_without_a_topic_in_a_batch_is_422_and_nothing_of_the_b
         assert "topic" in answer.json()["detail"]
         assert (await get(server, "/jobs"))["total"] == 0
 
-    run(tmp_path, main, STORY)
-
 
 @pytest.mark.parametrize("kind", ["story", "research", "batch"])
-def test_CON_004_without_language_models_a_trigger_is_422_unknown_job_type(tmp_path: Path, kind: str) -> None:
-    async def main(server: Server) -> None:
+async def test_CON_004_without_language_models_a_trigger_is_422_unknown_job_type(tmp_path: Path, kind: str) -> None:
+    async with serving(tmp_path, extensions=["legacy"]) as server:
         body = {"topic": TOPIC, "jobs": [{"type": "story"}, {"type": "story"}]}
 
         answer = await server.client.post(f"/jobs/{kind}/trigger", json=body)
 
         assert (answer.status_code, answer.json()["code"]) == (422, "unknown_job_type")
 
-    with_server(tmp_path, main, extensions=["legacy"])
-
 
 @pytest.mark.parametrize("kind", ["story", "batch"])
-def test_CON_004_the_same_request_again_is_answered_with_what_it_made(tmp_path: Path, kind: str) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_the_same_request_again_is_answered_with_what_it_made(tmp_path: Path, kind: str) -> None:
+    async with old_service(tmp_path, ollama.says_nothing) as (server, _):
         body = {"jobs": [{"type": "story"}]} if kind == "batch" else {}
         id_field = "batch_id" if kind == "batch" else "job_id"
 
@@ -233,8 +208,6 @@ def test_CON_004_the_same_request_again_is_answered_with_what_it_made(tmp_path: 
         assert again.json()[id_field] == first.json()[id_field]
         assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
 
-    run(tmp_path, main, ollama.says_nothing)
-
 
 # What became of them.
 
@@ -247,10 +220,10 @@ def test_CON_004_the_same_request_again_is_answered_with_what_it_made(tmp_path: 
         ((NOTHING,), {}, "failed"),
     ],
 )
-def test_CON_004_the_status_is_current_without_any_monitor(
+async def test_CON_004_the_status_is_current_without_any_monitor(
     tmp_path: Path, script: tuple[ollama.Reply, ...], body: dict[str, Any], status: str
 ) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+    async with old_service(tmp_path, *script) as (server, model):
         triggered = await trigger(server, "story", body)
         await model.asked.wait()
         if status != "running":
@@ -264,11 +237,9 @@ def test_CON_004_the_status_is_current_without_any_monitor(
         assert (job["finished_at"] is None) == (status == "running")
         assert (job["error"] is None) == (status != "failed")
 
-    run(tmp_path, main, *script)
 
-
-def test_CON_004_a_duplicate_is_skipped_with_its_reason(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_a_duplicate_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         first = await trigger(server, "story")
         await until(server, first["job_id"])
         second = await trigger(server, "story", {"enable_dedup": True})
@@ -280,11 +251,9 @@ def test_CON_004_a_duplicate_is_skipped_with_its_reason(tmp_path: Path) -> None:
         assert monitored["status"] == "skipped"
         assert "duplicate" in monitored["reason"]
 
-    run(tmp_path, main, STORY)
 
-
-def test_CON_004_a_retry_does_not_show_as_a_new_id(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_a_retry_does_not_show_as_a_new_id(tmp_path: Path) -> None:
+    async with old_service(tmp_path, NOTHING, STORY, retries=1) as (server, _):
         triggered = await trigger(server, "story")
         job = await until(server, triggered["job_id"])
         chain = await server.scheduler.chain(triggered["job_id"])
@@ -299,11 +268,9 @@ def test_CON_004_a_retry_does_not_show_as_a_new_id(tmp_path: Path) -> None:
         assert listed == {"jobs": [job], "total": 1, "message": "1 of 1 jobs"}
         assert by_retry == job
 
-    run(tmp_path, main, NOTHING, STORY, retries=1)
 
-
-def test_CON_004_a_chain_that_waits_for_its_retry_is_queued(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_a_chain_that_waits_for_its_retry_is_queued(tmp_path: Path) -> None:
+    async with old_service(tmp_path, NOTHING) as (server, _):
         await server.scheduler.offices.change("default", retry_policy={"max_attempts": 1, "base_delay_seconds": 3600})
         triggered = await trigger(server, "story")
         await seen(lambda: server.scheduler.chain(triggered["job_id"]), lambda chain: len(chain) == 2)
@@ -315,11 +282,9 @@ def test_CON_004_a_chain_that_waits_for_its_retry_is_queued(tmp_path: Path) -> N
         assert job["started_at"] is not None
         assert (queued["total"], failed["total"]) == (1, 0)
 
-    run(tmp_path, main, NOTHING)
 
-
-def test_CON_004_the_list_is_newest_first_and_total_is_what_exists(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_the_list_is_newest_first_and_total_is_what_exists(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         await server.scheduler.pause()
         made = [(await trigger(server, "story"))["job_id"] for _ in range(4)]
         card = (await trigger(server, "research", {"topic": TOPIC}))["job_id"]
@@ -337,21 +302,17 @@ def test_CON_004_the_list_is_newest_first_and_total_is_what_exists(tmp_path: Pat
         assert stories["total"] == 4
         assert nothing == {"jobs": [], "total": 0, "message": "0 of 0 jobs"}
 
-    run(tmp_path, main, STORY)
-
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=201", "limit=x", "status=done", "type=story"])
-def test_CON_004_a_query_that_is_wrong_is_422(tmp_path: Path, query: str) -> None:
-    async def main(server: Server) -> None:
+async def test_CON_004_a_query_that_is_wrong_is_422(tmp_path: Path, query: str) -> None:
+    async with serving(tmp_path) as server:
         answer = await server.client.get(f"/jobs?{query}")
 
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, query.partition("=")[0])
 
-    with_server(tmp_path, main)
 
-
-def test_CON_004_jobs_that_the_old_service_could_not_have_are_unknown(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_CON_004_jobs_that_the_old_service_could_not_have_are_unknown(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         job = await server.scheduler.submit("echo")
         group, _ = await server.scheduler.submit_group([NewJob(job_type="echo")])
 
@@ -360,11 +321,9 @@ def test_CON_004_jobs_that_the_old_service_could_not_have_are_unknown(tmp_path: 
 
             assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
-    with_server(tmp_path, main)
 
-
-def test_CON_004_answers_are_what_the_document_says(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_answers_are_what_the_document_says(tmp_path: Path) -> None:
+    async with old_service(tmp_path, RESEARCH, STORY) as (server, _):
         card = await trigger(server, "research", {"topic": TOPIC})
         batch = await trigger(server, "batch", {"jobs": [{"type": "story"}]})
         await server.scheduler.wait(batch["job_ids"][0])
@@ -385,14 +344,12 @@ def test_CON_004_answers_are_what_the_document_says(tmp_path: Path) -> None:
         for form, content in shown:
             assert form.model_validate(content).model_dump() == content
 
-    run(tmp_path, main, RESEARCH, STORY)
-
 
 # Cancel and monitor.
 
 
-def test_CON_004_a_queued_job_is_cancelled(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_a_queued_job_is_cancelled(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         await server.scheduler.pause()
         job_id = (await trigger(server, "story"))["job_id"]
 
@@ -404,11 +361,9 @@ def test_CON_004_a_queued_job_is_cancelled(tmp_path: Path) -> None:
         assert again["success"] is False
         assert "the job is cancelled since" in again["error"]
 
-    run(tmp_path, main, STORY)
 
-
-def test_CON_004_a_running_job_is_told_to_stop_though_its_office_lets_work_finish(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_a_running_job_is_told_to_stop_though_its_office_lets_work_finish(tmp_path: Path) -> None:
+    async with old_service(tmp_path, ollama.says_nothing, retries=3) as (server, model):
         job_id = (await trigger(server, "story"))["job_id"]
         await model.asked.wait()
 
@@ -421,11 +376,9 @@ def test_CON_004_a_running_job_is_told_to_stop_though_its_office_lets_work_finis
         assert len(await server.scheduler.chain(job_id)) == 1
         await asyncio.wait_for(model.hung_up.wait(), 15)
 
-    run(tmp_path, main, ollama.says_nothing, retries=3)
 
-
-def test_CON_004_a_cancel_ends_a_chain_that_waits_for_its_retry(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_a_cancel_ends_a_chain_that_waits_for_its_retry(tmp_path: Path) -> None:
+    async with old_service(tmp_path, NOTHING) as (server, _):
         await server.scheduler.offices.change("default", retry_policy={"max_attempts": 1, "base_delay_seconds": 3600})
         job_id = (await trigger(server, "story"))["job_id"]
         await seen(lambda: server.scheduler.chain(job_id), lambda chain: len(chain) == 2)
@@ -435,11 +388,9 @@ def test_CON_004_a_cancel_ends_a_chain_that_waits_for_its_retry(tmp_path: Path) 
         assert (answer["job_id"], answer["success"]) == (job_id, True)
         assert (await get(server, f"/jobs/{job_id}"))["status"] == "cancelled"
 
-    run(tmp_path, main, NOTHING)
 
-
-def test_CON_004_of_an_unknown_job_cancel_and_monitor_say_so_with_200(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_CON_004_of_an_unknown_job_cancel_and_monitor_say_so_with_200(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         cancelled, monitored = await post(server, "/jobs/none/cancel"), await post(server, "/jobs/none/monitor")
         checked = await server.client.post("/jobs/none/dedup_check")
 
@@ -448,11 +399,9 @@ def test_CON_004_of_an_unknown_job_cancel_and_monitor_say_so_with_200(tmp_path: 
         assert cancelled["error"] == monitored["error"] == "there is no job 'none'"
         assert checked.status_code == 404
 
-    with_server(tmp_path, main)
 
-
-def test_CON_004_monitor_shows_what_runs_and_changes_nothing(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_monitor_shows_what_runs_and_changes_nothing(tmp_path: Path) -> None:
+    async with old_service(tmp_path, ollama.says_nothing) as (server, model):
         job_id, _ = (await trigger(server, "story"))["job_id"], await trigger(server, "story")
         await model.asked.wait()
         events = [event.seq for event in (await server.scheduler.lists.events()).items]
@@ -466,14 +415,13 @@ def test_CON_004_monitor_shows_what_runs_and_changes_nothing(tmp_path: Path) -> 
         }  # fmt: skip
         assert [event.seq for event in (await server.scheduler.lists.events()).items] == events
 
-    run(tmp_path, main, ollama.says_nothing)
-
 
 # Batches.
 
 
-def test_CON_004_a_batch_with_a_failing_member_is_partial_and_the_others_run(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_a_batch_with_a_failing_member_is_partial_and_the_others_run(tmp_path: Path) -> None:
+    # One after the other, since the office `default` runs one job at a time; the retry of the first comes last.
+    async with old_service(tmp_path, NOTHING, RESEARCH, STORY, NOTHING, retries=1) as (server, _):
         jobs = [{"type": "story"}, {"type": "research", "topic": TOPIC}, {"type": "story"}]
         triggered = await trigger(server, "batch", {"jobs": jobs})
         for job_id in triggered["job_ids"]:
@@ -495,12 +443,9 @@ def test_CON_004_a_batch_with_a_failing_member_is_partial_and_the_others_run(tmp
         assert (batch["status"], batch["message"]) == ("partial", "3 of 3 jobs have ended")
         assert batch["created_at"] < batch["finished_at"]
 
-    # One after the other, since the office `default` runs one job at a time; the retry of the first comes last.
-    run(tmp_path, main, NOTHING, RESEARCH, STORY, NOTHING, retries=1)
 
-
-def test_CON_004_a_batch_is_a_parallel_group_that_goes_on(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_a_batch_is_a_parallel_group_that_goes_on(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         await server.scheduler.pause()
         triggered = await trigger(server, "batch", {"jobs": [{"type": "story", "target_length": 5000}] * 2})
 
@@ -512,11 +457,9 @@ def test_CON_004_a_batch_is_a_parallel_group_that_goes_on(tmp_path: Path) -> Non
         assert [member.params["target_length"] for member in members] == [5000, 5000]
         assert (batch["status"], batch["queued_jobs"], batch["finished_at"]) == ("queued", 2, None)
 
-    run(tmp_path, main, STORY)
 
-
-def test_CON_004_a_batch_is_running_until_all_have_ended(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_a_batch_is_running_until_all_have_ended(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY, ollama.says_nothing) as (server, model):
         triggered = await trigger(server, "batch", {"jobs": [{"type": "story"}] * 2})
         await until(server, triggered["job_ids"][0])
         await eventually(lambda: len(model.calls) == 2)
@@ -524,8 +467,6 @@ def test_CON_004_a_batch_is_running_until_all_have_ended(tmp_path: Path) -> None
         batch = await get(server, f"/jobs/batch/{triggered['batch_id']}")
 
         assert (batch["status"], batch["completed_jobs"], batch["running_jobs"]) == ("running", 1, 1)
-
-    run(tmp_path, main, STORY, ollama.says_nothing)
 
 
 @pytest.mark.parametrize(
@@ -541,13 +482,16 @@ def test_CON_004_a_batch_is_running_until_all_have_ended(tmp_path: Path) -> None
         (["failed", "failed"], "failed"),
     ],
 )
-def test_CON_004_the_word_for_a_batch_follows_from_those_of_its_jobs(
+async def test_CON_004_the_word_for_a_batch_follows_from_those_of_its_jobs(
     tmp_path: Path, states: list[str], status: str
 ) -> None:
     """Skipped is what `enable_dedup` drops."""
     answers = {"succeeded": OTHER, "skipped": STORY, "failed": NOTHING, "cancelled": STORY}
 
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+    async with old_service(tmp_path, STORY, *[answers[state] for state in states if state != "cancelled"], STORY) as (
+        server,
+        _,
+    ):
         await until(server, (await trigger(server, "story"))["job_id"])
         await server.scheduler.pause()
         jobs = [{"type": "story", "enable_dedup": state == "skipped"} for state in states]
@@ -564,11 +508,9 @@ def test_CON_004_the_word_for_a_batch_follows_from_those_of_its_jobs(
         assert [job["status"] for job in batch["jobs"]] == states
         assert batch["status"] == status
 
-    run(tmp_path, main, STORY, *[answers[state] for state in states if state != "cancelled"], STORY)
 
-
-def test_CON_004_what_a_kind_of_job_in_a_batch_does_not_know_is_noted_with_its_place(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_what_a_kind_of_job_in_a_batch_does_not_know_is_noted_with_its_place(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         jobs = [{"type": "story", "timeout": 5, "mood": "dark"}, {"type": "research", "topic": TOPIC, "max_stories": 2}]
 
         triggered = await trigger(server, "batch", {"jobs": jobs})
@@ -578,13 +520,11 @@ def test_CON_004_what_a_kind_of_job_in_a_batch_does_not_know_is_noted_with_its_p
             " Ignored, not for a research job: jobs.1.max_stories"
         )
 
-    run(tmp_path, main, STORY)
-
 
 # Likeness.
 
 
-def test_CON_004_a_card_is_compared_with_those_completed_before_it(tmp_path: Path) -> None:
+async def test_CON_004_a_card_is_compared_with_those_completed_before_it(tmp_path: Path) -> None:
     other = {
         **CARD,
         "summary": "Bees dance to tell where flowers are.",
@@ -593,7 +533,8 @@ def test_CON_004_a_card_is_compared_with_those_completed_before_it(tmp_path: Pat
     }
     near = {**CARD, "applications": ["power for islands", "cooling of large halls", "warm water in winter"]}
 
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+    cards = [ollama.tells(json.dumps(card)) for card in (CARD, other, near, CARD)]
+    async with old_service(tmp_path, *cards) as (server, _):
         made = []
         for _ in range(4):
             made.append((await trigger(server, "research", {"topic": TOPIC}))["job_id"])
@@ -610,12 +551,9 @@ def test_CON_004_a_card_is_compared_with_those_completed_before_it(tmp_path: Pat
         run_id = (await server.scheduler.run_of(made[0])).run_id  # type: ignore[union-attr]
         assert checks[3]["message"] == f"The most similar earlier card is {run_id}"
 
-    cards = [ollama.tells(json.dumps(card)) for card in (CARD, other, near, CARD)]
-    run(tmp_path, main, *cards)
 
-
-def test_CON_004_without_a_card_there_is_no_signal(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_without_a_card_there_is_no_signal(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY, NOTHING) as (server, _):
         story = (await trigger(server, "story"))["job_id"]
         failed = (await trigger(server, "research", {"topic": TOPIC}))["job_id"]
         await until(server, failed)
@@ -627,16 +565,16 @@ def test_CON_004_without_a_card_there_is_no_signal(tmp_path: Path) -> None:
         assert checks[0]["message"] == "Only research jobs are compared: it has no research card"
         assert checks[1]["message"] == "The job is failed: it has no research card"
 
-    run(tmp_path, main, STORY, NOTHING)
-
 
 # Webhooks.
 
 
-def test_CON_004_the_old_webhook_is_sent_once_when_the_chain_has_ended(tmp_path: Path, httpserver: HTTPServer) -> None:
+async def test_CON_004_the_old_webhook_is_sent_once_when_the_chain_has_ended(
+    tmp_path: Path, httpserver: HTTPServer
+) -> None:
     httpserver.expect_request("/hook").respond_with_data("thanks")
 
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+    async with old_service(tmp_path, NOTHING, STORY, retries=1) as (server, _):
         triggered = await trigger(server, "story", {"webhook_url": httpserver.url_for("/hook")})
         await server.scheduler.wait(triggered["job_id"])
         job = await told(server, triggered["job_id"])
@@ -657,13 +595,13 @@ def test_CON_004_the_old_webhook_is_sent_once_when_the_chain_has_ended(tmp_path:
         assert (job["webhook_sent"], job["webhook_error"]) == (True, None)
         assert (await post(server, f"/jobs/{triggered['job_id']}/monitor"))["webhook_processed"] is True
 
-    run(tmp_path, main, NOTHING, STORY, retries=1)
 
-
-def test_CON_004_a_webhook_that_is_not_taken_is_told_in_the_answer(tmp_path: Path, httpserver: HTTPServer) -> None:
+async def test_CON_004_a_webhook_that_is_not_taken_is_told_in_the_answer(
+    tmp_path: Path, httpserver: HTTPServer
+) -> None:
     httpserver.expect_request("/hook").respond_with_data("no", status=500)
 
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+    async with old_service(tmp_path, NOTHING) as (server, _):
         body = {"webhook_url": httpserver.url_for("/hook"), "webhook_events": ["failed"]}
         job_id = (await trigger(server, "story", body))["job_id"]
         await server.scheduler.wait(job_id)
@@ -672,13 +610,11 @@ def test_CON_004_a_webhook_that_is_not_taken_is_told_in_the_answer(tmp_path: Pat
         assert (job["webhook_sent"], job["webhook_error"]) == (False, "it answered 500")
         assert job["webhook_events"] == ["failed"]
 
-    run(tmp_path, main, NOTHING)
 
-
-def test_CON_004_an_event_that_was_not_asked_for_is_not_sent(tmp_path: Path, httpserver: HTTPServer) -> None:
+async def test_CON_004_an_event_that_was_not_asked_for_is_not_sent(tmp_path: Path, httpserver: HTTPServer) -> None:
     httpserver.expect_request("/hook").respond_with_data("thanks")
 
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         made = []
         for events in ([], ["failed", "skipped"], ["succeeded"]):
             body = {"webhook_url": httpserver.url_for("/hook"), "webhook_events": events}
@@ -688,13 +624,13 @@ def test_CON_004_an_event_that_was_not_asked_for_is_not_sent(tmp_path: Path, htt
 
         assert [request.headers["X-Job-ID"] for request, _ in httpserver.log] == made[-1:]
 
-    run(tmp_path, main, STORY)
 
-
-def test_CON_004_the_batch_webhook_is_sent_once_when_all_have_ended(tmp_path: Path, httpserver: HTTPServer) -> None:
+async def test_CON_004_the_batch_webhook_is_sent_once_when_all_have_ended(
+    tmp_path: Path, httpserver: HTTPServer
+) -> None:
     httpserver.expect_request("/hook").respond_with_data("thanks")
 
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+    async with old_service(tmp_path, NOTHING, STORY) as (server, _):
         body = {"jobs": [{"type": "story"}, {"type": "story"}], "webhook_url": httpserver.url_for("/hook")}
         triggered = await trigger(server, "batch", body)
         for job_id in triggered["job_ids"]:
@@ -713,13 +649,11 @@ def test_CON_004_the_batch_webhook_is_sent_once_when_all_have_ended(tmp_path: Pa
         assert request.headers["X-Job-ID"] == triggered["batch_id"]
         assert request.headers["X-Job-Event"] == "partial"
 
-    run(tmp_path, main, NOTHING, STORY)
 
-
-def test_CON_004_a_batch_webhook_hears_only_of_what_it_asked_for(tmp_path: Path, httpserver: HTTPServer) -> None:
+async def test_CON_004_a_batch_webhook_hears_only_of_what_it_asked_for(tmp_path: Path, httpserver: HTTPServer) -> None:
     httpserver.expect_request("/hook").respond_with_data("thanks")
 
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         made = []
         for events in (["failed"], ["skipped"], ["succeeded"]):
             body = {"jobs": [{"type": "story"}], "webhook_url": httpserver.url_for("/hook"), "webhook_events": events}
@@ -728,8 +662,6 @@ def test_CON_004_a_batch_webhook_hears_only_of_what_it_asked_for(tmp_path: Path,
         await eventually(lambda: httpserver.log)
 
         assert [request.headers["X-Job-ID"] for request, _ in httpserver.log] == [made[-1]["batch_id"]]
-
-    run(tmp_path, main, STORY)
 
 
 @pytest.mark.parametrize(
@@ -768,10 +700,10 @@ async def told(server: Server, job_id: str) -> dict[str, Any]:
         ("GET", "/jobs/%0d%0aX-Evil:%20yes%3E", None, 404, "/api/jobs/%0D%0AX-Evil%3A%20yes%3E"),
     ],
 )
-def test_CON_004_every_answer_says_since_when_it_is_deprecated_and_what_to_use(
+async def test_CON_004_every_answer_says_since_when_it_is_deprecated_and_what_to_use(
     tmp_path: Path, method: str, path: str, body: Any, status: int, successor: str
 ) -> None:
-    async def main(server: Server) -> None:
+    async with serving(tmp_path) as server:
         answer = await server.client.request(method, path, json=body)
 
         assert answer.status_code == status
@@ -780,11 +712,9 @@ def test_CON_004_every_answer_says_since_when_it_is_deprecated_and_what_to_use(
         assert answer.headers["link"] == f'<{successor}>; rel="successor-version"'
         assert "x-evil" not in answer.headers
 
-    with_server(tmp_path, main)
 
-
-def test_CON_004_refusals_before_any_route_say_so_too_and_new_paths_do_not(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_CON_004_refusals_before_any_route_say_so_too_and_new_paths_do_not(tmp_path: Path) -> None:
+    async with serving(tmp_path, Options(admission=Admission(max_body_bytes=1000))) as server:
         refused = [
             await server.client.get("/jobs", headers={"host": "evil.example"}),
             await server.client.post("/jobs/story/trigger", content="x", headers={"content-type": "text/plain"}),
@@ -798,21 +728,17 @@ def test_CON_004_refusals_before_any_route_say_so_too_and_new_paths_do_not(tmp_p
         assert all("deprecation" in answer.headers and "link" in answer.headers for answer in refused)
         assert not any("deprecation" in answer.headers for answer in new)
 
-    with_server(tmp_path, main, Options(admission=Admission(max_body_bytes=1000)))
 
-
-def test_CON_004_below_a_path_the_successor_is_there_too(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_CON_004_below_a_path_the_successor_is_there_too(tmp_path: Path) -> None:
+    async with serving(tmp_path, Options(root_path="/scheduler")) as server:
         for path in ("/jobs/none", "/scheduler/jobs/none"):
             answer = await server.client.get(path)
 
             assert answer.headers["link"] == '</scheduler/api/jobs/none>; rel="successor-version"'
 
-    with_server(tmp_path, main, Options(root_path="/scheduler"))
 
-
-def test_CON_004_calls_are_counted_by_route(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_CON_004_calls_are_counted_by_route(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         await get(server, "/jobs")
         await server.client.get("/jobs/one")
         await server.client.get("/jobs/two")
@@ -822,11 +748,9 @@ def test_CON_004_calls_are_counted_by_route(tmp_path: Path) -> None:
         assert 'nextslot_legacy_requests_total{route="GET /jobs"} 1.0' in metrics
         assert 'nextslot_legacy_requests_total{route="GET /jobs/{job_id}"} 2.0' in metrics
 
-    with_server(tmp_path, main)
 
-
-def test_CON_004_switched_off_there_is_nothing_there(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_CON_004_switched_off_there_is_nothing_there(tmp_path: Path) -> None:
+    async with serving(tmp_path, extensions=["offices", "stories"]) as server:
         answers = [
             await server.client.get("/jobs"),
             await server.client.post("/jobs/story/trigger", json={}),
@@ -839,11 +763,9 @@ def test_CON_004_switched_off_there_is_nothing_there(tmp_path: Path) -> None:
         assert not [path for path in document["paths"] if path.startswith("/jobs")]
         assert "/story/generate" in document["paths"]
 
-    with_server(tmp_path, main, extensions=["offices", "stories"])
 
-
-def test_CON_004_the_document_marks_them_as_deprecated(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_CON_004_the_document_marks_them_as_deprecated(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         paths = (await server.client.get("/openapi.json")).json()["paths"]
 
         old = {path: operation for path, operations in paths.items() for operation in operations.values()
@@ -851,16 +773,12 @@ def test_CON_004_the_document_marks_them_as_deprecated(tmp_path: Path) -> None:
         assert len(old) == 10
         assert all(operation["deprecated"] for operation in old.values())
 
-    with_server(tmp_path, main)
 
-
-def test_CON_004_who_triggered_is_in_the_audit_log_and_reading_is_not(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_CON_004_who_triggered_is_in_the_audit_log_and_reading_is_not(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         await trigger(server, "story")
         await post(server, "/jobs/monitor")
 
         [entry] = (await server.scheduler.lists.audit()).items
 
         assert entry.action == "POST /jobs/story/trigger"
-
-    run(tmp_path, main, STORY)

@@ -13,7 +13,9 @@ from nextslot.testing import Mailbox
 from tests import databases
 from tests.engine.test_12_webhooks import HOOK, run_to_its_end, told, verified
 from tests.engine.test_15_recovery import by_hand
-from tests.support import eventually, new_scheduler, with_scheduler
+from tests.support import eventually, new_scheduler, running_scheduler
+
+pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
@@ -25,10 +27,10 @@ def legacy(*events: str) -> dict[str, Any]:
     return {"url": HOOK, "events": list(events or WEBHOOK_EVENTS), "format": "legacy"}
 
 
-def test_CON_004_a_legacy_webhook_is_sent_once_when_the_chain_has_ended_with_the_first_job_s_id(
+async def test_CON_004_a_legacy_webhook_is_sent_once_when_the_chain_has_ended_with_the_first_job_s_id(
     tmp_path: Path, box: Mailbox
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path, sender=box, extensions=["legacy"]) as scheduler:
         root = await scheduler.submit("fail", {"times": 1}, webhook=legacy())
         ended = await scheduler.wait(root.job_id)
         await testing.settled()
@@ -48,8 +50,6 @@ def test_CON_004_a_legacy_webhook_is_sent_once_when_the_chain_has_ended_with_the
         assert message.headers["X-Job-Event"] == "succeeded"
         assert message.headers["User-Agent"] == "HorrorStoryGenerator/1.3"
 
-    with_scheduler(tmp_path, main, sender=box, extensions=["legacy"])
-
 
 @pytest.mark.parametrize(
     ("job_type", "events", "heard"),
@@ -60,34 +60,32 @@ def test_CON_004_a_legacy_webhook_is_sent_once_when_the_chain_has_ended_with_the
         ("fail", ("failed",), ["failed"]),
     ],
 )
-def test_CON_004_a_legacy_webhook_hears_the_old_words(
+async def test_CON_004_a_legacy_webhook_hears_the_old_words(
     tmp_path: Path, box: Mailbox, job_type: str, events: tuple[str, ...], heard: list[str]
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path, sender=box, extensions=["legacy"]) as scheduler:
         await run_to_its_end(scheduler, job_type, webhook=legacy(*events))
 
         assert told(box) == heard
 
-    with_scheduler(tmp_path, main, sender=box, extensions=["legacy"])
+
+@pytest.mark.real_time
+async def test_CON_004_a_legacy_webhook_hears_with_which_code_and_error_a_command_ended(
+    tmp_path: Path, box: Mailbox
+) -> None:
+    scheduler = Scheduler(databases.url(tmp_path), data=tmp_path, sender=box, extensions=["legacy"])
+    scheduler.job_types.add_command("exits", ["sh", "-c", "exit 3"])
+    async with asyncio.timeout(30), scheduler:
+        job = await scheduler.submit("exits", webhook=legacy(), retry_policy={"max_attempts": 0})
+        ended = await scheduler.wait(job.job_id)
+        await eventually(lambda: box.messages)
+
+    content = box.messages[0].content
+    assert (content["event"], content["exit_code"], content["error"]) == ("failed", 3, ended.error)
 
 
-def test_CON_004_a_legacy_webhook_hears_with_which_code_and_error_a_command_ended(tmp_path: Path, box: Mailbox) -> None:
-    async def main() -> None:
-        scheduler = Scheduler(databases.url(tmp_path), data=tmp_path, sender=box, extensions=["legacy"])
-        scheduler.job_types.add_command("exits", ["sh", "-c", "exit 3"])
-        async with asyncio.timeout(30), scheduler:
-            job = await scheduler.submit("exits", webhook=legacy(), retry_policy={"max_attempts": 0})
-            ended = await scheduler.wait(job.job_id)
-            await eventually(lambda: box.messages)
-
-        content = box.messages[0].content
-        assert (content["event"], content["exit_code"], content["error"]) == ("failed", 3, ended.error)
-
-    asyncio.run(main())
-
-
-def test_CON_004_a_legacy_webhook_does_not_hear_of_a_cancel(tmp_path: Path, box: Mailbox) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_CON_004_a_legacy_webhook_does_not_hear_of_a_cancel(tmp_path: Path, box: Mailbox) -> None:
+    async with running_scheduler(tmp_path, sender=box, extensions=["legacy"]) as scheduler:
         running = await scheduler.submit("work", {"seconds": 100}, webhook=legacy())
         queued = await scheduler.submit("work", webhook=legacy())
         await scheduler.cancel(queued.job_id)
@@ -96,8 +94,6 @@ def test_CON_004_a_legacy_webhook_does_not_hear_of_a_cancel(tmp_path: Path, box:
         await testing.settled()
 
         assert box.messages == []
-
-    with_scheduler(tmp_path, main, sender=box, extensions=["legacy"])
 
 
 @pytest.mark.parametrize(
@@ -147,9 +143,7 @@ def test_without_the_extension_a_stored_job_of_the_old_endpoints_sends_the_usual
     assert told(box) == ["job.run.completed"]
 
 
-def test_without_the_extension_the_old_words_are_refused(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_without_the_extension_the_old_words_are_refused(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(Invalid, match="has no part 'format'"):
             await scheduler.submit("work", webhook=legacy())
-
-    with_scheduler(tmp_path, main)

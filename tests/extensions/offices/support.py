@@ -7,8 +7,8 @@ from nextslot.extensions.offices.office_service import OfficeJobService
 from tests import support
 
 new_scheduler = partial(support.new_scheduler, extensions=["offices"])
-with_scheduler = partial(support.with_scheduler, extensions=["offices"])
-with_counts = partial(support.with_counts, extensions=["offices"])
+running_scheduler = partial(support.running_scheduler, extensions=["offices"])
+counted_scheduler = partial(support.counted_scheduler, extensions=["offices"])
 
 
 def office_jobs(scheduler: Scheduler) -> OfficeJobService:

@@ -6,7 +6,8 @@ Jobs of the type `gate` run until the test opens their gate; where a criterion i
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from nextslot.executors.run_context import Fail, RunContext
 from tests.engine.receivers import Receiver, answers
 from tests.extensions.offices.support import office_jobs
-from tests.server.support import Server, with_server
+from tests.server.support import Server, serving
 from tests.support import database, eventually
 
 Json = dict[str, Any]
@@ -104,10 +105,10 @@ class Office:
             await asyncio.sleep(0.02)
 
 
-def with_office(tmp_path: Path, main: Callable[[Office], Awaitable[None]], **config: Any) -> None:
+@asynccontextmanager
+async def serving_office(tmp_path: Path, **config: Any) -> AsyncIterator[Office]:
     """A server with the office `o` in it: the settings of spec 14.5, and these."""
-
-    async def body(server: Server) -> None:
+    async with serving(tmp_path) as server:
         server.scheduler.job_types.add("flaky", flaky)
         office_jobs(server.scheduler).use_roles(
             {"Listener": {"command": [sys.executable, "-ISc", LISTENING]}, **SESSIONS}, tmp_path
@@ -117,9 +118,7 @@ def with_office(tmp_path: Path, main: Callable[[Office], Awaitable[None]], **con
         office = Office(server)
         if config:
             await office.configure(**config)
-        await main(office)
-
-    with_server(tmp_path, body)
+        yield office
 
 
 async def flaky(run: RunContext, times: int = 1000, kind: str = "error") -> None:
@@ -158,8 +157,8 @@ SESSIONS = {
 # US-JS01: dependencies.
 
 
-def test_US_JS01_AC1_a_job_without_dependencies_is_ready_when_it_is_created(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS01_AC1_a_job_without_dependencies_is_ready_when_it_is_created(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
         await office.change(status="paused")
 
         (made,) = await office.submit(job())
@@ -167,11 +166,9 @@ def test_US_JS01_AC1_a_job_without_dependencies_is_ready_when_it_is_created(tmp_
         assert (made["status"], made["depends_on"], made["blocked_by"], made["executions"]) == ("ready", [], [], [])
         assert await office.statuses(made) == ["ready"]
 
-    with_office(tmp_path, main)
 
-
-def test_US_JS01_AC2_a_job_with_dependencies_is_ready_after_they_are_done(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS01_AC2_a_job_with_dependencies_is_ready_after_they_are_done(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
         first, second = await office.submit(gate(key="a"), job(depends_on=["a"]))
         assert (second["status"], second["depends_on"]) == ("pending", [first["job_id"]])
         assert second["blocked_by"] == [{"job_id": first["job_id"], "status": "ready"}]
@@ -188,11 +185,9 @@ def test_US_JS01_AC2_a_job_with_dependencies_is_ready_after_they_are_done(tmp_pa
             ("job_completed", True),
         ]
 
-    with_office(tmp_path, main)
 
-
-def test_US_JS01_AC3_a_job_is_ready_only_when_all_of_its_dependencies_are_done(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS01_AC3_a_job_is_ready_only_when_all_of_its_dependencies_are_done(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
         a, b, c = await office.submit(job(key="a"), gate(key="b"), job(depends_on=["a", "b"]))
         await office.ended(a)
 
@@ -203,11 +198,9 @@ def test_US_JS01_AC3_a_job_is_ready_only_when_all_of_its_dependencies_are_done(t
         (done,) = await office.ended(c)
         assert (done["status"], done["blocked_by"]) == ("done", [])
 
-    with_office(tmp_path, main)
 
-
-def test_US_JS01_AC4_a_cycle_is_refused_with_the_jobs_that_form_it_and_nothing_is_stored(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS01_AC4_a_cycle_is_refused_with_the_jobs_that_form_it_and_nothing_is_stored(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
         jobs = [job(key="free"), job(key="a", depends_on=["b"]), job(key="b", depends_on=["a"])]
 
         refused = await office.ask("POST", "/jobs", 422, json={"jobs": jobs})
@@ -215,15 +208,15 @@ def test_US_JS01_AC4_a_cycle_is_refused_with_the_jobs_that_form_it_and_nothing_i
         assert (refused["code"], sorted(refused["cycle"])) == ("dependency_cycle", ["a", "b"])
         assert (await office.ask("GET", "/jobs"))["items"] == []
 
-    with_office(tmp_path, main)
-
 
 # US-JS02: limits.
 
 
 @pytest.mark.parametrize("limit", [None, 2])
-def test_US_JS02_AC1_an_office_runs_three_jobs_at_once_unless_told_otherwise(tmp_path: Path, limit: int | None) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS02_AC1_an_office_runs_three_jobs_at_once_unless_told_otherwise(
+    tmp_path: Path, limit: int | None
+) -> None:
+    async with serving_office(tmp_path, **{} if limit is None else {"maxConcurrentJobs": limit}) as office:
         jobs = await office.submit(*[gate() for _ in range(5)])
         allowed = limit or 3
 
@@ -232,11 +225,11 @@ def test_US_JS02_AC1_an_office_runs_three_jobs_at_once_unless_told_otherwise(tmp
         assert await office.statuses(*jobs[allowed:]) == ["ready"] * (5 - allowed)
         assert (await office.ask("GET", "/scheduler/config"))["maxConcurrentJobs"] == allowed
 
-    with_office(tmp_path, main, **({} if limit is None else {"maxConcurrentJobs": limit}))
 
-
-def test_US_JS02_AC2_ready_jobs_beyond_the_limit_wait_in_the_queue_and_start_when_one_ends(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS02_AC2_ready_jobs_beyond_the_limit_wait_in_the_queue_and_start_when_one_ends(
+    tmp_path: Path,
+) -> None:
+    async with serving_office(tmp_path, maxConcurrentJobs=1) as office:
         first, second = await office.submit(gate(), job())
         await office.until([first], "processing")
         assert await office.statuses(second) == ["ready"]
@@ -246,11 +239,9 @@ def test_US_JS02_AC2_ready_jobs_beyond_the_limit_wait_in_the_queue_and_start_whe
 
         assert ended[1]["started_at"] >= ended[0]["completed_at"]
 
-    with_office(tmp_path, main, maxConcurrentJobs=1)
 
-
-def test_US_JS02_AC3_a_role_has_a_limit_of_its_own_and_does_not_hold_back_others(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS02_AC3_a_role_has_a_limit_of_its_own_and_does_not_hold_back_others(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
         first, second, other = await office.submit(gate(role="FE"), gate(role="FE"), gate(role="BE"))
         await office.until([first, other], "processing")
         assert await office.statuses(second) == ["ready"]
@@ -259,11 +250,9 @@ def test_US_JS02_AC3_a_role_has_a_limit_of_its_own_and_does_not_hold_back_others
 
         await office.until([second], "processing")
 
-    with_office(tmp_path, main)
 
-
-def test_US_JS02_AC4_jobs_start_by_priority(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS02_AC4_jobs_start_by_priority(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, maxConcurrentJobs=1) as office:
         await office.change(status="paused")
         jobs = await office.submit(*[job(priority=priority) for priority in (5, 1, 3)])
 
@@ -272,14 +261,12 @@ def test_US_JS02_AC4_jobs_start_by_priority(tmp_path: Path) -> None:
 
         assert await office.started() == [jobs[number]["job_id"] for number in (1, 2, 0)]
 
-    with_office(tmp_path, main, maxConcurrentJobs=1)
-
 
 # US-JS03: timeouts.
 
 
-def test_US_JS03_AC1_a_job_may_take_thirty_minutes_unless_told_otherwise(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS03_AC1_a_job_may_take_thirty_minutes_unless_told_otherwise(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
         jobs = await office.submit(gate(), gate(timeout_ms=60_500))
         running = await office.until(jobs, "processing")
 
@@ -287,15 +274,13 @@ def test_US_JS03_AC1_a_job_may_take_thirty_minutes_unless_told_otherwise(tmp_pat
         allowed = [span(one["executions"][0], "started_at", "timeout_at") for one in running]
         assert allowed == [timedelta(minutes=30), timedelta(seconds=60.5)]
 
-    with_office(tmp_path, main)
-
 
 def span(thing: Json, start: str, end: str) -> timedelta:
     return datetime.fromisoformat(thing[end]) - datetime.fromisoformat(thing[start])
 
 
-def test_US_JS03_AC2_a_job_that_times_out_is_failed_when_its_retries_are_spent(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS03_AC2_a_job_that_times_out_is_failed_when_its_retries_are_spent(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, maxRetries=1, retryBaseDelay=0) as office:
         (made,) = await office.submit(session("Slow", timeout_ms=300))
 
         (ended,) = await office.ended(made)
@@ -304,24 +289,20 @@ def test_US_JS03_AC2_a_job_that_times_out_is_failed_when_its_retries_are_spent(t
         assert [one["status"] for one in ended["executions"]] == ["timeout"] * 2
         assert "timed out" in ended["executions"][0]["error_message"]
 
-    with_office(tmp_path, main, maxRetries=1, retryBaseDelay=0)
 
-
-def test_US_JS03_AC2_a_job_that_waits_to_be_retried_after_a_timeout_says_so_and_counts_as_pending(
+async def test_US_JS03_AC2_a_job_that_waits_to_be_retried_after_a_timeout_says_so_and_counts_as_pending(
     tmp_path: Path,
 ) -> None:
-    async def main(office: Office) -> None:
+    async with serving_office(tmp_path, retryBaseDelay=HOUR) as office:
         (made,) = await office.submit(session("Slow", timeout_ms=300))
 
         await office.until([made], "timeout")
 
         assert (await office.ask("GET", "/scheduler/stats"))["pending"] == 1
 
-    with_office(tmp_path, main, retryBaseDelay=HOUR)
 
-
-def test_US_JS03_AC3_the_session_that_runs_is_told_to_cancel(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS03_AC3_the_session_that_runs_is_told_to_cancel(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, maxRetries=0) as office:
         (made,) = await office.submit(session("Listener", timeout_ms=3_000))
 
         (ended,) = await office.ended(made)
@@ -329,11 +310,9 @@ def test_US_JS03_AC3_the_session_that_runs_is_told_to_cancel(tmp_path: Path) -> 
         assert (ended["status"], ended["executions"][0]["status"]) == ("failed", "timeout")
         assert "told to stop" in await office.log(made)
 
-    with_office(tmp_path, main, maxRetries=0)
 
-
-def test_US_JS03_AC4_a_timeout_is_told_as_an_event_of_the_office(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS03_AC4_a_timeout_is_told_as_an_event_of_the_office(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, maxRetries=0) as office:
         (made,) = await office.submit(session("Slow", timeout_ms=300))
         await office.ended(made)
 
@@ -343,14 +322,12 @@ def test_US_JS03_AC4_a_timeout_is_told_as_an_event_of_the_office(tmp_path: Path)
         assert (told["job_id"], told["office_id"]) == (made["job_id"], "o")
         assert told["details"]["failure_kind"] == "timeout"
 
-    with_office(tmp_path, main, maxRetries=0)
-
 
 # US-JS04: retries.
 
 
-def test_US_JS04_AC1_a_job_is_retried_twice_unless_told_otherwise(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS04_AC1_a_job_is_retried_twice_unless_told_otherwise(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, retryBaseDelay=0) as office:
         made = await office.submit(job(job_type="flaky"), job(job_type="flaky", params={"times": 2}))
 
         spent, saved = await office.ended(*made)
@@ -360,12 +337,10 @@ def test_US_JS04_AC1_a_job_is_retried_twice_unless_told_otherwise(tmp_path: Path
         assert [one["status"] for one in saved["executions"]] == ["failed", "failed", "completed"]
         assert {one["job_id"] for one in saved["executions"]} == {saved["job_id"]}
 
-    with_office(tmp_path, main, retryBaseDelay=0)
-
 
 @pytest.mark.parametrize(("backoff", "delays"), [("exponential", [50, 100, 200]), ("linear", [50, 100, 150])])
-def test_US_JS04_AC2_the_wait_grows_with_each_retry(tmp_path: Path, backoff: str, delays: list[int]) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS04_AC2_the_wait_grows_with_each_retry(tmp_path: Path, backoff: str, delays: list[int]) -> None:
+    async with serving_office(tmp_path, maxRetries=3, retryBaseDelay=50, retryBackoff=backoff) as office:
         (made,) = await office.submit(job(job_type="flaky"))
         await office.ended(made)
 
@@ -377,11 +352,9 @@ def test_US_JS04_AC2_the_wait_grows_with_each_retry(tmp_path: Path, backoff: str
         ]
         assert waits == [timedelta(milliseconds=delay) for delay in delays]
 
-    with_office(tmp_path, main, maxRetries=3, retryBaseDelay=50, retryBackoff=backoff)
 
-
-def test_US_JS04_AC3_what_can_be_retried_is_said_by_the_kind_of_failure(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS04_AC3_what_can_be_retried_is_said_by_the_kind_of_failure(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, maxRetries=1, retryBaseDelay=0, maxConcurrentJobs=0) as office:
         roles = {"Slow": 2, "Lost": 2, "Conflicted": 1, "Denied": 1}
         made = await office.submit(*[session(role, timeout_ms=10_000) for role in roles if role != "Slow"])
         made[:0] = await office.submit(session("Slow", timeout_ms=300))
@@ -396,31 +369,26 @@ def test_US_JS04_AC3_what_can_be_retried_is_said_by_the_kind_of_failure(tmp_path
             "timeout", "session_error", "git_conflict", "permission",
         }  # fmt: skip
 
-    with_office(tmp_path, main, maxRetries=1, retryBaseDelay=0, maxConcurrentJobs=0)
 
+async def test_US_JS04_AC4_a_permanent_failure_notifies_the_user_once_after_the_last_retry(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, retryBaseDelay=0) as office, Receiver(answers()) as receiver:
+        await office.change(webhook={"url": receiver.url, "events": ["job.failed_permanently"]})
+        (made,) = await office.submit(job(job_type="flaky"))
+        await office.ended(made)
+        await eventually(lambda: receiver.requests, 30)
 
-def test_US_JS04_AC4_a_permanent_failure_notifies_the_user_once_after_the_last_retry(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
-        async with Receiver(answers()) as receiver:
-            await office.change(webhook={"url": receiver.url, "events": ["job.failed_permanently"]})
-            (made,) = await office.submit(job(job_type="flaky"))
-            await office.ended(made)
-            await eventually(lambda: receiver.requests, 30)
-
-            (told,) = await office.events("job_failed_permanently")
-            assert (told["job_id"], told["details"]["failure_kind"]) == (made["job_id"], "error")
-            assert len(await office.events("job_retrying")) == 2
-            (notified,) = receiver.requests
-            assert b'"job.failed_permanently"' in notified.body
-
-    with_office(tmp_path, main, retryBaseDelay=0)
+        (told,) = await office.events("job_failed_permanently")
+        assert (told["job_id"], told["details"]["failure_kind"]) == (made["job_id"], "error")
+        assert len(await office.events("job_retrying")) == 2
+        (notified,) = receiver.requests
+        assert b'"job.failed_permanently"' in notified.body
 
 
 # US-JS05: priority.
 
 
-def test_US_JS05_AC1_the_lower_priority_goes_first_and_is_shown_as_it_was_given(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS05_AC1_the_lower_priority_goes_first_and_is_shown_as_it_was_given(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
         await office.change(status="paused")
         jobs = await office.submit(*[job(priority=priority) for priority in (3, -5, 0)])
 
@@ -429,11 +397,9 @@ def test_US_JS05_AC1_the_lower_priority_goes_first_and_is_shown_as_it_was_given(
         assert [one["priority"] for one in jobs] == [3, -5, 0]
         assert [one["priority"] for one in ready["items"]] == [-5, 0, 3]
 
-    with_office(tmp_path, main)
 
-
-def test_US_JS05_AC2_jobs_of_one_priority_go_in_the_order_of_their_creation(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS05_AC2_jobs_of_one_priority_go_in_the_order_of_their_creation(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, maxConcurrentJobs=1) as office:
         await office.change(status="paused")
         jobs = [(await office.submit(job(priority=2)))[0] for _ in range(2)]
         jobs += await office.submit(job(priority=2), job(priority=2))
@@ -443,11 +409,9 @@ def test_US_JS05_AC2_jobs_of_one_priority_go_in_the_order_of_their_creation(tmp_
 
         assert await office.started() == [one["job_id"] for one in jobs]
 
-    with_office(tmp_path, main, maxConcurrentJobs=1)
 
-
-def test_US_JS05_AC3_an_urgent_job_goes_before_everything_in_its_office(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS05_AC3_an_urgent_job_goes_before_everything_in_its_office(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, maxConcurrentJobs=1) as office:
         await office.change(status="paused")
         first, urgent = await office.submit(job(priority=-999_999), job(urgent=True))
 
@@ -456,11 +420,11 @@ def test_US_JS05_AC3_an_urgent_job_goes_before_everything_in_its_office(tmp_path
 
         assert await office.started() == [urgent["job_id"], first["job_id"]]
 
-    with_office(tmp_path, main, maxConcurrentJobs=1)
 
-
-def test_US_JS05_AC4_a_priority_is_changed_while_the_job_waits_and_not_after_it_has_started(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS05_AC4_a_priority_is_changed_while_the_job_waits_and_not_after_it_has_started(
+    tmp_path: Path,
+) -> None:
+    async with serving_office(tmp_path, maxConcurrentJobs=1) as office:
         running, second, third, last = await office.submit(gate(), job(), job(), job())
         await office.until([running], "processing")
 
@@ -474,8 +438,6 @@ def test_US_JS05_AC4_a_priority_is_changed_while_the_job_waits_and_not_after_it_
         assert (lower["priority"], urgent["priority"]) == (-1, -1_000_000)
         assert (refused["code"], nothing["errors"][0]["field"]) == ("already_dispatched", "priority")
         assert (await office.started())[1:] == [one["job_id"] for one in (last, third, second)]
-
-    with_office(tmp_path, main, maxConcurrentJobs=1)
 
 
 # US-JS06: bulk cancel.
@@ -493,8 +455,8 @@ async def two_tasks(office: Office) -> tuple[list[Json], list[Json]]:
     return first, second
 
 
-def test_US_JS06_AC1_every_pending_and_ready_job_of_an_office_is_cancelled(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS06_AC1_every_pending_and_ready_job_of_an_office_is_cancelled(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, maxConcurrentJobs=2) as office:
         first, second = await two_tasks(office)
         await office.server.client.post("/api/offices", json={"office_id": "p"})
         other = Office(office.server, "p")
@@ -508,11 +470,9 @@ def test_US_JS06_AC1_every_pending_and_ready_job_of_an_office_is_cancelled(tmp_p
         assert {one["job_id"] for one in await office.events("job_cancelled")} == cancelled
         await other.until([untouched], "processing")
 
-    with_office(tmp_path, main, maxConcurrentJobs=2)
 
-
-def test_US_JS06_AC2_every_job_of_a_task_is_cancelled_and_no_other(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS06_AC2_every_job_of_a_task_is_cancelled_and_no_other(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, maxConcurrentJobs=2) as office:
         first, second = await two_tasks(office)
 
         done = await office.ask("POST", "/jobs/cancel-all", json={"task_id": "first", "reason": "not needed"})
@@ -523,11 +483,9 @@ def test_US_JS06_AC2_every_job_of_a_task_is_cancelled_and_no_other(tmp_path: Pat
         assert await office.statuses(*first) == ["cancelled"] * 3
         assert "cancelled" not in await office.statuses(*second)
 
-    with_office(tmp_path, main, maxConcurrentJobs=2)
 
-
-def test_US_JS06_AC3_sessions_that_run_are_told_to_stop_too(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS06_AC3_sessions_that_run_are_told_to_stop_too(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, maxConcurrentJobs=1) as office:
         running, queued = await office.submit(session("Listener"), session("Listener"))
         await office.until([running], "processing")
         await office.until_it_says(running, "working")
@@ -539,11 +497,9 @@ def test_US_JS06_AC3_sessions_that_run_are_told_to_stop_too(tmp_path: Path) -> N
         assert [one["status"] for one in stopped["executions"]] == ["cancelled"]
         assert "told to stop" in await office.log(running)
 
-    with_office(tmp_path, main, maxConcurrentJobs=1)
 
-
-def test_US_JS06_AC4_what_was_cancelled_is_cancelled_says_when_and_never_runs(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_US_JS06_AC4_what_was_cancelled_is_cancelled_says_when_and_never_runs(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, maxConcurrentJobs=2) as office:
         first, second = await two_tasks(office)
         await office.ask("POST", "/jobs/cancel-all")
 
@@ -557,14 +513,12 @@ def test_US_JS06_AC4_what_was_cancelled_is_cancelled_says_when_and_never_runs(tm
             "avg_completion_time": 0,
         }  # fmt: skip
 
-    with_office(tmp_path, main, maxConcurrentJobs=2)
-
 
 # The routes.
 
 
-def test_an_office_is_made_changed_found_and_listed(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_an_office_is_made_changed_found_and_listed(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
         client = office.server.client
         generated = (await client.post("/api/offices", json={"name": "Web team", "cancel_mode": "finish"})).json()
         taken = await client.post("/api/offices", json={"office_id": "o"})
@@ -581,11 +535,9 @@ def test_an_office_is_made_changed_found_and_listed(tmp_path: Path) -> None:
         assert (len(listed["items"]), listed["next_cursor"] is None) == (2, False)
         assert (await office.ask("POST", "/jobs", 422, json={"jobs": [job()]}))["code"] == "invalid"
 
-    with_office(tmp_path, main)
 
-
-def test_the_configuration_has_the_names_defaults_and_nulls_of_the_office_design(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_the_configuration_has_the_names_defaults_and_nulls_of_the_office_design(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
         assert await office.ask("GET", "/scheduler/config") == DEFAULTS
 
         changed = await office.configure(maxConcurrentByRole=None, defaultTimeout=None, retryBackoff="linear")
@@ -600,11 +552,9 @@ def test_the_configuration_has_the_names_defaults_and_nulls_of_the_office_design
             assert refused["errors"][0]["field"].startswith(next(iter(wrong))), refused
         assert await office.ask("GET", "/scheduler/config") == changed
 
-    with_office(tmp_path, main)
 
-
-def test_a_request_sent_again_with_its_key_is_answered_with_what_it_made(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_a_request_sent_again_with_its_key_is_answered_with_what_it_made(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
         key: Json = {"headers": {"Idempotency-Key": "k"}}
         made = await office.submit(job(key="a"), job(depends_on=["a"]), **key)
         await office.ended(*made)
@@ -615,11 +565,9 @@ def test_a_request_sent_again_with_its_key_is_answered_with_what_it_made(tmp_pat
         assert [(one["job_id"], one["status"]) for one in again] == [(one["job_id"], "done") for one in made]
         assert other["code"] == "idempotency_mismatch"
 
-    with_office(tmp_path, main)
 
-
-def test_jobs_are_listed_by_status_role_and_task_a_page_at_a_time(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_jobs_are_listed_by_status_role_and_task_a_page_at_a_time(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
         await office.change(status="paused")
         await office.submit(job("1", role="FE"), job("2", role="BE"), task_id="t")
         await office.submit(job("3", role="FE"))
@@ -634,11 +582,9 @@ def test_jobs_are_listed_by_status_role_and_task_a_page_at_a_time(tmp_path: Path
         assert await listed(cursor=first["next_cursor"]) == ["3"]
         assert (await office.ask("GET", "/jobs", 422, params={"status": "QUEUED"}))["code"] == "invalid"
 
-    with_office(tmp_path, main)
 
-
-def test_a_failed_job_is_retried_by_hand_and_shows_each_execution(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_a_failed_job_is_retried_by_hand_and_shows_each_execution(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, maxRetries=0) as office:
         (made,) = await office.submit(job(job_type="flaky", params={"times": 1}))
         await office.ended(made)
 
@@ -658,11 +604,9 @@ def test_a_failed_job_is_retried_by_hand_and_shows_each_execution(tmp_path: Path
         }  # fmt: skip
         assert refused["code"] == "conflict"
 
-    with_office(tmp_path, main, maxRetries=0)
 
-
-def test_a_session_has_an_id_of_its_own_in_every_attempt(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_a_session_has_an_id_of_its_own_in_every_attempt(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, retryBaseDelay=0) as office:
         (made,) = await office.submit(session("Lost"))
 
         (ended,) = await office.ended(made)
@@ -672,11 +616,9 @@ def test_a_session_has_an_id_of_its_own_in_every_attempt(tmp_path: Path) -> None
         unknown = await office.ask("POST", "/jobs", 422, json={"jobs": [session("Nobody")]})
         assert unknown["code"] == "unknown_job_type"
 
-    with_office(tmp_path, main, retryBaseDelay=0)
 
-
-def test_one_job_is_cancelled_at_once_or_told_to_stop_and_an_ended_one_is_refused(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_one_job_is_cancelled_at_once_or_told_to_stop_and_an_ended_one_is_refused(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, maxConcurrentJobs=1) as office:
         running, queued = await office.submit(gate(), gate())
         await office.until([running], "processing")
 
@@ -688,11 +630,9 @@ def test_one_job_is_cancelled_at_once_or_told_to_stop_and_an_ended_one_is_refuse
         assert (cancelled["status"], refused["code"]) == ("cancelled", "already_finished")
         assert (await office.ask("GET", "/jobs/none", 404))["code"] == "not_found"
 
-    with_office(tmp_path, main, maxConcurrentJobs=1)
 
-
-def test_events_go_on_where_a_page_ended_and_later_from_the_number_that_it_told(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_events_go_on_where_a_page_ended_and_later_from_the_number_that_it_told(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
         made = await office.submit(job(), job())
         await office.ended(*made)
         types: list[str] = []
@@ -709,11 +649,9 @@ def test_events_go_on_where_a_page_ended_and_later_from_the_number_that_it_told(
 
         assert [event["type"] for event in later["items"]] == ["queue_paused"]
 
-    with_office(tmp_path, main)
 
-
-def test_process_answers_what_it_started(tmp_path: Path) -> None:
-    async def main(office: Office) -> None:
+async def test_process_answers_what_it_started(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
         await office.change(status="paused")
         (made,) = await office.submit(gate())
         assert await office.ask("POST", "/scheduler/process") == {"items": []}
@@ -723,5 +661,3 @@ def test_process_answers_what_it_started(tmp_path: Path) -> None:
         started = await office.ask("POST", "/scheduler/process")
 
         assert [(one["job_id"], one["status"]) for one in started["items"]] == [(made["job_id"], "processing")]
-
-    with_office(tmp_path, main)

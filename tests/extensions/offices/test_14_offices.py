@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,12 @@ from nextslot.extensions.offices.office_words import (
     OfficeJob,
     OfficeStats,
 )
-from tests.extensions.offices.support import new_scheduler, office_jobs, with_counts, with_scheduler
+from tests.extensions.offices.support import (
+    counted_scheduler,
+    new_scheduler,
+    office_jobs,
+    running_scheduler,
+)
 from tests.support import (
     database,
     history,
@@ -41,6 +48,9 @@ from tests.support import (
     started_order,
     steps_of,
 )
+
+pytestmark = pytest.mark.virtual_time
+
 
 MINUTE = 60
 
@@ -81,8 +91,8 @@ async def told(scheduler: Scheduler, type: str) -> list[Event]:
 # US-JS01: dependencies.
 
 
-def test_US_JS01_AC1_a_job_without_dependencies_is_ready_when_it_is_created(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS01_AC1_a_job_without_dependencies_is_ready_when_it_is_created(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
 
         job = await one(scheduler)
@@ -90,11 +100,9 @@ def test_US_JS01_AC1_a_job_without_dependencies_is_ready_when_it_is_created(tmp_
         assert (job.status, job.blocked_by, job.executions) == ("ready", (), ())
         assert (await now(scheduler, job)).status == "processing"
 
-    with_counts(tmp_path, main)
 
-
-def test_US_JS01_AC2_a_job_with_dependencies_is_ready_after_they_are_done(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS01_AC2_a_job_with_dependencies_is_ready_after_they_are_done(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=1)
         first, second = await office_jobs(scheduler).submit("o", graph(a="", b="a"))
         assert (second.status, second.blocked_by) == ("pending", (Blocker(first.job_id, first.status),))
@@ -105,11 +113,9 @@ def test_US_JS01_AC2_a_job_with_dependencies_is_ready_after_they_are_done(tmp_pa
         assert await statuses(scheduler, [first, second]) == ["done", "processing"]
         assert [event.job_id for event in await told(scheduler, "job_ready")] == [second.job_id]
 
-    with_counts(tmp_path, main)
 
-
-def test_US_JS01_AC3_a_job_is_ready_only_when_all_of_its_dependencies_are_done(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS01_AC3_a_job_is_ready_only_when_all_of_its_dependencies_are_done(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=0)
         jobs = graph(a="", b="", c="ab")
         jobs[1]["params"] = {"seconds": 5}
@@ -122,11 +128,9 @@ def test_US_JS01_AC3_a_job_is_ready_only_when_all_of_its_dependencies_are_done(t
 
         assert await statuses(scheduler, [a, b, c]) == ["done", "done", "processing"]
 
-    with_counts(tmp_path, main)
 
-
-def test_US_JS01_AC4_a_cycle_is_refused_with_the_jobs_that_form_it_and_nothing_is_stored(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS01_AC4_a_cycle_is_refused_with_the_jobs_that_form_it_and_nothing_is_stored(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
 
         with pytest.raises(DependencyCycle) as refused:
@@ -137,11 +141,9 @@ def test_US_JS01_AC4_a_cycle_is_refused_with_the_jobs_that_form_it_and_nothing_i
         assert cycle == [{"a": "c", "b": "a", "c": "b"}[before] for before in [cycle[-1], *cycle[:-1]]]
         assert (await office_jobs(scheduler).jobs("o")).items == ()
 
-    with_counts(tmp_path, main)
 
-
-def test_a_job_may_wait_for_an_existing_one_and_not_for_one_of_another_office(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_may_wait_for_an_existing_one_and_not_for_one_of_another_office(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         await scheduler.offices.create("p")
         done, running = await one(scheduler), await one(scheduler, params={"seconds": 60})
@@ -156,11 +158,9 @@ def test_a_job_may_wait_for_an_existing_one_and_not_for_one_of_another_office(tm
                 await office_jobs(scheduler).submit("p", [item(depends_on=[foreign])])
             assert [problem.field for problem in refused.value.problems] == ["jobs.0.depends_on"]
 
-    with_counts(tmp_path, main)
 
-
-def test_what_waits_for_a_failed_job_says_so_and_goes_on_when_a_retry_by_hand_succeeds(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_what_waits_for_a_failed_job_says_so_and_goes_on_when_a_retry_by_hand_succeeds(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", retry_policy={"max_attempts": 0})
         failing = item("a", key="a", job_type="fail", params={"times": 1})
         a, b = await office_jobs(scheduler).submit("o", [failing, item("b", key="b", depends_on=["a"])])
@@ -174,11 +174,9 @@ def test_what_waits_for_a_failed_job_says_so_and_goes_on_when_a_retry_by_hand_su
         assert (retried.job_id, retried.retry_count) == (a.job_id, 1)
         assert await statuses(scheduler, [a, b]) == ["done", "done"]
 
-    with_counts(tmp_path, main)
 
-
-def test_an_office_can_cancel_what_waits_for_a_failure_through_the_whole_graph(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_office_can_cancel_what_waits_for_a_failure_through_the_whole_graph(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", retry_policy={"max_attempts": 0}, on_dependency_failure="cancel")
         jobs = graph(a="", b="a", c="b", free="")
         jobs[0] |= {"job_type": "fail"}
@@ -189,14 +187,12 @@ def test_an_office_can_cancel_what_waits_for_a_failure_through_the_whole_graph(t
         assert [job.status for job in ended] == ["failed", "cancelled", "cancelled", "done"]
         assert [job.blocked_by for job in ended] == [()] * 4
 
-    with_counts(tmp_path, main)
-
 
 # US-JS02: limits.
 
 
-def test_US_JS02_AC1_an_office_runs_three_jobs_at_once_unless_told_otherwise(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS02_AC1_an_office_runs_three_jobs_at_once_unless_told_otherwise(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         office = await scheduler.offices.create("o")
         jobs = await office_jobs(scheduler).submit("o", [item() for _ in range(30)])
 
@@ -204,28 +200,26 @@ def test_US_JS02_AC1_an_office_runs_three_jobs_at_once_unless_told_otherwise(tmp
         await until_ended(scheduler, jobs)
 
         assert office.max_concurrent_jobs == 3
-
-    with_counts(tmp_path, main)
     assert peaks(tmp_path)["office:o"] == 3
 
 
 @pytest.mark.parametrize("limit", [1, 3, 6, 10])
-def test_US_JS02_AC1_thirty_jobs_never_exceed_a_limit_by_their_stored_starts_and_ends(
+async def test_US_JS02_AC1_thirty_jobs_never_exceed_a_limit_by_their_stored_starts_and_ends(
     tmp_path: Path, limit: int
 ) -> None:
     chance = random.Random(limit)
 
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=limit)
         jobs = [item(params={"seconds": chance.uniform(0.1, 9)}) for _ in range(30)]
         await until_ended(scheduler, await office_jobs(scheduler).submit("o", jobs))
-
-    with_counts(tmp_path, main)
     assert peaks(tmp_path)["office:o"] == limit
 
 
-def test_US_JS02_AC2_ready_jobs_beyond_the_limit_wait_in_the_queue_and_start_when_one_ends(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS02_AC2_ready_jobs_beyond_the_limit_wait_in_the_queue_and_start_when_one_ends(
+    tmp_path: Path,
+) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=2)
         jobs = await office_jobs(scheduler).submit("o", [item() for _ in range(3)])
         assert await statuses(scheduler, jobs) == ["processing", "processing", "ready"]
@@ -235,24 +229,20 @@ def test_US_JS02_AC2_ready_jobs_beyond_the_limit_wait_in_the_queue_and_start_whe
 
         assert (await now(scheduler, jobs[2])).status == "processing"
 
-    with_counts(tmp_path, main)
 
-
-def test_US_JS02_AC3_a_role_has_a_limit_of_its_own_and_does_not_hold_back_others(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS02_AC3_a_role_has_a_limit_of_its_own_and_does_not_hold_back_others(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         roles = ["FE", "FE", "BE", "PO", "PO"]
         jobs = await office_jobs(scheduler).submit("o", [item(role=role) for role in roles])
 
         assert await statuses(scheduler, jobs) == ["processing", "ready", "processing", "processing", "ready"]
         await until_ended(scheduler, jobs)
-
-    with_counts(tmp_path, main)
     assert (peaks(tmp_path)["role:o/FE"], peaks(tmp_path)["office:o"]) == (1, 3)
 
 
-def test_US_JS02_AC4_jobs_start_by_priority(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS02_AC4_jobs_start_by_priority(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=1, status="paused")
         jobs = await office_jobs(scheduler).submit("o", [item(priority=priority) for priority in (5, 1, 3)])
         await scheduler.offices.change("o", status="active")
@@ -261,11 +251,9 @@ def test_US_JS02_AC4_jobs_start_by_priority(tmp_path: Path) -> None:
 
         assert await started_order(scheduler) == [jobs[1].job_id, jobs[2].job_id, jobs[0].job_id]
 
-    with_counts(tmp_path, main)
 
-
-def test_limits_are_changed_while_running_and_a_lower_one_stops_nothing(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_limits_are_changed_while_running_and_a_lower_one_stops_nothing(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         jobs = await office_jobs(scheduler).submit("o", [item(role="FE", params={"seconds": 10}) for _ in range(6)])
         assert (await statuses(scheduler, jobs)).count("processing") == 1
@@ -279,13 +267,11 @@ def test_limits_are_changed_while_running_and_a_lower_one_stops_nothing(tmp_path
         assert (await office_jobs(scheduler).stats("o")).processing == 1
         await until_ended(scheduler, jobs)
 
-    with_counts(tmp_path, main)
 
-
-def test_offices_share_the_machine_in_turn_and_resources_count_across_them(tmp_path: Path) -> None:
+async def test_offices_share_the_machine_in_turn_and_resources_count_across_them(tmp_path: Path) -> None:
     offices = [f"o{number}" for number in range(5)]
 
-    async def main(scheduler: Scheduler) -> None:
+    async with scheduler_with_gpu(tmp_path, gpu=2) as scheduler:
         jobs: list[OfficeJob] = []
         for office_id in offices:
             await scheduler.offices.create(office_id)
@@ -297,30 +283,26 @@ def test_offices_share_the_machine_in_turn_and_resources_count_across_them(tmp_p
         # The first two offices had started before the others came; from then on each round serves each office once.
         rounds = [served[first : first + 5] for first in range(5, 25, 5)]
         assert all(len(set(round_)) == 5 for round_ in rounds), rounds
-
-    with_gpu(tmp_path, main, gpu=2)
     assert peaks(tmp_path)["resource:gpu"] == 2
 
 
-def with_gpu(directory: Path, main: Any, gpu: int) -> None:
-    async def body() -> None:
-        scheduler = new_scheduler(directory, limits=Limits(resources={"gpu": gpu}))
+@asynccontextmanager
+async def scheduler_with_gpu(directory: Path, gpu: int) -> AsyncIterator[Scheduler]:
+    scheduler = new_scheduler(directory, limits=Limits(resources={"gpu": gpu}))
 
-        @scheduler.job_type("render", resources=["gpu"])
-        async def render(run: Any) -> None:
-            await asyncio.sleep(1)
+    @scheduler.job_type("render", resources=["gpu"])
+    async def render(run: Any) -> None:
+        await asyncio.sleep(1)
 
-        async with scheduler:
-            await main(scheduler)
-
-    testing.run(body())
+    async with scheduler:
+        yield scheduler
 
 
 # US-JS03: timeouts.
 
 
-def test_US_JS03_AC1_a_job_may_take_thirty_minutes_unless_told_otherwise(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS03_AC1_a_job_may_take_thirty_minutes_unless_told_otherwise(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=0)
         usual = await one(scheduler, params={"seconds": 10**6})
         quick = await one(scheduler, params={"seconds": 10**6}, timeout_ms=1500)
@@ -331,11 +313,9 @@ def test_US_JS03_AC1_a_job_may_take_thirty_minutes_unless_told_otherwise(tmp_pat
         assert (usual.timeout_ms, quick.timeout_ms) == (1_800_000, 1500)
         assert [(e.timeout_at or 0) - e.started_at for e in executions] == [1_800_000_000, 1_500_000]
 
-    with_counts(tmp_path, main)
 
-
-def test_US_JS03_AC2_a_job_that_times_out_is_failed_when_its_retries_are_spent(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS03_AC2_a_job_that_times_out_is_failed_when_its_retries_are_spent(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         job = await one(scheduler, params={"seconds": 10**6}, timeout_ms=10_000)
         await asyncio.sleep(11)
@@ -348,13 +328,12 @@ def test_US_JS03_AC2_a_job_that_times_out_is_failed_when_its_retries_are_spent(t
         assert [execution.status for execution in ended.executions] == ["timeout"] * 3
         assert ended.executions[0].error_message == "timed out after 10 seconds"
 
-    with_counts(tmp_path, main)
 
-
-def test_US_JS03_AC3_the_session_that_runs_is_told_to_cancel(tmp_path: Path) -> None:
+async def test_US_JS03_AC3_the_session_that_runs_is_told_to_cancel(tmp_path: Path) -> None:
     heard: list[bool] = []
 
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
+
         @scheduler.job_type("listening")
         async def listening(run: Any) -> None:
             try:
@@ -367,11 +346,9 @@ def test_US_JS03_AC3_the_session_that_runs_is_told_to_cancel(tmp_path: Path) -> 
 
         assert heard == [True]
 
-    with_counts(tmp_path, main)
 
-
-def test_US_JS03_AC4_a_timeout_is_told_as_an_event_of_the_office(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS03_AC4_a_timeout_is_told_as_an_event_of_the_office(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         job = await one(scheduler, params={"seconds": 10**6}, timeout_ms=1000)
         await until_ended(scheduler, [job])
@@ -382,11 +359,9 @@ def test_US_JS03_AC4_a_timeout_is_told_as_an_event_of_the_office(tmp_path: Path)
         assert [(event.job_id, event.office_id) for event in timeouts] == [(job.job_id, "o")] * 3
         assert timeouts[0].details["failure_kind"] == "timeout"
 
-    with_counts(tmp_path, main)
 
-
-def test_a_timeout_is_stored_and_each_retry_has_its_full_time_after_a_restart_too(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_timeout_is_stored_and_each_retry_has_its_full_time_after_a_restart_too(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         job = await one(scheduler, params={"seconds": 10**6}, timeout_ms=100_000)
         await asyncio.sleep(60)
@@ -400,11 +375,10 @@ def test_a_timeout_is_stored_and_each_retry_has_its_full_time_after_a_restart_to
         lasted = [(e.completed_at or 0) - e.started_at for e in ended.executions]
         assert lasted == [60_000_000, 100_000_000, 100_000_000]
 
-    with_counts(tmp_path, main)
 
+async def test_the_time_of_a_job_is_its_own_else_its_types_else_its_roles_else_its_offices(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
 
-def test_the_time_of_a_job_is_its_own_else_its_types_else_its_roles_else_its_offices(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
         @scheduler.job_type("typed", timeout_seconds=20)
         async def typed(run: Any) -> None:
             pass
@@ -421,14 +395,12 @@ def test_the_time_of_a_job_is_its_own_else_its_types_else_its_roles_else_its_off
 
         assert [job.timeout_ms for job in jobs] == [10_000, 20_000, 30_000, 40_000]
 
-    with_counts(tmp_path, main)
-
 
 # US-JS04: retries.
 
 
-def test_US_JS04_AC1_a_job_is_retried_twice_unless_told_otherwise(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS04_AC1_a_job_is_retried_twice_unless_told_otherwise(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         spent, saved = await office_jobs(scheduler).submit(
             "o", [item(job_type="fail"), item(job_type="fail", params={"times": 2})]
@@ -441,12 +413,10 @@ def test_US_JS04_AC1_a_job_is_retried_twice_unless_told_otherwise(tmp_path: Path
         assert [e.status for e in ended[1].executions] == ["failed", "failed", "completed"]
         assert {e.job_id for e in ended[1].executions} == {saved.job_id}
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize(("backoff", "minutes"), [("exponential", [1, 2, 4]), ("linear", [1, 2, 3])])
-def test_US_JS04_AC2_the_wait_grows_with_each_retry(tmp_path: Path, backoff: str, minutes: list[int]) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS04_AC2_the_wait_grows_with_each_retry(tmp_path: Path, backoff: str, minutes: list[int]) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         await office_jobs(scheduler).change_config("o", {"maxRetries": 3, "retryBackoff": backoff})
         (job,) = await until_ended(scheduler, [await one(scheduler, job_type="fail")])
@@ -455,17 +425,15 @@ def test_US_JS04_AC2_the_wait_grows_with_each_retry(tmp_path: Path, backoff: str
         waits = [round((after.started_at - (before.completed_at or 0)) / 1_000_000) for before, after in pairs]
         assert waits == [minute * MINUTE for minute in minutes]
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize(
     ("kind", "is_retried"),
     [("timeout", True), ("session_error", True), ("git_conflict", False), ("permission", False), ("dependency", False)],
 )
-def test_US_JS04_AC3_what_can_be_retried_is_said_by_the_kind_of_failure(
+async def test_US_JS04_AC3_what_can_be_retried_is_said_by_the_kind_of_failure(
     tmp_path: Path, kind: str, is_retried: bool
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         (job,) = await until_ended(
             scheduler, [await one(scheduler, job_type="fail", params={"kind": kind, "times": 1})]
@@ -473,11 +441,9 @@ def test_US_JS04_AC3_what_can_be_retried_is_said_by_the_kind_of_failure(
 
         assert (job.status, len(job.executions)) == (("done", 2) if is_retried else ("failed", 1))
 
-    with_counts(tmp_path, main)
 
-
-def test_US_JS04_AC4_a_permanent_failure_is_told_once_after_the_last_retry(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS04_AC4_a_permanent_failure_is_told_once_after_the_last_retry(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         job = await one(scheduler, job_type="fail")
         await until_ended(scheduler, [job])
@@ -488,11 +454,9 @@ def test_US_JS04_AC4_a_permanent_failure_is_told_once_after_the_last_retry(tmp_p
         assert [(event.job_id, event.details["failure_kind"]) for event in permanent] == [(job.job_id, "error")]
         assert [event.type for event in events].count("job_retrying") == 2
 
-    with_counts(tmp_path, main)
 
-
-def test_a_retry_that_waits_for_its_time_is_pending_and_is_brought_forward_by_hand(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_retry_that_waits_for_its_time_is_pending_and_is_brought_forward_by_hand(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         job = await one(scheduler, job_type="fail", params={"times": 1})
         await asyncio.sleep(1)
@@ -505,13 +469,12 @@ def test_a_retry_that_waits_for_its_time_is_pending_and_is_brought_forward_by_ha
         with pytest.raises(Conflict, match="succeeded"):
             await office_jobs(scheduler).retry("o", job.job_id)
 
-    with_counts(tmp_path, main)
 
-
-def test_95_percent_succeed_when_30_percent_of_the_attempts_fail_at_random(tmp_path: Path) -> None:
+async def test_95_percent_succeed_when_30_percent_of_the_attempts_fail_at_random(tmp_path: Path) -> None:
     chance = random.Random(14)
 
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
+
         @scheduler.job_type("unsure")
         async def unsure(run: Any) -> None:
             await asyncio.sleep(chance.uniform(0.1, 2))
@@ -526,14 +489,12 @@ def test_95_percent_succeed_when_30_percent_of_the_attempts_fail_at_random(tmp_p
         assert stats.done + stats.failed == 400
         assert stats.done / 400 >= 0.95
 
-    with_counts(tmp_path, main)
-
 
 # US-JS05: priority.
 
 
-def test_US_JS05_AC1_the_lower_priority_goes_first_and_is_shown_as_it_was_given(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS05_AC1_the_lower_priority_goes_first_and_is_shown_as_it_was_given(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", status="paused")
         priorities = [3, -5, 0, MAX_PRIORITY, -MAX_PRIORITY]
         jobs = await office_jobs(scheduler).submit("o", [item(priority=priority) for priority in priorities])
@@ -543,11 +504,9 @@ def test_US_JS05_AC1_the_lower_priority_goes_first_and_is_shown_as_it_was_given(
         assert [job.priority for job in jobs] == priorities
         assert [job.priority for job in ready.items] == sorted(priorities)
 
-    with_counts(tmp_path, main)
 
-
-def test_US_JS05_AC2_jobs_of_one_priority_go_in_the_order_of_their_creation(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS05_AC2_jobs_of_one_priority_go_in_the_order_of_their_creation(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=1)
         jobs = [await one(scheduler, priority=2) for _ in range(3)]
         jobs += await office_jobs(scheduler).submit("o", [item(priority=2) for _ in range(3)])
@@ -556,11 +515,9 @@ def test_US_JS05_AC2_jobs_of_one_priority_go_in_the_order_of_their_creation(tmp_
 
         assert await started_order(scheduler) == [job.job_id for job in jobs]
 
-    with_counts(tmp_path, main)
 
-
-def test_US_JS05_AC3_an_urgent_job_goes_before_everything_in_its_office(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS05_AC3_an_urgent_job_goes_before_everything_in_its_office(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=1, status="paused")
         first = await one(scheduler, priority=-MAX_PRIORITY)
         urgent = await one(scheduler, urgent=True)
@@ -571,11 +528,11 @@ def test_US_JS05_AC3_an_urgent_job_goes_before_everything_in_its_office(tmp_path
         assert await started_order(scheduler) == [urgent.job_id, first.job_id]
         assert urgent.priority < first.priority
 
-    with_counts(tmp_path, main)
 
-
-def test_US_JS05_AC4_a_priority_is_changed_while_the_job_waits_and_not_after_it_has_started(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS05_AC4_a_priority_is_changed_while_the_job_waits_and_not_after_it_has_started(
+    tmp_path: Path,
+) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=1)
         running, second, third, last = await office_jobs(scheduler).submit("o", [item() for _ in range(4)])
 
@@ -588,11 +545,9 @@ def test_US_JS05_AC4_a_priority_is_changed_while_the_job_waits_and_not_after_it_
         assert (changed.priority, urgent.priority) == (-1, -1_000_000)
         assert (await started_order(scheduler))[1:] == [last.job_id, third.job_id, second.job_id]
 
-    with_counts(tmp_path, main)
 
-
-def test_an_urgent_job_can_be_made_an_ordinary_one_again(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_urgent_job_can_be_made_an_ordinary_one_again(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", status="paused")
         job = await one(scheduler, urgent=True)
 
@@ -603,8 +558,6 @@ def test_an_urgent_job_can_be_made_an_ordinary_one_again(tmp_path: Path) -> None
         for wrong in ({}, {"priority": 1.5}, {"priority": 10**6 + 1}):
             with pytest.raises(Invalid, match="priority"):
                 await office_jobs(scheduler).change_priority("o", job.job_id, **wrong)
-
-    with_counts(tmp_path, main)
 
 
 # US-JS06: bulk cancel.
@@ -624,8 +577,8 @@ async def two_tasks(scheduler: Scheduler) -> tuple[list[OfficeJob], list[OfficeJ
     return first, second
 
 
-def test_US_JS06_AC1_every_pending_and_ready_job_of_an_office_is_cancelled(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS06_AC1_every_pending_and_ready_job_of_an_office_is_cancelled(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first, second = await two_tasks(scheduler)
         await scheduler.offices.create("p")
         (other,) = await office_jobs(scheduler).submit("p", [item()])
@@ -637,11 +590,9 @@ def test_US_JS06_AC1_every_pending_and_ready_job_of_an_office_is_cancelled(tmp_p
         assert await statuses(scheduler, [*first, *second]) == ["processing", "cancelled", "cancelled"] * 2
         assert await statuses(scheduler, [other]) == ["processing"]
 
-    with_counts(tmp_path, main)
 
-
-def test_US_JS06_AC2_every_job_of_a_task_is_cancelled_and_no_other(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS06_AC2_every_job_of_a_task_is_cancelled_and_no_other(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first, second = await two_tasks(scheduler)
 
         done = await office_jobs(scheduler).cancel_all("o", task_id="first", reason="not needed")
@@ -651,11 +602,9 @@ def test_US_JS06_AC2_every_job_of_a_task_is_cancelled_and_no_other(tmp_path: Pat
         assert await statuses(scheduler, first) == ["cancelled"] * 3
         assert await statuses(scheduler, second) == ["processing", "processing", "pending"]
 
-    with_counts(tmp_path, main)
 
-
-def test_US_JS06_AC3_running_jobs_are_told_to_stop_too(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS06_AC3_running_jobs_are_told_to_stop_too(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first, second = await two_tasks(scheduler)
 
         done = await office_jobs(scheduler).cancel_all("o")
@@ -664,11 +613,9 @@ def test_US_JS06_AC3_running_jobs_are_told_to_stop_too(tmp_path: Path) -> None:
         assert (done.cancelled.count, done.stopping.count) == (4, 2)
         assert [(await now(scheduler, job)).executions[0].status for job in (first[0], second[0])] == ["cancelled"] * 2
 
-    with_counts(tmp_path, main)
 
-
-def test_US_JS06_AC4_what_was_cancelled_is_cancelled_says_when_and_never_runs(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_US_JS06_AC4_what_was_cancelled_is_cancelled_says_when_and_never_runs(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         first, second = await two_tasks(scheduler)
         await asyncio.sleep(5)
         await office_jobs(scheduler).cancel_all("o")
@@ -681,11 +628,9 @@ def test_US_JS06_AC4_what_was_cancelled_is_cancelled_says_when_and_never_runs(tm
         assert len(await started_order(scheduler)) == 2
         assert await office_jobs(scheduler).stats("o") == stats(cancelled=6)
 
-    with_counts(tmp_path, main)
 
-
-def test_one_job_is_cancelled_and_one_that_has_ended_is_refused(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_one_job_is_cancelled_and_one_that_has_ended_is_refused(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=1, cancel_mode="finish")
         running, queued = await office_jobs(scheduler).submit("o", [item(), item()])
 
@@ -700,8 +645,6 @@ def test_one_job_is_cancelled_and_one_that_has_ended_is_refused(tmp_path: Path) 
         with pytest.raises(AlreadyFinished, match="COMPLETED"):
             await office_jobs(scheduler).cancel("o", running.job_id)
 
-    with_counts(tmp_path, main)
-
 
 # Statistics.
 
@@ -711,19 +654,17 @@ def stats(**numbers: Any) -> OfficeStats:
     return OfficeStats(**{"office_id": "o", **zero, "avg_completion_time": 0.0, **numbers})
 
 
-def test_the_statistics_of_a_new_office_are_all_zero(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_statistics_of_a_new_office_are_all_zero(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
 
         assert await office_jobs(scheduler).stats("o") == stats()
         with pytest.raises(NotFound, match="'nowhere'"):
             await office_jobs(scheduler).stats("nowhere")
 
-    with_counts(tmp_path, main)
 
-
-def test_the_average_is_from_the_first_start_to_the_completion_of_what_was_completed(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_average_is_from_the_first_start_to_the_completion_of_what_was_completed(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=0)
         jobs = [
             item(params={"seconds": 2}),
@@ -736,13 +677,11 @@ def test_the_average_is_from_the_first_start_to_the_completion_of_what_was_compl
         # 2 s, 4 s, and a minute between the two attempts of one that took no time.
         assert await office_jobs(scheduler).stats("o") == stats(done=4, avg_completion_time=22_000.0)
 
-    with_counts(tmp_path, main)
 
-
-def test_the_statistics_are_right_at_every_moment(tmp_path: Path) -> None:
+async def test_the_statistics_are_right_at_every_moment(tmp_path: Path) -> None:
     chance = random.Random(3)
 
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=4, retry_policy={"base_delay_seconds": 3})
         for step in range(60):
             await disturb(scheduler, chance)
@@ -751,8 +690,6 @@ def test_the_statistics_are_right_at_every_moment(tmp_path: Path) -> None:
                 await scheduler.offices.change("o", on_dependency_failure="cancel")
 
             assert await office_jobs(scheduler).stats("o") == await counted(scheduler)
-
-    with_counts(tmp_path, main)
 
 
 async def disturb(scheduler: Scheduler, chance: random.Random) -> None:
@@ -791,8 +728,8 @@ async def counted(scheduler: Scheduler) -> OfficeStats:
 
 
 @pytest.mark.sqlite_only("the steps of its machine")
-def test_the_statistics_cost_the_same_whatever_has_been_done(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_statistics_cost_the_same_whatever_has_been_done(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         costs = []
         for count in (1, 100):
@@ -803,11 +740,9 @@ def test_the_statistics_cost_the_same_whatever_has_been_done(tmp_path: Path) -> 
 
         assert costs[0] == costs[1] > 0
 
-    with_counts(tmp_path, main)
 
-
-def test_the_statistics_survive_a_crash(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_statistics_survive_a_crash(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=2)
         await office_jobs(scheduler).submit("o", [item(params={"seconds": 10}) for _ in range(5)])
         await asyncio.sleep(15)
@@ -818,14 +753,12 @@ def test_the_statistics_survive_a_crash(tmp_path: Path) -> None:
             assert found == await counted(second)
             assert (found.done, found.processing, found.ready + found.pending) == (2, 2, 1)
 
-    with_counts(tmp_path, main)
-
 
 # Lists.
 
 
-def test_a_list_goes_on_where_its_page_ended_and_has_every_job_once(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_list_goes_on_where_its_page_ended_and_has_every_job_once(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=1)
         jobs = await office_jobs(scheduler).submit("o", [item(str(n), role="FE" if n % 2 else "BE") for n in range(25)])
 
@@ -835,8 +768,6 @@ def test_a_list_goes_on_where_its_page_ended_and_has_every_job_once(tmp_path: Pa
             assert found == expected
             assert len(found) == {(): 25, ("status",): 24, ("role",): 13, ("status", "role"): 12}[tuple(wanted)]
         assert await walk(scheduler, limit=25) == [job.job_id for job in jobs]
-
-    with_counts(tmp_path, main)
 
 
 async def walk(scheduler: Scheduler, **wanted: Any) -> list[str]:
@@ -850,8 +781,8 @@ async def walk(scheduler: Scheduler, **wanted: Any) -> list[str]:
             return found
 
 
-def test_jobs_are_found_by_each_of_their_statuses_and_by_task(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_jobs_are_found_by_each_of_their_statuses_and_by_task(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=1, retry_policy={"max_attempts": 0})
         jobs = [item("done"), item("failed", job_type="fail"), item("processing", params={"seconds": 100}),
                 item("ready", key="r"), item("pending", depends_on=["r"]), item("cancelled")]  # fmt: skip
@@ -866,8 +797,6 @@ def test_jobs_are_found_by_each_of_their_statuses_and_by_task(tmp_path: Path) ->
         assert len((await office_jobs(scheduler).jobs("o", task_id="t")).items) == 6
         assert (await office_jobs(scheduler).jobs("o", task_id="other")).items == ()
 
-    with_counts(tmp_path, main)
-
 
 @pytest.mark.parametrize(
     ("wanted", "field"),
@@ -878,16 +807,14 @@ def test_jobs_are_found_by_each_of_their_statuses_and_by_task(tmp_path: Path) ->
         ({"cursor": "nonsense"}, "cursor"),
     ],
 )
-def test_a_list_that_cannot_be_is_refused(tmp_path: Path, wanted: dict[str, Any], field: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_list_that_cannot_be_is_refused(tmp_path: Path, wanted: dict[str, Any], field: str) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
 
         with pytest.raises(Invalid) as refused:
             await office_jobs(scheduler).jobs("o", **wanted)
 
         assert [problem.field for problem in refused.value.problems] == [field]
-
-    with_scheduler(tmp_path, main)
 
 
 # Requests.
@@ -915,8 +842,10 @@ def test_a_list_that_cannot_be_is_refused(tmp_path: Path, wanted: dict[str, Any]
     ],
     ids=str,
 )
-def test_a_job_that_makes_no_sense_is_refused_in_the_words_of_the_office(tmp_path: Path, job: Any, field: str) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_that_makes_no_sense_is_refused_in_the_words_of_the_office(
+    tmp_path: Path, job: Any, field: str
+) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
 
         for jobs, where in (([job], field), ([item(), job], field.replace("jobs.0", "jobs.1"))):
@@ -925,11 +854,9 @@ def test_a_job_that_makes_no_sense_is_refused_in_the_words_of_the_office(tmp_pat
             assert [problem.field for problem in refused.value.problems] == [where]
         assert (await office_jobs(scheduler).jobs("o")).items == ()
 
-    with_scheduler(tmp_path, main)
 
-
-def test_jobs_that_nothing_can_run_are_refused_with_a_code_of_their_own(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_jobs_that_nothing_can_run_are_refused_with_a_code_of_their_own(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         roleless = {"description": "d"}
         with pytest.raises(NoHandler, match="session"):
@@ -943,14 +870,12 @@ def test_jobs_that_nothing_can_run_are_refused_with_a_code_of_their_own(tmp_path
         fields = [problem.field for problem in refused.value.problems]
         assert fields == ["jobs.0.role", "jobs.2.role", "jobs.3.job_type"]
 
-    with_scheduler(tmp_path, main)
-
 
 @pytest.mark.parametrize("wrong", [{"job_type": "unknown"}, {"urgent": "yes"}])
-def test_of_a_request_that_is_wrong_all_over_the_first_hundred_problems_are_named(
+async def test_of_a_request_that_is_wrong_all_over_the_first_hundred_problems_are_named(
     tmp_path: Path, wrong: dict[str, Any]
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
 
         with pytest.raises(Invalid) as refused:
@@ -959,11 +884,9 @@ def test_of_a_request_that_is_wrong_all_over_the_first_hundred_problems_are_name
         named = [problem.field.split(".")[1] for problem in refused.value.problems]
         assert named == [str(number) for number in range(100)]
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_request_sent_twice_with_one_key_is_carried_out_once(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_request_sent_twice_with_one_key_is_carried_out_once(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         first = await office_jobs(scheduler).submit("o", graph(a="", b="a"), idempotency_key="k")
         await until_ended(scheduler, first)
@@ -973,11 +896,9 @@ def test_a_request_sent_twice_with_one_key_is_carried_out_once(tmp_path: Path) -
         assert [job.job_id for job in again] == [job.job_id for job in first]
         assert [job.status for job in again] == ["done", "done"]
 
-    with_counts(tmp_path, main)
 
-
-def test_a_job_is_found_only_in_its_own_office(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_job_is_found_only_in_its_own_office(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         await scheduler.offices.create("p")
         job = await one(scheduler)
@@ -994,14 +915,12 @@ def test_a_job_is_found_only_in_its_own_office(tmp_path: Path) -> None:
             with pytest.raises(NotFound, match="'nowhere'"):
                 await ask("nowhere", job.job_id)
 
-    with_scheduler(tmp_path, main)
-
 
 # The offices themselves.
 
 
-def test_an_office_without_an_id_gets_one_and_offices_are_listed_by_their_ids(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_office_without_an_id_gets_one_and_offices_are_listed_by_their_ids(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         made = [await scheduler.offices.create(name=f"team {number}") for number in range(4)]
 
         first = await scheduler.offices.list(limit=3)
@@ -1012,11 +931,9 @@ def test_an_office_without_an_id_gets_one_and_offices_are_listed_by_their_ids(tm
         assert names == {"Default", "team 0", "team 1", "team 2", "team 3"}
         assert len({office.office_id for office in made}) == 4
 
-    with_scheduler(tmp_path, main)
 
-
-def test_a_paused_office_starts_nothing_until_it_is_active_again(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_paused_office_starts_nothing_until_it_is_active_again(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         paused = await scheduler.offices.change("o", status="paused")
         job = await one(scheduler)
@@ -1031,11 +948,9 @@ def test_a_paused_office_starts_nothing_until_it_is_active_again(tmp_path: Path)
             "queue_resumed",
         ]
 
-    with_counts(tmp_path, main)
 
-
-def test_an_archived_office_takes_no_jobs_and_says_so(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_archived_office_takes_no_jobs_and_says_so(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         await scheduler.offices.change("o", status="archived")
 
@@ -1044,11 +959,9 @@ def test_an_archived_office_takes_no_jobs_and_says_so(tmp_path: Path) -> None:
         with pytest.raises(NotFound, match="'nowhere'"):
             await office_jobs(scheduler).submit("nowhere", [item()])
 
-    with_counts(tmp_path, main)
 
-
-def test_process_answers_what_it_started(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_process_answers_what_it_started(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         await office_jobs(scheduler).submit("o", [item(), item()])
         assert await office_jobs(scheduler).process("o") == []
@@ -1060,14 +973,12 @@ def test_process_answers_what_it_started(tmp_path: Path) -> None:
 
         assert [(one.job_id, one.status) for one in started] == [(job.job_id, "processing")]
 
-    with_counts(tmp_path, main)
-
 
 # Configuration.
 
 
-def test_the_configuration_has_the_names_units_and_defaults_of_the_office_design(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_configuration_has_the_names_units_and_defaults_of_the_office_design(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
 
         assert office_json.office_config(await office_jobs(scheduler).config("o")) == {
@@ -1079,14 +990,12 @@ def test_the_configuration_has_the_names_units_and_defaults_of_the_office_design
             "retryBaseDelay": 60_000,
         }
 
-    with_scheduler(tmp_path, main)
 
-
-def test_the_configuration_is_changed_while_running_and_stored(tmp_path: Path) -> None:
+async def test_the_configuration_is_changed_while_running_and_stored(tmp_path: Path) -> None:
     changes = {"maxConcurrentJobs": 7, "maxConcurrentByRole": None, "defaultTimeout": 1.5, "maxRetries": 0,
                "retryBackoff": "linear", "retryBaseDelay": 250}  # fmt: skip
 
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         changed = await office_jobs(scheduler).change_config("o", changes)
         await testing.crash(scheduler)
@@ -1102,8 +1011,6 @@ def test_the_configuration_is_changed_while_running_and_stored(tmp_path: Path) -
             retry_backoff="linear",  # type: ignore[arg-type]
             retry_base_delay=250,
         )
-
-    with_scheduler(tmp_path, main)
 
 
 @pytest.mark.parametrize(
@@ -1122,10 +1029,10 @@ def test_the_configuration_is_changed_while_running_and_stored(tmp_path: Path) -
         ("retryBaseDelay", -1),
     ],
 )
-def test_a_configuration_that_makes_no_sense_is_refused_by_its_own_names(
+async def test_a_configuration_that_makes_no_sense_is_refused_by_its_own_names(
     tmp_path: Path, field: str, value: Any
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
 
         with pytest.raises(Invalid) as refused:
@@ -1134,14 +1041,12 @@ def test_a_configuration_that_makes_no_sense_is_refused_by_its_own_names(
         assert [problem.field for problem in refused.value.problems] == [field]
         assert (await office_jobs(scheduler).config("o")).max_concurrent_jobs == 3
 
-    with_scheduler(tmp_path, main)
-
 
 # Executions and events.
 
 
-def test_an_execution_has_its_session_times_and_end(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_execution_has_its_session_times_and_end(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         sessions: list[str] = []
 
         @scheduler.job_type("session", has_session=True)
@@ -1169,11 +1074,9 @@ def test_an_execution_has_its_session_times_and_end(tmp_path: Path) -> None:
         assert [first.session_id, second.session_id] == sessions
         assert sessions[0] != sessions[1]
 
-    with_counts(tmp_path, main)
 
-
-def test_the_events_of_an_office_are_read_a_page_at_a_time_by_its_jobs_ids(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_events_of_an_office_are_read_a_page_at_a_time_by_its_jobs_ids(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         await scheduler.submit("work")
         job = await one(scheduler, job_type="fail", params={"times": 1})
@@ -1197,11 +1100,9 @@ def test_the_events_of_an_office_are_read_a_page_at_a_time_by_its_jobs_ids(tmp_p
             "job_started",
         ]
 
-    with_counts(tmp_path, main)
 
-
-def test_the_events_of_an_office_are_found_behind_however_many_of_others(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_the_events_of_an_office_are_found_behind_however_many_of_others(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o")
         await scheduler.pause()
         await scheduler.submit_many([NewJob(job_type="work")] * (2 * STEP))
@@ -1212,11 +1113,9 @@ def test_the_events_of_an_office_are_found_behind_however_many_of_others(tmp_pat
         assert [(event.type, event.job_id) for event in page.items] == [("job_queued", job.job_id)]
         assert page.next_cursor is None
 
-    with_counts(tmp_path, main)
 
-
-def test_an_office_job_is_shown_with_all_its_fields(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_an_office_job_is_shown_with_all_its_fields(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", status="paused")
         first, second = await office_jobs(scheduler).submit(
             "o", [item("A", key="a", role="FE", priority=3, timeout_ms=5000), item("B", depends_on=["a"])], "t"
@@ -1234,19 +1133,17 @@ def test_an_office_job_is_shown_with_all_its_fields(tmp_path: Path) -> None:
             [{"job_id": first.job_id, "status": "ready"}],
         )
 
-    with_scheduler(tmp_path, main)
-
 
 # Graphs.
 
 
-def test_a_graph_of_100_jobs_and_200_edges_runs_in_an_order_that_keeps_every_edge(tmp_path: Path) -> None:
+async def test_a_graph_of_100_jobs_and_200_edges_runs_in_an_order_that_keeps_every_edge(tmp_path: Path) -> None:
     chance = random.Random(8)
     jobs = [
         item(str(n), key=str(n), depends_on=[str(m) for m in chance.sample(range(n), min(n, 2))]) for n in range(100)
     ]
 
-    async def main(scheduler: Scheduler) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=10)
         made = await office_jobs(scheduler).submit("o", jobs)
         ended = {job.job_id: job for job in await until_ended(scheduler, made)}
@@ -1254,6 +1151,4 @@ def test_a_graph_of_100_jobs_and_200_edges_runs_in_an_order_that_keeps_every_edg
         for job in ended.values():
             assert job.status == "done"
             assert all((ended[other].completed_at or 0) <= (job.started_at or 0) for other in job.depends_on)
-
-    with_counts(tmp_path, main)
     assert peaks(tmp_path)["office:o"] <= 10

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,15 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-ISc", code]
 
 
-def with_roles(directory: Path, main: Main, **roles: Any) -> None:
-    """Runs `main` with a scheduler in real time that has these roles, and an office that retries at once, once."""
-
-    async def body() -> None:
-        scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", extensions=["offices"])
-        office_jobs(scheduler).use_roles(roles)
-        async with scheduler:
-            retry = {"max_attempts": 1, "base_delay_seconds": 0}
-            await scheduler.offices.create("o", retry_policy=retry, role_limits={})
-            await main(scheduler)
-
-    asyncio.run(body())
+@asynccontextmanager
+async def scheduler_with_roles(directory: Path, **roles: Any) -> AsyncIterator[Scheduler]:
+    """A scheduler in real time that has these roles, and an office that retries at once, once."""
+    scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", extensions=["offices"])
+    office_jobs(scheduler).use_roles(roles)
+    async with scheduler:
+        retry = {"max_attempts": 1, "base_delay_seconds": 0}
+        await scheduler.offices.create("o", retry_policy=retry, role_limits={})
+        yield scheduler
 
 
 async def ended(scheduler: Scheduler, **fields: Any) -> OfficeJob:
@@ -54,10 +52,11 @@ async def ended(scheduler: Scheduler, **fields: Any) -> OfficeJob:
 def run_session(directory: Path, command: list[str], **role: Any) -> OfficeJob:
     found: list[OfficeJob] = []
 
-    async def main(scheduler: Scheduler) -> None:
-        found.append(await ended(scheduler))
+    async def main() -> None:
+        async with scheduler_with_roles(directory, FE={"command": command, **role}) as scheduler:
+            found.append(await ended(scheduler))
 
-    with_roles(directory, main, FE={"command": command, **role})
+    asyncio.run(main())
     return found[0]
 
 
@@ -69,13 +68,13 @@ def log_of(directory: Path, job: OfficeJob) -> str:
 # What a session is given.
 
 
-def test_a_session_gets_the_job_on_stdin_and_its_ids_in_the_environment(tmp_path: Path) -> None:
+async def test_a_session_gets_the_job_on_stdin_and_its_ids_in_the_environment(tmp_path: Path) -> None:
     code = (
         "import os, sys; print(sys.stdin.read()); print(os.environ['NEXTSLOT_SESSION_ID'], os.environ['NEXTSLOT_ROLE'])"
     )
     job = {"description": "Login page ü", "role": "FE", "params": {"branch": "main", "n": [1, None]}}
 
-    async def main(scheduler: Scheduler) -> None:
+    async with scheduler_with_roles(tmp_path, FE={"command": python(code)}) as scheduler:
         (made,) = await office_jobs(scheduler).submit("o", [job], task_id="t1")
         await scheduler.wait(made.job_id)
         done = await office_jobs(scheduler).job("o", made.job_id)
@@ -83,8 +82,6 @@ def test_a_session_gets_the_job_on_stdin_and_its_ids_in_the_environment(tmp_path
         sent, ids = log_of(tmp_path, done).splitlines()
         assert json.loads(sent) == {**job, "task_id": "t1"}
         assert ids == f"{done.executions[0].session_id} FE"
-
-    with_roles(tmp_path, main, FE={"command": python(code)})
 
 
 def test_every_attempt_has_a_session_of_its_own(tmp_path: Path) -> None:
@@ -100,12 +97,18 @@ def test_every_attempt_has_a_session_of_its_own(tmp_path: Path) -> None:
     assert log_of(tmp_path, job).strip() == second.session_id
 
 
-def test_a_role_has_its_own_command_directory_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_role_has_its_own_command_directory_and_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "work").mkdir()
     code = "import os; print(os.getcwd(), os.environ['MODEL'], 'SECRET' in os.environ)"
     monkeypatch.setenv("SECRET", "x")
 
-    async def main(scheduler: Scheduler) -> None:
+    async with scheduler_with_roles(
+        tmp_path,
+        FE={"command": python(code), "cwd": str(tmp_path / "work"), "env": {"MODEL": "large"}},
+        BE={"command": ["echo", "{role}"]},
+    ) as scheduler:
         jobs = await office_jobs(scheduler).submit("o", [{"description": "d", "role": role} for role in ("FE", "BE")])
         for job in jobs:
             await scheduler.wait(job.job_id)
@@ -113,13 +116,6 @@ def test_a_role_has_its_own_command_directory_and_environment(tmp_path: Path, mo
 
         assert log_of(tmp_path, done[0]).split() == [str(tmp_path / "work"), "large", "False"]
         assert log_of(tmp_path, done[1]).split() == ["{role}"]
-
-    with_roles(
-        tmp_path,
-        main,
-        FE={"command": python(code), "cwd": str(tmp_path / "work"), "env": {"MODEL": "large"}},
-        BE={"command": ["echo", "{role}"]},
-    )
 
 
 # How it ends.
@@ -153,14 +149,14 @@ def test_a_git_conflict_is_not_retried(tmp_path: Path) -> None:
     assert job.executions[0].error_message == "exit code 1: CONFLICT (content): Merge conflict in a"
 
 
-def test_a_permission_error_is_not_retried_and_success_is_success_whatever_was_said(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_permission_error_is_not_retried_and_success_is_success_whatever_was_said(tmp_path: Path) -> None:
+    says = "echo 'Permission denied'; exit "
+    async with scheduler_with_roles(
+        tmp_path, FE={"command": ["sh", "-c", says + "1"]}, BE={"command": ["sh", "-c", says + "0"]}
+    ) as scheduler:
         failed, done = await ended(scheduler), await ended(scheduler, role="BE")
 
         assert (failed.status, len(failed.executions), done.status) == ("failed", 1, "done")
-
-    says = "echo 'Permission denied'; exit "
-    with_roles(tmp_path, main, FE={"command": ["sh", "-c", says + "1"]}, BE={"command": ["sh", "-c", says + "0"]})
 
 
 def test_the_exit_code_a_role_names_goes_before_what_was_said(tmp_path: Path) -> None:
@@ -196,10 +192,10 @@ def test_only_the_end_of_a_long_output_is_looked_at(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", [{"command": ["/nowhere/agent"]}, {"command": ["true"], "cwd": "/nowhere"}])
-def test_a_session_that_cannot_be_started_is_a_session_error_and_is_retried(
+async def test_a_session_that_cannot_be_started_is_a_session_error_and_is_retried(
     tmp_path: Path, role: dict[str, Any]
 ) -> None:
-    async def main(scheduler: Scheduler) -> None:
+    async with scheduler_with_roles(tmp_path, FE=role) as scheduler:
         job = await ended(scheduler)
         run = await scheduler.run_of(job.job_id)
 
@@ -207,14 +203,15 @@ def test_a_session_that_cannot_be_started_is_a_session_error_and_is_retried(
         assert (run.failure_kind, len(job.executions)) == ("session_error", 2)
         assert "no session could be started" in (job.executions[0].error_message or "")
 
-    with_roles(tmp_path, main, FE=role)
-
 
 # How it is ended.
 
 
-def test_a_timeout_ends_the_whole_tree_of_a_session_that_ignores_it(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_timeout_ends_the_whole_tree_of_a_session_that_ignores_it(tmp_path: Path) -> None:
+    stubborn = "trap '' TERM; setsid sleep 100 & while :; do sleep 0.1; done"
+    async with scheduler_with_roles(
+        tmp_path, FE={"command": ["sh", "-c", stubborn], "grace_seconds": 0.2}
+    ) as scheduler:
         (job,) = await office_jobs(scheduler).submit("o", [{"description": "d", "role": "FE", "timeout_ms": 300}])
         await scheduler.wait(job.job_id)
         done = await office_jobs(scheduler).job("o", job.job_id)
@@ -222,12 +219,10 @@ def test_a_timeout_ends_the_whole_tree_of_a_session_that_ignores_it(tmp_path: Pa
         assert [execution.status for execution in done.executions] == ["timeout", "timeout"]
         assert not processes_of(tmp_path)
 
-    stubborn = "trap '' TERM; setsid sleep 100 & while :; do sleep 0.1; done"
-    with_roles(tmp_path, main, FE={"command": ["sh", "-c", stubborn], "grace_seconds": 0.2})
 
-
-def test_a_cancel_reaches_the_session(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_a_cancel_reaches_the_session(tmp_path: Path) -> None:
+    listening = f"trap 'touch {tmp_path}/told; exit 1' TERM; touch {tmp_path}/began; while :; do sleep 0.05; done"
+    async with scheduler_with_roles(tmp_path, FE={"command": ["sh", "-c", listening]}) as scheduler:
         (job,) = await office_jobs(scheduler).submit("o", [{"description": "d", "role": "FE"}])
         await eventually((tmp_path / "began").exists)
 
@@ -238,15 +233,12 @@ def test_a_cancel_reaches_the_session(tmp_path: Path) -> None:
         assert (what, done.status, done.executions[0].status) == ("stopping", "cancelled", "cancelled")
         assert (tmp_path / "told").exists()
 
-    listening = f"trap 'touch {tmp_path}/told; exit 1' TERM; touch {tmp_path}/began; while :; do sleep 0.05; done"
-    with_roles(tmp_path, main, FE={"command": ["sh", "-c", listening]})
-
 
 # Roles as they are configured.
 
 
-def test_roles_are_changed_while_the_scheduler_runs(tmp_path: Path) -> None:
-    async def main(scheduler: Scheduler) -> None:
+async def test_roles_are_changed_while_the_scheduler_runs(tmp_path: Path) -> None:
+    async with scheduler_with_roles(tmp_path, FE={"command": ["true"]}) as scheduler:
         first = await ended(scheduler)
         office_jobs(scheduler).use_roles({"FE": {"command": ["sh", "-c", "exit 1"]}})
         second = await ended(scheduler)
@@ -259,8 +251,6 @@ def test_roles_are_changed_while_the_scheduler_runs(tmp_path: Path) -> None:
 
         assert [one.status for one in (first, second, third)] == ["done", "failed", "failed"]
         assert third.executions[0].error_message == "the role 'FE' has no command any more"
-
-    with_roles(tmp_path, main, FE={"command": ["true"]})
 
 
 @pytest.mark.parametrize(

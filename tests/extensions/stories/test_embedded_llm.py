@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,8 @@ def _extra() -> None:
         pytest.fail(missing) if os.environ.get("CI") == "true" else pytest.skip(missing)
 
 
-def test_spec_5_20_without_ollama_the_embedded_model_writes_a_story_and_a_card(tmp_path: Path) -> None:
-    async def main() -> None:
+async def test_spec_5_20_without_ollama_the_embedded_model_writes_a_story_and_a_card(tmp_path: Path) -> None:
+    async with asyncio.timeout(60):
         models, process = embedded_models()
         async with running(tmp_path, models) as (_, submit):
             story = await submit("story", topic="a lighthouse", target_length=1200)
@@ -63,11 +63,9 @@ def test_spec_5_20_without_ollama_the_embedded_model_writes_a_story_and_a_card(t
         assert pid is not None
         assert is_gone(pid)
 
-    run(main())
 
-
-def test_it_speaks_ollamas_protocol() -> None:
-    async def main() -> None:
+async def test_it_speaks_ollamas_protocol() -> None:
+    async with asyncio.timeout(60):
         async with served() as (client, _):
             options = {"num_predict": 5, "stop": "never", "temperature": 0}
             asked = {"model": "smollm2:135m", "prompt": "Hello", "options": options}
@@ -90,11 +88,9 @@ def test_it_speaks_ollamas_protocol() -> None:
         assert said["message"]["content"].lstrip().startswith("{")
         assert loaded["done_reason"] == "load"
 
-    run(main())
 
-
-def test_it_refuses_what_it_cannot_answer_and_says_why() -> None:
-    async def main() -> None:
+async def test_it_refuses_what_it_cannot_answer_and_says_why() -> None:
+    async with asyncio.timeout(60):
         async with served() as (client, _):
             post, hello = client.post, {"model": "smollm2", "prompt": "Hello"}
             answers = [
@@ -120,11 +116,9 @@ def test_it_refuses_what_it_cannot_answer_and_says_why() -> None:
         for status, message, answer in answers:
             assert (answer.status_code, message in answer.json()["error"]) == (status, True), answer.text
 
-    run(main())
 
-
-def test_spec_7_2_a_job_can_be_cancelled_in_the_middle(tmp_path: Path) -> None:
-    async def main() -> None:
+async def test_spec_7_2_a_job_can_be_cancelled_in_the_middle(tmp_path: Path) -> None:
+    async with asyncio.timeout(60):
         models, process = embedded_models()
         async with running(tmp_path, models) as (scheduler, _):
             job = await scheduler.submit("story", {"target_length": 10_000})
@@ -136,11 +130,9 @@ def test_spec_7_2_a_job_can_be_cancelled_in_the_middle(tmp_path: Path) -> None:
             assert (ended.status, names(ended)) == ("CANCELLED", [])
             await eventually(lambda: connections(process.pid) == 0)
 
-    run(main())
 
-
-def test_hanging_up_ends_the_generation() -> None:
-    async def main() -> None:
+async def test_hanging_up_ends_the_generation() -> None:
+    async with asyncio.timeout(60):
         models, process = embedded_models()
         async with aclosing(models.generate(models.name(None), "Count", "", LONG)) as chunks:
             await anext(chunks)
@@ -150,11 +142,9 @@ def test_hanging_up_ends_the_generation() -> None:
             await hello(models)
         await models.close()
 
-    run(main())
 
-
-def test_it_answers_one_request_at_a_time() -> None:
-    async def main() -> None:
+async def test_it_answers_one_request_at_a_time() -> None:
+    async with asyncio.timeout(60):
         models, _ = embedded_models()
         heard: list[str] = []
 
@@ -169,11 +159,9 @@ def test_it_answers_one_request_at_a_time() -> None:
         assert sorted(set(heard)) == ["a", "b"]
         assert heard in (sorted(heard), sorted(heard, reverse=True))
 
-    run(main())
 
-
-def test_who_hangs_up_while_waiting_is_not_served() -> None:
-    async def main() -> None:
+async def test_who_hangs_up_while_waiting_is_not_served() -> None:
+    async with asyncio.timeout(60):
         models, process = embedded_models()
         async with aclosing(models.generate(models.name(None), "Count", "", LONG)) as first:
             await anext(first)
@@ -186,11 +174,9 @@ def test_who_hangs_up_while_waiting_is_not_served() -> None:
             assert await anext(first)
         await models.close()
 
-    run(main())
 
-
-def test_its_process_ends_when_idle_and_starts_again_when_needed() -> None:
-    async def main() -> None:
+async def test_its_process_ends_when_idle_and_starts_again_when_needed() -> None:
+    async with asyncio.timeout(60):
         models, process = embedded_models(idle_seconds=0.1)
         await hello(models)
         first = process.pid
@@ -202,11 +188,9 @@ def test_its_process_ends_when_idle_and_starts_again_when_needed() -> None:
 
         assert second not in (None, first)
 
-    run(main())
 
-
-def test_its_process_stays_while_it_is_used() -> None:
-    async def main() -> None:
+async def test_its_process_stays_while_it_is_used() -> None:
+    async with asyncio.timeout(60):
         process = EmbeddedModel(idle_seconds=0)
         async with process.running() as first:
             async with process.running() as second:
@@ -216,11 +200,9 @@ def test_its_process_stays_while_it_is_used() -> None:
             assert (process.pid, first) == (pid, second)
         await process.close()
 
-    run(main())
 
-
-def test_when_its_process_dies_the_request_fails_and_the_next_one_has_a_new_process() -> None:
-    async def main() -> None:
+async def test_when_its_process_dies_the_request_fails_and_the_next_one_has_a_new_process() -> None:
+    async with asyncio.timeout(60):
         models, process = embedded_models()
         async with aclosing(models.generate(models.name(None), "Count", "", LONG)) as chunks:
             await anext(chunks)
@@ -234,8 +216,6 @@ def test_when_its_process_dies_the_request_fails_and_the_next_one_has_a_new_proc
         await hello(models)
         await models.close()
 
-    run(main())
-
 
 def test_spec_5_20_its_process_ends_when_the_scheduler_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", ASKS_FOR_EVER], stdout=subprocess.PIPE, text=True) as scheduler:
@@ -246,22 +226,20 @@ def test_spec_5_20_its_process_ends_when_the_scheduler_is_killed() -> None:
         scheduler.kill()
 
     assert was_alive
-    run(eventually(lambda: is_gone(server), seconds=2))
+    asyncio.run(eventually(lambda: is_gone(server), seconds=2))
 
 
-def test_a_model_that_cannot_be_loaded_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_model_that_cannot_be_loaded_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF but no more")
     monkeypatch.setattr(embedded_model, "weights", lambda: broken)
 
-    async def main() -> None:
+    async with asyncio.timeout(60):
         models, process = embedded_models()
         with pytest.raises(Fail, match=r"the embedded model did not start: ."):
             await hello(models)
 
         assert process.pid is None
-
-    run(main())
 
 
 ASKS_FOR_EVER = f"""
@@ -278,14 +256,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    async def within_a_minute() -> None:
-        async with asyncio.timeout(60):
-            await main
-
-    asyncio.run(within_a_minute())
 
 
 def embedded_models(idle_seconds: float = 300) -> tuple[LanguageModels, EmbeddedModel]:

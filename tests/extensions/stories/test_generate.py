@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,8 @@ from standardwebhooks import Webhook
 
 from tests.extensions.legacy.old_service import CARD, LIGHTHOUSE, NOTHING, RESEARCH, STORY, TOPIC, old_service, seen
 from tests.extensions.stories import ollama_server as ollama
-from tests.server.support import Server, with_server
+from tests.server.support import Server, serving
 from tests.support import eventually
-
-Main = Callable[[Server, ollama.ScriptedOllama], Awaitable[None]]
-
-
-def run(tmp_path: Path, main: Main, *script: ollama.Reply) -> None:
-    async def serve() -> None:
-        async with old_service(tmp_path, *script) as (server, model):
-            await main(server, model)
-
-    asyncio.run(serve())
 
 
 async def story(server: Server, **body: Any) -> dict[str, Any]:
@@ -38,8 +27,8 @@ async def research(server: Server, **body: Any) -> httpx2.Response:
     return await server.client.post("/research/run", json={"topic": TOPIC, **body})
 
 
-def test_spec_11_a_story_is_answered_with_its_text_and_its_file(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_spec_11_a_story_is_answered_with_its_text_and_its_file(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         answer = await story(server, topic="a lighthouse", tags=["sea"], target_length=500, model="big")
 
         assert list(answer) == [
@@ -61,11 +50,9 @@ def test_spec_11_a_story_is_answered_with_its_text_and_its_file(tmp_path: Path) 
         }
         assert about["ignored"] == []
 
-    run(tmp_path, main, STORY)
 
-
-def test_spec_11_no_job_is_made_and_the_caller_is_on_record(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_spec_11_no_job_is_made_and_the_caller_is_on_record(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         answer = await story(server)
 
         [record] = (await server.client.get("/api/direct")).json()["items"]
@@ -73,11 +60,9 @@ def test_spec_11_no_job_is_made_and_the_caller_is_on_record(tmp_path: Path) -> N
         assert (record["job_type"], record["status"], record["office_id"]) == ("story", "COMPLETED", "default")
         assert (await server.client.get("/api/jobs")).json()["items"] == []
 
-    run(tmp_path, main, STORY)
 
-
-def test_spec_11_what_old_clients_say_without_effect_is_listed(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_spec_11_what_old_clients_say_without_effect_is_listed(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY, RESEARCH) as (server, _):
         said = {"auto_research": False, "research_model": "x", "thumbnail_provider": "y", "mood": "dark"}
 
         answer = await story(server, **said)
@@ -86,36 +71,30 @@ def test_spec_11_what_old_clients_say_without_effect_is_listed(tmp_path: Path) -
         assert answer["metadata"]["ignored"] == ["auto_research", "mood", "research_model", "thumbnail_provider"]
         assert card["message"] == "Tidal Power. Ignored: mood"
 
-    run(tmp_path, main, STORY, RESEARCH)
 
-
-def test_spec_11_with_save_output_false_no_file_is_kept(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_spec_11_with_save_output_false_no_file_is_kept(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         answer = await story(server, save_output=False)
 
         record = await server.scheduler.direct(answer["metadata"]["direct_id"])
         assert (answer["success"], answer["story"], answer["file_path"]) == (True, LIGHTHOUSE, None)
         assert (answer["title"], answer["word_count"]) == ("The Second Light", len(LIGHTHOUSE))
         assert record.artifacts == ()
-
-    run(tmp_path, main, STORY)
     assert not [path for path in tmp_path.glob("artifacts/**/*") if path.is_file()]
 
 
-def test_spec_11_a_title_that_is_cut_in_the_record_is_whole_in_the_answer(tmp_path: Path) -> None:
+async def test_spec_11_a_title_that_is_cut_in_the_record_is_whole_in_the_answer(tmp_path: Path) -> None:
     title = "등대지기의 아주 긴 이야기 " * 5
 
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+    async with old_service(tmp_path, ollama.tells(f"# {title}\n\n{LIGHTHOUSE}")) as (server, _):
         answers = [await story(server, save_output=is_saved) for is_saved in (True, False)]
 
         assert [answer["title"] for answer in answers] == [title.strip()] * 2
         assert [answer["story"] for answer in answers] == [LIGHTHOUSE] * 2
 
-    run(tmp_path, main, ollama.tells(f"# {title}\n\n{LIGHTHOUSE}"))
 
-
-def test_spec_11_a_story_that_failed_is_a_200_that_says_so(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_spec_11_a_story_that_failed_is_a_200_that_says_so(tmp_path: Path) -> None:
+    async with old_service(tmp_path, NOTHING) as (server, _):
         answer = await story(server)
 
         assert answer["success"] is False
@@ -123,21 +102,17 @@ def test_spec_11_a_story_that_failed_is_a_200_that_says_so(tmp_path: Path) -> No
         assert (answer["story"], answer["file_path"], answer["story_id"]) == (None, None, None)
         assert answer["metadata"]["failure_kind"] == "error"
 
-    run(tmp_path, main, NOTHING)
 
-
-def test_spec_11_a_duplicate_is_no_success_if_asked(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_spec_11_a_duplicate_is_no_success_if_asked(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         first, again, checked = await story(server), await story(server), await story(server, enable_dedup=True)
 
         assert (first["success"], again["success"], checked["success"]) == (True, True, False)
         assert "duplicate" in checked["error"]
 
-    run(tmp_path, main, STORY)
 
-
-def test_spec_11_research_is_answered_with_its_card(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_spec_11_research_is_answered_with_its_card(tmp_path: Path) -> None:
+    async with old_service(tmp_path, RESEARCH) as (server, _):
         answer = await research(server, tags=["sea"])
 
         content = answer.json()
@@ -152,11 +127,9 @@ def test_spec_11_research_is_answered_with_its_card(tmp_path: Path) -> None:
             "webhook_triggered": False,
         }
 
-    run(tmp_path, main, RESEARCH)
 
-
-def test_spec_11_research_that_failed_is_502_and_says_why(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_spec_11_research_that_failed_is_502_and_says_why(tmp_path: Path) -> None:
+    async with old_service(tmp_path, NOTHING) as (server, _):
         answer = await research(server)
 
         content = answer.json()
@@ -164,23 +137,19 @@ def test_spec_11_research_that_failed_is_502_and_says_why(tmp_path: Path) -> Non
         assert "empty answer" in content["detail"]
         assert (await server.scheduler.direct(content["direct_id"])).status == "FAILED"
 
-    run(tmp_path, main, NOTHING)
 
-
-def test_spec_11_research_that_takes_too_long_is_504(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_spec_11_research_that_takes_too_long_is_504(tmp_path: Path) -> None:
+    async with old_service(tmp_path, ollama.says_nothing) as (server, model):
         answer = await research(server, timeout=1)
 
         assert (answer.status_code, answer.json()["code"]) == (504, "work_timed_out")
         assert "within 1 seconds" in answer.json()["detail"]
         await asyncio.wait_for(model.hung_up.wait(), 15)
 
-    run(tmp_path, main, ollama.says_nothing)
-
 
 @pytest.mark.parametrize(("path", "body"), [("/story/generate", {}), ("/research/run", {"topic": TOPIC})])
-def test_spec_11_a_wait_that_ran_out_is_503_slot_busy(tmp_path: Path, path: str, body: dict[str, Any]) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_spec_11_a_wait_that_ran_out_is_503_slot_busy(tmp_path: Path, path: str, body: dict[str, Any]) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         await server.scheduler.submit("gate")
 
         answer = await server.client.post(path, json={**body, "wait_timeout_seconds": 0.05})
@@ -189,11 +158,9 @@ def test_spec_11_a_wait_that_ran_out_is_503_slot_busy(tmp_path: Path, path: str,
         assert answer.headers["retry-after"]
         assert answer.json()["ahead"] == 0
 
-    run(tmp_path, main, STORY)
 
-
-def test_spec_11_who_hangs_up_while_the_work_runs_cancels_it(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_spec_11_who_hangs_up_while_the_work_runs_cancels_it(tmp_path: Path) -> None:
+    async with old_service(tmp_path, ollama.says_nothing) as (server, model):
         asking = asyncio.create_task(server.client.post("/story/generate", json={}))
         await model.asked.wait()
         asking.cancel()
@@ -204,8 +171,6 @@ def test_spec_11_who_hangs_up_while_the_work_runs_cancels_it(tmp_path: Path) -> 
 
         [record] = await seen(records, lambda found: found[0].finished_at is not None)
         assert (record.status, record.failure_kind) == ("FAILED", "cancelled")
-
-    run(tmp_path, main, ollama.says_nothing)
 
 
 @pytest.mark.parametrize(
@@ -222,37 +187,35 @@ def test_spec_11_who_hangs_up_while_the_work_runs_cancels_it(tmp_path: Path) -> 
     ],
 )
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
-def test_spec_11_a_request_that_is_wrong_is_422_with_its_field(
+async def test_spec_11_a_request_that_is_wrong_is_422_with_its_field(
     tmp_path: Path, path: str, body: dict[str, Any], field: str, accept: str
 ) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         answer = await server.client.post(path, json=body, headers={"accept": accept})
 
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
         assert {one["field"] for one in answer.json()["errors"]} == {field}
         assert (await server.scheduler.lists.direct()).items == ()
 
-    run(tmp_path, main, STORY)
-
 
 @pytest.mark.parametrize(("path", "body"), [("/story/generate", {}), ("/research/run", {"topic": TOPIC})])
-def test_spec_11_without_the_extension_it_is_404_and_says_so(tmp_path: Path, path: str, body: dict[str, Any]) -> None:
-    async def main(server: Server) -> None:
+async def test_spec_11_without_the_extension_it_is_404_and_says_so(
+    tmp_path: Path, path: str, body: dict[str, Any]
+) -> None:
+    async with serving(tmp_path, extensions=["legacy"]) as server:
         answer = await server.client.post(path, json=body)
 
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
         assert "the extension 'stories' is off" in answer.json()["detail"]
 
-    with_server(tmp_path, main, extensions=["legacy"])
-
 
 @pytest.mark.parametrize(("script", "event"), [(STORY, "direct.completed"), (NOTHING, "direct.failed")])
-def test_spec_11_its_webhook_is_told_how_it_ended(
+async def test_spec_11_its_webhook_is_told_how_it_ended(
     tmp_path: Path, httpserver: HTTPServer, script: ollama.Reply, event: str
 ) -> None:
     httpserver.expect_request("/hook").respond_with_data("thanks")
 
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+    async with old_service(tmp_path, script) as (server, _):
         answer = await story(server, webhook_url=httpserver.url_for("/hook"))
         await eventually(lambda: httpserver.log)
 
@@ -261,27 +224,21 @@ def test_spec_11_its_webhook_is_told_how_it_ended(
         assert answer["webhook_triggered"] is True
         assert (told["event"], told["direct"]["direct_id"]) == (event, answer["metadata"]["direct_id"])
 
-    run(tmp_path, main, script)
 
-
-def test_spec_11_as_a_stream_the_caller_hears_progress_and_the_answer(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_spec_11_as_a_stream_the_caller_hears_progress_and_the_answer(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
         heard = await stream(server, "/story/generate", {"topic": "a lighthouse"})
 
         kinds = [kind for kind, _ in heard]
         assert {"started", "progress"} <= set(kinds)
         assert (kinds[-1], heard[-1][1]["story"], heard[-1][1]["success"]) == ("result", LIGHTHOUSE, True)
 
-    run(tmp_path, main, STORY)
 
-
-def test_spec_11_in_a_stream_research_that_failed_is_an_error(tmp_path: Path) -> None:
-    async def main(server: Server, model: ollama.ScriptedOllama) -> None:
+async def test_spec_11_in_a_stream_research_that_failed_is_an_error(tmp_path: Path) -> None:
+    async with old_service(tmp_path, NOTHING) as (server, _):
         heard = await stream(server, "/research/run", {"topic": TOPIC})
 
         assert (heard[-1][0], heard[-1][1]["status"], heard[-1][1]["code"]) == ("error", 502, "work_failed")
-
-    run(tmp_path, main, NOTHING)
 
 
 async def stream(server: Server, path: str, body: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -58,19 +58,16 @@ def test_OLLAMA_BASE_URL_says_where_ollama_is() -> None:
     assert LlmConfig.from_environment({}).ollama_base_url == "http://127.0.0.1:11434"
 
 
-def test_an_answer_comes_in_the_pieces_that_the_server_sends() -> None:
-    async def main() -> None:
-        async with ollama.scripted(ollama.tells("Once ", "upon ", "a time")) as server:
-            assert await ask(server.base_url) == ["Once ", "upon ", "a time"]
+async def test_an_answer_comes_in_the_pieces_that_the_server_sends() -> None:
+    async with ollama.scripted(ollama.tells("Once ", "upon ", "a time")) as server:
+        assert await ask(server.base_url) == ["Once ", "upon ", "a time"]
 
-        asked = server.calls[0]
-        assert (asked.method, asked.path) == ("POST", "/api/chat")
-        assert asked.body["model"] == "big"
-        assert asked.body["stream"] is True
-        assert asked.body["options"]["num_predict"] == 77
-        assert [message["role"] for message in asked.body["messages"]] == ["system", "user"]
-
-    asyncio.run(main())
+    asked = server.calls[0]
+    assert (asked.method, asked.path) == ("POST", "/api/chat")
+    assert asked.body["model"] == "big"
+    assert asked.body["stream"] is True
+    assert asked.body["options"]["num_predict"] == 77
+    assert [message["role"] for message in asked.body["messages"]] == ["system", "user"]
 
 
 NDJSON_CUT = '{"message": {"content": "Once"}, "done": false}\n'
@@ -115,98 +112,77 @@ FAILURES: dict[str, tuple[ollama.Reply, str, str]] = {
 
 
 @pytest.mark.parametrize("case", FAILURES)
-def test_spec_5_24_each_way_to_fail_has_its_own_message_and_kind(case: str) -> None:
+async def test_spec_5_24_each_way_to_fail_has_its_own_message_and_kind(case: str) -> None:
     reply, kind, message = FAILURES[case]
 
-    async def main() -> None:
-        async with ollama.scripted(reply) as server:
-            with pytest.raises(Fail, match=message) as failed:
-                await ask(server.base_url, IMPATIENT if "within" in message else BOUNDED)
+    async with ollama.scripted(reply) as server:
+        with pytest.raises(Fail, match=message) as failed:
+            await ask(server.base_url, IMPATIENT if "within" in message else BOUNDED)
 
-            assert failed.value.kind == kind
-            assert server.base_url in str(failed.value) or "the model" in str(failed.value)
-
-    asyncio.run(main())
+        assert failed.value.kind == kind
+        assert server.base_url in str(failed.value) or "the model" in str(failed.value)
 
 
-def test_spec_5_24_a_refused_connection_names_the_address_and_the_extra() -> None:
-    async def main() -> None:
-        url = f"http://127.0.0.1:{unused_port()}"
+async def test_spec_5_24_a_refused_connection_names_the_address_and_the_extra() -> None:
+    url = f"http://127.0.0.1:{unused_port()}"
 
-        with pytest.raises(Fail, match="no Ollama answers at " + url) as failed:
-            await ask(url, embedded=NotInstalled())
+    with pytest.raises(Fail, match="no Ollama answers at " + url) as failed:
+        await ask(url, embedded=NotInstalled())
 
-        assert "the extra local-llm is not installed" in str(failed.value)
-        assert failed.value.kind == "unavailable"
-
-    asyncio.run(main())
+    assert "the extra local-llm is not installed" in str(failed.value)
+    assert failed.value.kind == "unavailable"
 
 
-def test_the_embedded_model_does_not_stand_in_for_another_one() -> None:
-    async def main() -> None:
-        with pytest.raises(Fail, match=f"the embedded model is {DEFAULT_MODEL}, not big") as failed:
-            await ask(f"http://127.0.0.1:{unused_port()}", embedded=Installed())
+async def test_the_embedded_model_does_not_stand_in_for_another_one() -> None:
+    with pytest.raises(Fail, match=f"the embedded model is {DEFAULT_MODEL}, not big") as failed:
+        await ask(f"http://127.0.0.1:{unused_port()}", embedded=Installed())
 
-        assert failed.value.kind == "unavailable"
-
-    asyncio.run(main())
+    assert failed.value.kind == "unavailable"
 
 
-def test_closing_the_iterator_hangs_up() -> None:
-    async def main() -> None:
-        async with ollama.scripted(ollama.talks_and_waits("Once")) as server:
-            models = LanguageModels(LlmConfig(server.base_url))
-            async with aclosing(models.generate(models.name("big"), "Tell me")) as chunks:
-                assert await anext(chunks) == "Once"
+async def test_closing_the_iterator_hangs_up() -> None:
+    async with ollama.scripted(ollama.talks_and_waits("Once")) as server:
+        models = LanguageModels(LlmConfig(server.base_url))
+        async with aclosing(models.generate(models.name("big"), "Tell me")) as chunks:
+            assert await anext(chunks) == "Once"
 
-            async with asyncio.timeout(5):
-                await server.hung_up.wait()
-
-    asyncio.run(main())
+        async with asyncio.timeout(5):
+            await server.hung_up.wait()
 
 
-def test_cancelling_the_task_hangs_up() -> None:
-    async def main() -> None:
-        async with ollama.scripted(ollama.says_nothing) as server:
-            asking = asyncio.ensure_future(ask(server.base_url))
-            await server.asked.wait()
+async def test_cancelling_the_task_hangs_up() -> None:
+    async with ollama.scripted(ollama.says_nothing) as server:
+        asking = asyncio.ensure_future(ask(server.base_url))
+        await server.asked.wait()
 
-            asking.cancel()
+        asking.cancel()
 
-            async with asyncio.timeout(5):
-                await server.hung_up.wait()
-            with pytest.raises(asyncio.CancelledError):
-                await asking
-
-    asyncio.run(main())
+        async with asyncio.timeout(5):
+            await server.hung_up.wait()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
 
 
-def test_the_probe_tells_whether_ollama_answers() -> None:
-    async def main() -> None:
-        async with ollama.scripted(ollama.refuses(200, '{"version": "0.9"}')) as server:
-            assert await LanguageModels(LlmConfig(server.base_url), NotInstalled()).answers()
-        assert not await LanguageModels(LlmConfig(server.base_url), NotInstalled()).answers()
-        assert await LanguageModels(LlmConfig(server.base_url), Installed()).answers()
-
-    asyncio.run(main())
+async def test_the_probe_tells_whether_ollama_answers() -> None:
+    async with ollama.scripted(ollama.refuses(200, '{"version": "0.9"}')) as server:
+        assert await LanguageModels(LlmConfig(server.base_url), NotInstalled()).answers()
+    assert not await LanguageModels(LlmConfig(server.base_url), NotInstalled()).answers()
+    assert await LanguageModels(LlmConfig(server.base_url), Installed()).answers()
 
 
-def test_an_openai_compatible_server_is_asked_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_openai_compatible_server_is_asked_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACME_TOKEN", "secret-1234")
     first, last = event(delta={"content": "Once"}), event(delta={}, finish_reason="stop")
 
-    async def main() -> None:
-        async with ollama.scripted(ollama.says(f": hello\n\n{first}{last}data: [DONE]\n\n")) as server:
-            assert await ask_acme(server.base_url + "/v1") == ["Once"]
+    async with ollama.scripted(ollama.says(f": hello\n\n{first}{last}data: [DONE]\n\n")) as server:
+        assert await ask_acme(server.base_url + "/v1") == ["Once"]
 
-        assert server.calls[0].path == "/v1/chat/completions"
-        assert server.calls[0].headers["authorization"] == "Bearer secret-1234"
-        assert server.calls[0].body["model"] == "large"
-
-    asyncio.run(main())
+    assert server.calls[0].path == "/v1/chat/completions"
+    assert server.calls[0].headers["authorization"] == "Bearer secret-1234"
+    assert server.calls[0].body["model"] == "large"
 
 
-def test_spec_18_8_a_token_never_appears_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_spec_18_8_a_token_never_appears_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACME_TOKEN", "secret-1234")
     replies = [
         ollama.refuses(401, '{"error": {"message": "wrong token: Bearer secret-1234"}}'),
@@ -214,61 +190,46 @@ def test_spec_18_8_a_token_never_appears_in_an_error(monkeypatch: pytest.MonkeyP
         ollama.says('data: {"error": "no: secret-1234"}\n\n'),
     ]
 
-    async def main() -> None:
-        for reply in replies:
-            async with ollama.scripted(reply) as server:
-                with pytest.raises(Fail) as failed:
-                    await ask_acme(server.base_url)
-
-            assert "secr" not in str(failed.value)
-        assert "secret-1234" not in repr(REMOTE)
-
-    asyncio.run(main())
-
-
-def test_spec_18_8_a_password_in_an_address_never_appears_in_an_error() -> None:
-    async def main() -> None:
-        with pytest.raises(Fail, match=r"no Ollama answers at http://127\.0\.0\.1:") as failed:
-            await ask(f"http://me:hidden@127.0.0.1:{unused_port()}", embedded=NotInstalled())
-
-        assert "hidden" not in str(failed.value)
-
-    asyncio.run(main())
-
-
-def test_a_provider_without_its_token_says_which_variable_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ACME_TOKEN", raising=False)
-
-    async def main() -> None:
-        with pytest.raises(Fail, match="needs a token in the environment variable ACME_TOKEN") as failed:
-            await ask_acme("http://127.0.0.1:1")
-
-        assert failed.value.kind == "permission"
-
-    asyncio.run(main())
-
-
-def test_an_openai_stream_that_ends_early_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACME_TOKEN", "secret-1234")
-
-    async def main() -> None:
-        async with ollama.scripted(ollama.says(event(delta={"content": "Once"}))) as server:
-            with pytest.raises(Fail, match=r"acme at .* cut the connection in the middle") as failed:
+    for reply in replies:
+        async with ollama.scripted(reply) as server:
+            with pytest.raises(Fail) as failed:
                 await ask_acme(server.base_url)
 
-        assert failed.value.kind == "unavailable"
+        assert "secr" not in str(failed.value)
+    assert "secret-1234" not in repr(REMOTE)
 
-    asyncio.run(main())
+
+async def test_spec_18_8_a_password_in_an_address_never_appears_in_an_error() -> None:
+    with pytest.raises(Fail, match=r"no Ollama answers at http://127\.0\.0\.1:") as failed:
+        await ask(f"http://me:hidden@127.0.0.1:{unused_port()}", embedded=NotInstalled())
+
+    assert "hidden" not in str(failed.value)
 
 
-def test_an_address_that_is_none_is_said_to_be_none() -> None:
-    async def main() -> None:
-        with pytest.raises(Fail, match="not an address") as failed:
-            await ask("gopher://model")
+async def test_a_provider_without_its_token_says_which_variable_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ACME_TOKEN", raising=False)
 
-        assert failed.value.kind == "invalid"
+    with pytest.raises(Fail, match="needs a token in the environment variable ACME_TOKEN") as failed:
+        await ask_acme("http://127.0.0.1:1")
 
-    asyncio.run(main())
+    assert failed.value.kind == "permission"
+
+
+async def test_an_openai_stream_that_ends_early_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_TOKEN", "secret-1234")
+
+    async with ollama.scripted(ollama.says(event(delta={"content": "Once"}))) as server:
+        with pytest.raises(Fail, match=r"acme at .* cut the connection in the middle") as failed:
+            await ask_acme(server.base_url)
+
+    assert failed.value.kind == "unavailable"
+
+
+async def test_an_address_that_is_none_is_said_to_be_none() -> None:
+    with pytest.raises(Fail, match="not an address") as failed:
+        await ask("gopher://model")
+
+    assert failed.value.kind == "invalid"
 
 
 class NotInstalled(EmbeddedModel):

@@ -1,6 +1,5 @@
 """A server without a reachable model says so: at its start, at a submission, and to who waits."""
 
-import asyncio
 import logging
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from nextslot.extensions.stories.language_models import LanguageModels, LlmConfi
 from nextslot.extensions.stories.story_service import StoryService
 from tests.extensions.stories import ollama_server as ollama
 from tests.extensions.stories.test_llm import NotInstalled, unused_port
-from tests.server.support import Server, with_server
+from tests.server.support import serving
 from tests.support import eventually
 
 SAID = "No language model answers at http://127.0.0.1:"
@@ -23,8 +22,8 @@ def nobody_answers(scheduler: Scheduler) -> None:
     scheduler.extension(StoryService).use(LanguageModels(config, NotInstalled()))
 
 
-def test_it_is_in_the_answer_to_a_submission_and_in_why(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
+async def test_it_is_in_the_answer_to_a_submission_and_in_why(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         nobody_answers(server.scheduler)
         await server.scheduler.pause()
         job = await server.client.post("/api/jobs", json={"job_type": "story"})
@@ -39,12 +38,10 @@ def test_it_is_in_the_answer_to_a_submission_and_in_why(tmp_path: Path) -> None:
         assert why.json()["reasons"][0]["code"] == "note"
         assert why.json()["reasons"][0]["text"] == job.headers["x-note"]
 
-    with_server(tmp_path, main)
-
 
 @pytest.mark.parametrize("body", [{"job_type": "echo"}, {"job_type": "story", "params": {"model": "cloud:large"}}])
-def test_nothing_is_said_about_other_work_or_another_provider(tmp_path: Path, body: dict[str, Any]) -> None:
-    async def main(server: Server) -> None:
+async def test_nothing_is_said_about_other_work_or_another_provider(tmp_path: Path, body: dict[str, Any]) -> None:
+    async with serving(tmp_path) as server:
         nobody_answers(server.scheduler)
         await server.scheduler.pause()
         job = await server.client.post("/api/jobs", json=body)
@@ -54,30 +51,22 @@ def test_nothing_is_said_about_other_work_or_another_provider(tmp_path: Path, bo
         assert "x-note" not in job.headers
         assert "note" not in [reason["code"] for reason in why.json()["reasons"]]
 
-    with_server(tmp_path, main)
+
+async def test_nothing_is_said_while_a_model_answers(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, ollama.scripted() as model:
+        models = LanguageModels(LlmConfig(model.base_url), NotInstalled())
+        server.scheduler.extension(StoryService).use(models)
+        await server.scheduler.pause()
+
+        job = await server.client.post("/api/jobs", json={"job_type": "research", "params": {"topic": "x" * 20}})
+
+        assert job.status_code == 201
+        assert "x-note" not in job.headers
 
 
-def test_nothing_is_said_while_a_model_answers(tmp_path: Path) -> None:
-    async def main(server: Server) -> None:
-        async with ollama.scripted() as model:
-            models = LanguageModels(LlmConfig(model.base_url), NotInstalled())
-            server.scheduler.extension(StoryService).use(models)
-            await server.scheduler.pause()
-
-            job = await server.client.post("/api/jobs", json={"job_type": "research", "params": {"topic": "x" * 20}})
-
-            assert job.status_code == 201
-            assert "x-note" not in job.headers
-
-    with_server(tmp_path, main)
-
-
-def test_it_is_in_the_log_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_it_is_in_the_log_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
         scheduler = Scheduler(f"sqlite:///{tmp_path}/nextslot.db", extensions=["stories"])
         nobody_answers(scheduler)
         async with scheduler:
             await eventually(lambda: any(SAID in record.getMessage() for record in caplog.records))
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(main())

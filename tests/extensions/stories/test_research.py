@@ -22,65 +22,53 @@ CARD = {
 }
 
 
-def test_spec_5_22_research_leaves_a_card_as_json_and_markdown(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with scripted(tmp_path, ollama.tells(*json.dumps(CARD).partition("turbines"))) as (submit, server):
-            ended = await submit("research", topic=TOPIC, tags=["energy"], model="ollama:big")
+async def test_spec_5_22_research_leaves_a_card_as_json_and_markdown(tmp_path: Path) -> None:
+    async with scripted(tmp_path, ollama.tells(*json.dumps(CARD).partition("turbines"))) as (submit, server):
+        ended = await submit("research", topic=TOPIC, tags=["energy"], model="ollama:big")
 
-        card = json.loads(artifact(tmp_path, ended, "card-tidal-power.json"))
-        text = artifact(tmp_path, ended, "card-tidal-power.md")
-        assert names(ended) == ["card-tidal-power.json", "card-tidal-power.md"]
-        assert CARD.items() <= card.items()
-        assert json.loads(card["raw"]) == CARD
-        assert (card["topic"], card["tags"], card["model"]) == (TOPIC, ["energy"], "ollama:big")
-        assert front_matter(text).items() <= card.items()
-        assert "## Key concepts\n\n- barrage\n- turbine\n- tidal range\n\n## Applications\n\n- power" in text
-        assert ended.result["card_id"] == card["card_id"]
-        assert ended.result["file"] == "card-tidal-power.md"
-        assert server.calls[0].body["format"]["required"] == list(CARD)
-
-    asyncio.run(main())
+    card = json.loads(artifact(tmp_path, ended, "card-tidal-power.json"))
+    text = artifact(tmp_path, ended, "card-tidal-power.md")
+    assert names(ended) == ["card-tidal-power.json", "card-tidal-power.md"]
+    assert CARD.items() <= card.items()
+    assert json.loads(card["raw"]) == CARD
+    assert (card["topic"], card["tags"], card["model"]) == (TOPIC, ["energy"], "ollama:big")
+    assert front_matter(text).items() <= card.items()
+    assert "## Key concepts\n\n- barrage\n- turbine\n- tidal range\n\n## Applications\n\n- power" in text
+    assert ended.result["card_id"] == card["card_id"]
+    assert ended.result["file"] == "card-tidal-power.md"
+    assert server.calls[0].body["format"]["required"] == list(CARD)
 
 
-def test_spec_5_22_an_answer_out_of_form_still_makes_a_card(tmp_path: Path) -> None:
+async def test_spec_5_22_an_answer_out_of_form_still_makes_a_card(tmp_path: Path) -> None:
     prose = "Tidal stations harness the movement of water through turbines. " * 3 + "Turbines harness tides."
 
-    async def main() -> None:
-        async with scripted(tmp_path, ollama.tells(prose)) as (submit, _):
-            ended = await submit("research", topic=TOPIC)
+    async with scripted(tmp_path, ollama.tells(prose)) as (submit, _):
+        ended = await submit("research", topic=TOPIC)
 
-        [name] = [name for name in names(ended) if name.endswith(".json")]
-        card = json.loads(artifact(tmp_path, ended, name))
-        assert card["title"] == "How tidal power stations work"
-        assert card["summary"] == prose
-        assert "turbines" in card["key_concepts"]
-        assert (card["read_from"], card["raw"]) == ("text", prose)
-
-    asyncio.run(main())
+    [name] = [name for name in names(ended) if name.endswith(".json")]
+    card = json.loads(artifact(tmp_path, ended, name))
+    assert card["title"] == "How tidal power stations work"
+    assert card["summary"] == prose
+    assert "turbines" in card["key_concepts"]
+    assert (card["read_from"], card["raw"]) == ("text", prose)
 
 
-def test_spec_5_22_a_model_that_takes_too_long_is_a_timeout(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with scripted(tmp_path, ollama.talks_and_waits("{")) as (submit, server):
-            ended = await submit("research", topic=TOPIC, timeout=0.2)
-            async with asyncio.timeout(5):
-                await server.hung_up.wait()
+async def test_spec_5_22_a_model_that_takes_too_long_is_a_timeout(tmp_path: Path) -> None:
+    async with scripted(tmp_path, ollama.talks_and_waits("{")) as (submit, server):
+        ended = await submit("research", topic=TOPIC, timeout=0.2)
+        async with asyncio.timeout(5):
+            await server.hung_up.wait()
 
-        assert (ended.status, failure_kind(ended), names(ended)) == ("FAILED", "timeout", [])
-        assert "did not finish its answer within 0.2 seconds" in (ended.error or "")
-
-    asyncio.run(main())
+    assert (ended.status, failure_kind(ended), names(ended)) == ("FAILED", "timeout", [])
+    assert "did not finish its answer within 0.2 seconds" in (ended.error or "")
 
 
-def test_spec_5_24_research_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with scripted(tmp_path, ollama.refuses(404, '{"error": "model not found"}')) as (submit, _):
-            ended = await submit("research", topic=TOPIC, model="absent")
+async def test_spec_5_24_research_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    async with scripted(tmp_path, ollama.refuses(404, '{"error": "model not found"}')) as (submit, _):
+        ended = await submit("research", topic=TOPIC, model="absent")
 
-        assert (ended.status, failure_kind(ended), names(ended)) == ("FAILED", "invalid", [])
-        assert "has no model 'absent'" in (ended.error or "")
-
-    asyncio.run(main())
+    assert (ended.status, failure_kind(ended), names(ended)) == ("FAILED", "invalid", [])
+    assert "has no model 'absent'" in (ended.error or "")
 
 
 @pytest.mark.parametrize(
@@ -94,15 +82,12 @@ def test_spec_5_24_research_that_fails_leaves_nothing(tmp_path: Path) -> None:
         ({"topic": TOPIC, "output": "/tmp"}, "'output' was unexpected"),
     ],
 )
-def test_spec_5_22_parameters_that_do_not_fit_are_refused_at_creation(
+async def test_spec_5_22_parameters_that_do_not_fit_are_refused_at_creation(
     tmp_path: Path, params: dict[str, Any], problem: str
 ) -> None:
-    async def main() -> None:
-        async with running(tmp_path, LanguageModels()) as (scheduler, _):
-            with pytest.raises(Invalid, match=problem):
-                await scheduler.submit("research", params)
-
-    asyncio.run(main())
+    async with running(tmp_path, LanguageModels()) as (scheduler, _):
+        with pytest.raises(Invalid, match=problem):
+            await scheduler.submit("research", params)
 
 
 WHOLE = json.dumps(CARD)

@@ -50,178 +50,145 @@ CLOCK = (
 )
 
 
-def test_spec_5_21_a_story_leaves_markdown_with_front_matter_and_a_json(tmp_path: Path) -> None:
-    async def main() -> None:
-        answer = ollama.tells("# The Second ", "Light\n\n", LIGHTHOUSE)
-        async with scripted(tmp_path, answer) as (submit, _):
-            ended = await submit("story", topic='a "lighthouse": keeper', tags=["sea", "night: long"], model="big")
+async def test_spec_5_21_a_story_leaves_markdown_with_front_matter_and_a_json(tmp_path: Path) -> None:
+    answer = ollama.tells("# The Second ", "Light\n\n", LIGHTHOUSE)
+    async with scripted(tmp_path, answer) as (submit, _):
+        ended = await submit("story", topic='a "lighthouse": keeper', tags=["sea", "night: long"], model="big")
 
-        [told] = ended.result["stories"]
-        text = artifact(tmp_path, ended, told["file"])
-        about = json.loads(artifact(tmp_path, ended, told["metadata"]))
-        assert names(ended) == ["001-the-second-light.json", "001-the-second-light.md"]
-        assert text.endswith(f"\n---\n\n# The Second Light\n\n{LIGHTHOUSE}\n")
-        assert front_matter(text).items() <= about.items()
-        assert about["topic"] == 'a "lighthouse": keeper'
-        assert about["tags"] == ["sea", "night: long"]
-        assert about["model"] == "ollama:big"
-        assert about["words"] == told["words"] == len(LIGHTHOUSE.split())
-        assert about["fingerprint"] == told["fingerprint"] == fingerprint(LIGHTHOUSE)
-        assert about["title"] == told["title"] == "The Second Light"
-
-    asyncio.run(main())
+    [told] = ended.result["stories"]
+    text = artifact(tmp_path, ended, told["file"])
+    about = json.loads(artifact(tmp_path, ended, told["metadata"]))
+    assert names(ended) == ["001-the-second-light.json", "001-the-second-light.md"]
+    assert text.endswith(f"\n---\n\n# The Second Light\n\n{LIGHTHOUSE}\n")
+    assert front_matter(text).items() <= about.items()
+    assert about["topic"] == 'a "lighthouse": keeper'
+    assert about["tags"] == ["sea", "night: long"]
+    assert about["model"] == "ollama:big"
+    assert about["words"] == told["words"] == len(LIGHTHOUSE.split())
+    assert about["fingerprint"] == told["fingerprint"] == fingerprint(LIGHTHOUSE)
+    assert about["title"] == told["title"] == "The Second Light"
 
 
-def test_spec_5_21_the_target_length_reaches_the_model(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with scripted(tmp_path, ollama.tells(LIGHTHOUSE)) as (submit, server):
-            await submit("story", target_length=9000)
-            await submit("story", target_length=300)
+async def test_spec_5_21_the_target_length_reaches_the_model(tmp_path: Path) -> None:
+    async with scripted(tmp_path, ollama.tells(LIGHTHOUSE)) as (submit, server):
+        await submit("story", target_length=9000)
+        await submit("story", target_length=300)
 
-        long, short = (call.body for call in server.calls)
-        assert long["options"]["num_predict"] > 2000 > 400 > short["options"]["num_predict"]
-        assert "1500 words" in long["messages"][-1]["content"]
-
-    asyncio.run(main())
+    long, short = (call.body for call in server.calls)
+    assert long["options"]["num_predict"] > 2000 > 400 > short["options"]["num_predict"]
+    assert "1500 words" in long["messages"][-1]["content"]
 
 
-def test_spec_5_21_as_many_stories_as_asked_each_told_what_came_before(tmp_path: Path) -> None:
-    async def main() -> None:
-        script = ollama.tells(f"# Light\n{LIGHTHOUSE}"), ollama.tells(f"# Clock\n{CLOCK}")
-        async with scripted(tmp_path, *script) as (submit, server):
-            ended = await submit("story", max_stories=2)
+async def test_spec_5_21_as_many_stories_as_asked_each_told_what_came_before(tmp_path: Path) -> None:
+    script = ollama.tells(f"# Light\n{LIGHTHOUSE}"), ollama.tells(f"# Clock\n{CLOCK}")
+    async with scripted(tmp_path, *script) as (submit, server):
+        ended = await submit("story", max_stories=2)
 
-        assert names(ended) == ["001-light.json", "001-light.md", "002-clock.json", "002-clock.md"]
-        assert [told["title"] for told in ended.result["stories"]] == ["Light", "Clock"]
-        assert "different from these: Light" in server.calls[1].body["messages"][-1]["content"]
-
-    asyncio.run(main())
+    assert names(ended) == ["001-light.json", "001-light.md", "002-clock.json", "002-clock.md"]
+    assert [told["title"] for told in ended.result["stories"]] == ["Light", "Clock"]
+    assert "different from these: Light" in server.calls[1].body["messages"][-1]["content"]
 
 
-def test_spec_5_24_a_failure_leaves_whole_stories_and_nothing_else(tmp_path: Path) -> None:
-    async def main() -> None:
-        script = ollama.tells(f"# Light\n{LIGHTHOUSE}"), ollama.cuts_the_connection
-        async with scripted(tmp_path, *script) as (submit, _):
-            ended = await submit("story", max_stories=2)
+async def test_spec_5_24_a_failure_leaves_whole_stories_and_nothing_else(tmp_path: Path) -> None:
+    script = ollama.tells(f"# Light\n{LIGHTHOUSE}"), ollama.cuts_the_connection
+    async with scripted(tmp_path, *script) as (submit, _):
+        ended = await submit("story", max_stories=2)
 
-        assert (ended.status, failure_kind(ended)) == ("FAILED", "unavailable")
-        assert "cut the connection in the middle" in (ended.error or "")
-        assert names(ended) == ["001-light.json", "001-light.md"]
-        assert sorted(path.name for path in (tmp_path / "artifacts").rglob("*.*")) == names(ended)
-
-    asyncio.run(main())
+    assert (ended.status, failure_kind(ended)) == ("FAILED", "unavailable")
+    assert "cut the connection in the middle" in (ended.error or "")
+    assert names(ended) == ["001-light.json", "001-light.md"]
+    assert sorted(path.name for path in (tmp_path / "artifacts").rglob("*.*")) == names(ended)
 
 
 @pytest.mark.parametrize("answer", ["# Only a title", "<think>Hm, a story about", "   "])
-def test_spec_5_24_an_answer_without_a_story_is_empty(tmp_path: Path, answer: str) -> None:
-    async def main() -> None:
-        async with scripted(tmp_path, ollama.tells(answer)) as (submit, _):
-            ended = await submit("story")
+async def test_spec_5_24_an_answer_without_a_story_is_empty(tmp_path: Path, answer: str) -> None:
+    async with scripted(tmp_path, ollama.tells(answer)) as (submit, _):
+        ended = await submit("story")
 
-        assert (ended.status, failure_kind(ended), names(ended)) == ("FAILED", "error", [])
-        assert "empty answer" in (ended.error or "")
-
-    asyncio.run(main())
+    assert (ended.status, failure_kind(ended), names(ended)) == ("FAILED", "error", [])
+    assert "empty answer" in (ended.error or "")
 
 
-def test_spec_7_2_an_interrupting_cancel_hangs_up_and_leaves_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            ollama.scripted(ollama.talks_and_waits("# Light\n", LIGHTHOUSE)) as server,
-            running(tmp_path, LanguageModels(LlmConfig(server.base_url))) as (scheduler, _),
-        ):
-            job = await scheduler.submit("story")
-            await server.asked.wait()
+async def test_spec_7_2_an_interrupting_cancel_hangs_up_and_leaves_nothing(tmp_path: Path) -> None:
+    async with (
+        ollama.scripted(ollama.talks_and_waits("# Light\n", LIGHTHOUSE)) as server,
+        running(tmp_path, LanguageModels(LlmConfig(server.base_url))) as (scheduler, _),
+    ):
+        job = await scheduler.submit("story")
+        await server.asked.wait()
 
-            await scheduler.cancel(job.job_id, interrupt=True)
+        await scheduler.cancel(job.job_id, interrupt=True)
 
-            async with asyncio.timeout(5):
-                await server.hung_up.wait()
-            ended = await scheduler.wait(job.job_id)
-            assert (ended.status, names(ended)) == ("CANCELLED", [])
-
-    asyncio.run(main())
+        async with asyncio.timeout(5):
+            await server.hung_up.wait()
+        ended = await scheduler.wait(job.job_id)
+        assert (ended.status, names(ended)) == ("CANCELLED", [])
 
 
-def test_spec_5_4_progress_follows_the_characters_that_have_come(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            ollama.scripted(ollama.talks_and_waits("x" * 300)) as server,
-            running(tmp_path, LanguageModels(LlmConfig(server.base_url))) as (scheduler, _),
-        ):
-            job = await scheduler.submit("story", {"target_length": 600, "max_stories": 2})
+async def test_spec_5_4_progress_follows_the_characters_that_have_come(tmp_path: Path) -> None:
+    async with (
+        ollama.scripted(ollama.talks_and_waits("x" * 300)) as server,
+        running(tmp_path, LanguageModels(LlmConfig(server.base_url))) as (scheduler, _),
+    ):
+        job = await scheduler.submit("story", {"target_length": 600, "max_stories": 2})
 
-            await eventually(lambda: (progress_of(scheduler)[0] or 0) > 0)
+        await eventually(lambda: (progress_of(scheduler)[0] or 0) > 0)
 
-            assert progress_of(scheduler) == (0.25, "story 1 of 2: 300 characters")
-            await scheduler.cancel(job.job_id, interrupt=True)
-            await scheduler.wait(job.job_id)
-
-    asyncio.run(main())
+        assert progress_of(scheduler) == (0.25, "story 1 of 2: 300 characters")
+        await scheduler.cancel(job.job_id, interrupt=True)
+        await scheduler.wait(job.job_id)
 
 
-def test_spec_5_23_dedup_skips_a_job_whose_stories_are_all_there_already(tmp_path: Path) -> None:
-    async def main() -> None:
-        same = LIGHTHOUSE.upper().replace(",", " -")
-        async with scripted(tmp_path, ollama.tells(f"# One\n{LIGHTHOUSE}"), ollama.tells(f"# Two\n{same}")) as (
-            submit,
-            _,
-        ):
-            first = await submit("story", enable_dedup=True)
-            second = await submit("story", enable_dedup=True)
-            third = await submit("story", enable_dedup=False)
+async def test_spec_5_23_dedup_skips_a_job_whose_stories_are_all_there_already(tmp_path: Path) -> None:
+    same = LIGHTHOUSE.upper().replace(",", " -")
+    async with scripted(tmp_path, ollama.tells(f"# One\n{LIGHTHOUSE}"), ollama.tells(f"# Two\n{same}")) as (
+        submit,
+        _,
+    ):
+        first = await submit("story", enable_dedup=True)
+        second = await submit("story", enable_dedup=True)
+        third = await submit("story", enable_dedup=False)
 
-        story_id = first.result["stories"][0]["story_id"]
-        assert (first.status, second.status, third.status) == ("COMPLETED", "SKIPPED", "COMPLETED")
-        assert second.run is not None
-        assert second.run.reason == f"the story is a duplicate (“Two”: it is the same as the story {story_id})"
-        assert names(second) == []
-
-    asyncio.run(main())
+    story_id = first.result["stories"][0]["story_id"]
+    assert (first.status, second.status, third.status) == ("COMPLETED", "SKIPPED", "COMPLETED")
+    assert second.run is not None
+    assert second.run.reason == f"the story is a duplicate (“Two”: it is the same as the story {story_id})"
+    assert names(second) == []
 
 
-def test_spec_5_23_dedup_drops_similar_stories_and_says_so(tmp_path: Path) -> None:
-    async def main() -> None:
-        near = LIGHTHOUSE.replace("a letter", "a poem")
-        script = [ollama.tells(f"# {title}\n{text}") for title, text in (("A", LIGHTHOUSE), ("B", near), ("C", CLOCK))]
-        async with scripted(tmp_path, *script) as (submit, _):
-            ended = await submit("story", enable_dedup=True, max_stories=3)
+async def test_spec_5_23_dedup_drops_similar_stories_and_says_so(tmp_path: Path) -> None:
+    near = LIGHTHOUSE.replace("a letter", "a poem")
+    script = [ollama.tells(f"# {title}\n{text}") for title, text in (("A", LIGHTHOUSE), ("B", near), ("C", CLOCK))]
+    async with scripted(tmp_path, *script) as (submit, _):
+        ended = await submit("story", enable_dedup=True, max_stories=3)
 
-        [dropped] = ended.result["dropped"]
-        assert [told["title"] for told in ended.result["stories"]] == ["A", "C"]
-        assert dropped["title"] == "B"
-        assert dropped["duplicate_of"] == ended.result["stories"][0]["story_id"]
-        assert 0.8 <= dropped["similarity"] < 1
-        assert names(ended) == ["001-a.json", "001-a.md", "003-c.json", "003-c.md"]
-
-    asyncio.run(main())
+    [dropped] = ended.result["dropped"]
+    assert [told["title"] for told in ended.result["stories"]] == ["A", "C"]
+    assert dropped["title"] == "B"
+    assert dropped["duplicate_of"] == ended.result["stories"][0]["story_id"]
+    assert 0.8 <= dropped["similarity"] < 1
+    assert names(ended) == ["001-a.json", "001-a.md", "003-c.json", "003-c.md"]
 
 
-def test_spec_5_23_stories_of_a_failed_run_do_not_count_for_its_retry(tmp_path: Path) -> None:
-    async def main() -> None:
-        light = ollama.tells(f"# Light\n{LIGHTHOUSE}")
-        script = light, ollama.refuses(500, "no"), light, ollama.tells(f"# Clock\n{CLOCK}")
-        async with scripted(tmp_path, *script) as (submit, _):
-            ended = await submit("story", enable_dedup=True, max_stories=2, retries=1)
+async def test_spec_5_23_stories_of_a_failed_run_do_not_count_for_its_retry(tmp_path: Path) -> None:
+    light = ollama.tells(f"# Light\n{LIGHTHOUSE}")
+    script = light, ollama.refuses(500, "no"), light, ollama.tells(f"# Clock\n{CLOCK}")
+    async with scripted(tmp_path, *script) as (submit, _):
+        ended = await submit("story", enable_dedup=True, max_stories=2, retries=1)
 
-        assert ended.status == "COMPLETED"
-        assert ended.job.retry_of is not None
-        assert [told["title"] for told in ended.result["stories"]] == ["Light", "Clock"]
-
-    asyncio.run(main())
+    assert ended.status == "COMPLETED"
+    assert ended.job.retry_of is not None
+    assert [told["title"] for told in ended.result["stories"]] == ["Light", "Clock"]
 
 
-def test_spec_5_21_a_hundred_stories_fit_into_a_result(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with scripted(tmp_path, ollama.tells(f"# {'lighthouse ' * 4}{'🌊' * 90}\n", CLOCK)) as (
-            submit,
-            _,
-        ):
-            ended = await submit("story", max_stories=100)
+async def test_spec_5_21_a_hundred_stories_fit_into_a_result(tmp_path: Path) -> None:
+    async with scripted(tmp_path, ollama.tells(f"# {'lighthouse ' * 4}{'🌊' * 90}\n", CLOCK)) as (
+        submit,
+        _,
+    ):
+        ended = await submit("story", max_stories=100)
 
-        assert (ended.status, len(ended.result["stories"])) == ("COMPLETED", 100)
-
-    asyncio.run(main())
+    assert (ended.status, len(ended.result["stories"])) == ("COMPLETED", 100)
 
 
 @pytest.mark.parametrize(
@@ -237,15 +204,12 @@ def test_spec_5_21_a_hundred_stories_fit_into_a_result(tmp_path: Path) -> None:
         ({"path": "/etc/passwd"}, "'path' was unexpected"),
     ],
 )
-def test_spec_5_21_parameters_that_do_not_fit_are_refused_at_creation(
+async def test_spec_5_21_parameters_that_do_not_fit_are_refused_at_creation(
     tmp_path: Path, params: dict[str, Any], problem: str
 ) -> None:
-    async def main() -> None:
-        async with running(tmp_path, LanguageModels()) as (scheduler, _):
-            with pytest.raises(Invalid, match=problem):
-                await scheduler.submit("story", params)
-
-    asyncio.run(main())
+    async with running(tmp_path, LanguageModels()) as (scheduler, _):
+        with pytest.raises(Invalid, match=problem):
+            await scheduler.submit("story", params)
 
 
 @pytest.mark.parametrize(
@@ -293,19 +257,16 @@ def test_a_sentence_that_was_cut_off_is_left_out_unless_it_is_most_of_the_text()
     assert whole_sentences("One. Two three four five six seven") == "One. Two three four five six seven"
 
 
-def test_spec_5_24_files_are_written_all_or_none(tmp_path: Path) -> None:
+async def test_spec_5_24_files_are_written_all_or_none(tmp_path: Path) -> None:
     (tmp_path / "b.json").mkdir()
 
-    async def main() -> None:
-        with pytest.raises(OSError, match=r"b\.json"):
-            await write_files(tmp_path, {"a.md": "text", "b.json": "{}"})
-
-    asyncio.run(main())
+    with pytest.raises(OSError, match=r"b\.json"):
+        await write_files(tmp_path, {"a.md": "text", "b.json": "{}"})
 
     assert [path.name for path in tmp_path.iterdir()] == ["b.json"]
 
 
-def test_spec_7_2_a_run_that_is_told_to_stop_while_it_writes_leaves_whole_files(
+async def test_spec_7_2_a_run_that_is_told_to_stop_while_it_writes_leaves_whole_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_writing, may_go_on = threading.Event(), threading.Event()
@@ -316,19 +277,16 @@ def test_spec_7_2_a_run_that_is_told_to_stop_while_it_writes_leaves_whole_files(
 
     monkeypatch.setattr(os, "fsync", fsync)
 
-    async def main() -> None:
-        writing = asyncio.ensure_future(write_files(tmp_path, {"a.md": "text", "b.json": "{}"}))
-        await asyncio.to_thread(is_writing.wait)
+    writing = asyncio.ensure_future(write_files(tmp_path, {"a.md": "text", "b.json": "{}"}))
+    await asyncio.to_thread(is_writing.wait)
 
-        writing.cancel()
-        await asyncio.wait([writing], timeout=0.05)
+    writing.cancel()
+    await asyncio.wait([writing], timeout=0.05)
 
-        assert not writing.done()
-        may_go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await writing
-
-    asyncio.run(main())
+    assert not writing.done()
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.md", "b.json"]
 
@@ -363,16 +321,13 @@ def test_the_most_similar_known_story_is_the_one_that_is_named() -> None:
     assert find_duplicate(fingerprint(LIGHTHOUSE), sketch(LIGHTHOUSE), known, threshold=0.999) is None
 
 
-def test_spec_5_21_without_saving_there_is_one_story_and_its_text_is_the_result(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with scripted(tmp_path, ollama.tells(f"# Light\n\n{LIGHTHOUSE}")) as (submit, _):
-            ended = await submit("story", save_output=False)
-            with pytest.raises(Invalid) as refused:
-                await submit("story", save_output=False, max_stories=2)
+async def test_spec_5_21_without_saving_there_is_one_story_and_its_text_is_the_result(tmp_path: Path) -> None:
+    async with scripted(tmp_path, ollama.tells(f"# Light\n\n{LIGHTHOUSE}")) as (submit, _):
+        ended = await submit("story", save_output=False)
+        with pytest.raises(Invalid) as refused:
+            await submit("story", save_output=False, max_stories=2)
 
-        [told] = ended.result["stories"]
-        assert (told["text"], told["file"], told["metadata"]) == (LIGHTHOUSE, None, None)
-        assert names(ended) == []
-        assert refused.value.problems[0].field == "params.max_stories"
-
-    asyncio.run(main())
+    [told] = ended.result["stories"]
+    assert (told["text"], told["file"], told["metadata"]) == (LIGHTHOUSE, None, None)
+    assert names(ended) == []
+    assert refused.value.problems[0].field == "params.max_stories"
