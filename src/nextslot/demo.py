@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from nextslot import extension
-from nextslot.engine.direct.direct_requests import Update
+from nextslot.engine.direct.connected_callers import Update
 from nextslot.executors.run_context import RunContext
 from nextslot.server.app import Options
 from nextslot.server.serve import Process

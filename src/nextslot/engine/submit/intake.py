@@ -158,7 +158,7 @@ class Intake:
         problems = list(request_checks.json_problems("params", params)) or self._params_problems(job_type, params)
         if problems:
             raise Invalid(problems)
-        office = self._office(tx, job.office_id)
+        office = self.office(tx, job.office_id)
         own = job_type.needs(job.params)
         added = {name: units for name, units in job.resources.items() if units > own.get(name, 0)}
         resources = self._resources(office, job.role, job.job_type, job_type.needs(params), added)
@@ -353,7 +353,7 @@ class Intake:
             raise Invalid(problems)
         return drafts
 
-    def _office(self, tx: Tx, office_id: str) -> Office:
+    def office(self, tx: Tx, office_id: str) -> Office:
         office = offices.get(tx, office_id)
         if office is None:
             raise NotFound("office", office_id)
@@ -416,7 +416,7 @@ class Intake:
         kind = (new.office_id, job_type.name, new.role, tuple(own.items()), tuple(added.items()))
         terms = known.defaults.get(kind)
         if terms is None:
-            office = known.offices.get(new.office_id) or self._office(tx, new.office_id)
+            office = known.offices.get(new.office_id) or self.office(tx, new.office_id)
             known.offices[new.office_id] = office
             terms = known.defaults[kind] = self._new_defaults(tx, office, job_type, new.role, own, added)
         return terms
