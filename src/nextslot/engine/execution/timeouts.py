@@ -100,8 +100,7 @@ class TimeoutManager:
         self._direct = direct
         self._outages = outages
         self._schedules = schedules
-        self._lanes = engine.lanes
-        self._events = engine.events
+        self._engine = engine
         self._store: Store | None = None
         self._ticking: asyncio.Task[None] | None = None
         # Whether this node does what only the leader does. Every node times out its own runs.
@@ -164,8 +163,7 @@ class TimeoutManager:
         due = jobs.due(tx, now, BATCH)
         for freed in due:
             if freed.is_ready:
-                self._lanes.counters(tx).add_ready(freed.lane_id)
-                self._events.note(tx, "job_ready", now, freed.office_id, freed.job_id)
+                self._engine.note_ready(tx, freed, now)
         expired = self._finisher.expire(tx, now, BATCH)
         to_probe, next_probe = self._outages.do_due(tx, now)
         no_more_occurrences, next_occurrence = True, None
