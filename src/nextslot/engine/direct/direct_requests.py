@@ -228,7 +228,6 @@ class DirectExecutionHandler:
         return holder.node_id == self._node
 
     def is_connected(self, direct_id: str) -> bool:
-        """Returns whether the caller is still connected."""
         return direct_id in self.callers
 
     def recover(self, tx: Tx, node_id: str | None = None) -> int:

@@ -97,7 +97,6 @@ class Runner:
             self._freed_at = ended_at
 
     async def idle(self) -> None:
-        """Returns once nothing runs."""
         await self._is_idle.wait()
 
     async def abandon(self) -> None:
