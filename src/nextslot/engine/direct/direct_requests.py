@@ -25,10 +25,13 @@ from nextslot.domain.job_lifecycle import CRASH_ERROR
 from nextslot.domain.webhook_delivery import DIRECT_EVENTS
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import (
+    Claim,
     DirectEnded,
     DirectMoved,
     DirectStarted,
+    Launch,
     Stop,
+    WorkKind,
 )
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.submit.intake import Intake
@@ -41,7 +44,7 @@ from nextslot.errors import (
     Unavailable,
 )
 from nextslot.store.contract import Store, Tx, Work
-from nextslot.store.tables import direct
+from nextslot.store.tables import column_codec, direct
 from nextslot.system.instant import Instant
 
 from .connected_callers import ConnectedCaller, ConnectedCallers, Update
@@ -137,8 +140,8 @@ class DirectExecutionHandler:
         self._timer.note_here(tx, caller.wait_until)
         return caller
 
-    def start(self, tx: Tx, holder: direct.Holder, now: Instant) -> tuple[str, direct.StartedDirect]:
-        """Starts a caller and counts it in its limits. Returns its worker, and what is needed to run it."""
+    def start(self, tx: Tx, holder: direct.Holder, now: Instant) -> None:
+        """Claims the work of a caller, and counts it in its limits."""
         lane = self._lanes.lane(tx, holder.lane_id)
         worker_id = self._workers.take(tx, lane)
         started = direct.start(tx, holder.direct_id, worker_id, now)
@@ -148,7 +151,20 @@ class DirectExecutionHandler:
         counters.caller_leaves(holder.office_id)
         self._timer.note_here(tx, now.after(started.timeout_seconds))
         tx.cause(DirectStarted(holder.direct_id))
-        return worker_id, started
+        claim = Claim(
+            kind=WorkKind.DIRECT,
+            run_id=holder.direct_id,
+            job_id=holder.direct_id,
+            office_id=holder.office_id,
+            lane_id=holder.lane_id,
+            job_type=lane.job_type,
+            params=column_codec.loads(started.params),
+            attempt=1,
+            worker_id=worker_id,
+            timeout_seconds=started.timeout_seconds,
+            stall_timeout_seconds=started.stall_timeout_seconds,
+        )
+        tx.cause(Launch(claim))
 
     def finish(
         self,

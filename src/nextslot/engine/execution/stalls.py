@@ -1,4 +1,4 @@
-"""Stalls: notices that a run has reported nothing for its `stall_timeout_seconds`; the executor then stops the run."""
+"""Stalls: notices that a run has reported nothing for its stall timeout; the executor then stops the run."""
 
 from nextslot.executors.run_context import RunContext
 from nextslot.system.clock import Clock

@@ -108,7 +108,7 @@ class JobFinisher:
     def finish(
         self, tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant, waited_us: int = 0
     ) -> Settlement | None:
-        """Stores an outcome that has waited `waited_us`, and what follows. Returns None if the run had ended already."""
+        """Stores an outcome that has waited `waited_us`, and what follows. Returns None if the run had ended."""
         facts = jobs.ending_facts(tx, run_id, job_id)
         if facts is None:
             return None

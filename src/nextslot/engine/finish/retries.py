@@ -44,19 +44,13 @@ class RetryController:
             assert found is not None
             return found
         follower = self._follow(tx, failed, failed.priority, now.after(retry.delay_seconds), now)
-        self._events.note(
-            tx,
-            "job_retrying",
-            now,
-            failed.office_id,
-            failed.job_id,
-            details={
-                "retry": follower.job_id,
-                "number": retry.number,
-                "delay_seconds": retry.delay_seconds,
-                "scheduled_for": str(follower.scheduled_for),
-            },
-        )
+        details = {
+            "retry": follower.job_id,
+            "number": retry.number,
+            "delay_seconds": retry.delay_seconds,
+            "scheduled_for": str(follower.scheduled_for),
+        }
+        self._events.note(tx, "job_retrying", now, failed.office_id, failed.job_id, details=details)
         return follower
 
     def retry_by_hand(self, tx: Tx, run_id: str, priority: int | None, now: Instant) -> Retried:
