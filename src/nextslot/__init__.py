@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nextslot.domain.limits import ConcurrencyPolicy, Limits
-    from nextslot.engine.direct.direct_requests import NewDirect, Update
+    from nextslot.engine.direct.connected_callers import Update
+    from nextslot.engine.direct.direct_requests import NewDirect
     from nextslot.executors.run_context import Fail, RunContext, Skip
     from nextslot.system.instant import Instant
 
@@ -58,7 +59,7 @@ _HOMES = {
     "Client": "client",
     "Instant": "system.instant",
     "NewDirect": "engine.direct.direct_requests",
-    "Update": "engine.direct.direct_requests",
+    "Update": "engine.direct.connected_callers",
     "NextslotError": "errors",
     "Fail": "executors.run_context",
     "RunContext": "executors.run_context",

@@ -37,7 +37,8 @@ from nextslot.domain import (
 )
 from nextslot.domain.filters import EventType
 from nextslot.domain.job_lifecycle import settle
-from nextslot.engine.direct.direct_requests import NewDirect, Update
+from nextslot.engine.direct.connected_callers import Update
+from nextslot.engine.direct.direct_requests import NewDirect
 from nextslot.executors.job_type_catalog import Catalog
 from nextslot.executors.job_types import JobTypes
 from nextslot.services.forecast import ForecastService

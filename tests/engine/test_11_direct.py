@@ -332,7 +332,7 @@ async def test_a_reservation_without_an_owner_expires_after_its_work_was_ended_a
         left = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 3000}, direct_id="orphan"))
         await asyncio.sleep(1)
         job = await scheduler.submit("work", {"seconds": 5000})
-        scheduler._runtime.direct._callers.clear()
+        scheduler._runtime.direct.callers.clear()
 
         await asyncio.sleep(700)
 

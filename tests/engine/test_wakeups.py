@@ -157,7 +157,7 @@ async def test_a_caller_whose_turn_comes_while_its_place_is_read(tmp_path: Path)
             await scheduler.cancel(job.job_id, interrupt=True)
             await testing.settled()
 
-        between.after("read", "DirectExecutionHandler._look_at_places", give_way)
+        between.after("read", "ConnectedCallers.read_places", give_way)
         heard = [update.kind async for update in scheduler.stream_direct("work", {"seconds": 1})]
 
         assert (heard, between.happened) == (["started", "result"], 1)

@@ -207,37 +207,6 @@ class ClockStepped(NamedTuple):
     shift: int
 
 
-Update = (
-    SlotsChanged
-    | LanesLearned
-    | TurnTaken
-    | SubscribersChanged
-    | WebhooksConfigured
-    | SettingsChanged
-    | ClockCounted
-    | KeysMade
-    | NodeJoined
-    | RequestsLinked
-    | DueBy
-    | WakeBy
-)
-Action = (
-    WakeBy
-    | Launch
-    | Stop
-    | RunEnded
-    | ChainEnded
-    | EventsAppended
-    | Deliver
-    | DeliveriesDue
-    | DeliverySettled
-    | SendersRenewed
-    | DirectStarted
-    | DirectMoved
-    | DirectEnded
-    | ClockStepped
-)
-
 # Takes the fields of the effect, in their order.
 Handler = Callable[..., None]
 

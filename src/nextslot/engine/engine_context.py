@@ -3,8 +3,12 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from nextslot.domain import Job
 from nextslot.executors.job_types import JobTypes
+from nextslot.store.contract import Tx
+from nextslot.store.tables.jobs import Freed
 from nextslot.system.clock import Clock
+from nextslot.system.instant import Instant
 from nextslot.system.randomness import Chance
 from nextslot.telemetry.meters import Meters
 from nextslot.telemetry.tracing import Tracer
@@ -28,3 +32,8 @@ class EngineContext:
     webhooks: "WebhookService"
     meters: Meters = field(default_factory=Meters)
     tracer: Tracer = field(default_factory=Tracer)
+
+    def note_ready(self, tx: Tx, job: Job | Freed, now: Instant) -> None:
+        """Counts a queued job that became ready to start, and notes the event."""
+        self.lanes.counters(tx).add_ready(job.lane_id)
+        self.events.note(tx, "job_ready", now, job.office_id, job.job_id)

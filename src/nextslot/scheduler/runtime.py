@@ -199,7 +199,9 @@ class Runtime:
     def new_runner(self) -> Runner:
         """For one life of the scheduler: a task that an earlier one left behind must not store anything in this one."""
         finishers: Mapping[WorkKind, WorkFinisher] = {WorkKind.JOB: self.finisher, WorkKind.DIRECT: self.direct}
-        return Runner(self.clock, self.executor, finishers, self.direct, self.durations, self.meters, self.tracer)
+        return Runner(
+            self.clock, self.executor, finishers, self.direct.callers, self.durations, self.meters, self.tracer
+        )
 
     def interpreter(self, runner: Runner) -> Interpreter:
         """Which component carries out which effect of a committed transaction."""
@@ -229,9 +231,9 @@ class Runtime:
                 DeliveriesDue: self.deliveries.send_due,
                 DeliverySettled: self.meters.settled,
                 SendersRenewed: self.deliveries.renew,
-                DirectStarted: self.direct.tell_started,
-                DirectMoved: self.direct.tell_places,
-                DirectEnded: self.direct.tell_ended,
+                DirectStarted: self.direct.callers.send_started,
+                DirectMoved: self.direct.callers.send_places,
+                DirectEnded: self.direct.callers.send_ended,
                 ClockStepped: self.clock_steps.stepped,
             },
         )

@@ -17,7 +17,7 @@ from nextslot.domain import (
     RequestContext,
     Run,
 )
-from nextslot.engine.direct.direct_requests import Update
+from nextslot.engine.direct.connected_callers import Update
 from nextslot.engine.events.event_feed import EventPage
 from nextslot.engine.finish.job_finisher import Cancelled
 from nextslot.engine.finish.retries import Retried

@@ -100,7 +100,9 @@ class ForecastService:
             self._durations.fill(await self._access.read(lambda tx: forecast_reads.durations(tx, RUNS_READ)))
         snapshot = await self._access.read(lambda tx: self._snapshot(tx, office_id))
         estimates = self._durations.estimates()
-        past = PastRuns(estimates, guess(estimates.values()), self._fraction)
+        reported = {one.run_id: self._fraction(one.run_id) for one in snapshot.working}
+        progress = {run_id: fraction for run_id, fraction in reported.items() if fraction is not None}
+        past = PastRuns(estimates, guess(estimates.values()), progress)
         rules = self._rules()
         made = await self._threads.run(lambda: _attempt(lambda: make_forecast(snapshot, rules, past)))
         if isinstance(made, Exception):

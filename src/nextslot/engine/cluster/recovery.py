@@ -1,7 +1,7 @@
-"""Recovery: what start-up repairs before anything is dispatched (DEC-008, spec 15.2).
+"""Recovery: ends what a crash has left running, before anything is dispatched (DEC-008, spec 15.2).
 
-Each step is a transaction of its own kind and safe to repeat; the whole can be killed at any point and run again.
-Queued jobs are never touched. Its cost is that of what was running, never of what is queued or past.
+Each step is a transaction and safe to repeat; recovery can be killed at any point and run again. It does not touch
+queued jobs. Its cost depends on what was running, not on the queue or the history.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ BATCH = 200
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What was found and done."""
+    """How many of each kind were found and ended."""
 
     lost: int = 0
     closed: int = 0
@@ -57,7 +57,7 @@ class Recovery:
         self._events = engine.events
 
     async def run(self, store: Store, node_id: str | None = None) -> Recovered:
-        """What the last life of a node left, or of the only one there is."""
+        """Recovers what the last incarnation of a node left or, without an id, of the only node."""
         recovered = await self._recover_work(store, node_id)
         if node_id is None:
             await store.write(self._outages.recover)
@@ -66,12 +66,13 @@ class Recovery:
         return recovered
 
     async def clear_up(self, store: Store, node_id: str) -> None:
-        """After another node that is gone. It may come back at any moment, with a new life that is its own business:
-        so each step asks first whether it is still away."""
+        """Recovers what another node left. Each step first checks that the node is still away: it may come back at any
+        moment, and then recovers itself.
+        """
         await self._tell_of(store, await self._recover_work(store, node_id, _is_away), node_id)
 
     async def lead(self, store: Store) -> None:
-        """What a new leader looks after: occurrences that came while there was none, and probes that nobody makes."""
+        """Fires occurrences that were missed while no node led, and forgets probes that no node makes."""
         await store.write(self._outages.recover)
         await self._tell_of(store, Recovered(occurrences=await self._schedules.recover(store)), None)
 
@@ -104,7 +105,7 @@ class Recovery:
             await store.write(lambda tx: self._tell(tx, recovered, node_id))
 
     def _lose_running(self, tx: Tx, node_id: str | None, log_paths: Mapping[str, str]) -> tuple[int, int]:
-        """The decision matrix, for what the last life left running: (lost, closed)."""
+        """Ends jobs that were left running. Returns how many had no stored outcome, and how many had one."""
         now = self._clock.now()
         lost = closed = 0
         for job in jobs.running(tx, node_id, BATCH):
@@ -124,7 +125,7 @@ class Recovery:
         return lost, closed
 
     def _decide(self, tx: Tx) -> int:
-        """Failures without a decision (spec 6.6)."""
+        """Decides about failures that have no decision (spec 6.6). Returns how many."""
         now = self._clock.now()
         undecided = jobs.undecided(tx, BATCH)
         for job in undecided:
@@ -150,6 +151,6 @@ def _is_away(tx: Tx, node_id: str | None) -> bool:
 
 
 def _running_run_ids(tx: Tx, node_id: str | None) -> list[str]:
-    """Of jobs and of direct callers: what a process of the last life may still be working for."""
+    """Returns the runs of jobs and direct callers that a surviving process may still work for."""
     found = (runs.of_job(tx, job.job_id) for job in jobs.running(tx, node_id))
     return [run.run_id for run in found if run is not None] + [one.direct_id for one in direct.unfinished(tx, node_id)]

@@ -7,10 +7,10 @@ order of the queue stays as it is. The functions over a transaction come first, 
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from nextslot.domain import (
     Direct,
@@ -25,10 +25,13 @@ from nextslot.domain.job_lifecycle import CRASH_ERROR
 from nextslot.domain.webhook_delivery import DIRECT_EVENTS
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import (
+    Claim,
     DirectEnded,
     DirectMoved,
     DirectStarted,
+    Launch,
     Stop,
+    WorkKind,
 )
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.submit.intake import Intake
@@ -41,8 +44,10 @@ from nextslot.errors import (
     Unavailable,
 )
 from nextslot.store.contract import Store, Tx, Work
-from nextslot.store.tables import direct, offices
+from nextslot.store.tables import column_codec, direct
 from nextslot.system.instant import Instant
+
+from .connected_callers import ConnectedCaller, ConnectedCallers, Update
 
 MOST_WAITING = 100
 WAIT_SECONDS = 300.0
@@ -74,14 +79,6 @@ class NewDirect:
     created_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """A message to a connected caller: `place`, `started`, `progress`, `output`, and `result` as the last one."""
-
-    kind: str
-    data: Mapping[str, Any]
-
-
 class CallersStore(Protocol):
     """The store as one caller uses it: what is created is stored with the name of the caller."""
 
@@ -89,32 +86,6 @@ class CallersStore(Protocol):
     def store(self) -> Store: ...
 
     async def create(self, work: Work[Direct], /) -> Direct: ...
-
-
-class _DirectCaller:
-    """A caller who is connected to this process."""
-
-    def __init__(self, office_id: str) -> None:
-        self.office_id = office_id
-        self.ended: asyncio.Future[Direct] = asyncio.get_running_loop().create_future()
-        self.updates: asyncio.Queue[Update] | None = None
-        self.ahead = 0
-        self._place: int | None = None
-        self._has_started = False
-
-    def send(self, kind: str, data: Mapping[str, Any]) -> None:
-        if self.updates is not None:
-            self.updates.put_nowait(Update(kind, data))
-
-    def send_place(self, direct_id: str, ahead: int) -> None:
-        """Sends the place if it has changed. Drops a place that was read before the start and arrives after it."""
-        if not self._has_started and ahead != self._place:
-            self._place = ahead
-            self.send("place", {"direct_id": direct_id, "ahead": ahead})
-
-    def send_started(self, direct_id: str) -> None:
-        self._has_started = True
-        self.send("started", {"direct_id": direct_id})
 
 
 class DirectExecutionHandler:
@@ -132,20 +103,14 @@ class DirectExecutionHandler:
         self._tracer = engine.tracer
         self._node = node
         self.most_waiting = MOST_WAITING
-        self._callers: dict[str, _DirectCaller] = {}
-        # How often places were sent.
-        self._places_sent = 0
+        self.callers = ConnectedCallers()
         self._goodbyes: set[asyncio.Task[None]] = set()
 
     # Functions over a transaction.
 
     def request(self, tx: Tx, wanted: NewDirect, direct_id: str, now: Instant) -> Direct:
         """Stores the caller behind those who wait. The first of its office gets the reservation."""
-        office = offices.get(tx, wanted.office_id)
-        if office is None:
-            raise NotFound("office", wanted.office_id)
-        if office.status != "active":
-            raise Invalid(f"the office {wanted.office_id!r} is archived", field="office_id")
+        office = self._intake.office(tx, wanted.office_id)
         if direct.get(tx, direct_id) is not None:
             raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
         counters = self._lanes.counters(tx).office(wanted.office_id)
@@ -175,8 +140,8 @@ class DirectExecutionHandler:
         self._timer.note_here(tx, caller.wait_until)
         return caller
 
-    def start(self, tx: Tx, holder: direct.Holder, now: Instant) -> tuple[str, direct.StartedDirect]:
-        """Starts a caller and counts it in its limits. Returns its worker, and what is needed to run it."""
+    def start(self, tx: Tx, holder: direct.Holder, now: Instant) -> None:
+        """Claims the work of a caller, and counts it in its limits."""
         lane = self._lanes.lane(tx, holder.lane_id)
         worker_id = self._workers.take(tx, lane)
         started = direct.start(tx, holder.direct_id, worker_id, now)
@@ -186,14 +151,35 @@ class DirectExecutionHandler:
         counters.caller_leaves(holder.office_id)
         self._timer.note_here(tx, now.after(started.timeout_seconds))
         tx.cause(DirectStarted(holder.direct_id))
-        return worker_id, started
+        claim = Claim(
+            kind=WorkKind.DIRECT,
+            run_id=holder.direct_id,
+            job_id=holder.direct_id,
+            office_id=holder.office_id,
+            lane_id=holder.lane_id,
+            job_type=lane.job_type,
+            params=column_codec.loads(started.params),
+            attempt=1,
+            worker_id=worker_id,
+            timeout_seconds=started.timeout_seconds,
+            stall_timeout_seconds=started.stall_timeout_seconds,
+        )
+        tx.cause(Launch(claim))
 
     def finish(
-        self, tx: Tx, direct_id: str, _job_id: str, outcome: Outcome, now: Instant, waited_us: int = 0
+        self,
+        tx: Tx,
+        direct_id: str,
+        _job_id: str,
+        outcome: Outcome,
+        now: Instant,
+        waited_us: int = 0,
+        lost: Set[str] = frozenset(),
     ) -> Direct | None:
         """Stores an outcome that has waited `waited_us`, and passes the reservation on to the next caller.
 
-        A direct execution has one id, which stands for its run and its job. Returns None if it had ended already.
+        A direct execution has one id, which stands for its run and its job. `lost` are the callers whose node has
+        crashed. Returns None if it had ended already.
         """
         ended = direct.finish(tx, direct_id, outcome, Instant(now - waited_us))
         if ended is None:
@@ -202,11 +188,18 @@ class DirectExecutionHandler:
         self._workers.free(tx, ended.worker_id, lane)
         self._lanes.counters(tx).give_back(lane)
         self._outages.after_run(tx, lane, outcome, now)
-        self._pass_on(tx, direct_id, ended.office_id, "RELEASED", now)
+        self._pass_on(tx, direct_id, ended.office_id, "EXPIRED" if lost else "RELEASED", now, lost)
         return self._answer(tx, direct_id, now)
 
     def give_up(
-        self, tx: Tx, direct_id: str, reason: str, now: Instant, kind: FailureKind | None = None, ahead: int = 0
+        self,
+        tx: Tx,
+        direct_id: str,
+        reason: str,
+        now: Instant,
+        kind: FailureKind | None = None,
+        ahead: int = 0,
+        lost: Set[str] = frozenset(),
     ) -> Direct | None:
         """Ends a caller who waits, with `ahead` callers before it. Returns None if it does not wait."""
         status = DirectStatus.CANCELLED if kind is None else DirectStatus.FAILED
@@ -216,7 +209,7 @@ class DirectExecutionHandler:
         counters = self._lanes.counters(tx)
         counters.caller_leaves(office_id)
         counters.is_freed = True
-        self._pass_on(tx, direct_id, office_id, "RELEASED" if kind is None else "EXPIRED", now)
+        self._pass_on(tx, direct_id, office_id, "RELEASED" if kind is None else "EXPIRED", now, lost)
         return self._answer(tx, direct_id, now, ahead)
 
     def do_due(self, tx: Tx, now: Instant, limit: int) -> tuple[bool, Instant | None]:
@@ -251,8 +244,7 @@ class DirectExecutionHandler:
         return holder.node_id == self._node
 
     def is_connected(self, direct_id: str) -> bool:
-        """Returns whether the caller is still connected."""
-        return direct_id in self._callers
+        return direct_id in self.callers
 
     def recover(self, tx: Tx, node_id: str | None = None) -> int:
         """Ends what a crash of one node, or of all, has left: executions FAILED, reservations EXPIRED (spec 11.10).
@@ -261,24 +253,13 @@ class DirectExecutionHandler:
         """
         now = self._clock.now()
         unfinished = direct.unfinished(tx, node_id)
-        gone = {one.direct_id for one in unfinished}
+        lost = {one.direct_id for one in unfinished}
         for caller in unfinished:
-            lane = self._lanes.lane(tx, caller.lane_id)
             if caller.status is DirectStatus.RUNNING:
-                direct.finish(tx, caller.direct_id, Outcome.failed(FailureKind.CRASH, CRASH_ERROR), now)
-                self._workers.free(tx, caller.worker_id, lane)
-                self._lanes.counters(tx).give_back(lane)
+                outcome = Outcome.failed(FailureKind.CRASH, CRASH_ERROR)
+                self.finish(tx, caller.direct_id, caller.direct_id, outcome, now, lost=lost)
             else:
-                direct.give_up(tx, caller.direct_id, DirectStatus.FAILED, CRASH_ERROR, FailureKind.CRASH, now)
-                self._lanes.counters(tx).caller_leaves(caller.office_id)
-                self._lanes.counters(tx).is_freed = True
-            if self._end_reservation(tx, caller.direct_id, caller.office_id, "EXPIRED", now):
-                following = next((one for one in direct.waiting_ids(tx, caller.office_id) if one not in gone), None)
-                if following is not None:
-                    self._reserve(tx, caller.office_id, following, now)
-            self._ended(tx, caller.direct_id, now)
-        if unfinished:
-            tx.announce("callers")
+                self.give_up(tx, caller.direct_id, CRASH_ERROR, now, FailureKind.CRASH, lost=lost)
         return len(unfinished)
 
     def _end_wait(self, tx: Tx, direct_id: str, now: Instant) -> None:
@@ -297,13 +278,13 @@ class DirectExecutionHandler:
         details = {"reservation_id": reservation_id, "direct_id": direct_id}
         self._events.note(tx, "reservation_made", now, office_id, details=details)
 
-    def _pass_on(self, tx: Tx, direct_id: str, office_id: str, status: str, now: Instant) -> None:
+    def _pass_on(self, tx: Tx, direct_id: str, office_id: str, status: str, now: Instant, lost: Set[str]) -> None:
         """Gives the reservation to the next caller, in the transaction that releases the one before."""
+        waiting = direct.waiting_ids(tx, office_id)
         if self._end_reservation(tx, direct_id, office_id, status, now):
-            following = direct.first_waiting(tx, office_id)
+            following = next((one for one in waiting if one not in lost), None)
             if following is not None:
                 self._reserve(tx, office_id, following, now)
-        waiting = direct.waiting_ids(tx, office_id)
         tx.announce("callers")
         tx.cause(DirectMoved(waiting))
 
@@ -315,14 +296,10 @@ class DirectExecutionHandler:
         return reservation_id is not None
 
     def _answer(self, tx: Tx, direct_id: str, now: Instant, ahead: int = 0) -> Direct:
-        ended = self._ended(tx, direct_id, now)
-        tx.cause(DirectEnded(ended, ahead))
-        return ended
-
-    def _ended(self, tx: Tx, direct_id: str, now: Instant) -> Direct:
         ended = direct.get(tx, direct_id)
         assert ended is not None
         self._webhooks.direct_ended(tx, ended, now)
+        tx.cause(DirectEnded(ended, ahead))
         return ended
 
     # Connected callers.
@@ -340,7 +317,7 @@ class DirectExecutionHandler:
             raise
         finally:
             if not (wanted.detach and caller.ended.cancelled()):
-                self._callers.pop(direct_id, None)
+                self.callers.pop(direct_id, None)
 
     async def stream(self, access: CallersStore, wanted: NewDirect) -> AsyncGenerator[Update, None]:
         """Does the same as `execute`, and yields place, progress and output as they come, and the result at the end."""
@@ -350,7 +327,7 @@ class DirectExecutionHandler:
         is_over = False
         try:
             await access.create(lambda tx: self.request(tx, wanted, direct_id, self._clock.now()))
-            await self._look_at_places(store, wanted.office_id)
+            await self.callers.read_places(store, wanted.office_id)
             while not is_over:
                 update = await caller.updates.get()
                 is_over = update.kind == "result"
@@ -359,11 +336,11 @@ class DirectExecutionHandler:
             if not is_over:
                 self._disconnect(store, direct_id, wanted.detach)
             if is_over or not wanted.detach:
-                self._callers.pop(direct_id, None)
+                self.callers.pop(direct_id, None)
 
     async def drain(self, store: Store) -> None:
         """Ends all callers who wait; work that runs goes on."""
-        for direct_id in list(self._callers):
+        for direct_id in list(self.callers):
             await store.write(lambda tx, d=direct_id: self.give_up(tx, d, DRAINING, self._clock.now()))  # type: ignore[misc]
 
     async def close(self) -> None:
@@ -389,21 +366,16 @@ class DirectExecutionHandler:
     async def look(self, store: Store) -> None:
         """Reads what another node may have changed, and sends it to the callers of this node."""
         waited_in: dict[str, None] = {}
-        for direct_id, caller in list(self._callers.items()):
+        for direct_id, caller in list(self.callers.items()):
             found = await store.read(lambda tx, d=direct_id: direct.get(tx, d))  # type: ignore[misc]
             if found is not None and found.finished_at is not None:
-                self.tell_ended(found)
+                self.callers.send_ended(found)
             elif found is not None and found.status is DirectStatus.WAITING and caller.updates is not None:
                 waited_in[found.office_id] = None
         for office_id in waited_in:
-            await self._look_at_places(store, office_id)
+            await self.callers.read_places(store, office_id)
 
-    def listener(self, direct_id: str) -> Callable[[str, Mapping[str, Any]], None] | None:
-        """Returns the function that receives progress and output for this run; None if nobody follows it."""
-        caller = self._callers.get(direct_id)
-        return None if caller is None or caller.updates is None else caller.send
-
-    def _connect(self, wanted: NewDirect) -> tuple[str, _DirectCaller]:
+    def _connect(self, wanted: NewDirect) -> tuple[str, ConnectedCaller]:
         now = self._clock.now()
         as_job = NewJob(
             job_type=wanted.job_type,
@@ -422,10 +394,10 @@ class DirectExecutionHandler:
         if wanted.direct_id is not None and not _is_id(wanted.direct_id):
             raise Invalid("is not an id; use up to 100 letters, digits, '_' and '-'", field="direct_id")
         direct_id = wanted.direct_id or self._chance.new_id()
-        if direct_id in self._callers:
+        if direct_id in self.callers:
             raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
         self._tracer.called(direct_id)
-        caller = self._callers[direct_id] = _DirectCaller(wanted.office_id)
+        caller = self.callers[direct_id] = ConnectedCaller()
         return direct_id, caller
 
     def _disconnect(self, store: Store, direct_id: str, detach: bool) -> None:
@@ -443,34 +415,6 @@ class DirectExecutionHandler:
 
         with suppress(Unavailable):
             await store.write(leave)
-
-    def tell_started(self, direct_id: str) -> None:
-        caller = self._callers.get(direct_id)
-        if caller is not None:
-            caller.send_started(direct_id)
-
-    async def _look_at_places(self, store: Store, office_id: str) -> None:
-        """Reads and sends the places. Reads again if places were sent meanwhile, since those may be newer."""
-        while True:
-            sent = self._places_sent
-            waiting = await store.read(lambda tx: direct.waiting_ids(tx, office_id))
-            if sent == self._places_sent:
-                return self.tell_places(waiting)
-
-    def tell_places(self, waiting: Sequence[str]) -> None:
-        self._places_sent += 1
-        for ahead, direct_id in enumerate(waiting):
-            caller = self._callers.get(direct_id)
-            if caller is not None:
-                caller.send_place(direct_id, ahead)
-
-    def tell_ended(self, ended: Direct, ahead: int = 0) -> None:
-        caller = self._callers.pop(ended.direct_id, None)
-        if caller is not None:
-            caller.ahead = ahead
-            caller.send("result", {"direct": ended})
-            if not caller.ended.done():
-                caller.ended.set_result(ended)
 
 
 def _is_id(value: object) -> bool:

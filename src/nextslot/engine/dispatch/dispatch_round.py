@@ -179,7 +179,11 @@ class DispatchRound:
         return [] if one.spec.retry_of is None else jobs.attempts(self.tx, one.spec.chain_id, one.job_id)[:-1]
 
     def _is_isolated(self, one: _Starting, earlier: list[Attempt]) -> bool:
-        return must_be_isolated(earlier) and self.engine.job_types.isolated(one.lane.job_type) is not None
+        return (
+            bool(earlier)
+            and must_be_isolated(earlier)
+            and self.engine.job_types.isolated(one.lane.job_type) is not None
+        )
 
     def _launch(self, one: _Starting, earlier: list[Attempt]) -> None:
         tx, now, lane, spec = self.tx, self.now, one.lane, one.spec

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from nextslot.domain import Lane
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
-from nextslot.engine.effects import Claim, Launch, TurnTaken, WorkKind
+from nextslot.engine.effects import TurnTaken, WorkKind
 from nextslot.engine.engine_context import EngineContext
 from nextslot.store.contract import Tx
-from nextslot.store.tables import column_codec, direct
+from nextslot.store.tables import direct
 
 from .dispatch_round import DispatchRound, Started
 from .fairness import start_next
@@ -99,7 +99,8 @@ class Dispatcher:
         for holder, lane in self._callers(round_):
             is_here = self._direct.is_here(holder)
             if is_here and round_.fits(lane):
-                self._start_direct(round_, lane, holder)
+                self._direct.start(round_.tx, holder, round_.now)
+                round_.note_probe(lane)
                 continue
             if not is_here:
                 round_.tx.announce("work")
@@ -111,21 +112,3 @@ class Dispatcher:
             lane = self._engine.lanes.lane(round_.tx, holder.lane_id)
             if round_.is_answering(lane):
                 yield holder, lane
-
-    def _start_direct(self, round_: DispatchRound, lane: Lane, holder: direct.Holder) -> None:
-        worker_id, started = self._direct.start(round_.tx, holder, round_.now)
-        round_.note_probe(lane)
-        claim = Claim(
-            kind=WorkKind.DIRECT,
-            run_id=holder.direct_id,
-            job_id=holder.direct_id,
-            office_id=holder.office_id,
-            lane_id=holder.lane_id,
-            job_type=lane.job_type,
-            params=column_codec.loads(started.params),
-            attempt=1,
-            worker_id=worker_id,
-            timeout_seconds=started.timeout_seconds,
-            stall_timeout_seconds=started.stall_timeout_seconds,
-        )
-        round_.tx.cause(Launch(claim))

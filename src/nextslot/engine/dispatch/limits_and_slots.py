@@ -146,7 +146,6 @@ class TransactionCounters:
         counts.ready += jobs
 
     def tally(self, lane_id: int) -> LaneTally:
-        """Returns what this transaction adds to the sums of a lane."""
         known = self._tallies.get(lane_id)
         if known is None:
             known = self._tallies[lane_id] = LaneTally()
@@ -243,7 +242,6 @@ class Workers:
         self._elsewhere, self._types_elsewhere = resources, job_types
 
     def runs_elsewhere(self, job_type: str) -> bool:
-        """Returns whether another node has a handler for the job type."""
         return job_type in self._types_elsewhere
 
     def could_ever_fit(self, lane: Lane) -> bool:

@@ -44,7 +44,6 @@ class Usage:
 
 
 def has_handler(nodes: Sequence[Node], job_type: str) -> bool:
-    """Returns whether a live node has a handler for the job type."""
     return any(node.is_live and job_type in node.job_types for node in nodes)
 
 

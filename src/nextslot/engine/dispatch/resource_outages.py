@@ -88,9 +88,6 @@ class Outages:
             self._lanes.counters(tx).include_all_offices()
         return [outage for outage in due if outage.resource in self._probes], outages.next_probe(tx, now)
 
-    def next_probe(self, tx: Tx, now: Instant) -> Instant | None:
-        return outages.next_probe(tx, now)
-
     async def probe(self, store: Store, due: Iterable[outages.Outage]) -> None:
         """Probes each resource, and stores whether it answers."""
         for outage in due:

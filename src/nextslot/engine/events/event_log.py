@@ -53,7 +53,6 @@ class EventLog:
         tx.local(_Noted).events.append(events.noted(type, now, office_id, job_id, run_id, details))
 
     def note_jobs(self, tx: Tx, type: str, now: Instant, jobs: Iterable[Job]) -> None:
-        """Notes the same event for many jobs."""
         tx.local(_Noted).events += [events.Noted(type, job.office_id, job.job_id, None, "{}", now) for job in jobs]
 
     def noted(self, tx: Tx) -> int:

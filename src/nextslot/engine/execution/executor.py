@@ -183,7 +183,6 @@ def _on_loop(listen: Listener) -> Listener:
 
 
 def _call(job_type: JobType, run: RunContext) -> Outcome:
-    """Runs in a thread."""
     try:
         return returned(run, job_type.handler(run, **run.params))
     except BaseException as error:  # The thread is used again for the next handler.

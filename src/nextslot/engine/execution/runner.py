@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from nextslot.domain import FailureKind, Outcome, RunStatus
-from nextslot.engine.direct.direct_requests import DirectExecutionHandler
+from nextslot.engine.direct.connected_callers import ConnectedCallers
 from nextslot.engine.effects import Claim, RunEnded, WorkKind
 from nextslot.engine.forecast.run_durations import Durations
 from nextslot.errors import Fenced, Unavailable
@@ -46,7 +46,7 @@ class Runner:
         clock: Clock,
         executor: Executor,
         finishers: Mapping[WorkKind, WorkFinisher],
-        direct: DirectExecutionHandler,
+        callers: ConnectedCallers,
         durations: Durations,
         meters: Meters | None = None,
         tracer: Tracer | None = None,
@@ -55,7 +55,7 @@ class Runner:
         self._store: Store | None = None
         self._executor = executor
         self._finishers = finishers
-        self._direct = direct
+        self._callers = callers
         self._durations = durations
         self._meters = meters or Meters()
         self._tracer = tracer or Tracer()
@@ -97,7 +97,6 @@ class Runner:
             self._freed_at = ended_at
 
     async def idle(self) -> None:
-        """Returns once nothing runs."""
         await self._is_idle.wait()
 
     async def abandon(self) -> None:
@@ -133,7 +132,8 @@ class Runner:
 
     async def _outcome(self, claim: Claim) -> Outcome:
         try:
-            return await self._executor.run(claim, self._direct.listener(claim.run_id))
+            listen = self._callers.listener(claim.run_id) if claim.run_id in self._callers else None
+            return await self._executor.run(claim, listen)
         except Exception as error:  # A defect of the executor must not leave the job RUNNING for ever.
             log.exception("run %s: the executor failed", claim.run_id)
             return Outcome.failed(FailureKind.ERROR, f"the executor failed: {type(error).__name__}: {error}"[:500])

@@ -15,7 +15,7 @@ from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
 from nextslot.store.contract import Store, Tx
-from nextslot.store.tables import jobs, runs
+from nextslot.store.tables import jobs, outages, runs, schedules
 from nextslot.store.tables.outages import Outage
 from nextslot.system.clock import Alarm
 from nextslot.system.instant import Instant
@@ -90,18 +90,17 @@ class TimeoutManager:
         engine: EngineContext,
         finisher: JobFinisher,
         direct: DirectExecutionHandler,
-        outages: Outages,
-        schedules: ScheduleTrigger | None = None,
+        outages_: Outages,
+        trigger: ScheduleTrigger | None = None,
     ) -> None:
         """A forecast passes no schedules, because it does not predict jobs that are not submitted."""
         self._clock = engine.clock
         self._timer = engine.timer
         self._finisher = finisher
         self._direct = direct
-        self._outages = outages
-        self._schedules = schedules
-        self._lanes = engine.lanes
-        self._events = engine.events
+        self._outages = outages_
+        self._schedules = trigger
+        self._engine = engine
         self._store: Store | None = None
         self._ticking: asyncio.Task[None] | None = None
         # Whether this node does what only the leader does. Every node times out its own runs.
@@ -137,9 +136,8 @@ class TimeoutManager:
                 self._timer.wake_by(upcoming)
 
     def _upcoming(self, tx: Tx) -> Instant | None:
-        now = self._clock.now()
-        occurrence = None if self._schedules is None else self._schedules.next_instant(tx)
-        return _first(jobs.next_instant(tx), self._outages.next_probe(tx, now), occurrence)
+        occurrence = None if self._schedules is None else schedules.next_instant(tx)
+        return _first(jobs.next_instant(tx), outages.next_probe(tx, self._clock.now()), occurrence)
 
     def expire_if_late(self, tx: Tx) -> None:
         """Expires jobs before a dispatch if the timer is late, so that no expired job starts."""
@@ -164,8 +162,7 @@ class TimeoutManager:
         due = jobs.due(tx, now, BATCH)
         for freed in due:
             if freed.is_ready:
-                self._lanes.counters(tx).add_ready(freed.lane_id)
-                self._events.note(tx, "job_ready", now, freed.office_id, freed.job_id)
+                self._engine.note_ready(tx, freed, now)
         expired = self._finisher.expire(tx, now, BATCH)
         to_probe, next_probe = self._outages.do_due(tx, now)
         no_more_occurrences, next_occurrence = True, None

@@ -59,14 +59,11 @@ class BulkActions:
         whole = [*live, *_rest_of_groups(tx, live, filter, include_running)]
         whole += _doomed(tx, whole, filter)
         done = self._finisher.cancel_many(tx, whole, reason, interrupt, now)
-        by_end: dict[Cancellation, list[str]] = {}
-        for one in done:
-            by_end.setdefault(one.cancellation, []).append(one.job.job_id)
-        return Step(
-            cancelled=tuple(by_end.get(Cancellation.CANCELLED, ())),
-            stopping=tuple(by_end.get(Cancellation.STOPPING, ())),
-            finishing=tuple(by_end.get(Cancellation.FINISHING, ())),
-        )
+
+        def ids(cancellation: Cancellation) -> tuple[str, ...]:
+            return tuple(one.job.job_id for one in done if one.cancellation is cancellation)
+
+        return Step(ids(Cancellation.CANCELLED), ids(Cancellation.STOPPING), ids(Cancellation.FINISHING))
 
     def retry(self, tx: Tx, job_ids: Iterable[str], filter: JobFilter, now: Instant) -> list[Job]:
         """Creates a retry for each chain whose last job is one of these, still matches, and is FAILED."""

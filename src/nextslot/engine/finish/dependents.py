@@ -15,8 +15,7 @@ from nextslot.system.instant import Instant
 
 class DependencyResolver:
     def __init__(self, engine: EngineContext) -> None:
-        self._lanes = engine.lanes
-        self._events = engine.events
+        self._engine = engine
 
     def edges(self, tx: Tx, waits: Mapping[str, Sequence[str]], new: Mapping[str, Job]) -> list[Edge]:
         """Returns the edges of new jobs, to each other or to existing jobs, which may have succeeded already."""
@@ -56,8 +55,7 @@ class DependencyResolver:
         for job_id in dependencies.meet(tx, chain_id):
             freed = jobs.met(tx, job_id)
             if freed is not None and freed.is_ready:
-                self._lanes.counters(tx).add_ready(freed.lane_id)
-                self._events.note(tx, "job_ready", now, freed.office_id, job_id)
+                self._engine.note_ready(tx, freed, now)
 
 
 def refuse_cycle(waits: Mapping[str, Iterable[str]], names: Mapping[str, str]) -> None:

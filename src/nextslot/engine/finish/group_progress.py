@@ -30,7 +30,7 @@ class RemainingMembers:
 
 class GroupProgress:
     def __init__(self, engine: EngineContext) -> None:
-        self._lanes = engine.lanes
+        self._engine = engine
         self._events = engine.events
         self._webhooks = engine.webhooks
 
@@ -88,5 +88,4 @@ class GroupProgress:
     def _give_turn(self, tx: Tx, job_id: str, now: Instant) -> None:
         freed = jobs.give_turn(tx, job_id)
         if freed is not None and freed.is_ready:
-            self._lanes.counters(tx).add_ready(freed.lane_id)
-            self._events.note(tx, "job_ready", now, freed.office_id, freed.job_id)
+            self._engine.note_ready(tx, freed, now)

@@ -1,7 +1,7 @@
-"""JobFinisher: every way a job ends, and all that follows from it, in one transaction (finish, cancel, expire, skip).
+"""JobFinisher: ends jobs in every way (finish, cancel, expire, skip), with all that follows, in one transaction.
 
-The run, the job, its retry, its dependents, its group and the events are stored together; a crash is before or after
-all of it. Each ending is fenced: what has ended already is not touched, and that is an answer.
+The run, the job, its retry, its dependents, its group and the events are stored together, so a crash comes before or
+after all of it. Each ending is fenced: a job that has ended already is not changed, and the caller learns that.
 """
 
 from collections import deque
@@ -53,14 +53,14 @@ EXPIRED = "expired"
 PREDECESSOR_FAILED = "predecessor failed"
 DEPENDENCY_FAILED = "dependency failed"
 
-# What webhooks are told beside the ends of runs; the last is for the formats of extensions.
+# Webhook events beside the ends of runs; the last is for the formats of extensions.
 FAILED_PERMANENTLY = ("job.failed_permanently",)
 CANCELLED_UNSTARTED = ("job.cancelled",)
 LAST_FAILED = ("chain.failed",)
 
 
 class _Ended(NamedTuple):
-    """A chain that has ended, and whose consequences are still to be drawn."""
+    """A chain that has ended, and whose dependents and group are not yet informed."""
 
     chain_id: str
     lane_id: int
@@ -68,9 +68,9 @@ class _Ended(NamedTuple):
     sequence: int | None
     end: ChainEnd
     by_request: bool = False
-    # Microseconds from its first start to its completion; none if it was skipped, or did not succeed.
+    # Microseconds from its first start to its completion; None if it was skipped or did not succeed.
     completion_us: int | None = None
-    # How it counts in the statistics, where its last job is stored as something else than this end.
+    # How it counts in the statistics, if not as `end`.
     counts_as: ChainEnd | None = None
     # Whether a job may wait for it.
     has_dependents: bool = True
@@ -78,7 +78,7 @@ class _Ended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """What a cancel request did, and the job as it is now."""
+    """The job after a cancel request, and what the request did."""
 
     job: Job
     cancellation: Cancellation
@@ -108,7 +108,7 @@ class JobFinisher:
     def finish(
         self, tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant, waited_us: int = 0
     ) -> Settlement | None:
-        """Stores how a run ended, `waited_us` ago, and what follows; None if it had ended already: nothing changes."""
+        """Stores an outcome that has waited `waited_us`, and what follows. Returns None if the run had ended."""
         facts = jobs.ending_facts(tx, run_id, job_id)
         if facts is None:
             return None
@@ -122,7 +122,7 @@ class JobFinisher:
             _lone_crashes(tx, facts.chain_id, job_id, outcome),
         )
         is_cancelled = settlement.stage is Stage.CANCELLED
-        # A cancelled job ends with the transaction: its request may be younger than the end of the work.
+        # A cancelled job ends now, because the cancel request may be newer than the end of the work.
         finished_at = now if is_cancelled else _before(now, waited_us, facts.started_at)
         runs.finish(tx, run_id, job_id, settlement.outcome, finished_at)
         self._end_job(tx, job_id, settlement, finished_at)
@@ -149,7 +149,7 @@ class JobFinisher:
         return settlement
 
     def close(self, tx: Tx, job: Job, run: Run, status: RunStatus, now: Instant) -> None:
-        """A job whose run had ended, but not itself (spec 15.2): it ends as its run; a failure is then decided."""
+        """Ends a job whose run has ended, in the same way (spec 15.2). `decide` then decides about a failure."""
         jobs.close_with_run(tx, job.job_id, status, now)
         lane = self._lanes.lane(tx, job.lane_id)
         self._workers.free(tx, job.worker_id, lane)
@@ -162,14 +162,14 @@ class JobFinisher:
             self._conclude(tx, [_ended(job, ChainEnd.SUCCEEDED)._replace(completion_us=completion_us)], now)
 
     def _completion_us(self, tx: Tx, ended: EndingFacts | Job, status: RunStatus, now: Instant) -> int | None:
-        """How long a chain took that is completed by this, with the waits between its attempts."""
+        """Returns how long a chain took that completes now, with the waits between its attempts."""
         if status is not RunStatus.COMPLETED:
             return None
         began = ended.started_at if ended.retry_of is None else jobs.first_start(tx, ended.chain_id)
         return 0 if began is None else max(now - began, 0)
 
     def decide(self, tx: Tx, job: Job, now: Instant) -> None:
-        """Makes the decision that is missing after a failure (spec 6.6): once, however often it is asked for."""
+        """Makes the decision that is missing after a failure (spec 6.6). Safe to repeat."""
         run = runs.of_job(tx, job.job_id)
         assert run is not None
         outcome = Outcome.failed(run.failure_kind or FailureKind.ERROR, run.error or "")
@@ -220,7 +220,7 @@ class JobFinisher:
     # A job ends without having run.
 
     def cancel(self, tx: Tx, job_id: str, reason: str | None, interrupt: bool | None, now: Instant) -> Cancelled:
-        """Spec 7: at once if it is queued; else it is told to stop, or left to finish and not retried."""
+        """Cancels a queued job at once; asks a running one to stop, or lets it finish without a retry (spec 7)."""
         job = jobs.get(tx, job_id)
         if job is None:
             raise NotFound("job", job_id)
@@ -231,7 +231,7 @@ class JobFinisher:
     def cancel_group(
         self, tx: Tx, group_id: str, reason: str | None, interrupt: bool | None, now: Instant
     ) -> list[Cancelled]:
-        """Every member that has not ended."""
+        """Cancels every member that has not ended."""
         if groups.get(tx, group_id) is None:
             raise NotFound("group", group_id)
         return self.cancel_many(tx, jobs.live_members(tx, group_id, ALL), reason, interrupt, now)
@@ -239,7 +239,7 @@ class JobFinisher:
     def cancel_many(
         self, tx: Tx, live: Iterable[Job], reason: str | None, interrupt: bool | None, now: Instant
     ) -> list[Cancelled]:
-        """Jobs that have not ended. All are cancelled before any consequence is drawn, so each for this reason."""
+        """Cancels jobs that have not ended. All get this reason, because consequences are drawn after the last one."""
         done: list[tuple[str, Cancellation]] = []
         ended: list[_Ended] = []
         modes: dict[str, CancelMode] = {}
@@ -259,15 +259,15 @@ class JobFinisher:
         return [Cancelled(changed[job_id], cancellation) for job_id, cancellation in done]
 
     def cancel_doomed(self, tx: Tx, job_ids: Iterable[str], now: Instant) -> None:
-        """New jobs that depend on what has failed already, and want to be cancelled then."""
+        """Cancels new jobs whose prerequisite has already failed."""
         doomed = jobs.get_many(tx, job_ids).values()
         self._conclude(tx, [self._cancel_queued(tx, job, DEPENDENCY_FAILED, now) for job in doomed], now)
 
     def expire(self, tx: Tx, now: Instant, limit: int) -> int:
-        """Queued jobs that were to start by now are CANCELLED; how many."""
+        """Cancels queued jobs that should have started by now. Returns how many."""
         expired = jobs.expired(tx, now, limit)
         for job in expired:
-            # One after the other: the end of one may be the end of another in this list.
+            # Read each again: the end of one may have cancelled another of this list.
             current = jobs.get(tx, job.job_id)
             if current is not None and current.stage is Stage.QUEUED:
                 self._conclude(tx, [self._cancel_queued(tx, current, EXPIRED, now)], now)
@@ -315,7 +315,7 @@ class JobFinisher:
     # What follows from the end of a chain.
 
     def _conclude(self, tx: Tx, ended: Iterable[_Ended], now: Instant) -> None:
-        """Draws every consequence, however far it reaches; a list, not recursion, for graphs of any depth."""
+        """Ends dependents and group members as well, and what depends on those. Uses a queue, so any depth is safe."""
         open_ = deque(ended)
         while open_:
             chain = open_.popleft()
@@ -357,7 +357,7 @@ def _lone_crashes(tx: Tx, chain_id: str, job_id: str, outcome: Outcome) -> int:
 
 
 def _count(tally: LaneTally, chain: _Ended) -> None:
-    """In the sums that statistics are made of."""
+    """Adds the end of a chain to the sums for statistics."""
     end = chain.counts_as or chain.end
     if end is ChainEnd.CANCELLED:
         tally.cancelled += 1
@@ -371,7 +371,7 @@ def _count(tally: LaneTally, chain: _Ended) -> None:
 
 
 def _details(outcome: Outcome) -> Mapping[str, object] | None:
-    """What an event says of an outcome: enough to react to, and never more than a few hundred characters."""
+    """Returns what an event has of an outcome: at most a few hundred characters."""
     if outcome.status is RunStatus.SKIPPED:
         return {"reason": outcome.reason}
     if outcome.status is RunStatus.FAILED:

@@ -29,6 +29,7 @@ class Retried:
 
 class RetryController:
     def __init__(self, engine: EngineContext, queue: QueueManager, groups: GroupProgress) -> None:
+        self._engine = engine
         self._chance = engine.chance
         self._queue = queue
         self._groups = groups
@@ -43,19 +44,13 @@ class RetryController:
             assert found is not None
             return found
         follower = self._follow(tx, failed, failed.priority, now.after(retry.delay_seconds), now)
-        self._events.note(
-            tx,
-            "job_retrying",
-            now,
-            failed.office_id,
-            failed.job_id,
-            details={
-                "retry": follower.job_id,
-                "number": retry.number,
-                "delay_seconds": retry.delay_seconds,
-                "scheduled_for": str(follower.scheduled_for),
-            },
-        )
+        details = {
+            "retry": follower.job_id,
+            "number": retry.number,
+            "delay_seconds": retry.delay_seconds,
+            "scheduled_for": str(follower.scheduled_for),
+        }
+        self._events.note(tx, "job_retrying", now, failed.office_id, failed.job_id, details=details)
         return follower
 
     def retry_by_hand(self, tx: Tx, run_id: str, priority: int | None, now: Instant) -> Retried:
@@ -99,8 +94,7 @@ class RetryController:
             jobs.reschedule(tx, job.job_id, now, is_due=True)
             job = job._replace(scheduled_for=now, is_due=True)
             if job.is_ready:
-                self._lanes.counters(tx).add_ready(job.lane_id)
-                self._events.note(tx, "job_ready", now, job.office_id, job.job_id)
+                self._engine.note_ready(tx, job, now)
         return job if priority is None else self._queue.change_priority(tx, job.job_id, priority, now)
 
     def _follow(self, tx: Tx, job: Job, priority: int, scheduled_for: Instant, now: Instant) -> Job:

@@ -78,7 +78,7 @@ class PastRuns:
 
     estimates: Mapping[str, Estimate]
     guess: Estimate
-    progress: Callable[[str], float | None]
+    progress: Mapping[str, float]
 
     @property
     def varies(self) -> bool:
@@ -205,7 +205,7 @@ class ForecastSimulator:
     def _continue(self, working: Working) -> None:
         now, work = self._snapshot.now, self._past.of(working.job_type)
         elapsed = max(now - working.started_at, 0) / 1_000_000
-        fraction = self._past.progress(working.run_id)
+        fraction = self._past.progress.get(working.run_id)
         left = work.remaining(elapsed, fraction)
         if self._draw and fraction is None:
             left = work.drawn(self._share(), elapsed)

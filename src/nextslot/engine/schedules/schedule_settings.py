@@ -1,6 +1,7 @@
 """Schedules as settings: creates, changes and deletes them. Each change first settles the occurrences before it."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields as declared_fields
 from dataclasses import replace
 from typing import Any
 
@@ -31,17 +32,8 @@ from nextslot.system.instant import Instant
 from .schedule_trigger import ScheduleTrigger
 
 REQUIRED = ("template_id", "name", "cron_expression")
-FIELDS = {
-    *REQUIRED,
-    "timezone",
-    "enabled",
-    "office_id",
-    "param_overrides",
-    "catch_up",
-    "catch_up_window_seconds",
-    "overlap",
-    "priority",
-}
+_SET_BY_ENGINE = {"schedule_id", "created_at", "deleted_at", "accounted_until", "last_triggered_at", "next_trigger_at"}
+FIELDS = {field.name for field in declared_fields(Schedule)} - _SET_BY_ENGINE
 # The fields that shape a schedule's jobs: when one of them changes, such a job is checked.
 _JOB_FIELDS = {"template_id", "param_overrides", "priority", "office_id"}
 

@@ -72,10 +72,6 @@ class ScheduleTrigger:
         handled = len(done.advanced) + len(done.unreadable)
         return handled == len(due) < limit, schedules.next_instant(tx)
 
-    def next_instant(self, tx: Tx) -> Instant | None:
-        """Returns when the next occurrence is due."""
-        return schedules.next_instant(tx)
-
     def settle(self, tx: Tx, schedule: Schedule, now: Instant) -> Schedule:
         """Stores the outcome of all occurrences up to now by the current settings, so a change applies to the next
         (DEC-010).

@@ -1,6 +1,7 @@
 """Templates, reusable job definitions: creates, changes and archives them. Existing jobs stay as they are (INV-005)."""
 
 from collections.abc import Mapping
+from dataclasses import fields as declared_fields
 from dataclasses import replace
 from typing import Any
 
@@ -28,17 +29,7 @@ from nextslot.system.instant import Instant
 
 from .schedule_settings import ScheduleSettings
 
-FIELDS = {
-    "name",
-    "job_type",
-    "params",
-    "priority",
-    "timeout_seconds",
-    "retry_policy",
-    "resources",
-    "webhook",
-    "description",
-}
+FIELDS = {field.name for field in declared_fields(Template)} - {"template_id", "created_at", "archived_at"}
 
 
 class TemplateSettings:
@@ -99,26 +90,15 @@ class TemplateSettings:
             raise Conflict(f"another template is named {template.name!r}: choose another name, or archive that one")
         return template
 
-    def _check(self, values: Mapping[str, Any], before: Template, now: Instant) -> None:
+    def _check(self, values: dict[str, Any], before: Template, now: Instant) -> None:
         """Checks a template like an incomplete job: schedule and request may add the missing parameters."""
-
-        def now_or_before(name: str) -> Any:
-            return values[name] if name in values else getattr(before, name)
-
-        problems = list(request_checks.text_problems("name", now_or_before("name")))
-        if now_or_before("description") is not None:
-            problems += request_checks.text_problems("description", now_or_before("description"))
-        as_job = NewJob(
-            job_type=now_or_before("job_type"),
-            params=now_or_before("params"),
-            priority=now_or_before("priority"),
-            timeout_seconds=now_or_before("timeout_seconds"),
-            retry_policy=now_or_before("retry_policy"),
-            resources=now_or_before("resources"),
-            webhook=now_or_before("webhook"),
-        )
+        all_values = {name: getattr(before, name) for name in FIELDS} | values
+        name, description = all_values.pop("name"), all_values.pop("description")
+        problems = list(request_checks.text_problems("name", name))
+        if description is not None:
+            problems += request_checks.text_problems("description", description)
         try:
-            problems += self._intake.problems_so_far(as_job, now)
+            problems += self._intake.problems_so_far(NewJob(**all_values), now)
         except UnknownJobType as error:
             if not problems:
                 raise

@@ -1,7 +1,6 @@
 """Intake: checks requests, completes them with defaults, and puts their jobs into the queue, all or none."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -57,24 +56,20 @@ class Accepted(NamedTuple):
     is_new: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _JobDefaults:
-    """The defaults of jobs with the same office, type, role and resources."""
+class _Kind(NamedTuple):
+    """What jobs of the same office, type, role and resources have in common."""
 
-    lane_id: int
+    office: Office
     resources: Mapping[str, int]
+    lane_id: int
     retry_policy: RetryPolicy
-    on_dependency_failure: OnDependencyFailure
-    timeout_seconds: float | None
-    stall_timeout_seconds: float | None
 
 
 class _SharedValues:
     """What the jobs of one request have in common, computed once."""
 
     def __init__(self) -> None:
-        self.offices: dict[str, Office] = {}
-        self.defaults: dict[tuple[object, ...], _JobDefaults] = {}
+        self.kinds: dict[tuple[object, ...], _Kind] = {}
         # The form and the needs of the last request, and its job: the next request is often like it.
         self.form: tuple[object, ...] = ()
         self.needs: Mapping[str, int] = {}
@@ -158,7 +153,7 @@ class Intake:
         problems = list(request_checks.json_problems("params", params)) or self._params_problems(job_type, params)
         if problems:
             raise Invalid(problems)
-        office = self._office(tx, job.office_id)
+        office = self.office(tx, job.office_id)
         own = job_type.needs(job.params)
         added = {name: units for name, units in job.resources.items() if units > own.get(name, 0)}
         resources = self._resources(office, job.role, job.job_type, job_type.needs(params), added)
@@ -353,7 +348,7 @@ class Intake:
             raise Invalid(problems)
         return drafts
 
-    def _office(self, tx: Tx, office_id: str) -> Office:
+    def office(self, tx: Tx, office_id: str) -> Office:
         office = offices.get(tx, office_id)
         if office is None:
             raise NotFound("office", office_id)
@@ -386,16 +381,21 @@ class Intake:
     def _prototype(
         self, tx: Tx, new: NewJob, needs: Mapping[str, int], known: _SharedValues, now: Instant, group: Group | None
     ) -> Job:
-        terms = self._defaults(tx, new, needs, known)
-        failure = new.on_dependency_failure
+        job_type = self._job_types.get(new.job_type or "")
+        added = resource_units(new.resources)
+        kind = (new.office_id, new.job_type, new.role, tuple(needs.items()), tuple(added.items()))
+        if kind not in known.kinds:
+            known.kinds[kind] = self._kind(tx, new, job_type, needs, added)
+        office, resources, lane_id, retry_policy = known.kinds[kind]
+        by_default = job_type.timeout_seconds or self._job_types.role_timeouts.get(new.role or "")
         kept = new.kept()
-        kept["timeout_seconds"] = new.timeout_seconds or terms.timeout_seconds
-        kept["stall_timeout_seconds"] = new.stall_timeout_seconds or terms.stall_timeout_seconds
+        kept["timeout_seconds"] = new.timeout_seconds or by_default or office.timeout_seconds
+        kept["stall_timeout_seconds"] = new.stall_timeout_seconds or job_type.stall_timeout_seconds
         return Job(
             **kept,
             job_id="",
             office_id=new.office_id,
-            lane_id=terms.lane_id,
+            lane_id=lane_id,
             job_type=new.job_type or "",
             params={},
             stage=Stage.QUEUED,
@@ -404,42 +404,21 @@ class Intake:
             created_at=now,
             queued_at=now,
             chain_id="",
-            retry_policy=request_checks.retry_policy(new.retry_policy, terms.retry_policy),
-            on_dependency_failure=OnDependencyFailure(failure) if failure else terms.on_dependency_failure,
-            resources=terms.resources,
+            retry_policy=request_checks.retry_policy(new.retry_policy, retry_policy),
+            on_dependency_failure=OnDependencyFailure(new.on_dependency_failure or office.on_dependency_failure),
+            resources=resources,
             group_id=None if group is None else group.group_id,
             is_due=new.scheduled_for is None or new.scheduled_for <= now,
         )
 
-    def _defaults(self, tx: Tx, new: NewJob, own: Mapping[str, int], known: _SharedValues) -> _JobDefaults:
-        job_type, added = self._job_types.get(new.job_type or ""), resource_units(new.resources)
-        kind = (new.office_id, job_type.name, new.role, tuple(own.items()), tuple(added.items()))
-        terms = known.defaults.get(kind)
-        if terms is None:
-            office = known.offices.get(new.office_id) or self._office(tx, new.office_id)
-            known.offices[new.office_id] = office
-            terms = known.defaults[kind] = self._new_defaults(tx, office, job_type, new.role, own, added)
-        return terms
-
-    def _new_defaults(
-        self,
-        tx: Tx,
-        office: Office,
-        job_type: JobType,
-        role: str | None,
-        own: Mapping[str, int],
-        added: Mapping[str, int],
-    ) -> _JobDefaults:
-        resources = self._resources(office, role, job_type.name, own, added)
-        return _JobDefaults(
-            lane_id=self._lanes.lane_for(tx, office, role, job_type.name, resources),
-            resources=resources,
-            retry_policy=request_checks.retry_policy(job_type.retry_policy, office.retry_policy),
-            on_dependency_failure=OnDependencyFailure(office.on_dependency_failure),
-            timeout_seconds=job_type.timeout_seconds
-            or self._job_types.role_timeouts.get(role or "")
-            or office.timeout_seconds,
-            stall_timeout_seconds=job_type.stall_timeout_seconds,
+    def _kind(
+        self, tx: Tx, new: NewJob, job_type: JobType, needs: Mapping[str, int], added: Mapping[str, int]
+    ) -> _Kind:
+        office = self.office(tx, new.office_id)
+        resources = self._resources(office, new.role, job_type.name, needs, added)
+        lane_id = self._lanes.lane_for(tx, office, new.role, job_type.name, resources)
+        return _Kind(
+            office, resources, lane_id, request_checks.retry_policy(job_type.retry_policy, office.retry_policy)
         )
 
     def _resources(

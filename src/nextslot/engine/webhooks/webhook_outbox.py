@@ -101,20 +101,14 @@ class MessageFormat(Protocol):
         """Returns the message about the end of a group; `webhook` is the group's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
-    """A message without its event's number: `events` is how many events its transaction had noted by then."""
+class _Message(NamedTuple):
+    """A delivery without the number of its event: `events` is how many events its transaction had noted by then."""
 
-    delivery_id: str
-    event: str
-    target: Target
+    delivery: Delivery
     content: Mapping[str, Json]
+    # Whether `content` is the whole body.
+    is_formatted: bool
     events: int
-    office_id: str | None
-    job_id: str | None
-    now: Instant
-    # Not None: `content` is the whole body.
-    headers: Mapping[str, str] | None = None
 
 
 class _Outbox:
@@ -236,8 +230,8 @@ class WebhookService:
         if not messages:
             return
         before = self._events.last_number_before(tx)
-        deliveries.insert(tx, [_delivery(one, before + one.events) for one in messages])
-        self._send_soon(tx, [one.target.url for one in messages], messages[0].now)
+        deliveries.insert(tx, [_numbered(one, before + one.events) for one in messages])
+        self._send_soon(tx, [one.delivery.url for one in messages], messages[0].delivery.created_at)
 
     def _has_listeners(self, office_id: str) -> bool:
         return bool(self._listeners.subscriptions) or office_id in self._listeners.offices
@@ -258,11 +252,24 @@ class WebhookService:
         job_id: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> str:
-        delivery_id = self._chance.new_id()
-        noted = self._events.noted(tx)
-        message = _Message(delivery_id, event, target, content, noted, office_id, job_id, now, headers)
+        delivery = Delivery(
+            delivery_id=self._chance.new_id(),
+            url=target.url,
+            event=event,
+            seq=0,
+            status=DeliveryStatus.PENDING,
+            signers=target.signers,
+            is_own=target.is_own,
+            body="",
+            headers=dict(headers or {}),
+            created_at=now,
+            office_id=office_id,
+            job_id=job_id,
+            next_attempt_at=now,
+        )
+        message = _Message(delivery, content, headers is not None, self._events.noted(tx))
         tx.local(_Outbox).messages.append(message)
-        return delivery_id
+        return delivery.delivery_id
 
     def _add_formatted(
         self,
@@ -458,28 +465,9 @@ def _job_content(tx: Tx, job: Job) -> dict[str, Json]:
     return {"job": json_form.job(job, attempt), "run": None if run is None else run.to_dict()}
 
 
-def _delivery(message: _Message, seq: int) -> Delivery:
-    body = message.content
-    if message.headers is None:
-        body = {
-            "event": message.event,
-            "delivery_id": message.delivery_id,
-            "seq": seq,
-            "timestamp": json_form.time(message.now),
-            **message.content,
-        }
-    return Delivery(
-        delivery_id=message.delivery_id,
-        url=message.target.url,
-        event=message.event,
-        seq=seq,
-        status=DeliveryStatus.PENDING,
-        signers=message.target.signers,
-        is_own=message.target.is_own,
-        body=column_codec.dumps(body),
-        headers=dict(message.headers or {}),
-        created_at=message.now,
-        office_id=message.office_id,
-        job_id=message.job_id,
-        next_attempt_at=message.now,
-    )
+def _numbered(message: _Message, seq: int) -> Delivery:
+    delivery, body = message.delivery, message.content
+    if not message.is_formatted:
+        about = {"event": delivery.event, "delivery_id": delivery.delivery_id, "seq": seq}
+        body = {**about, "timestamp": json_form.time(delivery.created_at), **message.content}
+    return replace(delivery, seq=seq, body=column_codec.dumps(body))

@@ -1,0 +1,81 @@
+"""ConnectedCallers: the direct callers who are connected to this process, and what they are sent while they wait."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nextslot.domain import Direct
+from nextslot.store.contract import Store
+from nextslot.store.tables import direct
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A message to a connected caller: `place`, `started`, `progress`, `output`, and `result` as the last one."""
+
+    kind: str
+    data: Mapping[str, Any]
+
+
+class ConnectedCaller:
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[Direct] = asyncio.get_running_loop().create_future()
+        self.updates: asyncio.Queue[Update] | None = None
+        # The number of callers before this one, if its wait timed out.
+        self.ahead = 0
+        self._place: int | None = None
+        self._has_started = False
+
+    def send(self, kind: str, data: Mapping[str, Any]) -> None:
+        if self.updates is not None:
+            self.updates.put_nowait(Update(kind, data))
+
+    def send_place(self, direct_id: str, ahead: int) -> None:
+        """Sends the place if it has changed. Drops a place that was read before the start and arrives after it."""
+        if not self._has_started and ahead != self._place:
+            self._place = ahead
+            self.send("place", {"direct_id": direct_id, "ahead": ahead})
+
+    def send_started(self, direct_id: str) -> None:
+        self._has_started = True
+        self.send("started", {"direct_id": direct_id})
+
+
+class ConnectedCallers(dict[str, ConnectedCaller]):
+    """The callers by the id of their direct execution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places_sent = 0
+
+    def listener(self, direct_id: str) -> Callable[[str, Mapping[str, Any]], None] | None:
+        """Returns the function that receives progress and output of a run; None if nobody follows the run."""
+        caller = self.get(direct_id)
+        return None if caller is None or caller.updates is None else caller.send
+
+    def send_started(self, direct_id: str) -> None:
+        if (caller := self.get(direct_id)) is not None:
+            caller.send_started(direct_id)
+
+    def send_places(self, waiting: Sequence[str]) -> None:
+        self._places_sent += 1
+        for ahead, direct_id in enumerate(waiting):
+            if (caller := self.get(direct_id)) is not None:
+                caller.send_place(direct_id, ahead)
+
+    async def read_places(self, store: Store, office_id: str) -> None:
+        """Reads and sends the places. Reads again if places were sent meanwhile, since those may be newer."""
+        while True:
+            sent = self._places_sent
+            waiting = await store.read(lambda tx: direct.waiting_ids(tx, office_id))
+            if sent == self._places_sent:
+                return self.send_places(waiting)
+
+    def send_ended(self, ended: Direct, ahead: int = 0) -> None:
+        caller = self.pop(ended.direct_id, None)
+        if caller is not None:
+            caller.ahead = ahead
+            caller.send("result", {"direct": ended})
+            if not caller.ended.done():
+                caller.ended.set_result(ended)
