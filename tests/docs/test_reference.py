@@ -39,7 +39,7 @@ from nextslot.domain.filters import EventType
 from nextslot.domain.job_lifecycle import settle
 from nextslot.engine.direct.direct_requests import NewDirect, Update
 from nextslot.executors.job_type_catalog import Catalog
-from nextslot.executors.job_types import JobTypes
+from nextslot.executors.job_types import JobType
 from nextslot.services.forecast import ForecastService
 from nextslot.system.instant import Instant
 from tests.support import with_scheduler
@@ -91,7 +91,8 @@ def test_every_option_of_the_scheduler_and_of_a_job_type_is_listed() -> None:
     type_options = {name for cells in table("Job types") for name in names(cells[0])}
 
     assert options == parameters(Scheduler.__init__) - {"url"}
-    assert type_options == (parameters(JobTypes.register) | {"isolate"}) - {"name", "handler"}
+    derived = {"name", "handler", "is_async", "validator"}
+    assert type_options == ({field.name for field in fields(JobType)} | {"isolate"}) - derived
     assert "isolate" in parameters(Catalog.add)
 
 
