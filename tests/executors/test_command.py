@@ -108,7 +108,7 @@ def test_a_declared_schema_is_checked_and_every_placeholder_is_required(tmp_path
     with_command(tmp_path, main, ["thumb", "{size}", "{path}"], params_schema=schema)
 
 
-# What it is given.
+# Environment.
 
 
 def test_a_command_is_told_who_it_is_and_inherits_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_the_working_directory_is_the_one_of_the_configuration(tmp_path: Path) -
     assert log_of(tmp_path, run_command(tmp_path, ["pwd"], cwd="below")) == f"{tmp_path}/below\n"
 
 
-# How it ends.
+# Exit codes.
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_a_run_is_not_over_while_something_of_it_cannot_be_ended(
     asked: list[object] = []
 
     def cannot(run_ids: list[str]) -> None:
-        """As for a process that waits for a dead disk, the first two times."""
+        """Fails twice, as for a process that waits for a dead disk."""
         asked.append(run_ids)
         if len(asked) < 3:
             raise Unavailable("these processes cannot be ended: 1")
@@ -524,7 +524,7 @@ def with_command(
 
 
 def run_command(directory: Path, argv: list[str], params: Any = None, **options: Any) -> Run:
-    """One job of this command, to its end."""
+    """Runs one job of this command to its end."""
     found: list[Run] = []
 
     async def main(scheduler: Scheduler) -> None:
@@ -536,7 +536,7 @@ def run_command(directory: Path, argv: list[str], params: Any = None, **options:
 
 
 async def eventual_end(scheduler: Scheduler, job_id: str) -> Run:
-    """Of the run of this job, whatever follows."""
+    """Waits for the end of this job's run, whatever follows."""
     while True:
         run = await scheduler.run_of(job_id)
         if run is not None and run.status is not None:
@@ -545,7 +545,7 @@ async def eventual_end(scheduler: Scheduler, job_id: str) -> Run:
 
 
 async def started_run(scheduler: Scheduler, job_id: str) -> str:
-    """`submit` has returned, so it is dispatched: there is a slot."""
+    """Returns the run of a submitted job. There is a free slot, so `submit` has dispatched the job."""
     run = await scheduler.run_of(job_id)
     assert run is not None
     return run.run_id
