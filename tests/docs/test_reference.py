@@ -40,7 +40,7 @@ from nextslot.domain.job_lifecycle import settle
 from nextslot.engine.direct.connected_callers import Update
 from nextslot.engine.direct.direct_requests import NewDirect
 from nextslot.executors.job_type_catalog import Catalog
-from nextslot.executors.job_types import JobTypes
+from nextslot.executors.job_types import JobType
 from nextslot.services.forecast import ForecastService
 from nextslot.system.instant import Instant
 from tests.support import running_scheduler
@@ -93,7 +93,8 @@ def test_every_option_of_the_scheduler_and_of_a_job_type_is_listed() -> None:
     type_options = {name for cells in table("Job types") for name in names(cells[0])}
 
     assert options == parameters(Scheduler.__init__) - {"url"}
-    assert type_options == (parameters(JobTypes.register) | {"isolate"}) - {"name", "handler"}
+    derived = {"name", "handler", "is_async", "validator"}
+    assert type_options == ({field.name for field in fields(JobType)} | {"isolate"}) - derived
     assert "isolate" in parameters(Catalog.add)
 
 

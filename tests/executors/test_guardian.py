@@ -1,4 +1,4 @@
-"""Commands that attack their guardian, with real processes: the end that is told is true, and nothing is left."""
+"""Commands that attack their guardian, with real processes: the reported end is true, and no process is left."""
 
 import asyncio
 import contextlib
@@ -27,16 +27,16 @@ PYTHON = sys.executable
 BEAT = 0.2
 Main = Callable[[Guardians], Awaitable[None]]
 
-# What wants to get away: it left the session and the group, its parents are gone, its environment is cleared and its
-# files are closed, but for the one by which the test sees that it lives.
+# A process that tries to escape: it left the session and the group, its parents have ended, its environment is cleared
+# and its files are closed, except for the one by which the test sees that it lives.
 DAEMON = "env -i setsid sh -c '(sleep 61 </dev/null >/dev/null 2>&1 &) &' & wait $!"
-# Stops the guardian again as soon as somebody has continued it.
+# Stops the guardian again whenever another process has continued it.
 STOPPER = "(trap '' TERM; while kill -STOP $PPID; do sleep 0.01; done) &"
 
 
 @pytest.fixture(params=["cgroup", "no cgroup"])
 def cgroup(request: pytest.FixtureRequest) -> str:
-    """Where guardians make cgroups; "" is nowhere."""
+    """Returns the cgroup in which guardians create others; "" means none."""
     found = own_cgroup()
     if request.param == "cgroup" and found is None:
         pytest.skip("no cgroup (version 2) can be made here")
@@ -80,7 +80,7 @@ async def test_a_guardian_that_is_stopped_again_is_killed_with_its_whole_tree(
 
         end = await process.ended()
 
-        # Continued for a moment, it may do as it was told before it is stopped again.
+        # Continued for a moment, it may obey before it is stopped again.
         assert end.lost == WAS_STOPPED or (told != "nothing" and end.signal is not None)
         assert witness.is_alone
 
@@ -227,7 +227,7 @@ while time.monotonic() < end:
         assert witness.is_alone
 
 
-# Nobody of ours is left.
+# Scheduler, fork server and guardians are dead.
 
 
 async def test_what_cleared_its_environment_is_found_when_all_of_ours_were_killed(
@@ -277,7 +277,7 @@ async def test_a_guardian_that_was_stopped_ends_its_tree_when_its_scheduler_is_g
         process, output = await started(guardians, tmp_path, f"{DAEMON}; {STOPPER} echo ready; sleep 61")
         await eventually(lambda: b"ready" in output)
         os.kill(server_of(process), signal.SIGSTOP)
-        process._next_beat.cancel()  # Nobody looks after it, as if we had been killed.
+        process._next_beat.cancel()  # No process guards it, as if the scheduler had been killed.
         process._control.shutdown(2)
         guardians.close()
         os.kill(process._server[0], signal.SIGCONT)  # Which the kernel does at our death.
@@ -380,7 +380,7 @@ def test_a_cgroup_is_found_below_what_is_mounted(
 
 
 class Witness:
-    """A pipe that every process of a command inherits: at its end none is left. No look at /proc is as sure."""
+    """A pipe that every process of a command inherits. Its end proves that no process is left; a scan may miss one."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
@@ -412,7 +412,7 @@ def run_id(directory: Path) -> str:
 
 
 async def started(guardians: Guardians, directory: Path, script: str, *program: str) -> tuple[Process, bytearray]:
-    """A script of the shell, or of another program, of which every process holds the witness, if there is one."""
+    """Starts a script of the shell or of another program. Every process of it holds the witness, if there is one."""
     output = bytearray()
     env = {"PATH": os.environ["PATH"], "NEXTSLOT_RUN_ID": run_id(directory), "NEXTSLOT_ARTIFACTS": str(directory)}
     argv = (*(program or ("sh", "-c")), script)
@@ -422,7 +422,7 @@ async def started(guardians: Guardians, directory: Path, script: str, *program: 
 
 
 async def forking(guardians: Guardians, directory: Path) -> int:
-    """The fork server, after its first command."""
+    """Returns the fork server, after its first command."""
     process, _ = await started(guardians, directory, "exit 0")
     await process.ended()
     return process._server[0]
@@ -438,7 +438,7 @@ def server_of(process: Process) -> int:
 
 
 def kill_ours(process: Process) -> None:
-    """All at once: none of them can do anything about it."""
+    """Kills scheduler, fork server and guardian at once, so that none of them can react."""
     ours = (server_of(process), guardian_of(process))
     for pid in ours:
         os.kill(pid, signal.SIGSTOP)
@@ -448,7 +448,7 @@ def kill_ours(process: Process) -> None:
 
 @contextlib.contextmanager
 def stopping(pid: int) -> Iterator[None]:
-    """Stops a process again as soon as somebody has continued it."""
+    """Stops a process again whenever another process has continued it."""
     os.kill(pid, signal.SIGSTOP)
     stopper = subprocess.Popen(["sh", "-c", f"while kill -STOP {pid} 2>/dev/null; do :; done"])
     try:

@@ -1,4 +1,4 @@
-"""Spec 5, process ownership, with real processes: a guardian owns the whole tree, and nothing is ever left of it."""
+"""Spec 5, process ownership, with real processes: a guardian owns the whole tree, and no process of it is ever left."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ def _nothing_is_left(tmp_path: Path) -> Iterator[None]:
     asyncio.run(eventually(lambda: not processes_of(tmp_path), seconds=5))
 
 
-# Told to stop: TERM, a grace time, KILL.
+# A stop request: TERM, a grace time, KILL.
 
 
 def test_a_command_that_obeys_TERM_ends_in_its_own_way(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ async def test_zombies_are_reaped_while_the_command_runs(tmp_path: Path) -> None
         await process.ended()
 
 
-# What it is given.
+# Environment and open files.
 
 
 def test_a_command_gets_its_input_environment_and_directory_and_nothing_else_of_ours(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ async def test_many_commands_at_once_end_each_in_its_own_way(tmp_path: Path) -> 
         assert [end.exit_code for end in ends] == list(range(60))
 
 
-# Survivors of an earlier life.
+# Survivors of an earlier scheduler process.
 
 
 def test_survivors_are_found_by_their_run_id_and_no_other_process_is_touched(tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def environment(directory: Path) -> dict[str, str]:
 async def started(
     guardians: Guardians, directory: Path, script: str, *program: str, stdin: bytes = b""
 ) -> tuple[Process, bytearray]:
-    """A script of the shell, or of another program."""
+    """Starts a script of the shell or of another program."""
     output = bytearray()
     first, *more = program or ("sh", "-c")
     argv = (first, more[0], script, *more[1:])
@@ -370,7 +370,7 @@ def ended(directory: Path, script: str, stdin: bytes = b"") -> tuple[End, bytes]
 
 
 def stopped(directory: Path, script: str, grace: float) -> tuple[End, str, float]:
-    """Runs a script until it says that it is ready, and stops it; how it ended, what it wrote, how long that took."""
+    """Runs a script until it is ready, then stops it. Returns its end, its output and the seconds of the stop."""
     found: list[tuple[End, str, float]] = []
 
     async def main() -> None:
@@ -392,7 +392,7 @@ def guardian_of(process: Process) -> int:
 
 
 def _is_gone(pid: int) -> bool:
-    """Or a zombie, which nobody has to wait for."""
+    """Returns whether a process has ended. A zombie counts as ended."""
     try:
         return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
     except OSError:

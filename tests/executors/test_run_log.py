@@ -1,4 +1,4 @@
-"""Spec 5: a run's log is on disk as it is written, within its cap; a reader misses nothing without a word."""
+"""Spec 5: a run's log is on disk as it is written, within its cap; a reader learns of every cut."""
 
 import os
 import random
@@ -23,7 +23,7 @@ _opened: list[RunLog] = []
 
 @pytest.fixture(autouse=True)
 def _closed() -> Iterator[None]:
-    """Most laws are about logs that are still written."""
+    """Closes the logs that a test left open."""
     yield
     while _opened:
         with suppress(OSError):
@@ -260,11 +260,11 @@ def test_a_log_is_removed_in_all_its_parts(tmp_path: Path, is_closed: bool) -> N
 
 
 class Kill(Exception):
-    """Stands for the end of the process: nothing behind it is done."""
+    """Simulates the end of the process: no later line runs."""
 
 
 class Killed:
-    """Counts the steps that a join takes on the disk, and kills it at one of them; a copy is left half done."""
+    """Counts the disk operations of a join, and kills it at one of them; a copy stays half done."""
 
     def __init__(self, patched: pytest.MonkeyPatch, at: int) -> None:
         self.steps = 0
@@ -299,7 +299,7 @@ class Killed:
 
 
 class Follower:
-    """Takes parts one after the other and checks each against what was written."""
+    """Reads parts one after the other, and compares each with what was written."""
 
     def __init__(self, begin: int) -> None:
         self.begin = self.position = begin
@@ -327,7 +327,7 @@ def new_log(folder: Path, cap: int = CAP) -> tuple[LogPaths, RunLog]:
 
 
 def text_of(size: int) -> bytes:
-    """Lines, each other than all others."""
+    """Returns different lines."""
     lines = (b"line %d\n" % number for number in range(size))
     text = bytearray()
     while len(text) < size:
@@ -336,7 +336,7 @@ def text_of(size: int) -> bytes:
 
 
 def some_writes(chance: random.Random, size: int) -> list[bytes]:
-    """Together at least so much: single lines, blocks, and bytes without an end of line."""
+    """Returns writes of at least this size in total: single lines, blocks, and bytes without a newline."""
     text, writes = text_of(2 * size), []
     while size > 0:
         count = chance.choice([1, 9, 80, 500, 5000, 30_000])
@@ -346,7 +346,7 @@ def some_writes(chance: random.Random, size: int) -> list[bytes]:
 
 
 def whole(paths: LogPaths) -> bytes:
-    """All that a reader gets, by reading on from where each part ends."""
+    """Returns all that a reader gets, part after part."""
     parts, position = [], 0
     while (part := run_log_reader.read(paths, position, 777)).text:
         parts.append(part.text)
@@ -355,7 +355,7 @@ def whole(paths: LogPaths) -> bytes:
 
 
 def assert_is_capped(shown: bytes, written: bytes, cap: int, least: int | None = None) -> None:
-    """The beginning and the end of what was written, and between them a line with the right number."""
+    """Asserts that the log has the beginning and the end of the writes, and between them the right number."""
     found = re.search(rb"\n\xe2\x80\xa6 ([0-9,]+) bytes cut here \xe2\x80\xa6\n", shown)
     assert found is not None
     missing = int(found[1].replace(b",", b""))

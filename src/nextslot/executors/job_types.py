@@ -60,17 +60,18 @@ class JobType:
         """Returns every problem with these parameters."""
         if self.validator.is_valid(params):
             return self.check(params) if self.check else []
-        return [
-            Problem(".".join(["params", *map(str, error.instance_path)]), error.message)
-            for error in self.validator.iter_errors(params)
-        ]
+        return list(map(_problem, self.validator.iter_errors(params)))
 
     def problems_so_far(self, params: Mapping[str, Any]) -> list[Problem]:
         """Returns the problems with incomplete parameters, such as a template's: missing ones are no problem yet."""
         errors = [error for error in self.validator.iter_errors(params) if not _is_missing(error)]
         if errors or not self.validator.is_valid(params):
-            return [Problem(".".join(["params", *map(str, error.instance_path)]), error.message) for error in errors]
+            return list(map(_problem, errors))
         return self.check(params) if self.check else []
+
+
+def _problem(error: jsonschema_rs.ValidationError) -> Problem:
+    return Problem(".".join(["params", *map(str, error.instance_path)]), error.message)
 
 
 def _is_missing(error: jsonschema_rs.ValidationError) -> bool:
@@ -93,21 +94,15 @@ class JobTypes:
         handler: Handler,
         *,
         resources: Mapping[str, int] | Sequence[str] | None = None,
-        timeout_seconds: float | None = None,
-        stall_timeout_seconds: float | None = None,
-        retry_policy: Mapping[str, Any] | None = None,
         params_schema: Mapping[str, Any] | None = None,
-        infer_resources: InferResources | None = None,
-        check: Check | None = None,
-        check_role: CheckRole | None = None,
-        has_session: bool = False,
-        note: Note | None = None,
+        **options: Any,
     ) -> JobType:
+        """Adds a type. The options are the other fields of `JobType`."""
         if not name or len(name) > 200:
             raise Invalid("the name of this job type is empty or too long; use 1 to 200 characters", field="job_type")
         if name in self._types:
             raise Invalid(f"the job type {name!r} is registered already; choose another name", field="job_type")
-        check_retry_policy(retry_policy, RetryPolicy())
+        check_retry_policy(options.get("retry_policy"), RetryPolicy())
         schema = signature_schema(handler) if params_schema is None else params_schema
         try:
             validator = jsonschema_rs.validator_for(dict(schema))
@@ -119,15 +114,8 @@ class JobTypes:
             is_async=inspect.iscoroutinefunction(_function_of(handler)),
             params_schema=schema,
             resources=resource_units(resources),
-            timeout_seconds=timeout_seconds,
-            stall_timeout_seconds=stall_timeout_seconds,
-            retry_policy=retry_policy,
-            infer_resources=infer_resources,
             validator=validator,
-            check=check,
-            check_role=check_role,
-            has_session=has_session,
-            note=note,
+            **options,
         )
         self._types = {**self._types, name: job_type}
         return job_type

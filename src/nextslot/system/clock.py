@@ -35,8 +35,8 @@ class Clock(Protocol):
         """Lets `now` follow a step of the wall clock, if there was one."""
 
     def adjust(self, server: int, sent: float, received: float) -> None:
-        """Takes over the time of the database's clock, which was read between these two monotonic times, if this clock
-        goes by that one."""
+        """Takes over the time of the database's clock, which was read between these two monotonic times. Only a clock
+        that follows the database's clock does so."""
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -144,7 +144,7 @@ class SystemClock:
         return self._offset
 
     def adjust(self, server: int, sent: float, received: float) -> None:
-        """Does nothing: this clock goes by the machine's."""
+        """Does nothing: this clock follows the machine's clock."""
 
     def follow(self) -> None:
         if self.has_stepped:

@@ -20,10 +20,8 @@ from .process import CHUNK, Process, Start
 from .run_marks import RUN_ID, cgroup_of, remove_cgroups, tag_of
 
 _F_SETPIPE_SZ = 1031
-# Imports the program as a package of its own, since importing `nextslot` would take ten times as long.
-_PROGRAM = (
-    f"import sys; sys.path.append(sys.argv[2]); from {Path(__file__).parent.name}.fork_server_main import main; main()"
-)
+# Imports this directory as a package of its own, so that the program loads nothing else of `nextslot`.
+_PROGRAM = "import sys; sys.path.append(sys.argv[2]); from process_tree.fork_server_main import main; main()"
 
 
 class Guardians:
