@@ -91,12 +91,12 @@ async def opened(
             synchronous=configuration.settings.store.synchronous,
         )
     access = UnitOfWork(clock, AuditLog(SystemChance()))
-    access.open(store)
+    access.gate.store = store
     try:
         await store.write(lambda tx: offices.insert(tx, default_office(clock.now())))
         yield access.for_caller(OFFLINE)
     finally:
-        access.close()
+        access.gate.store = None
         await store.close()
 
 

@@ -87,7 +87,7 @@ class WebhooksConfigured(NamedTuple):
 class SettingsChanged(NamedTuple):
     """The settings of a configuration that was read again, as stored by this transaction."""
 
-    settings: Any  # `faces.tuning.Tuned`, which stands above the engine.
+    settings: Any  # `services.settings_reload.ReloadableSettings`, which stands above the engine.
 
 
 class ClockCounted(NamedTuple):

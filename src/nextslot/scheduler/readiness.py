@@ -25,10 +25,10 @@ class Readiness:
 
     async def problem(self) -> str | None:
         """Says what keeps the scheduler from taking and running jobs; None if nothing does."""
-        if self._access.is_draining:
+        if self._access.gate.is_draining:
             return "the scheduler is stopping: running work finishes, and no new jobs are taken"
-        if not self._access.is_open:
-            return self._access.obstacle or "the scheduler is starting: it repairs what the last life left"
+        if self._access.gate.store is None:
+            return self._access.gate.obstacle or "the scheduler is starting: it repairs what the last process left"
         store = self._access.store
         try:
             await store.read(lambda tx: None)

@@ -72,7 +72,7 @@ from nextslot.executors.job_type_catalog import Catalog
 from nextslot.executors.run_files import RunFiles
 from nextslot.executors.threads import Threads
 from nextslot.services.forecast import ForecastService
-from nextslot.services.settings_reload import ReloadableParts
+from nextslot.services.settings_reload import SettingsService
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.store.contract import Tx
 from nextslot.store.membership import LeaseTimes
@@ -159,6 +159,7 @@ class Runtime:
         self.template_settings = TemplateSettings(engine, self.intake, self.schedule_settings, self.audit)
         self.bulk_actions = BulkActions(self.finisher, self.retries, self.intake)
 
+        self.settings = SettingsService(access, self.offices, self.dispatcher, self.intake, self.direct, self.webhooks)
         self.waiters = Waiters(access, self.events)
         self.cluster = self._new_cluster(lease)
         self.readiness = Readiness(access, given.disk, workers.node)
@@ -190,10 +191,6 @@ class Runtime:
         duties = LeaderDuties(self.timeouts, self.deliveries, self.retention, self.recovery)
         return Cluster(self.engine, NodeRegistry(self.engine, card), duties, local, times)
 
-    def reloadable(self) -> ReloadableParts:
-        """What a configuration sets while it runs."""
-        return ReloadableParts(self.offices, self.dispatcher, self.intake, self.direct, self.webhooks)
-
     def new_runner(self) -> Runner:
         """For one life of the scheduler: a task that an earlier one left behind must not store anything in this one."""
         return Runner(self.clock, self.executor, self.finisher, self.direct, self.durations, self.meters, self.tracer)
@@ -207,7 +204,7 @@ class Runtime:
                 TurnTaken: self.dispatcher.note_turn,
                 SubscribersChanged: self.webhooks.use_listeners,
                 WebhooksConfigured: self.webhooks.use,
-                SettingsChanged: self.reloadable().use,
+                SettingsChanged: self.settings.use,
                 ClockCounted: self.clock_steps.note,
                 KeysMade: self.keys.note_made,
                 NodeJoined: self.cluster.registry.note_life,

@@ -68,7 +68,7 @@ class Waiters:
 
     async def look(self) -> None:
         """Chains may have ended on another node."""
-        if self._waiters and self._access.is_open:
+        if self._waiters and self._access.gate.store is not None:
             chains = list(self._waiters)
             for chain_id in await self._access.read(lambda tx: [one for one in chains if _end_of_chain(tx, one)]):
                 self.chain_ended(chain_id)

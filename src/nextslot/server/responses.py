@@ -4,13 +4,14 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any, TypeVar
+from operator import methodcaller
+from typing import TypeVar
 
 import orjson
 from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 
-from nextslot.domain import Job
+from nextslot.domain import Job, Page
 from nextslot.engine.submit.idempotency import Replayed
 from nextslot.errors import NextslotError
 from nextslot.executors.job_types import JobTypes
@@ -53,8 +54,8 @@ def created(content: object, location: str, is_new: bool = True, headers: Mappin
     return answer(content, 201 if is_new else 200, {"Location": location, **(headers or {})})
 
 
-def page(items: list[Any], next_cursor: str | None) -> Response:
-    return answer({"items": items, "next_cursor": next_cursor})
+def page(found: Page[T], shown: Callable[[T], object] = methodcaller("to_dict")) -> Response:
+    return answer({"items": [shown(one) for one in found.items], "next_cursor": found.next_cursor})
 
 
 def log_answer(part: LogPart) -> Response:

@@ -113,7 +113,7 @@ class BulkService:
         made: set[str] = set()
         end = await self._access.read(_end_of_jobs)
         async for page in self._pages(wanted, wanted.statuses & {JobStatus.FAILED}, end):
-            if self._access.is_draining:
+            if self._access.gate.is_draining:
                 raise Draining("the scheduler is stopping and takes no new jobs")
             self._access.refuse_new_work()
             ids = [job.job_id for job in page if job.chain_id not in made]

@@ -71,7 +71,7 @@ class ForecastService:
     async def why(self, job_id: str) -> Why:
         """Every reason why a job is not running, the most important first, and when it is expected to."""
         explained = await self._access.read(
-            lambda tx: self._explainer.explain(tx, job_id, is_stopping=self._access.is_draining)
+            lambda tx: self._explainer.explain(tx, job_id, is_stopping=self._access.gate.is_draining)
         )
         job = explained.job
         note = await self._note(job.job_type, job.params) if job.stage is Stage.QUEUED else None

@@ -216,7 +216,7 @@ async def list_offices(query: Annotated[PageQuery, Query()], request: Request) -
     found: PageOf[Office] = (
         await offices_.list(query.cursor, query.limit) if own is None else PageOf((await offices_.get(own),), None)
     )
-    return page([json_form.office(one) for one in found.items], found.next_cursor)
+    return page(found, json_form.office)
 
 
 @offices.get("/api/offices/{office_id}", response_model=OfficeAnswer)
@@ -254,7 +254,7 @@ async def list_jobs(office_id: str, query: Annotated[OfficeJobQuery, Query()], r
     found = await extension_of(request, OfficeJobService).jobs(
         office_id, query.status, query.role, query.task_id, query.cursor, query.limit
     )
-    return page([office_json.office_job(one) for one in found.items], found.next_cursor)
+    return page(found, office_json.office_job)
 
 
 @offices.post("/api/offices/{office_id}/jobs/cancel-all", response_model=Cancelled)
@@ -280,7 +280,7 @@ async def get_job(office_id: str, job_id: str, request: Request) -> Response:
 async def list_executions(office_id: str, job_id: str, request: Request) -> Response:
     """Each attempt, from the first on."""
     found = await extension_of(request, OfficeJobService).executions(office_id, job_id)
-    return page([office_json.execution(one) for one in found], None)
+    return answer({"items": [office_json.execution(one) for one in found], "next_cursor": None})
 
 
 @offices.post("/api/offices/{office_id}/jobs/{job_id}/retry", response_model=OfficeJob)

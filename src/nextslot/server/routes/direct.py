@@ -19,7 +19,8 @@ from nextslot.server.problems import problem_of
 from nextslot.server.queries import (
     PageQuery,
     Values,
-    filter_values,
+    filter_of,
+    in_query,
     split,
 )
 from nextslot.server.responses import (
@@ -54,10 +55,9 @@ class DirectBody(Body):
     office_id: str = DEFAULT_OFFICE
 
 
+@in_query(DirectFilter)
 class DirectQuery(PageQuery):
-    status: Values | None = None
-    office_id: Values | None = None
-    job_type: Values | None = None
+    pass
 
 
 class ReservationQuery(PageQuery):
@@ -101,10 +101,9 @@ async def run_direct(name: Named, body: DirectBody, request: Request) -> Respons
 @needs(Scope.READ)
 async def list_direct(query: Annotated[DirectQuery, Query()], request: Request) -> Response:
     """What waits, runs and ran, the newest first."""
-    scheduler = scheduler_for(request)
-    wanted = DirectFilter(**filter_values(query.model_dump(), DirectFilter, caller_of(request)))
-    found = await scheduler.lists.direct(wanted, query.cursor, query.limit)
-    return page([one.to_dict() for one in found.items], found.next_cursor)
+    wanted = filter_of(DirectFilter, query.model_dump(), caller_of(request))
+    found = await scheduler_for(request).lists.direct(wanted, query.cursor, query.limit)
+    return page(found)
 
 
 @direct.get("/api/direct/{name}", response_model=DirectDetail)
@@ -134,18 +133,16 @@ async def get_direct_log(
 @needs(Scope.OPERATE, of_direct, conflicts=True)
 async def cancel_direct(direct_id: str, request: Request) -> Response:
     """Sent away if it waits; told to stop if it runs."""
-    scheduler = scheduler_for(request)
-    return answer((await scheduler.cancel_direct(direct_id)).to_dict())
+    return answer((await scheduler_for(request).cancel_direct(direct_id)).to_dict())
 
 
 @direct.get("/api/reservations", response_model=Page[schemas.Reservation])
 @needs(Scope.READ)
 async def list_reservations(query: Annotated[ReservationQuery, Query()], request: Request) -> Response:
     """Who held the next slot, the newest first."""
-    scheduler = scheduler_for(request)
     offices = caller_of(request).narrowed(split(query.office_id))
-    found = await scheduler.lists.reservations(query.cursor, query.limit, office_id=offices)
-    return page([one.to_dict() for one in found.items], found.next_cursor)
+    found = await scheduler_for(request).lists.reservations(query.cursor, query.limit, office_id=offices)
+    return page(found)
 
 
 async def begun(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -15,7 +15,7 @@ from nextslot.errors import Invalid, Unavailable
 from nextslot.scheduler import Services
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, scheduler_for
-from nextslot.server.queries import PageQuery, Values, filter_values
+from nextslot.server.queries import PageQuery, filter_of, in_query
 from nextslot.server.responses import (
     event,
     page,
@@ -31,11 +31,9 @@ events = router("Events")
 ASK_AGAIN_SECONDS = 1.0
 
 
+@in_query(EventFilter)
 class EventQuery(PageQuery):
     after: int = Field(0, ge=0, lt=2**53, description="The number of the last event that was seen")
-    office_id: Values | None = None
-    job_id: Values | None = None
-    type: Values | None = None
 
 
 @events.get("/api/events", response_model=Page[schemas.Event], responses={200: {"content": {"text/event-stream": {}}}})
@@ -43,11 +41,11 @@ class EventQuery(PageQuery):
 async def list_events(query: Annotated[EventQuery, Query()], request: Request) -> Response:
     """The oldest first. With `Accept: text/event-stream` it goes on with each new one; `Last-Event-ID` resumes."""
     scheduler = scheduler_for(request)
-    wanted = EventFilter(**filter_values(query.model_dump(), EventFilter, caller_of(request)))
+    wanted = filter_of(EventFilter, query.model_dump(), caller_of(request))
     if wants_stream(request):
         return stream(_followed(scheduler, wanted, _resumed(request, query.after)))
     found = await scheduler.lists.events(query.after, wanted, query.cursor, query.limit)
-    return page([one.to_dict() for one in found.items], found.next_cursor)
+    return page(found)
 
 
 def _resumed(request: Request, after: int) -> int:

@@ -19,7 +19,7 @@ from nextslot.engine.finish.job_finisher import Cancelled
 from nextslot.scheduler import Services
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_group, scheduler_for
-from nextslot.server.queries import PageQuery, Values, filter_values
+from nextslot.server.queries import PageQuery, filter_of, in_query
 from nextslot.server.responses import answer, created, notes, page
 from nextslot.server.routing import needs, router
 from nextslot.server.schemas import Body, KeyedJobs, Page
@@ -40,9 +40,9 @@ class GroupDetail(schemas.Group):
     jobs: list[schemas.Job] = Field(description="By place; retries follow what they retry")
 
 
+@in_query(GroupFilter)
 class GroupQuery(PageQuery):
-    status: Values | None = None
-    office_id: Values | None = None
+    pass
 
 
 class GroupCancelled(schemas.Group):
@@ -66,10 +66,9 @@ async def create_group(body: GroupBody, request: Request) -> Response:
 @needs(Scope.READ)
 async def list_groups(query: Annotated[GroupQuery, Query()], request: Request) -> Response:
     """The newest first."""
-    scheduler = scheduler_for(request)
-    wanted = GroupFilter(**filter_values(query.model_dump(), GroupFilter, caller_of(request)))
-    found = await scheduler.lists.groups(wanted, query.cursor, query.limit)
-    return page([group.to_dict() for group in found.items], found.next_cursor)
+    wanted = filter_of(GroupFilter, query.model_dump(), caller_of(request))
+    found = await scheduler_for(request).lists.groups(wanted, query.cursor, query.limit)
+    return page(found)
 
 
 @groups.get("/api/job-groups/{group_id}", response_model=GroupDetail)

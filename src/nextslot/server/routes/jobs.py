@@ -18,6 +18,7 @@ from nextslot.domain import (
     json_form,
 )
 from nextslot.domain.bounds import Text
+from nextslot.domain.filters import JobFilter
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.scheduler import Services
 from nextslot.server import schemas
@@ -28,7 +29,7 @@ from nextslot.server.auth import (
     scheduler_for,
 )
 from nextslot.server.problems import MOST_PROBLEMS
-from nextslot.server.queries import JobFilterBody, JobPageQuery, job_filter
+from nextslot.server.queries import PageQuery, Values, filter_of, in_body, in_query
 from nextslot.server.responses import (
     answer,
     answer_many,
@@ -86,7 +87,14 @@ class RerunBody(Body):
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
 
 
-class BulkBody(JobFilterBody):
+@in_query(JobFilter)
+class JobQuery(PageQuery):
+    status: Values | None = Field(None, examples=["QUEUED,RUNNING"])
+    q: str | None = Field(None, max_length=1000, description="Text in the title or in the id")
+
+
+@in_body(JobFilter)
+class BulkBody(Body):
     all: bool = Field(False, description="Needed if nothing else is said: every job")
 
 
@@ -155,11 +163,11 @@ async def create_jobs(body: BatchBody, request: Request) -> Response:
 
 @jobs.get("/api/jobs", response_model=Page[schemas.Job])
 @needs(Scope.READ)
-async def list_jobs(query: Annotated[JobPageQuery, Query()], request: Request) -> Response:
+async def list_jobs(query: Annotated[JobQuery, Query()], request: Request) -> Response:
     """The newest first."""
     scheduler, caller = _of(request)
-    found = await scheduler.lists.jobs(job_filter(query.model_dump(), caller), query.cursor, query.limit)
-    return page([json_form.job(one.job, one.attempt) for one in found.items], found.next_cursor)
+    found = await scheduler.lists.jobs(filter_of(JobFilter, query.model_dump(), caller), query.cursor, query.limit)
+    return page(found, lambda one: json_form.job(one.job, one.attempt))
 
 
 @jobs.post("/api/jobs/cancel", response_model=Cancelled)
@@ -167,7 +175,7 @@ async def list_jobs(query: Annotated[JobPageQuery, Query()], request: Request) -
 async def cancel_jobs(body: BulkCancelBody, request: Request) -> Response:
     """Every job that a filter finds, in small transactions: what is cancelled stays so if this is cut short."""
     scheduler, caller = _of(request)
-    wanted = job_filter(body.given(), caller)
+    wanted = filter_of(JobFilter, body.given(), caller)
     done = await scheduler.bulk.cancel(
         wanted, all=body.all, include_running=body.include_running, reason=body.reason, interrupt=body.interrupt
     )
@@ -179,7 +187,7 @@ async def cancel_jobs(body: BulkCancelBody, request: Request) -> Response:
 async def retry_jobs(body: BulkBody, request: Request) -> Response:
     """The failed chains that a filter finds."""
     scheduler, caller = _of(request)
-    done = await scheduler.bulk.retry(job_filter(body.given(), caller), all=body.all)
+    done = await scheduler.bulk.retry(filter_of(JobFilter, body.given(), caller), all=body.all)
     return answer({"retried": done.retried.count, "job_ids": list(done.retried.ids)})
 
 

@@ -6,15 +6,15 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 
 from nextslot import domain
-from nextslot.domain import Key, Scope, json_form
+from nextslot.domain import Scope, json_form
 from nextslot.domain.bounds import Text
+from nextslot.engine.submit.idempotency import Replayed
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, scheduler_for, whole
 from nextslot.server.derived_schemas import shows
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import (
     answer,
-    create_once,
     created,
     page,
 )
@@ -80,33 +80,27 @@ async def show_me(request: Request) -> Response:
 async def create_key(body: KeyBody, request: Request) -> Response:
     """The first key must be an admin's; from then on everybody needs a key."""
     scheduler = scheduler_for(request)
-
-    async def known(key_id: str) -> tuple[Key, str | None]:
-        return await scheduler.keys.get(key_id), None
-
-    async def make() -> tuple[Key, str | None]:
-        return await scheduler.keys.create(body.name, list(body.scopes), body.office_id)
-
-    (key, text), is_new = await create_once(make(), known)
-    secret = {} if text is None else {"key": text}
-    return created({**json_form.key(key), **secret}, f"/api/keys/{key.key_id}", is_new)
+    try:
+        key, text = await scheduler.keys.create(body.name, list(body.scopes), body.office_id)
+    except Replayed as before:
+        key = await scheduler.keys.get(before.ids[0])
+        return created(json_form.key(key), f"/api/keys/{key.key_id}", is_new=False)
+    return created({**json_form.key(key), "key": text}, f"/api/keys/{key.key_id}")
 
 
 @keys.get("/api/keys", response_model=Page[KeyAnswer])
 @needs(Scope.ADMIN, whole)
 async def list_keys(query: Annotated[PageQuery, Query()], request: Request) -> Response:
     """The newest first."""
-    scheduler = scheduler_for(request)
-    found = await scheduler.keys.list(query.cursor, query.limit)
-    return page([json_form.key(key) for key in found.items], found.next_cursor)
+    found = await scheduler_for(request).keys.list(query.cursor, query.limit)
+    return page(found, json_form.key)
 
 
 @keys.delete("/api/keys/{key_id}", status_code=204, response_class=Response)
 @needs(Scope.ADMIN, whole, conflicts=True)
 async def delete_key(key_id: str, request: Request) -> Response:
     """From now on it opens nothing. The last admin key stays."""
-    scheduler = scheduler_for(request)
-    await scheduler.keys.delete(key_id)
+    await scheduler_for(request).keys.delete(key_id)
     return Response(status_code=204)
 
 
@@ -114,6 +108,5 @@ async def delete_key(key_id: str, request: Request) -> Response:
 @needs(Scope.ADMIN, whole)
 async def list_audit(query: Annotated[PageQuery, Query()], request: Request) -> Response:
     """Every change through the API, the newest first: who, what, when, and of a setting before and after."""
-    scheduler = scheduler_for(request)
-    found = await scheduler.lists.audit(query.cursor, query.limit)
-    return page([one.to_dict() for one in found.items], found.next_cursor)
+    found = await scheduler_for(request).lists.audit(query.cursor, query.limit)
+    return page(found)

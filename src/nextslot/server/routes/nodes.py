@@ -45,23 +45,20 @@ class Nodes(schemas.ResponseModel):
 @needs(Scope.READ, whole)
 async def list_nodes(request: Request) -> Response:
     """Every node that was seen and not forgotten, by name. On SQLite it is one, and it leads."""
-    scheduler = scheduler_for(request)
-    return answer({"items": [json_form.node(one) for one in await scheduler.nodes.list()]})
+    return answer({"items": [json_form.node(one) for one in await scheduler_for(request).nodes.list()]})
 
 
 @nodes.post("/api/nodes/{node_id}/drain", response_model=Node)
 @needs(Scope.OPERATE, whole, conflicts=True)
 async def drain_node(node_id: str, request: Request, body: DrainBody | None = None) -> Response:
     """It starts nothing more, what runs there finishes, and others take the queue; until `undo`, or its next start."""
-    scheduler = scheduler_for(request)
     asked = body or DrainBody()
-    return answer(json_form.node(await scheduler.nodes.drain(node_id, asked.undo)))
+    return answer(json_form.node(await scheduler_for(request).nodes.drain(node_id, asked.undo)))
 
 
 @nodes.delete("/api/nodes/{node_id}", status_code=204, response_class=Response)
 @needs(Scope.OPERATE, whole, conflicts=True)
 async def forget_node(node_id: str, request: Request) -> Response:
     """One that has left or was lost for good: it is not listed any more, and its resources are not counted."""
-    scheduler = scheduler_for(request)
-    await scheduler.nodes.forget(node_id)
+    await scheduler_for(request).nodes.forget(node_id)
     return Response(status_code=204)

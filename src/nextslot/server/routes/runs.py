@@ -19,7 +19,7 @@ from nextslot.executors.run_log import LogPart
 from nextslot.scheduler import Services
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_run, scheduler_for
-from nextslot.server.queries import PageQuery, Values, filter_values
+from nextslot.server.queries import PageQuery, filter_of, in_query
 from nextslot.server.responses import (
     answer,
     created,
@@ -30,7 +30,7 @@ from nextslot.server.responses import (
     wants_stream,
 )
 from nextslot.server.routing import needs, router
-from nextslot.server.schemas import Body, Page, When
+from nextslot.server.schemas import Body, Page
 from nextslot.services.run_files import PIECE
 
 runs = router("Runs")
@@ -39,14 +39,9 @@ runs = router("Runs")
 LOOK_SECONDS = 0.25
 
 
+@in_query(RunFilter)
 class RunQuery(PageQuery):
-    status: Values | None = None
-    job_type: Values | None = None
-    office_id: Values | None = None
-    job_id: Values | None = None
-    failure_kind: Values | None = None
-    started_after: When | None = None
-    started_before: When | None = None
+    pass
 
 
 class RetryBody(Body):
@@ -57,10 +52,9 @@ class RetryBody(Body):
 @needs(Scope.READ)
 async def list_runs(query: Annotated[RunQuery, Query()], request: Request) -> Response:
     """The newest first."""
-    scheduler = scheduler_for(request)
-    wanted = RunFilter(**filter_values(query.model_dump(), RunFilter, caller_of(request)))
-    found = await scheduler.lists.runs(wanted, query.cursor, query.limit)
-    return page([run.to_dict() for run in found.items], found.next_cursor)
+    wanted = filter_of(RunFilter, query.model_dump(), caller_of(request))
+    found = await scheduler_for(request).lists.runs(wanted, query.cursor, query.limit)
+    return page(found)
 
 
 @runs.get("/api/job-runs/{run_id}", response_model=schemas.RunDetail)

@@ -107,12 +107,11 @@ async def create_schedule(body: ScheduleBody, request: Request) -> Response:
 @needs(Scope.READ)
 async def list_schedules(query: Annotated[ScheduleQuery, Query()], request: Request) -> Response:
     """The newest first."""
-    scheduler = scheduler_for(request)
     (office_id,) = caller_of(request).narrowed((query.office_id,) if query.office_id else ()) or (None,)
-    found = await scheduler.schedules.list(
+    found = await scheduler_for(request).schedules.list(
         query.cursor, query.limit, office_id=office_id, template_id=query.template_id
     )
-    return page([json_form.schedule(one) for one in found.items], found.next_cursor)
+    return page(found, json_form.schedule)
 
 
 @schedules.get("/api/schedules/preview", response_model=Preview)
@@ -129,27 +128,24 @@ async def preview_schedule(query: Annotated[PreviewQuery, Query()], request: Req
 @needs(Scope.READ, of_schedule)
 async def get_schedule(schedule_id: str, request: Request) -> Response:
     """Deleted ones too."""
-    scheduler = scheduler_for(request)
-    return answer(json_form.schedule(await scheduler.schedules.get(schedule_id)))
+    return answer(json_form.schedule(await scheduler_for(request).schedules.get(schedule_id)))
 
 
 @schedules.patch("/api/schedules/{schedule_id}", response_model=Schedule)
 @needs(Scope.OPERATE, of_schedule, conflicts=True)
 async def change_schedule(schedule_id: str, body: SchedulePatch, request: Request) -> Response:
     """Applies to the next occurrence (DEC-010)."""
-    scheduler = scheduler_for(request)
     fields = body.given()
     if "office_id" in fields:
         caller_of(request).check_office(fields["office_id"])
-    return answer(json_form.schedule(await scheduler.schedules.change(schedule_id, **fields)))
+    return answer(json_form.schedule(await scheduler_for(request).schedules.change(schedule_id, **fields)))
 
 
 @schedules.delete("/api/schedules/{schedule_id}", response_model=Schedule)
 @needs(Scope.OPERATE, of_schedule, conflicts=True)
 async def delete_schedule(schedule_id: str, request: Request) -> Response:
     """It plans nothing more and is in no list; its jobs and its ledger stay."""
-    scheduler = scheduler_for(request)
-    return answer(json_form.schedule(await scheduler.schedules.delete(schedule_id)))
+    return answer(json_form.schedule(await scheduler_for(request).schedules.delete(schedule_id)))
 
 
 @schedules.post("/api/schedules/{schedule_id}/trigger", status_code=201, response_model=schemas.Job)
@@ -166,8 +162,7 @@ async def trigger_schedule(schedule_id: str, request: Request, body: TriggerBody
 @needs(Scope.READ, of_schedule)
 async def list_upcoming(schedule_id: str, query: Annotated[UpcomingQuery, Query()], request: Request) -> Response:
     """Its next occurrences, of a disabled one too; nothing is fired."""
-    scheduler = scheduler_for(request)
-    found = await scheduler.schedules.upcoming(schedule_id, query.count, query.after)
+    found = await scheduler_for(request).schedules.upcoming(schedule_id, query.count, query.after)
     return answer({"items": [json_form.upcoming(one) for one in found]})
 
 
@@ -175,6 +170,5 @@ async def list_upcoming(schedule_id: str, query: Annotated[UpcomingQuery, Query(
 @needs(Scope.READ, of_schedule)
 async def list_occurrences(schedule_id: str, query: Annotated[PageQuery, Query()], request: Request) -> Response:
     """The ledger, the newest first: each occurrence made a job, or was skipped for a reason."""
-    scheduler = scheduler_for(request)
-    found = await scheduler.schedules.occurrences(schedule_id, query.cursor, query.limit)
-    return page([one.to_dict() for one in found.items], found.next_cursor)
+    found = await scheduler_for(request).schedules.occurrences(schedule_id, query.cursor, query.limit)
+    return page(found)
