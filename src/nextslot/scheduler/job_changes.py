@@ -15,9 +15,11 @@ CHANGEABLE = frozenset({"params", "priority", "urgent", "scheduled_for", "title"
 
 
 def refuse_unknown(changes: Mapping[str, Any]) -> None:
-    unknown = sorted(changes.keys() - CHANGEABLE)
-    if unknown or not changes:
-        raise Invalid("params, priority, urgent, scheduled_for and title can be changed", *unknown[:1])
+    possible = "change params, priority, urgent, scheduled_for or title"
+    if not changes:
+        raise Invalid(f"no change is given; {possible}")
+    if unknown := sorted(changes.keys() - CHANGEABLE):
+        raise Invalid(f"cannot be changed; {possible}", unknown[0])
 
 
 def change_job(

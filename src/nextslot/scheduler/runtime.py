@@ -1,4 +1,4 @@
-"""Runtime: the components of the engine, each wired to those it works with. `Lifespan` starts and stops it."""
+"""Wires the components of the engine. `startup_and_shutdown` starts and stops them."""
 
 import os
 import socket
@@ -91,7 +91,7 @@ from .waiters import Waiters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """What the engine is given and does not take: time, chance and threads; who sends, measures and traces."""
+    """What the engine gets from outside: clock, randomness, threads, disk space, webhook sender, meters, tracer."""
 
     clock: Clock
     chance: Chance
@@ -175,7 +175,6 @@ class Runtime:
         )
 
     def _new_cluster(self, times: LeaseTimes) -> Cluster:
-        """This node among the others."""
         workers, host, release = self.workers, socket.gethostname(), version("nextslot")
         card = NodeInfo(workers.node, host, os.getpid(), release, workers.most, workers.resources, [])
         local = NodeParts(
@@ -192,11 +191,11 @@ class Runtime:
         return Cluster(self.engine, NodeRegistry(self.engine, card), duties, local, times)
 
     def new_runner(self) -> Runner:
-        """For one life of the scheduler: a task that an earlier one left behind must not store anything in this one."""
+        """Makes the runner for one start of the scheduler: a task of an earlier start must not store anything now."""
         return Runner(self.clock, self.executor, self.finisher, self.direct, self.durations, self.meters, self.tracer)
 
     def interpreter(self, runner: Runner) -> Interpreter:
-        """Which component carries out which effect of a committed transaction."""
+        """Says which component carries out which effect of a committed transaction."""
         return Interpreter(
             updates={
                 SlotsChanged: self.workers.apply,
@@ -231,16 +230,15 @@ class Runtime:
         )
 
     def rules(self) -> DispatchRules:
-        """As they are now: they can be changed while it runs."""
+        """Returns the current dispatch rules, which a reload can change."""
         return DispatchRules(self.lanes.policy, self.dispatcher.starvation_after_seconds)
 
     def open_transaction(self, tx: Tx) -> None:
-        """The beginning of every writing transaction: what is stored from here on is counted by the clock as it is."""
+        """Begins every writing transaction: moves stored due times if the wall clock has stepped."""
         self.clock_steps.follow(tx)
 
     def close_transaction(self, tx: Tx) -> None:
-        """The end of every writing transaction: the next jobs are claimed, the events get their numbers, and
-        what tells of them is put into the outbox."""
+        """Ends every writing transaction: claims the next jobs, numbers the events, stores their webhook messages."""
         self.timeouts.expire_if_late(tx)
         self.dispatcher.claim(tx)
         self.events.append(tx)
@@ -248,7 +246,7 @@ class Runtime:
 
 
 def default_node(url: str) -> str:
-    """What a node is called that was given no name."""
+    """Returns the name of a node that was given none."""
     return socket.gethostname() if is_shared(url) else "local"
 
 

@@ -1,4 +1,4 @@
-"""Cursors: where a page of a list ended, as opaque text that callers hand back; and how long a page may be."""
+"""Cursors: opaque text that says where a page of a list ended; and how long a page may be."""
 
 import base64
 import binascii
@@ -26,7 +26,7 @@ def encode(kind: str, key: Sequence[int | str] | None) -> str | None:
 
 
 def decode(kind: str, cursor: str | None, shape: Sequence[type]) -> tuple[int | str, ...] | None:
-    """The key in a cursor of this kind of list; anything else is refused."""
+    """Returns the key in a cursor of this kind of list; refuses every other text."""
     if cursor is None:
         return None
     try:
@@ -34,21 +34,21 @@ def decode(kind: str, cursor: str | None, shape: Sequence[type]) -> tuple[int | 
     except (binascii.Error, ValueError):
         found = None
     if not isinstance(found, list) or not found or not _fits(found[1:], shape):
-        raise Invalid("this is no cursor: give back the next_cursor of a page as it was", "cursor")
+        raise Invalid("is not a cursor; send the next_cursor of a page unchanged", "cursor")
     if found[0] != kind:
-        raise Invalid(f"this cursor belongs to another list, not to that of {kind}", "cursor")
+        raise Invalid(f"is a cursor of another list, not of {kind}", "cursor")
     return tuple(found[1:])
 
 
 def page_of(kind: str, items: Sequence[T], limit: int, key_of: Callable[[T], Sequence[int | str]]) -> Page[T]:
-    """A page of one item more than it shows: that one says whether there is another page."""
+    """Makes a page of `limit` items; `items` has one more if there is another page."""
     shown = tuple(items[:limit])
     return Page(shown, encode(kind, key_of(shown[-1]) if len(items) > limit else None))
 
 
 def checked_limit(limit: int) -> int:
     if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
-        raise Invalid(f"a whole number from 1 to {MAX_LIMIT}", "limit")
+        raise Invalid(f"is {limit!r}; it must be a whole number from 1 to {MAX_LIMIT}", "limit")
     return limit
 
 
