@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import Request
 
@@ -59,34 +60,28 @@ async def of_path(scheduler: Services, request: Request) -> str | None:
     return str(request.path_params["office_id"])
 
 
-async def of_job(scheduler: Services, request: Request) -> str | None:
-    return (await scheduler.job(request.path_params["job_id"])).office_id
+def _office_of(place: str, get: Callable[[Services, str], Awaitable[Any]]) -> OfficeOf:
+    """Finds the office of the thing whose id is at this place in the path."""
+
+    async def find(scheduler: Services, request: Request) -> str | None:
+        office_id: str | None = (await get(scheduler, request.path_params[place])).office_id
+        return office_id
+
+    return find
+
+
+of_job = _office_of("job_id", lambda scheduler, job_id: scheduler.job(job_id))
+of_group = _office_of("group_id", lambda scheduler, group_id: scheduler.group(group_id))
+of_direct = _office_of("direct_id", lambda scheduler, direct_id: scheduler.direct(direct_id))
+of_named_direct = _office_of("name", lambda scheduler, direct_id: scheduler.direct(direct_id))
+of_schedule = _office_of("schedule_id", lambda scheduler, schedule_id: scheduler.schedules.get(schedule_id))
+of_webhook = _office_of("webhook_id", lambda scheduler, webhook_id: scheduler.webhooks.get(webhook_id))
+of_delivery = _office_of("delivery_id", lambda scheduler, delivery_id: scheduler.webhooks.delivery(delivery_id))
 
 
 async def of_run(scheduler: Services, request: Request) -> str | None:
     run = await scheduler.run_by_id(request.path_params["run_id"])
     return (await scheduler.job(run.job_id)).office_id
-
-
-async def of_group(scheduler: Services, request: Request) -> str | None:
-    return (await scheduler.group(request.path_params["group_id"])).office_id
-
-
-async def of_direct(scheduler: Services, request: Request) -> str | None:
-    direct_id = request.path_params.get("direct_id") or request.path_params["name"]
-    return (await scheduler.direct(direct_id)).office_id
-
-
-async def of_schedule(scheduler: Services, request: Request) -> str | None:
-    return (await scheduler.schedules.get(request.path_params["schedule_id"])).office_id
-
-
-async def of_webhook(scheduler: Services, request: Request) -> str | None:
-    return (await scheduler.webhooks.get(request.path_params["webhook_id"])).office_id
-
-
-async def of_delivery(scheduler: Services, request: Request) -> str | None:
-    return (await scheduler.webhooks.delivery(request.path_params["delivery_id"])).office_id
 
 
 async def of_deliveries(scheduler: Services, request: Request) -> str | None:

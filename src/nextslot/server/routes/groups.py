@@ -1,4 +1,4 @@
-"""Groups: jobs that belong together, one after the other or side by side."""
+"""Routes of groups: jobs that run one after the other or side by side."""
 
 from typing import Annotated
 
@@ -46,14 +46,14 @@ class GroupQuery(PageQuery):
 
 
 class GroupCancelled(schemas.Group):
-    stopping: list[str] = Field(description="Members that run and were told to stop")
+    stopping: list[str] = Field(description="Members that run and were interrupted")
     finishing: list[str] = Field(description="Members that run and are left to finish")
 
 
 @groups.post("/api/job-groups", status_code=201, response_model=GroupDetail)
 @needs(Scope.SUBMIT, creates=True)
 async def create_group(body: GroupBody, request: Request) -> Response:
-    """All of its jobs, or none."""
+    """Puts all jobs of a group into the queue, or none."""
     scheduler = scheduler_for(request)
     caller = caller_of(request)
     wanted = await new_jobs(body.jobs, caller)
@@ -65,7 +65,7 @@ async def create_group(body: GroupBody, request: Request) -> Response:
 @groups.get("/api/job-groups", response_model=Page[schemas.Group])
 @needs(Scope.READ)
 async def list_groups(query: Annotated[GroupQuery, Query()], request: Request) -> Response:
-    """The newest first."""
+    """Lists groups, the newest first."""
     wanted = filter_of(GroupFilter, query.model_dump(), caller_of(request))
     found = await scheduler_for(request).lists.groups(wanted, query.cursor, query.limit)
     return page(found)
@@ -74,7 +74,7 @@ async def list_groups(query: Annotated[GroupQuery, Query()], request: Request) -
 @groups.get("/api/job-groups/{group_id}", response_model=GroupDetail)
 @needs(Scope.READ, of_group)
 async def get_group(group_id: str, request: Request) -> Response:
-    """With all its jobs."""
+    """Shows a group with all its jobs."""
     scheduler = scheduler_for(request)
     return answer(await _shown(scheduler, await scheduler.group(group_id)))
 
@@ -86,7 +86,7 @@ async def get_group(group_id: str, request: Request) -> Response:
 )
 @needs(Scope.OPERATE, of_group, conflicts=True)
 async def cancel_group(group_id: str, request: Request, body: CancelBody | None = None) -> Response:
-    """Every member that has not ended."""
+    """Cancels every member that has not ended."""
     scheduler = scheduler_for(request)
     asked = body or CancelBody()
     done = await scheduler.cancel_group(group_id, asked.reason, asked.interrupt)

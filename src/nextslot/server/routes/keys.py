@@ -1,4 +1,4 @@
-"""API keys and the audit log, for admins."""
+"""Routes of API keys and the audit log, for admins; and `/api/me`."""
 
 from typing import Annotated, Literal
 
@@ -60,7 +60,7 @@ class Entry(schemas.ResponseModel):
 @keys.get("/api/me", response_model=Me)
 @needs(Scope.READ)
 async def show_me(request: Request) -> Response:
-    """Who asks, as the server sees it, and what they may do."""
+    """Shows the caller as the server sees it: its name, scopes and office; and what the server has."""
     scheduler = scheduler_for(request)
     caller = caller_of(request)
     return answer(
@@ -78,7 +78,7 @@ async def show_me(request: Request) -> Response:
 @keys.post("/api/keys", status_code=201, response_model=NewKey)
 @needs(Scope.ADMIN, whole, creates=True, conflicts=True)
 async def create_key(body: KeyBody, request: Request) -> Response:
-    """The first key must be an admin's; from then on everybody needs a key."""
+    """Makes a key. The first must have the scope admin; from then on every caller needs a key."""
     scheduler = scheduler_for(request)
     try:
         key, text = await scheduler.keys.create(body.name, list(body.scopes), body.office_id)
@@ -91,7 +91,7 @@ async def create_key(body: KeyBody, request: Request) -> Response:
 @keys.get("/api/keys", response_model=Page[KeyAnswer])
 @needs(Scope.ADMIN, whole)
 async def list_keys(query: Annotated[PageQuery, Query()], request: Request) -> Response:
-    """The newest first."""
+    """Lists keys, the newest first."""
     found = await scheduler_for(request).keys.list(query.cursor, query.limit)
     return page(found, json_form.key)
 
@@ -99,7 +99,7 @@ async def list_keys(query: Annotated[PageQuery, Query()], request: Request) -> R
 @keys.delete("/api/keys/{key_id}", status_code=204, response_class=Response)
 @needs(Scope.ADMIN, whole, conflicts=True)
 async def delete_key(key_id: str, request: Request) -> Response:
-    """From now on it opens nothing. The last admin key stays."""
+    """Deletes a key. The last admin key cannot be deleted."""
     await scheduler_for(request).keys.delete(key_id)
     return Response(status_code=204)
 
@@ -107,6 +107,6 @@ async def delete_key(key_id: str, request: Request) -> Response:
 @keys.get("/api/audit", response_model=Page[Entry])
 @needs(Scope.ADMIN, whole)
 async def list_audit(query: Annotated[PageQuery, Query()], request: Request) -> Response:
-    """Every change through the API, the newest first: who, what, when, and of a setting before and after."""
+    """Lists every change through the API, the newest first; settings with their values before and after."""
     found = await scheduler_for(request).lists.audit(query.cursor, query.limit)
     return page(found)

@@ -1,4 +1,4 @@
-"""Webhooks: subscriptions to events, and every message with its attempts."""
+"""Routes of webhooks: subscriptions to events, and deliveries with their attempts."""
 
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -75,7 +75,7 @@ class DeliveryQuery(PageQuery):
 @webhooks.post("/api/webhooks", status_code=201, response_model=SubscriptionWithSecret)
 @needs(Scope.OPERATE, creates=True)
 async def create_webhook(body: SubscriptionBody, request: Request) -> Response:
-    """The secret is shown this once."""
+    """Makes a subscription. No other answer shows its secret."""
     scheduler = scheduler_for(request)
     caller_of(request).check_office(body.office_id)
     try:
@@ -89,7 +89,7 @@ async def create_webhook(body: SubscriptionBody, request: Request) -> Response:
 @webhooks.get("/api/webhooks", response_model=Page[Subscription])
 @needs(Scope.READ)
 async def list_webhooks(query: Annotated[PageQuery, Query()], request: Request) -> Response:
-    """The newest first."""
+    """Lists subscriptions, the newest first."""
     scheduler = scheduler_for(request)
     found = await scheduler.webhooks.list(query.cursor, query.limit, office_id=caller_of(request).office_id)
     return page(found)
@@ -104,7 +104,7 @@ async def get_webhook(webhook_id: str, request: Request) -> Response:
 @webhooks.patch("/api/webhooks/{webhook_id}", response_model=Subscription)
 @needs(Scope.OPERATE, of_webhook, conflicts=True)
 async def change_webhook(webhook_id: str, body: SubscriptionPatch, request: Request) -> Response:
-    """For what happens from then on."""
+    """Changes a subscription, for later events."""
     fields = body.given()
     if "office_id" in fields:
         caller_of(request).check_office(fields["office_id"])
@@ -114,7 +114,7 @@ async def change_webhook(webhook_id: str, body: SubscriptionPatch, request: Requ
 @webhooks.delete("/api/webhooks/{webhook_id}", status_code=204, response_class=Response)
 @needs(Scope.OPERATE, of_webhook)
 async def delete_webhook(webhook_id: str, request: Request) -> Response:
-    """What still waits to be sent to it ends FAILED; its deliveries stay on record."""
+    """Deletes a subscription: its pending deliveries end FAILED, all its deliveries stay on record."""
     await scheduler_for(request).webhooks.delete(webhook_id)
     return Response(status_code=204)
 
@@ -122,14 +122,14 @@ async def delete_webhook(webhook_id: str, request: Request) -> Response:
 @webhooks.post("/api/webhooks/{webhook_id}/test", status_code=202, response_model=Delivery)
 @needs(Scope.OPERATE, of_webhook, conflicts=True)
 async def test_webhook(webhook_id: str, request: Request) -> Response:
-    """Sends it a `webhook.test`; the delivery shows how that goes."""
+    """Sends a `webhook.test` to a subscription; the delivery shows the outcome."""
     return answer((await scheduler_for(request).webhooks.test(webhook_id)).to_dict(), 202)
 
 
 @webhooks.post("/api/webhooks/{webhook_id}/rotate-secret", response_model=SubscriptionWithSecret)
 @needs(Scope.OPERATE, of_webhook, conflicts=True)
 async def rotate_secret(webhook_id: str, request: Request) -> Response:
-    """Another secret, shown this once; for a day the one before it signs too."""
+    """Makes another secret, which no other answer shows; for a day the old one signs too."""
     webhook, secret = await scheduler_for(request).webhooks.rotate_secret(webhook_id)
     return answer({**webhook.to_dict(), "secret": secret})
 
@@ -137,9 +137,9 @@ async def rotate_secret(webhook_id: str, request: Request) -> Response:
 @webhooks.get("/api/webhook-deliveries", response_model=Page[Delivery])
 @needs(Scope.READ, of_deliveries)
 async def list_deliveries(query: Annotated[DeliveryQuery, Query()], request: Request) -> Response:
-    """The newest first, with their attempts. An office's key names the job or the webhook of its office."""
+    """Lists deliveries with their attempts, the newest first. A key of one office must name a job or webhook of it."""
     found = await scheduler_for(request).webhooks.deliveries(**query.model_dump())
-    # A webhook may have been another office's before.
+    # The webhook may have belonged to another office before.
     mine = tuple(one for one in found.items if caller_of(request).office_id in (None, one.office_id))
     return page(replace(found, items=mine))
 
@@ -153,5 +153,5 @@ async def get_delivery(delivery_id: str, request: Request) -> Response:
 @webhooks.post("/api/webhook-deliveries/{delivery_id}/redeliver", status_code=202, response_model=Delivery)
 @needs(Scope.OPERATE, of_delivery, conflicts=True)
 async def redeliver(delivery_id: str, request: Request) -> Response:
-    """The same message once more, under the same `webhook-id`."""
+    """Sends the same message once more, under the same `webhook-id`."""
     return answer((await scheduler_for(request).webhooks.redeliver(delivery_id)).to_dict(), 202)
