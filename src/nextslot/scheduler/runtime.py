@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from nextslot.domain.limits import ConcurrencyPolicy
+from nextslot.engine import effects
 from nextslot.engine.cluster.clock_steps import ClockSteps
 from nextslot.engine.cluster.cluster import Cluster, LeaderDuties, NodeParts
 from nextslot.engine.cluster.node_registry import NodeRegistry
@@ -16,34 +17,6 @@ from nextslot.engine.dispatch.dispatcher import Dispatcher
 from nextslot.engine.dispatch.limit_counters import Lanes
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.dispatch.slots import Workers
-from nextslot.engine.effects import (
-    ChainEnded,
-    ClockCounted,
-    ClockStepped,
-    Deliver,
-    DeliveriesDue,
-    DeliverySettled,
-    DirectEnded,
-    DirectMoved,
-    DirectStarted,
-    DueBy,
-    EventsAppended,
-    Interpreter,
-    KeysMade,
-    LanesLearned,
-    Launch,
-    NodeJoined,
-    RequestsLinked,
-    RunEnded,
-    SendersRenewed,
-    SettingsChanged,
-    SlotsChanged,
-    Stop,
-    SubscribersChanged,
-    TurnTaken,
-    WakeBy,
-    WebhooksConfigured,
-)
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.events.event_log import EventLog
 from nextslot.engine.execution.executor import Executor
@@ -194,38 +167,38 @@ class Runtime:
         """Makes the runner for one start of the scheduler: a task of an earlier start must not store anything now."""
         return Runner(self.clock, self.executor, self.finisher, self.direct, self.durations, self.meters, self.tracer)
 
-    def interpreter(self, runner: Runner) -> Interpreter:
+    def interpreter(self, runner: Runner) -> effects.Interpreter:
         """Says which component carries out which effect of a committed transaction."""
-        return Interpreter(
+        return effects.Interpreter(
             updates={
-                SlotsChanged: self.workers.apply,
-                LanesLearned: self.lanes.learn,
-                TurnTaken: self.dispatcher.note_turn,
-                SubscribersChanged: self.webhooks.use_listeners,
-                WebhooksConfigured: self.webhooks.use,
-                SettingsChanged: self.settings.use,
-                ClockCounted: self.clock_steps.note,
-                KeysMade: self.keys.note_made,
-                NodeJoined: self.cluster.registry.note_life,
-                RequestsLinked: self.tracer.link,
-                WakeBy: self.timer.note_earlier,
-                DueBy: self.timer.note_due,
+                effects.SlotsChanged: self.workers.apply,
+                effects.LanesLearned: self.lanes.learn,
+                effects.TurnTaken: self.dispatcher.note_turn,
+                effects.SubscribersChanged: self.webhooks.use_listeners,
+                effects.WebhooksConfigured: self.webhooks.use,
+                effects.SettingsChanged: self.settings.use,
+                effects.ClockCounted: self.clock_steps.note,
+                effects.KeysMade: self.keys.note_made,
+                effects.NodeJoined: self.cluster.registry.note_life,
+                effects.RequestsLinked: self.tracer.link,
+                effects.WakeBy: self.timer.note_earlier,
+                effects.DueBy: self.timer.note_due,
             },
             actions={
-                WakeBy: self.timer.wake_by,
-                Launch: runner.launch,
-                Stop: self.executor.stop,
-                RunEnded: runner.ended,
-                ChainEnded: self.waiters.chain_ended,
-                EventsAppended: self.events.appended,
-                Deliver: self.deliveries.wake,
-                DeliveriesDue: self.deliveries.send_due,
-                DeliverySettled: self.meters.settled,
-                SendersRenewed: self.deliveries.renew,
-                DirectStarted: self.direct.tell_started,
-                DirectMoved: self.direct.tell_places,
-                DirectEnded: self.direct.tell_ended,
-                ClockStepped: self.clock_steps.stepped,
+                effects.WakeBy: self.timer.wake_by,
+                effects.Launch: runner.launch,
+                effects.Stop: self.executor.stop,
+                effects.RunEnded: runner.ended,
+                effects.ChainEnded: self.waiters.chain_ended,
+                effects.EventsAppended: self.events.appended,
+                effects.Deliver: self.deliveries.wake,
+                effects.DeliveriesDue: self.deliveries.send_due,
+                effects.DeliverySettled: self.meters.settled,
+                effects.SendersRenewed: self.deliveries.renew,
+                effects.DirectStarted: self.direct.tell_started,
+                effects.DirectMoved: self.direct.tell_places,
+                effects.DirectEnded: self.direct.tell_ended,
+                effects.ClockStepped: self.clock_steps.stepped,
             },
         )
 

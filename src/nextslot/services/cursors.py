@@ -3,13 +3,16 @@
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 
 from nextslot.domain import Page
 from nextslot.domain.request_checks import is_storable
 from nextslot.errors import Invalid
+from nextslot.store.contract import Tx
+
+from .unit_of_work import UnitOfWork
 
 T = TypeVar("T")
 
@@ -40,10 +43,25 @@ def decode(kind: str, cursor: str | None, shape: Sequence[type]) -> tuple[int | 
     return tuple(found[1:])
 
 
-def page_of(kind: str, items: Sequence[T], limit: int, key_of: Callable[[T], Sequence[int | str]]) -> Page[T]:
-    """Makes a page of `limit` items; `items` has one more if there is another page."""
+async def read_page(
+    access: UnitOfWork,
+    kind: str,
+    first: int | str,
+    cursor: str | None,
+    limit: int,
+    read: Callable[[Tx, Any, int], Sequence[T]],
+    key: str,
+) -> Page[T]:
+    """Reads a page of a list. `key` is the field that it is ordered by; `first` comes before the first item.
+
+    `read` gets a key and reads so many items behind it.
+    """
+    (after,) = decode(kind, cursor, (type(first),)) or (first,)
+    checked_limit(limit)
+    # One item more than the page shows: it says whether there is another page.
+    items = await access.read(lambda tx: read(tx, after, limit + 1))
     shown = tuple(items[:limit])
-    return Page(shown, encode(kind, key_of(shown[-1]) if len(items) > limit else None))
+    return Page(shown, encode(kind, (getattr(shown[-1], key),) if len(items) > limit else None))
 
 
 def checked_limit(limit: int) -> int:

@@ -8,9 +8,8 @@ from nextslot.engine.submit.idempotency import Once
 from nextslot.store.contract import Tx
 from nextslot.store.tables import keys
 
-from . import cursors
 from .arguments import found
-from .cursors import DEFAULT_LIMIT
+from .cursors import DEFAULT_LIMIT, read_page
 from .unit_of_work import UnitOfWork
 
 
@@ -43,10 +42,7 @@ class KeyService:
 
     async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Key]:
         """The newest first."""
-        after = cursors.decode("keys", cursor, (str,))
-        cursors.checked_limit(limit)
-        some = await self._access.read(lambda tx: keys.page(tx, str(after[0]) if after else "~", limit + 1))
-        return cursors.page_of("keys", some, limit, lambda key: (key.key_id,))
+        return await read_page(self._access, "keys", "~", cursor, limit, keys.page, "key_id")
 
     async def find(self, text: str) -> Key | None:
         """Finds a key by the digest of its text, so that no comparison takes longer for a text that is nearly right."""

@@ -12,8 +12,7 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import offices
 from nextslot.system.randomness import Chance
 
-from . import cursors
-from .cursors import DEFAULT_LIMIT, checked_limit
+from .cursors import DEFAULT_LIMIT, read_page
 from .unit_of_work import UnitOfWork
 
 
@@ -66,10 +65,7 @@ class OfficeService:
 
     async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Office]:
         """Lists all offices, by id."""
-        checked_limit(limit)
-        (after,) = cursors.decode("offices", cursor, (str,)) or ("",)
-        found = await self._access.read(lambda tx: offices.page(tx, str(after), limit + 1))
-        return cursors.page_of("offices", found, limit, lambda office: (office.office_id,))
+        return await read_page(self._access, "offices", "", cursor, limit, offices.page, "office_id")
 
 
 def get_office(tx: Tx, office_id: str) -> Office:

@@ -23,9 +23,8 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import occurrences, schedules
 from nextslot.system.instant import Instant
 
-from . import cursors
 from .arguments import found, instant
-from .cursors import DEFAULT_LIMIT, checked_limit
+from .cursors import DEFAULT_LIMIT, checked_limit, read_page
 from .unit_of_work import UnitOfWork
 
 # Above every id, and after every instant.
@@ -81,10 +80,11 @@ class ScheduleService:
         template_id: str | None = None,
     ) -> Page[Schedule]:
         """Lists schedules that are not deleted, the newest first."""
-        (before,) = cursors.decode("schedules", cursor, (str,)) or (TOP,)
-        checked_limit(limit)
-        items = await self._access.read(lambda tx: schedules.page(tx, str(before), limit + 1, office_id, template_id))
-        return cursors.page_of("schedules", items, limit, lambda schedule: (schedule.schedule_id,))
+
+        def read(tx: Tx, before: str, rows: int) -> Sequence[Schedule]:
+            return schedules.page(tx, before, rows, office_id, template_id)
+
+        return await read_page(self._access, "schedules", TOP, cursor, limit, read, "schedule_id")
 
     async def upcoming(
         self, schedule_id: str, count: int = 10, after: Instant | datetime | None = None
@@ -112,18 +112,15 @@ class ScheduleService:
         self, schedule_id: str, cursor: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> Page[Occurrence]:
         """Lists the ledger, the newest first; for a disabled schedule it begins with the span that is not over yet."""
-        (below,) = cursors.decode("occurrences", cursor, (int,)) or (END_OF_TIME,)
-        checked_limit(limit)
         now = self._access.clock.now()
 
-        def work(tx: Tx) -> Sequence[Occurrence]:
+        def read(tx: Tx, below: int, rows: int) -> Sequence[Occurrence]:
             schedule = found(schedules.get(tx, schedule_id), "schedule", schedule_id)
             going_on = open_span(schedule, now) if cursor is None else None
-            stored = occurrences.page(tx, schedule_id, Instant(int(below)), limit + 1)
+            stored = occurrences.page(tx, schedule_id, Instant(below), rows)
             return stored if going_on is None else [going_on, *stored]
 
-        items = await self._access.read(work)
-        return cursors.page_of("occurrences", items, limit, lambda occurrence: (int(occurrence.instant),))
+        return await read_page(self._access, "occurrences", END_OF_TIME, cursor, limit, read, "instant")
 
 
 def _coming(plan: cron.Cron, after: Instant, count: int) -> list[Upcoming]:

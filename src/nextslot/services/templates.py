@@ -7,9 +7,8 @@ from nextslot.engine.schedules.template_settings import TemplateSettings
 from nextslot.engine.submit.idempotency import Once
 from nextslot.store.tables import templates
 
-from . import cursors
 from .arguments import found
-from .cursors import DEFAULT_LIMIT, checked_limit
+from .cursors import DEFAULT_LIMIT, read_page
 from .unit_of_work import UnitOfWork
 
 # Above every id.
@@ -45,7 +44,4 @@ class TemplateService:
 
     async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Template]:
         """Lists templates that are not archived, the newest first."""
-        (before,) = cursors.decode("templates", cursor, (str,)) or (TOP,)
-        checked_limit(limit)
-        items = await self._access.read(lambda tx: templates.page(tx, str(before), limit + 1))
-        return cursors.page_of("templates", items, limit, lambda template: (template.template_id,))
+        return await read_page(self._access, "templates", TOP, cursor, limit, templates.page, "template_id")

@@ -14,9 +14,8 @@ from nextslot.engine.webhooks.webhook_outbox import WebhookService
 from nextslot.store.contract import Tx
 from nextslot.store.tables import deliveries, webhooks
 
-from . import cursors
 from .arguments import choice, found
-from .cursors import DEFAULT_LIMIT, checked_limit
+from .cursors import DEFAULT_LIMIT, read_page
 from .unit_of_work import UnitOfWork
 
 
@@ -52,11 +51,11 @@ class WebhookSubscriptions:
         self, cursor: str | None = None, limit: int = DEFAULT_LIMIT, *, office_id: str | None = None
     ) -> Page[Webhook]:
         """Lists subscriptions of one office, or of all, the newest first."""
-        checked_limit(limit)
-        before = cursors.decode("webhooks", cursor, (str,)) or (deliveries.NEWEST,)
-        listed = await self._access.read(lambda tx: webhooks.page(tx, str(before[0]), limit + 1, office_id))
-        last = (listed[limit - 1].webhook_id,) if len(listed) > limit else None
-        return Page(tuple(listed[:limit]), cursors.encode("webhooks", last))
+
+        def read(tx: Tx, before: str, rows: int) -> Sequence[Webhook]:
+            return webhooks.page(tx, before, rows, office_id)
+
+        return await read_page(self._access, "webhooks", deliveries.NEWEST, cursor, limit, read, "webhook_id")
 
     async def change(self, webhook_id: str, **changes: Any) -> Webhook:
         """Changes `url`, `events`, `office_id` or `enabled` of a subscription, for later events."""
@@ -105,14 +104,12 @@ class WebhookSubscriptions:
         limit: int = DEFAULT_LIMIT,
     ) -> Page[Delivery]:
         """Lists deliveries that match, with their attempts, the newest first."""
-        checked_limit(limit)
         word = None if status is None else choice(DeliveryStatus, status, "status")
-        before = cursors.decode("deliveries", cursor, (str,)) or (deliveries.NEWEST,)
-        listed = await self._access.read(
-            lambda tx: deliveries.page(tx, str(before[0]), limit + 1, job_id, webhook_id, event, word)
-        )
-        last = (listed[limit - 1].delivery_id,) if len(listed) > limit else None
-        return Page(tuple(listed[:limit]), cursors.encode("deliveries", last))
+
+        def read(tx: Tx, before: str, rows: int) -> Sequence[Delivery]:
+            return deliveries.page(tx, before, rows, job_id, webhook_id, event, word)
+
+        return await read_page(self._access, "deliveries", deliveries.NEWEST, cursor, limit, read, "delivery_id")
 
     async def delivery(self, delivery_id: str) -> Delivery:
         read = await self._access.read(lambda tx: deliveries.get(tx, delivery_id))
