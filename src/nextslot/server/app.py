@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -22,7 +23,7 @@ from nextslot.server.routes.nodes import nodes
 from nextslot.server.routes.queue import queue
 from nextslot.server.routes.runs import runs
 from nextslot.server.routes.schedules import schedules
-from nextslot.server.routes.service import Reload, product_version, service
+from nextslot.server.routes.service import Reload, service
 from nextslot.server.routes.templates import templates
 from nextslot.server.routes.webhooks import webhooks
 from nextslot.telemetry.meters import HttpMeters
@@ -122,7 +123,7 @@ def _below(root_path: str, app: ASGIApp) -> ASGIApp:
 def application(scheduler: Scheduler, options: Options) -> FastAPI:
     app = FastAPI(
         title="nextslot",
-        version=product_version(),
+        version=version("nextslot"),
         description=DESCRIPTION,
         openapi_url=None,
         docs_url=None,

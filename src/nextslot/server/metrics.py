@@ -6,6 +6,7 @@ this process. Each application has a registry of its own.
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -29,7 +30,6 @@ from nextslot.domain import (
 )
 from nextslot.errors import StoreError, Unavailable
 from nextslot.scheduler import Scheduler
-from nextslot.server.routes.service import product_version
 from nextslot.telemetry.meters import (
     Histogram,
     HttpMeters,
@@ -81,7 +81,7 @@ class Exposition:
         return _Scraped([*self._collect(is_ready, status), *nodes, *self._registry.collect()])
 
     def _collect(self, is_ready: bool, status: SchedulerStatus | None) -> Iterator[Metric]:
-        about = {"version": product_version(), "node": self._scheduler.node, "python": platform.python_version()}
+        about = {"version": version("nextslot"), "node": self._scheduler.node, "python": platform.python_version()}
         yield InfoMetricFamily("nextslot", "What runs here.", about)
         yield GaugeMetricFamily("nextslot_ready", "1 while it takes and runs jobs.", int(is_ready))
         if (free := self._scheduler.disk.free()) is not None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -85,14 +86,16 @@ def problem(
     headers: Mapping[str, str] | None = None,
     data: Mapping[str, object] | None = None,
 ) -> Response:
-    more = dict(headers or {})
-    if status == 503:
-        more.setdefault("Retry-After", str(RETRY_AFTER_SECONDS))
-    body = orjson.dumps(_content(status, code, detail, data), default=str)
-    return Response(body, status, more, media_type="application/problem+json")
+    return _response(_content(status, code, detail, data), headers)
 
 
-def _content(status: int, code: str, detail: str, data: Mapping[str, object] | None) -> dict[str, object]:
+def _response(content: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+    later = {"Retry-After": str(RETRY_AFTER_SECONDS)} if content["status"] == 503 else {}
+    body = orjson.dumps(content, default=str)
+    return Response(body, content["status"], {**later, **(headers or {})}, media_type="application/problem+json")
+
+
+def _content(status: int, code: str, detail: str, data: Mapping[str, object] | None = None) -> dict[str, object]:
     return {
         "type": f"urn:nextslot:problem:{code}",
         "title": TITLES[code],
@@ -120,16 +123,15 @@ def of_error(error: NextslotError) -> Response:
         log.log(logging.ERROR if error.__cause__ else logging.WARNING, "not available: %s", error)
     elif _status(error) == 500:
         log.error("unexpected error: %s", error, exc_info=error)
-    content = problem_of(error)
-    return problem(_status(error), str(content["code"]), str(content["detail"]), data=error.data())
+    return _response(problem_of(error))
 
 
 def problem_of(error: NextslotError) -> dict[str, object]:
     """Returns an error as JSON, for an answer or inside a stream."""
     if isinstance(error, StoreError):
-        return _content(503, "unavailable", "the database cannot be used as it is; the log says more", {})
+        return _content(503, "unavailable", "the database cannot be used as it is; the log says more")
     if _status(error) == 500:
-        return _content(500, "error", "something broke on our side; the log says more", {})
+        return _content(500, "error", "something broke on our side; the log says more")
     return _content(_status(error), error.code, str(error), error.data())
 
 
@@ -159,7 +161,7 @@ def content_of(error: HttpProblem) -> dict[str, object]:
 
 async def _of_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HttpProblem)
-    return problem(error.status, error.code, error.detail, error.headers, error.data)
+    return _response(content_of(error), error.headers)
 
 
 async def _of_validation(request: Request, error: Exception) -> Response:

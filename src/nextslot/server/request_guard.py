@@ -5,7 +5,6 @@ point there (DNS rebinding). So the Host must be ours, and an unsafe request tha
 """
 
 import ipaddress
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
@@ -114,17 +113,9 @@ def host_name(host: str) -> str:
     return name if port.isdecimal() and name else host.lower()
 
 
-def is_loopback(hosts: Sequence[str]) -> bool:
-    return all(host == "localhost" or (_is_address(host) and _address(host).is_loopback) for host in hosts)
-
-
 def _is_address(name: str) -> bool:
     try:
-        _address(name)
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
     except ValueError:
         return False
     return True
-
-
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    return ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))

@@ -147,7 +147,7 @@ async def show_status(request: Request) -> Response:
     found = json_form.status(await scheduler.lists.status())
     is_ready = await scheduler.readiness() is None
     live = sum(one.is_live for one in await scheduler.nodes.list())
-    known = {"version": product_version(), "node": scheduler.node, "live_nodes": live, "ready": is_ready}
+    known = {"version": version("nextslot"), "node": scheduler.node, "live_nodes": live, "ready": is_ready}
     return answer({**known, **found})
 
 
@@ -183,7 +183,3 @@ def _shown(job_type: handlers.JobType) -> dict[str, Any]:
         "stall_timeout_seconds": job_type.stall_timeout_seconds,
         "retry_policy": job_type.retry_policy,
     }
-
-
-def product_version() -> str:
-    return version("nextslot")
