@@ -33,9 +33,7 @@ from nextslot.store.open_store import (
     sqlite_path,
     write_export,
 )
-from nextslot.store.open_store import is_shared as url_is_shared
 from nextslot.store.open_store import maintenance as maintenance_of
-from nextslot.store.open_store import reach as open_reach
 from nextslot.store.tables import keys as stored_keys
 from nextslot.store.tables import offices, webhooks
 from nextslot.system.clock import SystemClock
@@ -44,26 +42,6 @@ from nextslot.system.randomness import SystemChance
 
 from .domain import Actor, RequestContext, default_office
 from .errors import AlreadyOpen, Conflict, StoreError
-
-__all__ = [
-    "Examined",
-    "Finding",
-    "Moved",
-    "backup",
-    "doctor",
-    "export_to",
-    "import_from",
-    "is_guarded",
-    "is_shared",
-    "keys",
-    "migrate",
-    "opened",
-    "pending",
-    "purge",
-    "reach",
-    "restore",
-    "webhook_secret",
-]
 
 OFFLINE = RequestContext(actor=Actor(name="offline command", key_id=None, action="offline", target="data directory"))
 
@@ -91,12 +69,12 @@ async def opened(
             synchronous=configuration.settings.store.synchronous,
         )
     access = UnitOfWork(clock, AuditLog(SystemChance()))
-    access.open(store)
+    access.gate.store = store
     try:
         await store.write(lambda tx: offices.insert(tx, default_office(clock.now())))
         yield access.for_caller(OFFLINE)
     finally:
-        access.close()
+        access.gate.store = None
         await store.close()
 
 
@@ -120,16 +98,6 @@ async def is_guarded(configuration: Configuration) -> bool:
         return False
     async with keys(configuration) as found:  # The database is outdated: open it as a start would, which migrates it.
         return await found.is_guarded()
-
-
-def is_shared(configuration: Configuration) -> bool:
-    """Returns whether several nodes can use the database: then it is a database server, which may be unreachable."""
-    return url_is_shared(configuration.store_url)
-
-
-def reach(configuration: Configuration) -> None:
-    """Raises Away while the database server does not answer."""
-    open_reach(configuration.store_url)
 
 
 async def webhook_secret(configuration: Configuration) -> str:
@@ -158,8 +126,7 @@ def pending(configuration: Configuration) -> list[str]:
 
 def migrate(configuration: Configuration) -> list[str]:
     """Applies the pending migrations and returns their names."""
-    with _hint(None):
-        return _maintenance(configuration).migrate()
+    return _maintenance(configuration).migrate()
 
 
 def doctor(configuration: Configuration, repair: bool = False) -> Examined:
@@ -240,8 +207,7 @@ def restore(
     there = [place for place in places if place is not None and place.exists()]
     if there and not force:
         raise Conflict(f"{there[0]} exists already: use another data directory, or --force to replace it")
-    with _hint(None):
-        return _maintenance(configuration).restore(source, progress or _silently)
+    return _maintenance(configuration).restore(source, progress or _silently)
 
 
 def export_to(
@@ -249,8 +215,7 @@ def export_to(
 ) -> Moved:
     """Exports all stored data of either database to one file. No server may be running."""
     target = _new_file(configuration, target, force)
-    with _hint(None):
-        return write_export(configuration.store_url, target, progress or _silently)
+    return write_export(configuration.store_url, target, progress or _silently)
 
 
 def import_from(configuration: Configuration, source: Path | str, progress: Progress | None = None) -> Moved:
@@ -258,8 +223,7 @@ def import_from(configuration: Configuration, source: Path | str, progress: Prog
 
     An interrupted import can be continued.
     """
-    with _hint(None):
-        return load_export(Path(source), configuration.store_url, progress or _silently)
+    return load_export(Path(source), configuration.store_url, progress or _silently)
 
 
 def _silently(doing: str, table: str, done: int, rows: int) -> None:

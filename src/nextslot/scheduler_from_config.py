@@ -109,7 +109,7 @@ def compose(configuration: Configuration, clock: Clock | None = None, **options:
         webhooks=_webhooks(settings),
     )
     scheduler.job_types.add_offered()
-    scheduler.tuning.use(reloadable_settings(settings))
+    scheduler.settings.use(reloadable_settings(settings))
     _use(scheduler, configuration, _job_types(scheduler, configuration))
     return scheduler
 
@@ -133,7 +133,7 @@ async def reload(
     # Before the transaction, whose end starts jobs: dispatch must know the new types, and no longer the removed ones.
     before = _use(scheduler, new, types)
     try:
-        await scheduler.for_caller(context).tuning.apply(
+        await scheduler.for_caller(context).settings.apply(
             reloadable_settings(new.settings),
             {one.name: one.before for one in live},
             {one.name: one.after for one in live},

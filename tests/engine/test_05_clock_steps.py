@@ -309,7 +309,7 @@ async def test_a_step_that_could_not_be_stored_is_stored_by_the_next_transaction
 ) -> None:
     async with scheduler_and_clock(tmp_path) as (scheduler, clock):
         job = await scheduler.submit("work", {"seconds": 10_000}, timeout_seconds=600, retry_policy=ONCE)
-        store = scheduler._life.store
+        store = scheduler._store
         assert store is not None
         await until(60)
         clock.jump(step)

@@ -537,7 +537,7 @@ async def test_an_id_of_ones_own_choice_is_used_once(tmp_path: Path) -> None:
 def watch_starts(scheduler: Scheduler) -> list[str]:
     """The ids of what is started, in order, as it happens."""
     order: list[str] = []
-    runner = scheduler._life._runner
+    runner = scheduler._runner
     assert runner is not None
     run = runner._run
 

@@ -21,7 +21,7 @@ async def main(url: str, name: str, directory: str, unresponsive: str, *types: s
         await scheduler.offices.change("default", max_concurrent_jobs=0)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
-        await scheduler._life.listen_for_signals().wait()
+        await scheduler._listen_for_signals().wait()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from nextslot.server.request_guard import Admission, host_name, is_loopback
+from nextslot.scheduler_from_config import is_loopback
+from nextslot.server.request_guard import Admission, host_name
 
 from ..browser import open_browser
 from .support import ServerThread
@@ -70,9 +71,8 @@ def test_a_server_beyond_this_machine_answers_to_addresses_and_to_the_names_it_i
 
 
 def test_what_loopback_is() -> None:
-    assert is_loopback(["127.0.0.1", "localhost", "::1"])
-    assert not is_loopback(["0.0.0.0"])
-    assert not is_loopback(["127.0.0.1", "example.org"])
+    assert all(is_loopback(host) for host in ("127.0.0.1", "localhost", "::1"))
+    assert not any(is_loopback(host) for host in ("0.0.0.0", "example.org"))
     assert [host_name(host) for host in ("A:1", "[::1]:2", "[::1]", "b")] == ["a", "[::1]", "[::1]", "b"]
 
 

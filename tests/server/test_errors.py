@@ -222,7 +222,7 @@ async def test_while_draining_new_work_is_503_and_reads_go_on(tmp_path: Path) ->
 
 async def test_a_store_that_does_not_answer_is_503_and_says_so_in_ready(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
-        server.scheduler._access.close()
+        server.scheduler._access.gate.store = None
 
         listed = await server.client.get("/api/jobs")
         ready = await server.client.get("/ready")

@@ -15,6 +15,7 @@ from nextslot.server.app import Options
 from nextslot.server.request_guard import Admission
 from nextslot.server.routes.service import Reload
 from nextslot.server.serve import Process
+from nextslot.store import open_store
 from nextslot.telemetry import logs
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ async def serve(configuration: Configuration, ready: Callable[[str], None]) -> b
     settings = configuration.settings
     _refuse_old_switch(os.environ)
     logs.install(settings.logs.format, settings.logs.level, configuration.secrets())
-    is_shared = offline_commands.is_shared(configuration)
+    is_shared = open_store.is_shared(configuration.store_url)
     if not is_shared:
         await _check_keys(configuration)
     configured = ConfiguredScheduler(configuration)
@@ -78,12 +79,12 @@ def _refuse_old_switch(environment: Mapping[str, str]) -> None:
 
 async def _prepare(configuration: Configuration) -> None:
     """Prepares each attempt to start on a database server. Raises Away while the server does not answer."""
-    await asyncio.to_thread(offline_commands.reach, configuration)
+    await asyncio.to_thread(open_store.reach, configuration.store_url)
     try:
         await _check_keys(configuration)
     except StoreError:
         # Raises Away if the server has gone away again, so that the start is repeated.
-        await asyncio.to_thread(offline_commands.reach, configuration)
+        await asyncio.to_thread(open_store.reach, configuration.store_url)
         raise
 
 

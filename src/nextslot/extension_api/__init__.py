@@ -1,4 +1,4 @@
-"""Extensions: what one gives to nextslot, and how one is found by its name. docs/extensions.md describes the interface.
+"""The interface of extensions, and how one is found by its name. docs/extensions.md describes it.
 
 `scheduler`, `server`, `cli` and `config` find extensions here and import none. This module imports nothing of the
 engine at run time, because the command line reads the declarations of all extensions before each command.
@@ -32,31 +32,31 @@ class Extension:
     name: str
     # Whether `nextslot serve` uses it unless the configuration disables it; others are used when they are configured.
     is_on_by_default: bool = False
-    # Where its routes are: what is asked for there is answered with 404 and a sentence while the extension is off.
+    # The beginnings of its routes: while the extension is off, the 404 of a request there names the extension.
     paths: Sequence[str] = ()
     # The beginnings of those settings that a running server cannot change.
     restart_settings: Sequence[str] = ()
 
     def settings(self) -> Mapping[str, tuple[Any, Any]]:
-        """Return its tables of a configuration: by name, the type and the default as pydantic takes them."""
+        """Returns its tables of a configuration: by name, the type and the default as pydantic takes them."""
         return {}
 
     def setting_problems(self, values: Mapping[str, Any], data: Path) -> Iterator[SettingProblem]:
-        """Find what is wrong with its tables beyond the types of the fields; `values` is the whole configuration."""
+        """Finds what is wrong with its tables beyond the types of the fields; `values` is the whole configuration."""
         yield from ()
 
     def attach(self, host: "Host") -> "Attached":
-        """Make the part that lives as long as a scheduler: add job types, take services."""
+        """Makes its part of a scheduler: adds job types, takes services."""
         return Attached(host)
 
     # `Any` in these two: only nextslot.server may know the web framework, and only nextslot.cli the terminal.
 
     def routers(self) -> Sequence[Any]:
-        """Return its routers, made with `nextslot.server.routing.router`: each route says the scope that it needs."""
+        """Returns its routers, made with `nextslot.server.routing.router`: each route says the scope that it needs."""
         return ()
 
     def add_commands(self, app: Any) -> None:
-        """Add its commands to the command line, with `nextslot.cli.session.command` and `group`."""
+        """Adds its commands to the command line, with `nextslot.cli.session.command` and `group`."""
 
 
 class Attached:
@@ -76,20 +76,20 @@ class Attached:
         return other
 
     def configure(self, tables: Mapping[str, Any], data: Path) -> None:
-        """Use these settings from now on: called before the start, and when the configuration was read again."""
+        """Uses these settings from now on; called before the start and after each reload of the configuration."""
 
     async def start(self) -> None:
-        """Called when the scheduler has recovered, before it starts the first job."""
+        """Starts; called after recovery, before the scheduler starts the first job."""
 
     async def stop(self) -> None:
-        """Called when everything that ran has ended; the scheduler may be started again."""
+        """Stops; called when everything that ran has ended. The scheduler may be started again."""
 
     def wrap(self, app: Any, root_path: str) -> Any:
-        """Return an ASGI application around the server's."""
+        """Returns an ASGI application around the server's."""
         return app
 
     def counters(self) -> Iterable["Counters"]:
-        """Return what it counts, for `/metrics`."""
+        """Returns what it counts, for `/metrics`."""
         return ()
 
 
@@ -99,7 +99,7 @@ Counters = tuple[str, str, tuple[str, ...], Mapping[tuple[str, ...], float]]
 
 @cache
 def _sources() -> Mapping[str, Callable[[], Any]]:
-    """How each extension is imported, by its name: those in our directory, then those of installed packages."""
+    """Returns a function that imports each extension, by name: built-in ones and those of installed packages."""
     found: dict[str, Callable[[], Any]] = {}
     for point in entry_points(group=GROUP):
         found[point.name] = point.load
@@ -134,7 +134,7 @@ def find_all() -> list[Extension]:
 
 
 def used_by_server(disabled: Sequence[str] = (), configured: Iterable[str] = ()) -> list[Extension]:
-    """Choose what a server has: what is on by default or has a table in the configuration, and is not disabled."""
+    """Chooses the extensions of a server: on by default or with a table in the configuration, and not disabled."""
     tables = frozenset(configured)
     return [
         one

@@ -1,5 +1,5 @@
-"""A scheduler in this process: `machinery` wires it, `life` starts and stops it, `services` has its verbs for each
-caller, `scheduler` is its Python API."""
+"""A scheduler in this process: `runtime` wires the engine, `services` has the methods for each caller,
+`startup_and_shutdown` starts and stops it, `scheduler` is the Python API."""
 
 from .runtime import default_node
 from .scheduler import Scheduler

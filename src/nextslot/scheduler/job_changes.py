@@ -1,4 +1,4 @@
-"""What can be changed of a job that is still queued (INV-001), all of it in one transaction. Called by `Scheduler`."""
+"""Changes a job that is still queued (INV-001), in one transaction. `Services.change` calls it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,31 +14,28 @@ from nextslot.system.instant import Instant
 CHANGEABLE = frozenset({"params", "priority", "urgent", "scheduled_for", "title"})
 
 
-class JobChanges:
-    def __init__(self, queue: QueueManager, intake: Intake) -> None:
-        self._queue = queue
-        self._intake = intake
-
-    def apply(self, tx: Tx, job_id: str, changes: Mapping[str, Any], now: Instant) -> Job:
-        job = self._queue.queued(tx, job_id)
-        if "params" in changes:
-            job = self._intake.change_params(tx, job_id, changes["params"], now)
-        if "scheduled_for" in changes:
-            job = self._queue.reschedule(tx, job_id, arguments.instant(changes["scheduled_for"], "scheduled_for"), now)
-        if "title" in changes:
-            job = self._queue.rename(tx, job_id, changes["title"])
-        if "urgent" in changes:
-            usual = 0 if job.priority == URGENT else job.priority
-            wanted = URGENT if changes["urgent"] else changes.get("priority", usual)
-            job = self._queue.change_priority(tx, job_id, wanted, now)
-        elif "priority" in changes:
-            job = self._queue.change_priority(tx, job_id, changes["priority"], now)
-        return job
+def refuse_unknown(changes: Mapping[str, Any]) -> None:
+    possible = "change params, priority, urgent, scheduled_for or title"
+    if not changes:
+        raise Invalid(f"no change is given; {possible}")
+    if unknown := sorted(changes.keys() - CHANGEABLE):
+        raise Invalid(f"cannot be changed; {possible}", unknown[0])
 
 
-def checked(changes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Refuses a name that can never be changed, before the store is asked for anything."""
-    unknown = sorted(changes.keys() - CHANGEABLE)
-    if unknown or not changes:
-        raise Invalid("params, priority, urgent, scheduled_for and title can be changed", *unknown[:1])
-    return changes
+def change_job(
+    tx: Tx, queue: QueueManager, intake: Intake, job_id: str, changes: Mapping[str, Any], now: Instant
+) -> Job:
+    job = queue.queued(tx, job_id)
+    if "params" in changes:
+        job = intake.change_params(tx, job_id, changes["params"], now)
+    if "scheduled_for" in changes:
+        job = queue.reschedule(tx, job_id, arguments.instant(changes["scheduled_for"], "scheduled_for"), now)
+    if "title" in changes:
+        job = queue.rename(tx, job_id, changes["title"])
+    if "urgent" in changes:
+        usual = 0 if job.priority == URGENT else job.priority
+        wanted = URGENT if changes["urgent"] else changes.get("priority", usual)
+        job = queue.change_priority(tx, job_id, wanted, now)
+    elif "priority" in changes:
+        job = queue.change_priority(tx, job_id, changes["priority"], now)
+    return job

@@ -1,7 +1,7 @@
-"""Readiness: whether a scheduler takes and runs jobs now. `/ready`, `/api/status` and the metrics ask.
+"""Finds out whether a scheduler takes and runs jobs now, for `/ready`, `/api/status` and the metrics.
 
-A write that was stored in the last 30 seconds shows that the next can be, one that failed in the last five that it
-cannot. Otherwise the question itself writes one row, so an idle scheduler that nobody asks writes nothing.
+A write that was stored in the last 30 seconds shows that the store can write; one that failed in the last five that it
+cannot. Otherwise the check itself writes one row. So an idle scheduler that nobody checks writes nothing.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ class Readiness:
         self._probe: asyncio.Task[None] | None = None
 
     async def problem(self) -> str | None:
-        """Says what keeps the scheduler from taking and running jobs; None if nothing does."""
-        if self._access.is_draining:
+        """Returns what keeps the scheduler from taking and running jobs; None if nothing does."""
+        if self._access.gate.is_draining:
             return "the scheduler is stopping: running work finishes, and no new jobs are taken"
-        if not self._access.is_open:
-            return self._access.obstacle or "the scheduler is starting: it repairs what the last life left"
+        if self._access.gate.store is None:
+            return self._access.gate.obstacle or "the scheduler is starting: it repairs what the last process left"
         store = self._access.store
         try:
             await store.read(lambda tx: None)
@@ -50,7 +50,7 @@ class Readiness:
         return f"the database stores nothing: {why}"
 
     async def _write(self, store: Store) -> None:
-        """Writes one row, on behalf of all who ask meanwhile."""
+        """Writes one row, for all checks that wait meanwhile."""
         try:
             await store.write(lambda tx: nodes.touch(tx, self._node_id, self._access.clock.now()))
             store.health.stored()

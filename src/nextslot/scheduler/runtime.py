@@ -1,4 +1,4 @@
-"""Runtime: the components of the engine, each wired to those it works with. `Lifespan` starts and stops it."""
+"""Wires the components of the engine. `startup_and_shutdown` starts and stops them."""
 
 import os
 import socket
@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from nextslot.domain.limits import ConcurrencyPolicy
+from nextslot.engine import effects
 from nextslot.engine.cluster.clock_steps import ClockSteps
 from nextslot.engine.cluster.cluster import Cluster, NodeParts
 from nextslot.engine.cluster.leader import Leader
@@ -17,35 +18,7 @@ from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.dispatch.dispatcher import Dispatcher
 from nextslot.engine.dispatch.limits_and_slots import Lanes, Workers
 from nextslot.engine.dispatch.resource_outages import Outages
-from nextslot.engine.effects import (
-    ChainEnded,
-    ClockCounted,
-    ClockStepped,
-    Deliver,
-    DeliveriesDue,
-    DeliverySettled,
-    DirectEnded,
-    DirectMoved,
-    DirectStarted,
-    DueBy,
-    EventsAppended,
-    Interpreter,
-    KeysMade,
-    LanesLearned,
-    Launch,
-    NodeJoined,
-    RequestsLinked,
-    RunEnded,
-    SendersRenewed,
-    SettingsChanged,
-    SlotsChanged,
-    Stop,
-    SubscribersChanged,
-    TurnTaken,
-    WakeBy,
-    WebhooksConfigured,
-    WorkKind,
-)
+from nextslot.engine.effects import WorkKind
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.events.event_log import EventLog
 from nextslot.engine.execution.executor import Executor
@@ -73,7 +46,7 @@ from nextslot.executors.job_type_catalog import Catalog
 from nextslot.executors.run_files import RunFiles
 from nextslot.executors.threads import Threads
 from nextslot.services.forecast import ForecastService
-from nextslot.services.settings_reload import ReloadableParts
+from nextslot.services.settings_reload import SettingsService
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.store.contract import Tx
 from nextslot.store.membership import LeaseTimes
@@ -92,7 +65,7 @@ from .waiters import Waiters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """What the engine is given and does not take: time, chance and threads; who sends, measures and traces."""
+    """What the engine gets from outside: clock, randomness, threads, disk space, webhook sender, meters, tracer."""
 
     clock: Clock
     chance: Chance
@@ -160,6 +133,7 @@ class Runtime:
         self.template_settings = TemplateSettings(engine, self.intake, self.schedule_settings, self.audit)
         self.bulk_actions = BulkActions(self.finisher, self.retries, self.intake)
 
+        self.settings = SettingsService(access, self.offices, self.dispatcher, self.intake, self.direct, self.webhooks)
         self.waiters = Waiters(access, self.events)
         self.cluster = self._new_cluster(lease)
         self.readiness = Readiness(access, given.disk, workers.node)
@@ -175,7 +149,6 @@ class Runtime:
         )
 
     def _new_cluster(self, times: LeaseTimes) -> Cluster:
-        """This node among the others."""
         workers, host, release = self.workers, socket.gethostname(), version("nextslot")
         card = NodeInfo(workers.node, host, os.getpid(), release, workers.most, workers.resources, [])
         local = NodeParts(
@@ -192,63 +165,58 @@ class Runtime:
         leader = Leader(registry, self.timeouts, self.deliveries, self.retention, self.recovery)
         return Cluster(self.engine, registry, leader, self.recovery, local, times)
 
-    def reloadable(self) -> ReloadableParts:
-        """What a configuration sets while it runs."""
-        return ReloadableParts(self.offices, self.dispatcher, self.intake, self.direct, self.webhooks)
-
     def new_runner(self) -> Runner:
-        """For one life of the scheduler: a task that an earlier one left behind must not store anything in this one."""
+        """Makes the runner for one start of the scheduler: a task of an earlier start must not store anything now."""
         finishers: Mapping[WorkKind, WorkFinisher] = {WorkKind.JOB: self.finisher, WorkKind.DIRECT: self.direct}
         return Runner(
             self.clock, self.executor, finishers, self.direct.callers, self.durations, self.meters, self.tracer
         )
 
-    def interpreter(self, runner: Runner) -> Interpreter:
-        """Which component carries out which effect of a committed transaction."""
-        return Interpreter(
+    def interpreter(self, runner: Runner) -> effects.Interpreter:
+        """Says which component carries out which effect of a committed transaction."""
+        return effects.Interpreter(
             updates={
-                SlotsChanged: self.workers.apply,
-                LanesLearned: self.lanes.learn,
-                TurnTaken: self.dispatcher.note_turn,
-                SubscribersChanged: self.webhooks.use_listeners,
-                WebhooksConfigured: self.webhooks.use,
-                SettingsChanged: self.reloadable().use,
-                ClockCounted: self.clock_steps.note,
-                KeysMade: self.keys.note_made,
-                NodeJoined: self.cluster.registry.note_life,
-                RequestsLinked: self.tracer.link,
-                WakeBy: self.timer.note_earlier,
-                DueBy: self.timer.note_due,
+                effects.SlotsChanged: self.workers.apply,
+                effects.LanesLearned: self.lanes.learn,
+                effects.TurnTaken: self.dispatcher.note_turn,
+                effects.SubscribersChanged: self.webhooks.use_listeners,
+                effects.WebhooksConfigured: self.webhooks.use,
+                effects.SettingsChanged: self.settings.use,
+                effects.ClockCounted: self.clock_steps.note,
+                effects.KeysMade: self.keys.note_made,
+                effects.NodeJoined: self.cluster.registry.note_life,
+                effects.RequestsLinked: self.tracer.link,
+                effects.WakeBy: self.timer.note_earlier,
+                effects.DueBy: self.timer.note_due,
             },
             actions={
-                WakeBy: self.timer.wake_by,
-                Launch: runner.launch,
-                Stop: self.executor.stop,
-                RunEnded: runner.ended,
-                ChainEnded: self.waiters.chain_ended,
-                EventsAppended: self.events.appended,
-                Deliver: self.deliveries.wake,
-                DeliveriesDue: self.deliveries.send_due,
-                DeliverySettled: self.meters.settled,
-                SendersRenewed: self.deliveries.renew,
-                DirectStarted: self.direct.callers.send_started,
-                DirectMoved: self.direct.callers.send_places,
-                DirectEnded: self.direct.callers.send_ended,
-                ClockStepped: self.clock_steps.stepped,
+                effects.WakeBy: self.timer.wake_by,
+                effects.Launch: runner.launch,
+                effects.Stop: self.executor.stop,
+                effects.RunEnded: runner.ended,
+                effects.ChainEnded: self.waiters.chain_ended,
+                effects.EventsAppended: self.events.appended,
+                effects.Deliver: self.deliveries.wake,
+                effects.DeliveriesDue: self.deliveries.send_due,
+                effects.DeliverySettled: self.meters.settled,
+                effects.SendersRenewed: self.deliveries.renew,
+                effects.DirectStarted: self.direct.callers.send_started,
+                effects.DirectMoved: self.direct.callers.send_places,
+                effects.DirectEnded: self.direct.callers.send_ended,
+                effects.ClockStepped: self.clock_steps.stepped,
             },
         )
 
     def rules(self) -> DispatchRules:
-        """As they are now: they can be changed while it runs."""
+        """Returns the current dispatch rules, which a reload can change."""
         return DispatchRules(self.lanes.policy, self.dispatcher.starvation_after_seconds)
 
     def open_transaction(self, tx: Tx) -> None:
-        """The beginning of every writing transaction: what is stored from here on is counted by the clock as it is."""
+        """Begins every writing transaction: moves stored due times if the wall clock has stepped."""
         self.clock_steps.follow(tx)
 
     def close_transaction(self, tx: Tx) -> None:
-        """The end of every writing transaction: the next jobs are claimed, the events get their numbers, and
-        what tells of them is put into the outbox."""
+        """Ends every writing transaction: claims the next jobs, numbers the events, stores their webhook messages."""
         self.timeouts.expire_if_late(tx)
         self.dispatcher.claim(tx)
         self.events.append(tx)
@@ -256,7 +224,7 @@ class Runtime:
 
 
 def default_node(url: str) -> str:
-    """What a node is called that was given no name."""
+    """Returns the name of a node that was given none."""
     return socket.gethostname() if is_shared(url) else "local"
 
 

@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from nextslot.domain.limits import ConcurrencyPolicy, Limits
-from nextslot.engine.cluster.recovery import Recovered
 from nextslot.engine.dispatch.limits_and_slots import Workers
 from nextslot.engine.dispatch.resource_outages import Probe
 from nextslot.engine.dispatch.starvation import STARVATION_AFTER_SECONDS
@@ -32,16 +31,15 @@ from nextslot.telemetry.meters import Meters
 from nextslot.telemetry.tracing import Tracer
 
 from .runtime import Dependencies, Runtime, default_node
-from .services import Services
 from .startup_and_shutdown import Lifespan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Scheduler(Services):
+class Scheduler(Lifespan):
     """A durable job scheduler in this process, on one database.
 
-    `async with scheduler:` recovers what the last life left, then runs; leaving it stops gracefully.
+    `async with scheduler:` repairs what the last process left, then runs jobs; its end stops the scheduler gracefully.
     """
 
     def __init__(
@@ -71,7 +69,6 @@ class Scheduler(Services):
         name = node or default_node(url)
         place = Path(data) if data is not None else data_directory(url)
         clock = clock or (SharedClock() if is_shared(url) else SystemClock())
-        self.shutdown_grace_seconds = shutdown_grace_seconds
         self.meters: Meters = meters or Meters()
         self.tracer: Tracer = tracer or Tracer()
         given = Dependencies(
@@ -94,8 +91,6 @@ class Scheduler(Services):
             place,
             lease or LeaseTimes(),
         )
-        super().__init__(runtime, access, {})
-        self.watchdog = runtime.watchdog
         opening = partial(
             open_store,
             url,
@@ -106,11 +101,10 @@ class Scheduler(Services):
             vitals=runtime.watchdog,
             now=clock.now,
         )
+        super().__init__(opening, runtime, access, shutdown_grace_seconds)
+        self.watchdog = runtime.watchdog
         self.extensions = [find(one) if isinstance(one, str) else one for one in extensions]
         self.attached.update({one.name: one.attach(self._host) for one in self.extensions})
-        self._life = Lifespan(opening, runtime, access, list(self.attached.values()))
-
-    # Job types.
 
     def job_type(self, name: str, **options: Any) -> Callable[[F], F]:
         """Registers a function, sync or async, as the handler of a job type; see `job_types.add` for the options."""
@@ -121,48 +115,16 @@ class Scheduler(Services):
 
         return register
 
-    # Life.
-
-    async def start(self) -> Recovered:
-        """Opens the store, repairs what the last life left (spec 15.1), and begins to dispatch."""
-        return await self._life.start()
-
-    def wait_for(self, obstacle: str) -> None:
-        """Says to callers, until the scheduler has started, what the start waits for."""
-        self._life.wait_for(obstacle)
-
-    @property
-    def recovered(self) -> Recovered:
-        return self._life.recovered
-
-    async def process(self) -> None:
-        """Looks at every office's queue and starts what may start: what happens by itself, asked for by hand.
-
-        Only needed after a job type was registered while the scheduler was running.
-        """
-        await self._life.process()
-
-    async def stop(self, grace_seconds: float | None = None) -> bool:
-        """Dispatches nothing more and waits for what runs; after the grace time, or when called again, interrupts it.
-
-        Returns whether everything that ran has been stored.
-        """
-        return await self._life.stop(self.shutdown_grace_seconds if grace_seconds is None else grace_seconds)
-
-    def hurry(self) -> None:
-        """A scheduler that is stopping waits no longer: what still runs is interrupted."""
-        self._life.hurry()
-
     def run(self) -> None:
         """Runs until SIGTERM or SIGINT, and then stops gracefully; a second signal interrupts what still runs.
 
-        The process ends with 0 if everything that ran was stored, else with 1.
+        The process ends with 0 if the outcome of everything that ran was stored, else with 1.
         """
         if not asyncio.run(self._run_until_signalled()):
             raise SystemExit(1)
 
     async def _run_until_signalled(self) -> bool:
-        signalled = self._life.listen_for_signals()
+        signalled = self._listen_for_signals()
         await self.start()
         await signalled.wait()
         return await self.stop()
@@ -176,12 +138,6 @@ class Scheduler(Services):
     ) -> None:
         await self.stop()
 
-    async def _crash(self) -> None:
-        """For `testing.crash`."""
-        await self._life.crash()
-
-    # Resources.
-
     def probe(self, resource: str, probe: Probe) -> None:
-        """How to ask whether a resource that was held because it did not answer does so again."""
+        """Sets the function that finds out whether a resource that was held answers again."""
         self._runtime.outages.set_probe(resource, probe)

@@ -1,7 +1,8 @@
-"""Services: the verbs of a scheduler, by subject, for one caller. HTTP, the command line and Python call these."""
+"""Everything that one caller can ask of a scheduler. HTTP and the Python API call it; `Scheduler` inherits from it."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -37,7 +38,7 @@ from nextslot.services.offices import OfficeService
 from nextslot.services.retention import RetentionService
 from nextslot.services.run_files import RunFileService
 from nextslot.services.schedules import ScheduleService
-from nextslot.services.settings_reload import SettingsReload
+from nextslot.services.settings_reload import SettingsService
 from nextslot.services.templates import TemplateService
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.services.webhooks import WebhookSubscriptions
@@ -50,7 +51,7 @@ from nextslot.store.tables import (
 from nextslot.store.tables.jobs import Place
 from nextslot.system.disk_space import DiskSpace
 
-from .job_changes import JobChanges, checked
+from .job_changes import change_job, refuse_unknown
 from .runtime import Runtime
 from .waiters import Ended
 
@@ -58,7 +59,7 @@ A = TypeVar("A", bound=Attached)
 
 
 class Services:
-    """Everything that one caller can ask of a scheduler; each change is stored with the caller's context.
+    """The methods of a scheduler for one caller; each change is stored with the caller's context.
 
     A `Scheduler` has the services of callers in Python. `for_caller` gives the same services to another caller.
     """
@@ -71,7 +72,7 @@ class Services:
         self.attached = attached
 
     def for_caller(self, context: RequestContext) -> "Services":
-        """Returns the same services for another caller: what they store names that caller, in the same transaction."""
+        """Returns the same services for another caller; the audit log names that caller for their changes."""
         return Services(self._runtime, self._access.for_caller(context), self.attached)
 
     @property
@@ -79,65 +80,38 @@ class Services:
         return self._access.context
 
     # By subject. A service is made when it is first used: most requests need one.
+    files = cached_property(lambda self: RunFileService(self._runtime.files, self.node))
+    lists = cached_property(lambda self: ListService(self._access))
+    keys = cached_property(lambda self: KeyService(self._access, self._runtime.keys))
+    templates = cached_property(lambda self: TemplateService(self._access, self._runtime.template_settings))
+    schedules = cached_property(
+        lambda self: ScheduleService(self._access, self._runtime.schedule_settings, self._runtime.trigger)
+    )
+    webhooks = cached_property(lambda self: WebhookSubscriptions(self._access, self._runtime.webhooks))
+    bulk = cached_property(lambda self: BulkService(self._access, self._runtime.bulk_actions))
+    offices = cached_property(
+        lambda self: OfficeService(self._access, self._runtime.chance, self._runtime.offices, self._runtime.queue)
+    )
+    nodes = cached_property(lambda self: NodeService(self._access, self._runtime.cluster))
+    retention = cached_property(lambda self: RetentionService(self._access, self._runtime.retention))
 
     @cached_property
+    def settings(self) -> SettingsService:
+        return replace(self._runtime.settings, access=self._access)
+
+    @property
     def job_types(self) -> Catalog:
         return self._runtime.job_types
 
-    @cached_property
-    def files(self) -> RunFileService:
-        return RunFileService(self._runtime.files, self.node)
-
-    @cached_property
-    def lists(self) -> ListService:
-        return ListService(self._access)
-
-    @cached_property
-    def keys(self) -> KeyService:
-        return KeyService(self._access, self._runtime.keys)
-
-    @cached_property
-    def templates(self) -> TemplateService:
-        return TemplateService(self._access, self._runtime.template_settings)
-
-    @cached_property
-    def schedules(self) -> ScheduleService:
-        return ScheduleService(self._access, self._runtime.schedule_settings, self._runtime.trigger)
-
-    @cached_property
-    def webhooks(self) -> WebhookSubscriptions:
-        return WebhookSubscriptions(self._access, self._runtime.webhooks)
-
-    @cached_property
-    def bulk(self) -> BulkService:
-        return BulkService(self._access, self._runtime.bulk_actions)
-
-    @cached_property
-    def offices(self) -> OfficeService:
-        parts = self._runtime
-        return OfficeService(self._access, parts.chance, parts.offices, parts.queue)
-
-    @cached_property
-    def nodes(self) -> NodeService:
-        return NodeService(self._access, self._runtime.cluster)
-
-    @cached_property
-    def tuning(self) -> SettingsReload:
-        return SettingsReload(self._access, self._runtime.reloadable())
-
-    @cached_property
-    def retention(self) -> RetentionService:
-        return RetentionService(self._access, self._runtime.retention)
-
     @property
     def forecast(self) -> ForecastService:
-        """Only reads, and keeps what it has worked out: one for all callers."""
+        """Forecasts only read, and are kept for a while: one service for all callers."""
         return self._runtime.forecasts
 
     # Extensions.
 
     def extension(self, kind: type[A]) -> A:
-        """Returns an extension's part of this scheduler by its class: what it stores names the caller."""
+        """Returns the part of an extension in this scheduler, by its class, for this caller."""
         for one in self.attached.values():
             if isinstance(one, kind):
                 return self._for_caller(one)
@@ -182,10 +156,10 @@ class Services:
 
     @property
     def is_draining(self) -> bool:
-        return self._access.is_draining
+        return self._access.gate.is_draining
 
     async def readiness(self) -> str | None:
-        """Why it does not take and run jobs now; None if it does."""
+        """Returns why the scheduler does not take and run jobs now; None if it does."""
         return await self._runtime.readiness.problem()
 
     # Jobs in.
@@ -193,7 +167,7 @@ class Services:
     async def submit(
         self, job_type: str | None = None, params: Mapping[str, Json] | None = None, **options: Any
     ) -> Job:
-        """Puts a job into the queue; durable when it returns. Options are the fields of `NewJob`."""
+        """Puts a job into the queue; the job is durable when this returns. Options are the fields of `NewJob`."""
         key = options.pop("idempotency_key", None)
         new = arguments.new_job(job_type=job_type, params={} if params is None else params, **options)
         return (await self.accept([new], key))[0].job
@@ -201,7 +175,7 @@ class Services:
     async def accept(
         self, wanted: Sequence[NewJob], idempotency_key: str | None = None, route: str = "jobs"
     ) -> list[Accepted]:
-        """As `submit` and `submit_many`, but says of each job whether it is new or was there already."""
+        """Does the same as `submit_many`, and returns with each job whether it is new or existed before."""
         intake, office_id = self._runtime.intake, wanted[0].office_id if wanted else None
         once: Once[list[Accepted]] = Once(route, office_id, wanted, _ids_of)
         try:
@@ -214,7 +188,7 @@ class Services:
             return [Accepted(found[job_id], is_new=False) for job_id in ids]
 
     async def submit_many(self, wanted: Sequence[NewJob], idempotency_key: str | None = None) -> list[Job]:
-        """Many jobs in one transaction, all or none; they may depend on each other by `key`."""
+        """Puts many jobs into the queue in one transaction, all or none; they may depend on each other by `key`."""
         wanted = arguments.with_instants(wanted)
         return [one.job for one in await self.accept(wanted, idempotency_key, "batch")]
 
@@ -226,7 +200,7 @@ class Services:
         name: str | None = None,
         idempotency_key: str | None = None,
     ) -> tuple[Group, list[Job]]:
-        """Jobs that belong together, one after the other or side by side."""
+        """Puts a group of jobs into the queue, to run one after the other or side by side."""
         group, accepted = await self.accept_group(wanted, mode, on_failure, name, idempotency_key)
         return group, [one.job for one in accepted]
 
@@ -238,18 +212,16 @@ class Services:
         name: str | None = None,
         idempotency_key: str | None = None,
     ) -> tuple[Group, list[Accepted]]:
-        """As `submit_group`, but says of each job whether it is new or was there already."""
-        checked_mode, checked_failure = (
-            arguments.choice(GroupMode, mode, "mode"),
-            arguments.choice(OnFailure, on_failure, "on_failure"),
-        )
+        """Does the same as `submit_group`, and returns with each job whether it is new or existed before."""
+        mode = arguments.choice(GroupMode, mode, "mode")
+        on_failure = arguments.choice(OnFailure, on_failure, "on_failure")
         wanted = arguments.with_instants(wanted)
         intake, office_id = self._runtime.intake, wanted[0].office_id if wanted else None
-        content = [*wanted, checked_mode, checked_failure, name]
+        content = [*wanted, mode, on_failure, name]
         once: Once[tuple[Group, list[Accepted]]] = Once("groups", office_id, content, lambda made: [made[0].group_id])
         try:
             return await self._access.with_key(idempotency_key).create(
-                lambda tx: intake.accept_group(tx, wanted, checked_mode, checked_failure, name, self._clock.now()),
+                lambda tx: intake.accept_group(tx, wanted, mode, on_failure, name, self._clock.now()),
                 len(wanted),
                 once,
             )
@@ -258,7 +230,7 @@ class Services:
             return await self._access.read(lambda tx: intake.known_group(tx, group_id))
 
     async def retry(self, run_id: str, priority: int | None = None) -> Retried:
-        """Retries a FAILED run by hand: a new job, or its waiting retry brought forward."""
+        """Retries a FAILED run by hand: makes a new job, or brings its waiting retry forward."""
         retries, office_id = self._runtime.retries, self._access.context.office_id
         once: Once[Retried] = Once("retry", office_id, [run_id, priority], lambda made: [made.job.job_id])
         return await self._access.create(
@@ -299,14 +271,15 @@ class Services:
         )
 
     async def change(self, job_id: str, **changes: Any) -> Job:
-        """`params`, `priority`, `urgent`, `scheduled_for` or `title` of a job that is still queued (INV-001)."""
-        wanted, queued = checked(changes), JobChanges(self._runtime.queue, self._runtime.intake)
-        return await self._access.write(lambda tx: queued.apply(tx, job_id, wanted, self._clock.now()))
+        """Changes `params`, `priority`, `urgent`, `scheduled_for` or `title` of a job while it is queued (INV-001)."""
+        refuse_unknown(changes)
+        queue, intake = self._runtime.queue, self._runtime.intake
+        return await self._access.write(lambda tx: change_job(tx, queue, intake, job_id, changes, self._clock.now()))
 
     async def pause(
         self, *, office_id: str | None = None, job_type: str | None = None, resource: str | None = None
     ) -> None:
-        """An office, a job type, a resource, or (with nothing said) the whole scheduler; running work goes on."""
+        """Pauses an office, a job type, a resource or, without arguments, the whole scheduler; running work goes on."""
         scope, name = arguments.scope(office_id, job_type, resource)
         await self._access.write(lambda tx: self._runtime.queue.pause(tx, scope, name, self._clock.now()))
 
@@ -319,9 +292,10 @@ class Services:
     # Direct requests.
 
     async def run_direct(self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any) -> Direct:
-        """Waits for the next slot, runs, and returns how it went. Options are the fields of `NewDirect`.
+        """Waits for the next slot, runs the work, and returns its outcome. Options are the fields of `NewDirect`.
 
-        Cancelled while it waits, it gives its place up; while its work runs, the work is cancelled unless `detach`.
+        If the calling task is cancelled while it waits, its place is given up; while the work runs, the work is
+        cancelled unless `detach` is set.
         """
         wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
         self._refuse_unless_taking()
@@ -330,16 +304,16 @@ class Services:
     async def stream_direct(
         self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any
     ) -> AsyncGenerator[Update, None]:
-        """As `run_direct`, but hears its place, progress and output as they come, and the result at the end."""
+        """Does the same as `run_direct`, and yields place, progress and output as they come, at the end the result."""
         wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
         self._refuse_unless_taking()
-        # Closed at once when the caller leaves, so that it hangs up then and not when the memory is cleaned.
+        # Closed at once when the caller leaves: the garbage collector would close it later.
         async with aclosing(self._runtime.direct.stream(self._access, wanted)) as updates:
             async for update in updates:
                 yield update
 
     def _refuse_unless_taking(self) -> None:
-        if self._access.is_draining:
+        if self._access.gate.is_draining:
             raise Draining("the scheduler is stopping and takes no direct requests")
         if self._runtime.dispatcher.is_held:
             raise Draining(f"node {self.node} is being drained and takes no direct requests: ask another node")
@@ -359,14 +333,14 @@ class Services:
         return arguments.found(await self._access.read(lambda tx: jobs.get(tx, job_id)), "job", job_id)
 
     async def run_of(self, job_id: str) -> Run | None:
-        """The run of a job, if it was dispatched."""
+        """Returns the run of a job, if it was dispatched."""
         return await self._access.read(lambda tx: runs.of_job(tx, job_id))
 
     async def run_by_id(self, run_id: str) -> Run:
         return arguments.found(await self._access.read(lambda tx: runs.get(tx, run_id)), "run", run_id)
 
     async def chain(self, job_id: str) -> list[Job]:
-        """A job with all its retries, from the first on."""
+        """Returns the job, what it retries and its retries, from the first on."""
         job = await self.job(job_id)
         return await self._access.read(lambda tx: jobs.chain(tx, job.chain_id))
 
@@ -374,12 +348,12 @@ class Services:
         return arguments.found(await self._access.read(lambda tx: groups.get(tx, group_id)), "group", group_id)
 
     async def members(self, group_id: str) -> list[Job]:
-        """Every job of a group, by place; retries follow what they retry."""
+        """Returns every job of a group, by place; retries follow the job that they retry."""
         await self.group(group_id)
         return await self._access.read(lambda tx: jobs.members(tx, group_id))
 
     async def queue(self, office_id: str = "default", after: Place | None = None, limit: int = 500) -> list[Job]:
-        """The office's queue in its order, waiting jobs too; from a place on."""
+        """Returns the office's queue in its order, waiting jobs included, after a place."""
         await self.offices.get(office_id)
         return await self._access.read(lambda tx: jobs.queue(tx, office_id, after, limit))
 
@@ -388,15 +362,15 @@ class Services:
         return await self._access.read(lambda tx: jobs.running_of(tx, office_id))
 
     def progress(self, run_id: str) -> tuple[float | None, str] | None:
-        """How far a run is (0 to 1, and a text), while it runs."""
+        """Returns the progress of a run (0 to 1, and a text), while it runs."""
         return self._runtime.executor.progress(run_id)
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
-        """Every event from a number on, oldest first, and then each new one as it comes."""
+        """Yields every event after a number, oldest first, and then each new one as it comes."""
         return self._runtime.events.follow(self._access.store, after)
 
     def event_pages(self, after: int = 0) -> AsyncGenerator[EventPage, None]:
-        """The same, as many at a time as are there: for who passes them on."""
+        """Yields the same events in pages: as many as there are when the caller asks."""
         return self._runtime.events.follow_pages(self._access.store, after)
 
     async def wait(self, job_id: str) -> Ended:

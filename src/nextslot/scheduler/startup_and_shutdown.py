@@ -1,9 +1,8 @@
-"""Life: a scheduler from its start, which repairs what the last life left, to a stop that loses nothing that ran."""
+"""Starts a scheduler, which repairs what the last process left, and stops it without losing the outcome of a run."""
 
 import asyncio
 import logging
 import signal
-from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
@@ -12,7 +11,6 @@ from nextslot.engine.cluster.recovery import Recovered
 from nextslot.engine.execution.left_logs import join_left_logs
 from nextslot.engine.execution.runner import Runner
 from nextslot.errors import NextslotError, Unavailable
-from nextslot.extension_api import Attached
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.store.contract import (
     Closing,
@@ -25,50 +23,59 @@ from nextslot.store.open_store import abandon_store
 from nextslot.store.tables import lanes
 
 from .runtime import Runtime
+from .services import Services
 
 log = logging.getLogger(__name__)
 
-# How long work that was told to stop at shutdown has, before it is left behind.
+# How long interrupted work may take to end at shutdown, before it is left to the next start.
 STOP_GRACE_SECONDS = 10.0
 
 
 class OpenStore(Protocol):
-    """Opens the database, given what happens first and last in each transaction, what commits cause, and what a
-    transaction does first when another node has changed something."""
+    """Opens the database.
+
+    `opening` begins and `closing` ends each transaction; `effects` carries out what commits cause; `refresh` comes
+    first in the first transaction after another node has changed something.
+    """
 
     def __call__(self, closing: Closing, *, effects: Effects, opening: Work[None], refresh: Work[None]) -> Store: ...
 
 
-class Lifespan:
+class Lifespan(Services):
+    """Services that can be started and stopped."""
+
     def __init__(
-        self, open_store: OpenStore, runtime: Runtime, access: UnitOfWork, extensions: Sequence[Attached]
+        self,
+        open_store: OpenStore,
+        runtime: Runtime,
+        access: UnitOfWork,
+        shutdown_grace_seconds: float | None,
     ) -> None:
-        self.open_store = open_store
-        self._runtime = runtime
-        self._access = access
+        super().__init__(runtime, access, {})
+        self._open_store = open_store
+        self._gate = access.gate
         self._cluster = runtime.cluster
-        self._waiters = runtime.waiters
-        self._extensions = extensions
-        self.store: Store | None = None
+        self._store: Store | None = None
         self._runner: Runner | None = None
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         self._watching = ExitStack()
+        self.shutdown_grace_seconds = shutdown_grace_seconds
         self.recovered = Recovered()
 
-    # It starts.
+    # Start.
 
     async def start(self) -> Recovered:
-        """First what the last life left is repaired (spec 15.1), then work is dispatched, then callers come in."""
-        if self.store is not None:
+        """Opens the store, repairs what the last process left (spec 15.1), and begins to dispatch."""
+        if self._store is not None:
             raise NextslotError("this scheduler has been started already")
         runtime = self._runtime
         runner = self._runner = runtime.new_runner()
         effects = runtime.interpreter(runner)
-        store = self.store = self.open_store(
+        store = self._store = self._open_store(
             self._close_transaction, effects=effects, opening=runtime.open_transaction, refresh=self._refresh
         )
         runner.open(store)
-        self._access.is_draining = False
+        self._gate.is_draining = False
         runtime.events.open(store)
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         try:
@@ -79,28 +86,28 @@ class Lifespan:
             self.recovered = await self._cluster.start(store, runner)
             await join_left_logs(store, runtime.files, runtime.threads)
             runtime.dispatcher.start(await store.read(lanes.last_turn))
-            # Callers from here on: until now they hear that it is starting.
-            self._access.open(store)
-            for extension in self._extensions:
+            # From here on callers reach the store; until now each got an error that says that it is starting.
+            self._gate.store, self._gate.obstacle = store, None
+            for extension in self.attached.values():
                 await extension.start()
             await self.process()
         except BaseException:
             # Else the database would stay locked, with nobody to stop.
-            if self.store is store:
+            if self._store is store:
                 await self._take_back()
             raise
         return self.recovered
 
     async def _take_back(self) -> None:
-        """Ends a start that failed. Where the database has gone away meanwhile, nothing can be stored any more: the
-        next start recovers what this one began."""
+        """Ends a start that failed. If the database has gone away meanwhile, the next start recovers what this one
+        began."""
         try:
             await self.stop(grace_seconds=0)
         except Unavailable:
-            await self.crash()
+            await self._crash()
 
     def _be_watched(self, store: Store) -> None:
-        """Where others could take this node for lost: its lease needs to know whether its event loop answers."""
+        """Watches the event loop if other nodes share the database: this node's lease depends on its responses."""
         if store.is_shared:
             self._watching.enter_context(self._runtime.watchdog.watching())
             self._runtime.job_types.guardians.use_heartbeat_file(self._runtime.watchdog.heartbeat.fd)
@@ -108,60 +115,67 @@ class Lifespan:
 
     def _close_transaction(self, tx: Tx) -> None:
         """Ends every writing transaction; starts no more jobs once the database file was found to be damaged."""
-        if self.store is not None and self.store.health.damage is not None:
+        if self._store is not None and self._store.health.damage is not None:
             self._runtime.dispatcher.stop()
         self._runtime.close_transaction(tx)
 
     def _refresh(self, tx: Tx) -> None:
-        """The beginning of a transaction that finds that another node has changed what is kept in memory here."""
+        """Reads again what this node keeps in memory, in the first transaction after another node has changed it."""
         self._runtime.webhooks.load(tx)
         self._cluster.refresh(tx)
 
     async def process(self) -> None:
-        """Looks at every office's queue and starts what may start."""
+        """Starts every job of every office's queue that may start.
+
+        Only needed after a job type was registered while the scheduler was running.
+        """
         await self._access.write(lambda tx: self._runtime.lanes.counters(tx).include_all_offices())
 
     def wait_for(self, obstacle: str) -> None:
-        """Says to callers, in place of an answer, what the start waits for."""
-        self._access.obstacle = obstacle
+        """Answers callers, until the scheduler has started, with what the start waits for."""
+        self._gate.obstacle = obstacle
 
-    # It stops.
+    # Stop.
 
-    async def stop(self, grace_seconds: float | None) -> bool:
-        """Whether everything that ran has been stored. Whoever calls again hurries the first, and waits with it."""
-        if self._access.is_draining:
+    async def stop(self, grace_seconds: float | None = None) -> bool:
+        """Dispatches nothing more and waits for what runs; after the grace time, or when called again, interrupts it.
+
+        Returns whether the outcome of everything that ran has been stored.
+        """
+        if self._gate.is_draining:
             self._hurry.set()
-        store, runner, runtime = self.store, self._runner, self._runtime
+        store, runner, runtime = self._store, self._runner, self._runtime
         if store is None or runner is None:
             return True
-        if self._access.is_draining:
+        if self._gate.is_draining:
             await self._stopped.wait()
             return runner.has_stored_all
-        self._access.is_draining = True
+        self._gate.is_draining = True
         runtime.dispatcher.stop()
         await runtime.direct.drain(store)
         log.info("stopping: %d jobs are running", len(runner.running))
+        grace_seconds = self.shutdown_grace_seconds if grace_seconds is None else grace_seconds
         await self._wait_for_the_end(runner, grace_seconds)
         await self._cluster.leave(runner.has_stored_all)
         await runtime.direct.close()
-        for extension in reversed(self._extensions):
+        for extension in reversed(self.attached.values()):
             await extension.stop()
         runtime.job_types.guardians.close()
         runtime.events.close()
         await store.close()
         self._watching.close()
-        self._access.close()
-        self.store = self._runner = None
-        self._waiters.release()
+        self._gate.store = None
+        self._store = self._runner = None
+        runtime.waiters.release()
         self._stopped.set()
         return runner.has_stored_all
 
     def hurry(self) -> None:
-        """One that is stopping waits no longer: what still runs is interrupted."""
+        """Ends the grace time of a scheduler that is stopping: what still runs is interrupted."""
         self._hurry.set()
 
     async def _wait_for_the_end(self, runner: Runner, grace_seconds: float | None) -> None:
-        """Running work finishes; once it is told to stop, it has a while; then it is left to the next recovery."""
+        """Waits for running work, then interrupts it, then leaves what ignores that to the next recovery."""
         executor = self._runtime.executor
         if not await self._within(grace_seconds, runner.idle(), self._hurry.wait()) or runner.running:
             executor.stop_all(FailureKind.INTERRUPTED)
@@ -172,7 +186,7 @@ class Lifespan:
                 await runner.abandon()
 
     async def _within(self, seconds: float | None, *ends: Any) -> bool:
-        """Whether one of these came within that time."""
+        """Returns whether one of `ends` came within that time."""
         tasks = [asyncio.ensure_future(end) for end in ends]
         clock = asyncio.ensure_future(self._runtime.clock.sleep(seconds)) if seconds is not None else None
         await asyncio.wait([*tasks, clock] if clock else tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -181,27 +195,27 @@ class Lifespan:
             task.cancel()
         return came
 
-    def listen_for_signals(self) -> asyncio.Event:
-        """Set by the first SIGTERM or SIGINT; the second hurries."""
+    def _listen_for_signals(self) -> asyncio.Event:
+        """Returns an event that the first SIGTERM or SIGINT sets; the second ends the grace time."""
         loop, signalled = asyncio.get_running_loop(), asyncio.Event()
 
-        def told() -> None:
+        def stop() -> None:
             if signalled.is_set():
                 self._hurry.set()
             signalled.set()
 
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, told)
+            loop.add_signal_handler(number, stop)
         return signalled
 
-    async def crash(self) -> None:
-        """For `testing.crash`: what is in memory is gone, and the file is free for another scheduler."""
+    async def _crash(self) -> None:
+        """Drops everything in memory and frees the database for another scheduler, for `testing.crash`."""
         self._runtime.dispatcher.stop()
         self._runtime.timer.stop()
-        if self.store is not None and self._runner is not None:
-            abandon_store(self.store)
+        if self._store is not None and self._runner is not None:
+            abandon_store(self._store)
             await self._runner.abandon()
             await self._cluster.abandon()
         self._watching.close()
-        self._access.close()
-        self.store = self._runner = None
+        self._gate.store = None
+        self._store = self._runner = None

@@ -1,4 +1,4 @@
-"""Waiters: callers in this process who wait for the end of a chain, and how it ended. Called by `Scheduler.wait`."""
+"""Lets callers in this process wait for the end of a chain, for `Services.wait`."""
 
 import asyncio
 from dataclasses import dataclass
@@ -67,14 +67,14 @@ class Waiters:
                 waiter.set_result(None)
 
     async def look(self) -> None:
-        """Chains may have ended on another node."""
-        if self._waiters and self._access.is_open:
+        """Releases callers whose chains have ended on another node."""
+        if self._waiters and self._access.gate.store is not None:
             chains = list(self._waiters)
             for chain_id in await self._access.read(lambda tx: [one for one in chains if _end_of_chain(tx, one)]):
                 self.chain_ended(chain_id)
 
     def release(self) -> None:
-        """Nobody is left to tell them."""
+        """Raises Unavailable in every waiting caller: the scheduler has stopped."""
         for waiters in self._waiters.values():
             for waiter in waiters:
                 if not waiter.done():

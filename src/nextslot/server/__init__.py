@@ -1,1 +1,1 @@
-"""The HTTP API: routes on the faces of a scheduler. Nothing here knows SQL, and no rule of the engine is repeated."""
+"""The HTTP API: routes that call the services of a scheduler. Nothing here knows SQL or decides."""

@@ -1,8 +1,9 @@
-"""The application: every router, what stands before them, and an OpenAPI document that is true."""
+"""Makes the HTTP application: its routers, its middleware and its OpenAPI document."""
 
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -22,7 +23,7 @@ from nextslot.server.routes.nodes import nodes
 from nextslot.server.routes.queue import queue
 from nextslot.server.routes.runs import runs
 from nextslot.server.routes.schedules import schedules
-from nextslot.server.routes.service import Reload, product_version, service
+from nextslot.server.routes.service import Reload, service
 from nextslot.server.routes.templates import templates
 from nextslot.server.routes.webhooks import webhooks
 from nextslot.telemetry.meters import HttpMeters
@@ -68,7 +69,7 @@ _REPEAT = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the application is told besides the scheduler."""
+    """What the application gets besides the scheduler."""
 
     admission: Admission = field(default_factory=Admission)
     root_path: str = ""
@@ -82,7 +83,7 @@ def create_app(scheduler: Scheduler, options: Options | None = None) -> ASGIApp:
     options = options or Options()
     app: ASGIApp = _below(options.root_path, application(scheduler, options))
     if options.admission.allowed_origins:
-        # For pages of these origins only; all others see nothing of an answer.
+        # Browsers show answers to pages of these origins, and to no others.
         app = CORSMiddleware(
             app,
             allow_origins=options.admission.allowed_origins,
@@ -97,7 +98,7 @@ def create_app(scheduler: Scheduler, options: Options | None = None) -> ASGIApp:
 
 
 def _with_heads(app: ASGIApp) -> ASGIApp:
-    """HEAD is a GET whose body the HTTP server leaves out. It asks for no stream, which would never end."""
+    """Answers HEAD as GET; the HTTP server leaves the body out. HEAD gets no stream, which would never end."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "HEAD":
@@ -109,10 +110,10 @@ def _with_heads(app: ASGIApp) -> ASGIApp:
 
 
 def _below(root_path: str, app: ASGIApp) -> ASGIApp:
-    """For a proxy that serves it below a path, whether it strips that path or not."""
+    """Serves the application below a path, for a proxy that strips that path or does not."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        # Not in a copy: who logs the request finds in its scope which route it took.
+        # Not in a copy: `RequestLog` reads from this scope which route the request took.
         scope["root_path"] = root_path
         await app(scope, receive, send)
 
@@ -122,12 +123,12 @@ def _below(root_path: str, app: ASGIApp) -> ASGIApp:
 def application(scheduler: Scheduler, options: Options) -> FastAPI:
     app = FastAPI(
         title="nextslot",
-        version=product_version(),
+        version=version("nextslot"),
         description=DESCRIPTION,
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
-        # Requests are traced and counted once, by `Requests`; the framework's own would also tell what they say.
+        # `RequestLog` traces and counts requests; the framework's telemetry would also record their content.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     used = scheduler.extensions
@@ -138,18 +139,18 @@ def application(scheduler: Scheduler, options: Options) -> FastAPI:
     app.openapi = lambda: app.openapi_schema or _describe(app)  # type: ignore[method-assign]
     problems.install(app)
     for router in [*ROUTERS, *(router for one in used for router in one.routers())]:
-        # As they are, without the framework's layer for routers inside routers.
+        # Without the framework's layer for routers inside routers.
         app.router.routes.extend(router.routes)
     return app
 
 
 def describe(scheduler: Scheduler, options: Options | None = None) -> dict[str, Any]:
-    """The OpenAPI document."""
+    """Returns the OpenAPI document."""
     return application(scheduler, options or Options()).openapi()
 
 
 def _describe(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document, with what each route's rule says: its scope, its refusals, its idempotency."""
+    """Completes FastAPI's document by the rule of each route: its scope, its refusals, its idempotency."""
     document = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes, openapi_version="3.1.0"
     )

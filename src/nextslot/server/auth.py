@@ -1,7 +1,8 @@
-"""Who asks, and whether they may: every route names the scope that it needs, and whose office it is about."""
+"""Identifies the caller of a request and checks the caller's key: its scope, and its office."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import Request
 
@@ -27,13 +28,13 @@ class Caller:
     office_id: str | None = None
 
     def check_office(self, office_id: str | None) -> None:
-        """None is the whole scheduler."""
+        """Raises 403 unless the key is for this office. None means the whole scheduler."""
         if self.office_id is not None and office_id != self.office_id:
             what = "the whole scheduler" if office_id is None else f"the office {office_id!r}"
             raise HttpProblem(403, "forbidden", f"this key is for the office {self.office_id!r}, and this is {what}")
 
     def narrowed(self, office_ids: tuple[str, ...]) -> tuple[str, ...]:
-        """The offices that a list may show: those asked for, or the key's own."""
+        """Returns the offices that a list may show: the given ones, or that of the key."""
         if self.office_id is None:
             return office_ids
         for office_id in office_ids:
@@ -41,17 +42,17 @@ class Caller:
         return (self.office_id,)
 
 
-# The office that a request is about, found from its path; None if it is about the whole scheduler.
+# Finds the office that a request is about; None if it is about the whole scheduler.
 OfficeOf = Callable[[Services, Request], Awaitable[str | None]]
 
 
 async def whole(scheduler: Services, request: Request) -> str | None:
-    """About the whole scheduler: not for a key of one office."""
+    """For a route that is about the whole scheduler, which a key of one office may not use."""
     return None
 
 
 async def of_default(scheduler: Services, request: Request) -> str | None:
-    """What knows no offices works in the one that always exists."""
+    """For a route without offices: it works in the default office."""
     return DEFAULT_OFFICE
 
 
@@ -59,8 +60,23 @@ async def of_path(scheduler: Services, request: Request) -> str | None:
     return str(request.path_params["office_id"])
 
 
-async def of_job(scheduler: Services, request: Request) -> str | None:
-    return (await scheduler.job(request.path_params["job_id"])).office_id
+def _office_of(place: str, get: Callable[[Services, str], Awaitable[Any]]) -> OfficeOf:
+    """Finds the office of the thing whose id is at this place in the path."""
+
+    async def find(scheduler: Services, request: Request) -> str | None:
+        office_id: str | None = (await get(scheduler, request.path_params[place])).office_id
+        return office_id
+
+    return find
+
+
+of_job = _office_of("job_id", lambda scheduler, job_id: scheduler.job(job_id))
+of_group = _office_of("group_id", lambda scheduler, group_id: scheduler.group(group_id))
+of_direct = _office_of("direct_id", lambda scheduler, direct_id: scheduler.direct(direct_id))
+of_named_direct = _office_of("name", lambda scheduler, direct_id: scheduler.direct(direct_id))
+of_schedule = _office_of("schedule_id", lambda scheduler, schedule_id: scheduler.schedules.get(schedule_id))
+of_webhook = _office_of("webhook_id", lambda scheduler, webhook_id: scheduler.webhooks.get(webhook_id))
+of_delivery = _office_of("delivery_id", lambda scheduler, delivery_id: scheduler.webhooks.delivery(delivery_id))
 
 
 async def of_run(scheduler: Services, request: Request) -> str | None:
@@ -68,29 +84,8 @@ async def of_run(scheduler: Services, request: Request) -> str | None:
     return (await scheduler.job(run.job_id)).office_id
 
 
-async def of_group(scheduler: Services, request: Request) -> str | None:
-    return (await scheduler.group(request.path_params["group_id"])).office_id
-
-
-async def of_direct(scheduler: Services, request: Request) -> str | None:
-    direct_id = request.path_params.get("direct_id") or request.path_params["name"]
-    return (await scheduler.direct(direct_id)).office_id
-
-
-async def of_schedule(scheduler: Services, request: Request) -> str | None:
-    return (await scheduler.schedules.get(request.path_params["schedule_id"])).office_id
-
-
-async def of_webhook(scheduler: Services, request: Request) -> str | None:
-    return (await scheduler.webhooks.get(request.path_params["webhook_id"])).office_id
-
-
-async def of_delivery(scheduler: Services, request: Request) -> str | None:
-    return (await scheduler.webhooks.delivery(request.path_params["delivery_id"])).office_id
-
-
 async def of_deliveries(scheduler: Services, request: Request) -> str | None:
-    """Of the job or the webhook that is named; a list that names neither is of the whole scheduler."""
+    """Finds the office by the job or the webhook in the query; without both it is the whole scheduler."""
     asked = request.query_params
     if "job_id" in asked:
         return (await scheduler.job(asked["job_id"])).office_id
@@ -100,10 +95,10 @@ async def of_deliveries(scheduler: Services, request: Request) -> str | None:
 
 
 async def admit(request: Request, scope: Scope | None, office: OfficeOf | None) -> None:
-    """Refuses who may not; else the route finds its caller, and the scheduler's services for that caller.
+    """Refuses a caller who may not use the route; else stores the caller and its services in the request.
 
-    This is the one place where a request becomes a context. A route reaches the scheduler by `scheduler_for` alone, so
-    whatever it changes is audited. A request that only reads, by its method or its scope, can change nothing.
+    This is the one place that makes a `RequestContext` of a request. A route reaches the scheduler by `scheduler_for`
+    alone, so its changes are audited. A request that only reads, by its method or its scope, can change nothing.
     """
     scheduler: Scheduler = request.app.state.scheduler
     if scope is None:

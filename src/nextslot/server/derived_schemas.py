@@ -1,9 +1,9 @@
-"""Answers and bodies whose fields follow from the declaration of a value.
+"""Makes answers and bodies whose fields follow from the declaration of a value.
 
-@shows(model.Job)                    an answer has what the value shows, and what the class adds
-class Job(Answer): ...
+@shows(domain.Job, …)                    an answer has the public fields of the value, and those of the class
+class Job(ResponseModel): ...
 
-@asks(NewJob, without=("key",))      a body takes what a request may say, by the bounds that Python has too
+@asks(NewJob, …, without=("key",))       a body has the fields of a request, with the bounds that Python has too
 class JobBody(Body): ...
 """
 
@@ -25,12 +25,12 @@ from nextslot.domain.declared_values import (
 
 M = TypeVar("M", bound=BaseModel)
 
-# What a time is in an answer, and what one is in a body; the answers that stand for values inside of others.
+# The types of fields in answers or bodies, by a field's name or the type in the declaration; "time" is for all times.
 Types = Mapping[Any, Any]
 
 
 def shows(kind: type[Value], types: Types) -> Callable[[type[M]], type[M]]:
-    """Completes an answer by what a value shows; every field is always there."""
+    """Completes an answer with the public fields of a value; every field is always present."""
 
     def complete(answer: type[M]) -> type[M]:
         own = answer.model_fields
@@ -47,7 +47,7 @@ def shows(kind: type[Value], types: Types) -> Callable[[type[M]], type[M]]:
 def asks(
     kind: Any, types: Types, defaults: Mapping[str, Any], without: Iterable[str] = ()
 ) -> Callable[[type[M]], type[M]]:
-    """Completes a body by what a request may say."""
+    """Completes a body with the fields of a request."""
 
     def complete(body: type[M]) -> type[M]:
         left_out = {*without, *body.model_fields}
@@ -73,7 +73,7 @@ def _described(field: Declared, default: Any, asked: str | None = None) -> Any:
     said: dict[str, Any] = {"description": asked or says.description, "examples": list(says.examples)}
     said = {name: value for name, value in said.items() if value}
     if isinstance(default, (dict, list, tuple)):
-        # From a factory: a default that can be changed would be copied, deeply, for every job of a batch.
+        # From a factory: pydantic would copy a mutable default, deeply, for every job of a batch.
         empty: Any = [] if isinstance(default, (list, tuple)) else {}
         return Field(default_factory=type(empty), json_schema_extra={"default": empty}, **said)
     return Field(default, **said)

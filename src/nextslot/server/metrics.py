@@ -1,11 +1,12 @@
-"""GET /metrics: what an operator's alarms go by, in Prometheus' text format. docs/operations.md says what each tells.
+"""GET /metrics in Prometheus' text format. docs/operations.md explains each metric.
 
-What is stored is read when it is asked for, at a cost that does not depend on what has ended; what only the process
-knows comes from its meters. Each application has a registry of its own.
+Each scrape reads the stored numbers, at a cost that does not depend on ended jobs; the others come from the meters of
+this process. Each application has a registry of its own.
 """
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -29,7 +30,6 @@ from nextslot.domain import (
 )
 from nextslot.errors import StoreError, Unavailable
 from nextslot.scheduler import Scheduler
-from nextslot.server.routes.service import product_version
 from nextslot.telemetry.meters import (
     Histogram,
     HttpMeters,
@@ -57,7 +57,7 @@ async def show_metrics(request: Request) -> Response:
 
 
 class Exposition:
-    """One application's metrics: made with it, and asked at each scrape."""
+    """The metrics of one application, collected at each scrape."""
 
     def __init__(self, app: FastAPI, scheduler: Scheduler, http: HttpMeters) -> None:
         self._app = app
@@ -71,7 +71,7 @@ class Exposition:
         self._limits = Names()
 
     async def scrape(self) -> Collector:
-        """Everything as it is now; where the store does not answer, what can be told without it."""
+        """Collects all metrics; if the store does not answer, those that need no store."""
         is_ready = await self._scheduler.readiness() is None
         try:
             status = await self._scheduler.lists.status()
@@ -81,7 +81,7 @@ class Exposition:
         return _Scraped([*self._collect(is_ready, status), *nodes, *self._registry.collect()])
 
     def _collect(self, is_ready: bool, status: SchedulerStatus | None) -> Iterator[Metric]:
-        about = {"version": product_version(), "node": self._scheduler.node, "python": platform.python_version()}
+        about = {"version": version("nextslot"), "node": self._scheduler.node, "python": platform.python_version()}
         yield InfoMetricFamily("nextslot", "What runs here.", about)
         yield GaugeMetricFamily("nextslot_ready", "1 while it takes and runs jobs.", int(is_ready))
         if (free := self._scheduler.disk.free()) is not None:
@@ -109,7 +109,7 @@ class _Scraped(Collector):
         return self._families
 
 
-# What is stored.
+# Metrics from the store.
 
 
 def _facts(status: SchedulerStatus, offices: Names, limits: Names) -> Iterator[Metric]:
@@ -157,7 +157,7 @@ def _slots(limits: Iterable[Limit], names: Names) -> Iterator[Metric]:
     for one in limits:
         name = names.of(one.limit_key)
         _add(used, {(name,): one.used})
-        # No limit is an infinite one, so that used / capacity is right for all.
+        # A capacity of 0 means no limit; as infinity, used / capacity is right for all.
         _add(capacity, {(name,): float("inf") if one.capacity == 0 else one.capacity})
     yield _gauge("nextslot_limit_used", "Units of a limit that are in use.", ("limit",), used)
     yield _gauge("nextslot_limit_capacity", "Units that a limit has.", ("limit",), capacity)
@@ -170,7 +170,7 @@ def _pauses(status: SchedulerStatus) -> Iterator[tuple[str, str]]:
             yield "office", office.office_id
 
 
-# What the process measured.
+# Metrics from the meters of this process.
 
 
 def _measured(meters: ProcessMeters) -> Iterator[Metric]:
@@ -228,7 +228,7 @@ def _requests(http: HttpMeters) -> Iterator[Metric]:
     yield GaugeMetricFamily("nextslot_http_requests_in_progress", "Requests under way.", http.in_progress)
 
 
-# Families of plain numbers.
+# Helpers that make metric families.
 
 
 def _gauge(name: str, about: str, labels: Labels, values: Mapping[Any, float]) -> Metric:
@@ -261,7 +261,7 @@ def _buckets(histogram: Histogram) -> Iterator[tuple[str, float]]:
 
 
 def _add(sums: dict[Labels, float], more: Mapping[Labels, float]) -> None:
-    """What shares a label, as `other`, is added up."""
+    """Adds up values that share their labels, such as `other`."""
     for labels, value in more.items():
         sums[labels] = sums.get(labels, 0) + value
 

@@ -1,7 +1,8 @@
-"""Errors as answers: one handler for the exception tree, in the form of RFC 9457 (`application/problem+json`)."""
+"""Answers errors in the form of RFC 9457 (`application/problem+json`), with one handler for the exception tree."""
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -24,9 +25,9 @@ from nextslot.errors import (
 
 log = logging.getLogger(__name__)
 
-# After how long a caller who met a 503 may try again.
+# `Retry-After` of a 503.
 RETRY_AFTER_SECONDS = 5
-# Of a request that is wrong all over, the first so many problems are enough.
+# The most problems of one request that are listed.
 MOST_PROBLEMS = 100
 
 TITLES = {
@@ -59,7 +60,7 @@ TITLES = {
 
 
 class HttpProblem(Exception):
-    """A refusal that only HTTP knows."""
+    """A refusal that only HTTP has, such as 401."""
 
     def __init__(
         self,
@@ -85,19 +86,21 @@ def problem(
     headers: Mapping[str, str] | None = None,
     data: Mapping[str, object] | None = None,
 ) -> Response:
-    more = dict(headers or {})
-    if status == 503:
-        more.setdefault("Retry-After", str(RETRY_AFTER_SECONDS))
-    body = orjson.dumps(_content(status, code, detail, data), default=str)
-    return Response(body, status, more, media_type="application/problem+json")
+    return _response(_content(status, code, detail, data), headers)
 
 
-def _content(status: int, code: str, detail: str, data: Mapping[str, object] | None) -> dict[str, object]:
+def _response(content: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+    later = {"Retry-After": str(RETRY_AFTER_SECONDS)} if content["status"] == 503 else {}
+    body = orjson.dumps(content, default=str)
+    return Response(body, content["status"], {**later, **(headers or {})}, media_type="application/problem+json")
+
+
+def _content(status: int, code: str, detail: str, data: Mapping[str, object] | None = None) -> dict[str, object]:
     return {
         "type": f"urn:nextslot:problem:{code}",
         "title": TITLES[code],
         "status": status,
-        # It may quote what cannot be encoded, such as half a surrogate pair.
+        # It may quote text that cannot be encoded, such as half a surrogate pair.
         "detail": detail.encode(errors="replace").decode(),
         "code": code,
         **(data or {}),
@@ -114,22 +117,21 @@ def install(app: FastAPI) -> None:
 
 def of_error(error: NextslotError) -> Response:
     if isinstance(error, StoreError):
-        log.error("the store: %s", error)
+        log.error("the store failed: %s", error)
     elif isinstance(error, Unavailable) and not isinstance(error, (Draining, DiskLow, SlotBusy)):
-        # With a cause the database did not take it; without, we are starting, or it is away and that has been told.
+        # With a cause the database refused a work; without one the scheduler starts, or the outage is logged already.
         log.log(logging.ERROR if error.__cause__ else logging.WARNING, "not available: %s", error)
     elif _status(error) == 500:
-        log.error("not foreseen: %s", error, exc_info=error)
-    content = problem_of(error)
-    return problem(_status(error), str(content["code"]), str(content["detail"]), data=error.data())
+        log.error("unexpected error: %s", error, exc_info=error)
+    return _response(problem_of(error))
 
 
 def problem_of(error: NextslotError) -> dict[str, object]:
-    """What an error looks like, also inside a stream."""
+    """Returns an error as JSON, for an answer or inside a stream."""
     if isinstance(error, StoreError):
-        return _content(503, "unavailable", "the database cannot be used as it is; the log says more", {})
+        return _content(503, "unavailable", "the database cannot be used as it is; the log says more")
     if _status(error) == 500:
-        return _content(500, "error", "something broke on our side; the log says more", {})
+        return _content(500, "error", "something broke on our side; the log says more")
     return _content(_status(error), error.code, str(error), error.data())
 
 
@@ -153,13 +155,13 @@ async def _of_ours(request: Request, error: Exception) -> Response:
 
 
 def content_of(error: HttpProblem) -> dict[str, object]:
-    """What it looks like inside a stream."""
+    """Returns an `HttpProblem` as JSON, for inside a stream."""
     return _content(error.status, error.code, error.detail, error.data)
 
 
 async def _of_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HttpProblem)
-    return problem(error.status, error.code, error.detail, error.headers, error.data)
+    return _response(content_of(error), error.headers)
 
 
 async def _of_validation(request: Request, error: Exception) -> Response:
@@ -196,7 +198,7 @@ def _missing(request: Request) -> str:
 
 
 def _methods(request: Request) -> set[str]:
-    """Of all routes with this path, where the framework names those of the first; the first path that fits counts."""
+    """Returns the methods of all routes with this path; the framework names only those of the first route."""
     fitting = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
     return {method for route in fitting if route.path == fitting[0].path for method in route.methods}
 
@@ -207,7 +209,7 @@ async def _of_defect(request: Request, error: Exception) -> Response:
 
 
 def field_of(place: tuple[object, ...]) -> str:
-    """`("body", "jobs", 3, "params")` is `jobs.3.params`; which type was tried, such as `list[str]`, is left out."""
+    """Turns `("body", "jobs", 3, "params")` into `jobs.3.params`; leaves out types such as `list[str]`."""
     inner = place[1:] if place[:1] in (("body",), ("query",), ("path",)) else place
     return ".".join(str(part) for part in inner if not (isinstance(part, str) and part.endswith("]")))
 

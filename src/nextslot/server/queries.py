@@ -1,16 +1,20 @@
-"""What queries say, as filters: several values by comma, times with a zone, and the caller's own office."""
+"""Query parameters, and the filters of `domain/filters.py` as query parameters or in a body."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
-from nextslot.domain.filters import JobFilter
+from nextslot.domain.filters import Texts
 from nextslot.services.arguments import instant
 
 from .auth import Caller
-from .schemas import Body, When
+from .schemas import When
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 Values = Annotated[str, Field(description="Several by comma", max_length=2_000)]
 Limit = Annotated[int, Field(ge=1, le=500)]
@@ -27,69 +31,54 @@ class PageQuery(Query):
     cursor: str | None = Field(None, max_length=1000, description="`next_cursor` of the page before")
 
 
-class JobQuery(Query):
-    status: Values | None = Field(None, examples=["QUEUED,RUNNING"])
-    job_type: Values | None = None
-    office_id: Values | None = None
-    role: Values | None = None
-    task_id: Values | None = None
-    template_id: Values | None = None
-    schedule_id: Values | None = None
-    group_id: Values | None = None
-    retry_of: Values | None = None
-    created_after: When | None = None
-    created_before: When | None = None
-    q: str | None = Field(None, max_length=1000, description="Text in the title or in the id")
+def _names_something(value: object) -> object:
+    # A program whose list happens to be empty means none of them, and would get all.
+    if isinstance(value, (str, list)) and not value:
+        raise ValueError("this is empty, which would mean every one: leave the field out to get every one")
+    return value
 
 
-class JobPageQuery(JobQuery, PageQuery):
-    pass
+_QUERY_TYPES = {Texts: Values | None, str | None: Annotated[str, Field(max_length=1000)] | None}
+_BODY_TYPES = {
+    Texts: Annotated[str | list[str] | None, BeforeValidator(_names_something)],
+    str | None: str | None,
+}
 
 
-class JobFilterBody(Body):
-    """A filter as in the list of jobs; several values as a list, or by comma."""
-
-    status: str | list[str] | None = None
-    job_type: str | list[str] | None = None
-    office_id: str | list[str] | None = None
-    role: str | list[str] | None = None
-    task_id: str | list[str] | None = None
-    template_id: str | list[str] | None = None
-    schedule_id: str | list[str] | None = None
-    group_id: str | list[str] | None = None
-    retry_of: str | list[str] | None = None
-    created_after: When | None = None
-    created_before: When | None = None
-    q: str | None = None
-
-    @field_validator(
-        *("status", "job_type", "office_id", "role", "task_id"),
-        *("template_id", "schedule_id", "group_id", "retry_of"),
-        mode="before",
-    )
-    @classmethod
-    def _names_something(cls, value: object) -> object:
-        # A program whose list happens to be empty means none of them, and would get all.
-        if isinstance(value, (str, list)) and not value:
-            raise ValueError("nothing is named here, which would mean every one: leave it out if that is meant")
-        return value
+def in_query(kind: type) -> Callable[[type[M]], type[M]]:
+    """Completes query parameters with the fields of a filter; several values of a field are separated by commas."""
+    return _completed_by(kind, _QUERY_TYPES)
 
 
-def job_filter(said: Mapping[str, Any], caller: Caller) -> JobFilter:
-    return JobFilter(**filter_values(said, JobFilter, caller))
+def in_body(kind: type) -> Callable[[type[M]], type[M]]:
+    """Completes a body with the fields of a filter; several values of a field are a list, or separated by commas."""
+    return _completed_by(kind, _BODY_TYPES)
 
 
-def filter_values(said: Mapping[str, Any], kind: Any, caller: Caller) -> dict[str, Any]:
-    """Of what was said, what a filter of this kind has; narrowed to the caller's office."""
-    known = kind.__dataclass_fields__
-    given = {name: value for name, value in said.items() if value is not None and name in known}
-    values: dict[str, Any] = {name: _value(name, value) for name, value in given.items()}
+def _completed_by(kind: type, types: Mapping[Any, Any]) -> Callable[[type[M]], type[M]]:
+    def complete(model: type[M]) -> type[M]:
+        made: dict[str, Any] = {
+            one.name: (types.get(one.type, When | None), None)
+            for one in fields(kind)
+            if one.name not in model.model_fields
+        }
+        found: type[M] = create_model(model.__name__, __base__=model, __module__=model.__module__, **made)
+        found.__doc__ = model.__doc__
+        return found
+
+    return complete
+
+
+def filter_of(kind: type[T], given: Mapping[str, Any], caller: Caller) -> T:
+    """Makes a filter of the parameters that it has, narrowed to the caller's office."""
+    known: Any = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    values = {name: _value(name, value) for name, value in given.items() if value is not None and name in known}
     if "office_id" in known:
         values["office_id"] = caller.narrowed(values.get("office_id", ()))
-    return values
+    return kind(**values)
 
 
-def _value(name: str, value: object) -> object:
+def _value(name: str, value: object) -> Any:
     if isinstance(value, datetime):
         return instant(value, name)
     if isinstance(value, str) and name != "q":

@@ -1,11 +1,10 @@
-"""Guard: what a request must be before any route sees it: for a host we serve, from no foreign page, of bounded size.
+"""Refuses requests for foreign hosts, from foreign pages or of unbounded size, before any route gets them.
 
 A page in a browser can send requests to a scheduler on localhost, by its name or by one that the page's owner lets
 point there (DNS rebinding). So the Host must be ours, and an unsafe request that names an Origin must name ours.
 """
 
 import ipaddress
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
@@ -20,11 +19,11 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Whom the guard lets in."""
+    """Which hosts, origins and body sizes the guard accepts."""
 
-    # Names besides the local ones and plain addresses; "*" is any.
+    # Host names besides the local ones and plain addresses; "*" is any.
     allowed_hosts: tuple[str, ...] = ()
-    # Pages besides our own that may send requests.
+    # Origins besides our own whose pages may send requests.
     allowed_origins: tuple[str, ...] = ()
     is_loopback: bool = True
     max_body_bytes: int = 64 * 1024 * 1024
@@ -33,7 +32,7 @@ class Admission:
         name = host_name(host)
         if name in LOCAL_NAMES or name in self.allowed_hosts or "*" in self.allowed_hosts:
             return True
-        # An address cannot be rebound; a server that listens beyond this machine asks for a key besides.
+        # No DNS name can be rebound to an address; a server that other machines can reach needs a key anyway.
         return not self.is_loopback and _is_address(name)
 
     def takes_from(self, origin: str, host: str) -> bool:
@@ -86,14 +85,14 @@ class Guard:
 
 
 class BodyTooLarge(HTTPException):
-    """An HTTPException, since the framework lets no other error out of reading a body."""
+    """An HTTPException, because the framework hides every other error that is raised while it reads a body."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(413, f"the body has more than {limit:,} bytes, which is the most that is taken here")
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
-    """Counts a body whose length was not said."""
+    """Counts the bytes of a body, for requests without a content-length."""
     seen = 0
 
     async def bounded() -> Message:
@@ -109,22 +108,14 @@ def _bounded(receive: Receive, limit: int) -> Receive:
 
 
 def host_name(host: str) -> str:
-    """Without its port."""
+    """Returns a Host header without its port."""
     name, _, port = host.lower().rpartition(":")
     return name if port.isdecimal() and name else host.lower()
 
 
-def is_loopback(hosts: Sequence[str]) -> bool:
-    return all(host == "localhost" or (_is_address(host) and _address(host).is_loopback) for host in hosts)
-
-
 def _is_address(name: str) -> bool:
     try:
-        _address(name)
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
     except ValueError:
         return False
     return True
-
-
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    return ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))

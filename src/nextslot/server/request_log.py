@@ -1,7 +1,7 @@
-"""Every request from outside in: it gets an id, a span, a line in the log and a place in the metrics.
+"""Gives every request an id, a span, a line in the log and a count in the metrics.
 
-The outermost layer, so that what the guard refuses is seen too. Of a request only its method, the template of its
-route, its status, its time and its caller's name are told: never a query, a header or a body.
+It is the outermost layer, so that it sees what the guard refuses too. It records the method, the template of the route,
+the status, the time and the caller's name: never a query, a header or a body.
 """
 
 import logging
@@ -20,12 +20,12 @@ from nextslot.telemetry.tracing import Span, Tracer
 log = logging.getLogger(__name__)
 
 HEADER = "X-Request-ID"
-# What a machine asks every few seconds: worth a line only to who looks for it, and never a trace.
+# Machines request these every few seconds: they are logged at DEBUG and never traced.
 PROBES = frozenset({"/health", "/ready", "/metrics"})
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-# For what is no route of ours; its path could be anything.
+# The route of a request that no route matches; its path could be anything.
 UNMATCHED = "unmatched"
-# What a caller gets who left before there was an answer: nothing, but it is counted as this (as nginx does).
+# The status that is counted for a caller who hung up before the answer, as nginx counts it.
 LEFT = 499
 
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
@@ -59,17 +59,17 @@ class RequestLog:
             try:
                 await self._app(scope, receive, answer.send)
             except Exception:
-                # The framework has answered it with 500 and wants the server to know.
+                # The framework has answered with 500, and raises the error again for the server.
                 answer.fail()
                 raise
             finally:
                 self._meters.in_progress -= 1
-                self._tell(scope, answer, span, request_id)
+                self._record(scope, answer, span, request_id)
 
     def _id(self, given: str | None) -> str:
         return given if given is not None and _SANE.fullmatch(given) else self._chance.new_id()
 
-    def _tell(self, scope: Scope, answer: "_LoggedResponse", span: Span, request_id: str) -> None:
+    def _record(self, scope: Scope, answer: "_LoggedResponse", span: Span, request_id: str) -> None:
         method, route, status = _method(scope), route_of(scope), answer.status or LEFT
         self._meters.answered(method, route, status, answer.seconds_to_begin())
         span.rename(f"{method} {route}")
@@ -89,7 +89,7 @@ class RequestLog:
 
 
 class _LoggedResponse:
-    """What is sent, and when it began; it carries the request's id."""
+    """Sends an answer with the request's id, and notes its status and when it began."""
 
     def __init__(self, send: Send, request_id: str, seconds: Callable[[], float]) -> None:
         self._send = send
@@ -117,7 +117,7 @@ class _LoggedResponse:
 
 
 def note_probe(meters: HttpMeters, route: str, request_id: str, seconds: float) -> None:
-    """Counts and logs a probe that was answered with 200 before it came to a layer of the application."""
+    """Counts and logs a probe that the acceptor answered with 200."""
     meters.answered("GET", route, 200, seconds)
     about = {"method": "GET", "route": route, "status": 200, "duration_ms": round(seconds * 1000, 3)}
     with bound(request_id=request_id):
@@ -125,7 +125,7 @@ def note_probe(meters: HttpMeters, route: str, request_id: str, seconds: float) 
 
 
 def route_of(scope: Scope) -> str:
-    """As it is declared, such as `/api/jobs/{job_id}`: the router leaves it in the scope."""
+    """Returns the route as it is declared, such as `/api/jobs/{job_id}`; the router leaves it in the scope."""
     return str(getattr(scope.get("route"), "path", UNMATCHED))
 
 
@@ -134,10 +134,10 @@ def _method(scope: Scope) -> str:
 
 
 def _level(route: str, status: int) -> int:
-    # That it is not ready is what `/ready` is asked for.
+    # A 503 is an ordinary answer of `/ready`.
     if route in PROBES and status != 500:
         return logging.DEBUG
-    # To be busy, starting or stopping is no failure of ours; what else is behind a 503 has been told by who met it.
+    # Busy, starting or stopping is no failure; other causes of a 503 are logged where they are found.
     if status == 503:
         return logging.WARNING
     return logging.ERROR if status >= 500 else logging.INFO

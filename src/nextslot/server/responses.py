@@ -1,16 +1,17 @@
-"""Answers: JSON that is written once, pages, what was created, and streams of server-sent events."""
+"""Makes answers: JSON, pages, created things, logs, and streams of server-sent events."""
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any, TypeVar
+from operator import methodcaller
+from typing import TypeVar
 
 import orjson
 from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 
-from nextslot.domain import Job
+from nextslot.domain import Job, Page
 from nextslot.engine.submit.idempotency import Replayed
 from nextslot.errors import NextslotError
 from nextslot.executors.job_types import JobTypes
@@ -22,7 +23,7 @@ from .schemas import SOME
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# A comment as often as this, so that proxies and readers know that the line is alive.
+# How often a silent stream sends a comment, so that proxies and readers know that the connection is alive.
 KEEP_ALIVE_SECONDS = 15.0
 
 
@@ -39,7 +40,7 @@ async def notes(job_types: JobTypes, jobs: Iterable[Job]) -> dict[str, str]:
 
 
 async def answer_many(items: Iterable[object], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A long list, written some at a time: others have their turn in between, and no more than some are held twice."""
+    """Answers a long list, encoded in parts: other requests get turns in between, and no list is held twice."""
     rest, parts = iter(items), [b'{"items":[']
     while some := list(islice(rest, SOME)):
         parts += [orjson.dumps(some)[1:-1], b","]
@@ -49,16 +50,16 @@ async def answer_many(items: Iterable[object], status: int = 200, headers: Mappi
 
 
 def created(content: object, location: str, is_new: bool = True, headers: Mapping[str, str] | None = None) -> Response:
-    """201 and where it is; a replay is 200."""
+    """Answers 201 with the location; a replay is 200."""
     return answer(content, 201 if is_new else 200, {"Location": location, **(headers or {})})
 
 
-def page(items: list[Any], next_cursor: str | None) -> Response:
-    return answer({"items": items, "next_cursor": next_cursor})
+def page(found: Page[T], shown: Callable[[T], object] = methodcaller("to_dict")) -> Response:
+    return answer({"items": [shown(one) for one in found.items], "next_cursor": found.next_cursor})
 
 
 def log_answer(part: LogPart) -> Response:
-    """A part of a log as text. Never shown as a page: what work writes must not run in a browser."""
+    """Answers a part of a log as plain text, so that a browser never runs what a job has written."""
     headers = {"X-Log-Size": str(part.size), "X-Log-Next": str(part.next), "X-Content-Type-Options": "nosniff"}
     return Response(part.text, headers=headers, media_type="text/plain; charset=utf-8")
 
@@ -68,7 +69,7 @@ def wants_stream(request: Request) -> bool:
 
 
 def event(data: object, *, event: str | None = None, id: str | None = None) -> bytes:
-    """One server-sent event; its data is JSON on one line."""
+    """Encodes one server-sent event; its data is JSON on one line."""
     lines = [f"id: {id}"] if id is not None else []
     if event is not None:
         lines.append(f"event: {event}")
@@ -81,10 +82,10 @@ def stream(events: AsyncGenerator[bytes, None]) -> StreamingResponse:
 
 
 async def _kept_alive(events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    """The reader hears something at least every few seconds; when it leaves, the events end too."""
+    """Yields the events, and a comment after each silence; closes the events when the reader leaves."""
     upcoming: asyncio.Task[bytes] | None = None
     try:
-        # At once, so that the reader knows that it is connected.
+        # At once: the reader then knows that it is connected.
         yield b": open\n\n"
         while True:
             upcoming = upcoming or asyncio.ensure_future(anext(events))
@@ -97,21 +98,21 @@ async def _kept_alive(events: AsyncGenerator[bytes, None]) -> AsyncIterator[byte
             except StopAsyncIteration:
                 return
             except NextslotError as error:
-                # The answer has begun: its last event says what else its status would have said.
+                # The answer has begun, so its last event carries the error instead of its status.
                 log.warning("a stream ends: %s", error)
                 yield event(problem_of(error), event="error")
                 return
             upcoming = None
     finally:
         if upcoming is not None:
-            # Also one that has just ended: nobody else asks how.
+            # Even if it has just ended: its exception must be retrieved.
             upcoming.cancel()
             await asyncio.gather(upcoming, return_exceptions=True)
         await events.aclose()
 
 
 async def unless_hung_up(request: Request, work: Awaitable[T]) -> T | None:
-    """What `work` gives; None if the caller hung up first, and then the work is cancelled."""
+    """Returns the result of `work`; if the caller hangs up first, cancels the work and returns None."""
     task = asyncio.ensure_future(work)
     left = asyncio.ensure_future(_hang_up(request))
     try:
@@ -134,8 +135,7 @@ async def _hang_up(request: Request) -> None:
 
 
 async def create_once(make: Awaitable[T], known: Callable[[str], Awaitable[T]]) -> tuple[T, bool]:
-    """Makes a thing, or reads the one that the same request, with the same Idempotency-Key, made before; and whether
-    it is new."""
+    """Returns what `make` makes and True; or, for a repeated Idempotency-Key, what the first request made and False."""
     try:
         return await make, True
     except Replayed as before:

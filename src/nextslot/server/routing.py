@@ -1,4 +1,4 @@
-"""Routes that know who may use them: each is declared with its rule, and one without cannot be made."""
+"""Routes with a rule that says who may use them; a route without a rule cannot be made."""
 
 import json
 import re
@@ -23,17 +23,17 @@ A = TypeVar("A", bound=Attached)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a route needs, and what else there is to know about it.
+    """Which callers may use a route, and how it answers.
 
-    `office` None: the route itself checks the offices that its body or query names (`auth.caller_of`).
+    If `office` is None, the route itself checks the offices in its body or query (`auth.caller_of`).
     """
 
-    # None: open to everybody, key or not.
+    # None: open to everybody, with or without a key.
     scope: Scope | None
     office: OfficeOf | None = None
-    # It makes something: an Idempotency-Key is honoured.
+    # It creates something and takes an Idempotency-Key.
     creates: bool = False
-    # It may find a state that does not allow it (409).
+    # It may answer 409.
     conflicts: bool = False
 
 
@@ -44,7 +44,7 @@ def needs(
 
 
 def open_to_all(endpoint: Endpoint) -> Endpoint:
-    """For what holds no data."""
+    """Lets everybody use a route. Only for routes without data."""
     return _ruled(Rule(None))(endpoint)
 
 
@@ -59,16 +59,16 @@ def _ruled(rule: Rule) -> Callable[[Endpoint], Endpoint]:
 def rule_of(endpoint: Callable[..., Any]) -> Rule:
     rule = getattr(endpoint, "rule", None)
     if not isinstance(rule, Rule):
-        raise TypeError(f"the route of {endpoint} does not say who may use it: decorate it with `needs`")
+        raise TypeError(f"{endpoint} has no rule: decorate it with `needs` or `open_to_all`")
     return rule
 
 
-# Fewer digits always fit 64 bits.
+# A number with fewer digits always fits 64 bits.
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 
 
 class OurRequest(Request):
-    """JSON is read by a parser that bounds depth and numbers, and knows no NaN."""
+    """Reads JSON with a parser that bounds depth and numbers, and refuses NaN."""
 
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
@@ -80,9 +80,9 @@ class OurRequest(Request):
 
 
 def _check_numbers(body: bytes) -> None:
-    """The fast parser makes a float of a whole number that does not fit 64 bits: other than what was sent.
+    """Refuses whole numbers that do not fit 64 bits: the fast parser would make floats of them, with other values.
 
-    HTTPExceptions, since the framework lets no other error out of reading a body.
+    It raises HTTPExceptions, because the framework hides every other error that is raised while it reads a body.
     """
     try:
         json.loads(body, parse_int=_checked)
@@ -98,16 +98,16 @@ def _checked(digits: str) -> int:
 
 
 def _check_query(request: Request) -> None:
-    """Of a name that is there twice the framework would take the last value, and say nothing of the others."""
+    """Refuses a parameter that is given twice: the framework would silently use the last value."""
     seen: set[str] = set()
     for name, _ in request.query_params.multi_items():
         if name in seen:
-            raise Invalid(f"this is given more than once; several values are written by comma, as {name}=A,B", name)
+            raise Invalid(f"is given more than once; separate several values by commas, as in {name}=A,B", name)
         seen.add(name)
 
 
 class Route(APIRoute):
-    """Whoever asks is admitted before anything of the body is read."""
+    """A route that admits the caller before it reads the body."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle, rule = super().get_route_handler(), rule_of(self.endpoint)
@@ -124,7 +124,7 @@ class Route(APIRoute):
 
 
 def extension_of(request: Request, kind: type[A]) -> A:
-    """Returns an extension's part of the scheduler for the caller of this request: its changes are audited."""
+    """Returns the part of an extension for the caller of this request, whose changes are audited."""
     return scheduler_for(request).extension(kind)
 
 

@@ -1,6 +1,6 @@
-"""What answers look like and what several bodies share, declared for the OpenAPI document.
+"""The answers and bodies that several routes share, for validation and for the OpenAPI document.
 
-Answers are made by `representation.py`; a test holds the two together. Bodies refuse what they do not know.
+`to_dict` and `domain/json_form.py` make the answers; a test compares them with these classes.
 """
 
 import re
@@ -39,13 +39,13 @@ Time = Annotated[
 
 
 def _written(value: object) -> object:
-    # Else a number in a query would be taken for seconds since 1970.
+    # Otherwise pydantic would read a number in a query as seconds since 1970.
     if not isinstance(value, str) or not re.match(r"\d{4}-\d\d-\d\d[Tt ]", value):
         raise ValueError("a time such as 2026-11-15T06:30:00Z")
     return value
 
 
-# A time that a caller gives: text, with a zone.
+# A time in a request: text with a time zone.
 When = Annotated[
     AwareDatetime,
     Field(strict=False),
@@ -53,7 +53,7 @@ When = Annotated[
     WithJsonSchema({"type": "string", "format": "date-time", "examples": ["2026-11-15T06:30:00Z"]}),
 ]
 Id = Annotated[str, Field(examples=["0193f6a2-7b1c-7c3e-8d52-6f0a9e1b2c3d"])]
-# Items of a long list that are worked on without a break: a few milliseconds.
+# Items of a long list that are processed in one turn of the event loop: a few milliseconds.
 SOME = 500
 
 
@@ -69,7 +69,7 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     def given(self) -> dict[str, Any]:
-        """What the caller said, and nothing else; as plain values."""
+        """Returns only the fields that the caller gave, as plain values."""
         return {name: _plain(getattr(self, name)) for name in self.model_fields_set}
 
 
@@ -78,12 +78,12 @@ def _plain(value: object) -> object:
 
 
 def partial(body: type[Body]) -> type[Body]:
-    """The same fields, none of them needed: for a PATCH, which changes what it names."""
+    """Makes a body with the same fields, all optional, for a PATCH."""
     fields: dict[str, Any] = {}
     for name, field in body.model_fields.items():
         optional = copy(field)
         optional.default, optional.default_factory = None, None
-        # Only what was given is looked at, so what stands here for the rest does not matter.
+        # `given` returns only the given fields, so the default does not matter.
         fields[name] = (field.annotation, optional)
     return create_model(f"Partial{body.__name__}", __base__=Body, **fields)
 
@@ -119,7 +119,7 @@ class Artifact(ResponseModel):
     pass
 
 
-# What stands in an answer for a type of the model.
+# The types of fields in answers, by their type in the domain.
 IN_ANSWERS: Mapping[Any, Any] = {"time": Time, domain.RetryPolicy: RetryPolicy, domain.Artifact: Artifact}
 
 
@@ -206,5 +206,5 @@ def _later(value: object, validate: ValidatorFunctionWrapHandler) -> object:
     return value if isinstance(value, list) and SOME < len(value) <= MAX_BATCH else validate(value)
 
 
-# A long list is only let through here: `jobs.new_jobs` validates it, some at a time.
+# A long list is not validated here: `jobs.new_jobs` validates it in parts.
 KeyedJobs = Annotated[list[KeyedJobBody], Field(min_length=1, max_length=MAX_BATCH), WrapValidator(_later)]

@@ -1,7 +1,7 @@
-"""The process: listens, starts the scheduler, and stops both in order, narrated step by step.
+"""Runs a server process: listens, starts the scheduler, and stops both in order, with a log line for each step.
 
-The listener comes first, so that `/health` answers and `/ready` says what is going on while a large database recovers,
-and goes last, so that reads go on while running work finishes.
+The listener starts first, so that `/health` and `/ready` answer while a large database recovers, and stops last, so
+that reads go on while running work finishes.
 """
 
 import asyncio
@@ -26,15 +26,15 @@ from .request_log import note_probe
 
 log = logging.getLogger(__name__)
 
-# How long open requests have once everything that ran has been stored.
+# How long open requests may take after the scheduler has stopped.
 CLOSE_SECONDS = 5
-# Between attempts to start while the database is away.
+# Pauses between attempts to start while the database is away, in seconds.
 FIRST_PAUSE = 0.25
 LONGEST_PAUSE = 4.0
 
 
 class _UvicornServer(uvicorn.Server):
-    """uvicorn without its signals and its listener: on SIGTERM it would close that first and wait for open streams."""
+    """uvicorn without its signal handlers and its listener: on SIGTERM it would close the listener first."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -56,7 +56,7 @@ class _UvicornServer(uvicorn.Server):
             await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
 
     def _protocol(self) -> asyncio.Protocol:
-        """Makes what uvicorn's own listener would make for a connection."""
+        """Makes the protocol of a connection, as uvicorn's own listener would."""
         made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
@@ -76,7 +76,7 @@ class Process:
         prepare: Callable[[], Awaitable[None]] | None = None,
         health_port: int | None = None,
     ) -> None:
-        """`prepare` comes before each attempt to start, and raises Away while the database does not answer."""
+        """`prepare` is called before each attempt to start, and raises Away while the database does not answer."""
         self._scheduler = scheduler
         self._options = options
         self._prepare = prepare
@@ -84,15 +84,15 @@ class Process:
         self._host = host
         self._port = port
         self._reload = reload
-        # Set once it was told to stop.
-        self.told = asyncio.Event()
-        # Where it listens, which it does before the scheduler has started.
+        # Set when the process begins to stop.
+        self.stopping = asyncio.Event()
+        # The address that it listens on, known before the scheduler has started.
         self.listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._server = _UvicornServer(
             uvicorn.Config(
                 create_app(scheduler, options),
                 log_config=None,
-                # Starting and stopping is narrated here.
+                # This module logs the start and the stop.
                 log_level="warning",
                 access_log=False,
                 lifespan="off",
@@ -102,7 +102,7 @@ class Process:
         )
 
     async def run(self, ready: Callable[[str], None] = lambda address: None) -> bool:
-        """Until it is told to stop. Whether everything that ran has been stored."""
+        """Serves until `stop` or a signal. Returns whether the outcome of everything that ran has been stored."""
         listener = self._listen()
         with self._signals(), _collecting_rarely(), self._scheduler.watchdog.watching():
             self._answer_probes()
@@ -112,8 +112,8 @@ class Process:
             try:
                 return await self._start_and_stop(ready)
             finally:
-                # A refused start has a sentence of its own, which these lines would only hide.
-                level = logging.INFO if self.told.is_set() else logging.DEBUG
+                # After a refused start these lines would only hide its error message.
+                level = logging.INFO if self.stopping.is_set() else logging.DEBUG
                 log.log(level, "stopping: closing the listener")
                 acceptor.close()
                 self._server.should_exit = True
@@ -135,15 +135,15 @@ class Process:
             return True
         ready(self.listening.result())
         self._scheduler.watchdog.heartbeat.is_ready = True
-        await self.told.wait()
+        await self.stopping.wait()
         self._scheduler.watchdog.heartbeat.is_ready = False
         log.info("stopping: no new jobs, running work finishes")
         return await self._scheduler.stop()
 
     async def _start(self) -> bool:
-        """Starts the scheduler, as soon as its database answers. False: the process was told to stop before."""
+        """Starts the scheduler as soon as its database answers. Returns False if `stop` came before."""
         retries = StartRetries(self._scheduler.wait_for)
-        while not self.told.is_set():
+        while not self.stopping.is_set():
             try:
                 if self._prepare is not None:
                     await self._prepare()
@@ -152,14 +152,14 @@ class Process:
                 if self._prepare is None:
                     raise  # The database is a file here: waiting would not bring it back.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.told.wait(), retries.after(error))
+                    await asyncio.wait_for(self.stopping.wait(), retries.after(error))
             else:
                 return True
-        log.info("stopping: told while waiting for the database")
+        log.info("stopping, while waiting for the database")
         return False
 
     def _answer_probes(self) -> None:
-        """On a port of their own, by the sidecar, so that no probe waits behind work."""
+        """Lets the sidecar answer probes on a port of their own."""
         if self._health_port is not None:
             try:
                 probes = _create_server(self._host, self._health_port)
@@ -180,7 +180,7 @@ class Process:
     def _signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         handlers: dict[signal.Signals, Callable[[], None]] = {}
-        # Signals reach the main thread only; a server in another one is told by `stop`.
+        # Only the main thread gets signals; a server in another thread is stopped with `stop`.
         if threading.current_thread() is threading.main_thread():
             handlers = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop}
         if handlers and self._reload is not None:
@@ -194,15 +194,15 @@ class Process:
                 loop.remove_signal_handler(number)
 
     def stop(self) -> None:
-        """What the first signal does; called again, what the second does."""
-        if self.told.is_set():
-            log.warning("stopping: told again, so running work is interrupted")
+        """Stops the process after running work has finished; a second call interrupts that work."""
+        if self.stopping.is_set():
+            log.warning("stopping: second request to stop, so running work is interrupted")
             self._scheduler.hurry()
-        self.told.set()
+        self.stopping.set()
 
 
 class StartRetries:
-    """Waits for a database that is away: pauses and log lines come more and more seldom."""
+    """Chooses the pauses and log lines while the database is away: both become rarer."""
 
     def __init__(self, tell_callers: Callable[[str], None]) -> None:
         self._tell_callers = tell_callers
@@ -211,7 +211,7 @@ class StartRetries:
         self._told_after = -1.0
 
     def after(self, error: Exception) -> float:
-        """Says why the start has to wait; returns the seconds until the next attempt."""
+        """Tells callers and the log why the start waits; returns the seconds until the next attempt."""
         self._tell_callers(f"the scheduler waits for its database, and starts when that answers: {error}")
         if self._waited > 2 * self._told_after:
             self._told_after = self._waited
@@ -223,10 +223,10 @@ class StartRetries:
 
 @contextlib.contextmanager
 def _collecting_rarely() -> Iterator[None]:
-    """Full garbage collections look at everything there is, while nothing else can run.
+    """Makes full garbage collections ten times rarer, and leaves out the objects that exist at the start.
 
-    Python begins one whenever the objects have become a quarter more, so a batch of 10,000 jobs would pay for several:
-    a sixth of its time (bench/bulk.py). Here they come a tenth as often, and leave out what was there from the start.
+    A full collection stops everything else. Python begins one whenever the objects have grown by a quarter: several
+    during a batch of 10,000 jobs, a sixth of its time (bench/bulk.py).
     """
     usual = gc.get_threshold()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Pages: static files that hold no data, with a policy that lets them run nothing but themselves."""
+"""Serves static files, with a content security policy that lets a page run only our own scripts."""
 
 import gzip
 import hashlib
@@ -53,7 +53,7 @@ async def show_docs_file(name: str, request: Request) -> Response:
 
 
 def static(request: Request, folder: str, name: str, styles: str = STRICT_STYLES) -> Response:
-    """A file as it is, small on the wire; a browser that has it already is told so."""
+    """Answers a file, compressed if the browser can read that; 304 if the browser has it already."""
     found = _files(folder).get(name)
     if found is None:
         raise NotFound("file", name)
@@ -75,7 +75,7 @@ def static(request: Request, folder: str, name: str, styles: str = STRICT_STYLES
 
 @cache
 def _files(folder: str) -> dict[str, File]:
-    """All there are, by their path: what is not among them cannot be asked for, whatever a name says."""
+    """Reads all files of a folder, by path. No other file can be requested, whatever its name says."""
     root = resources.files("nextslot").joinpath(*folder.split("/"))
     found: dict[str, File] = {}
     open_ = [("", root)]

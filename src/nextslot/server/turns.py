@@ -1,7 +1,7 @@
-"""Turns: lets only some requests go on in each turn of the event loop, so that no turn takes long.
+"""Lets only some requests continue in each turn of the event loop, so that no turn takes long.
 
-A group commit answers up to 1,000 callers at once, and all of them may ask again at once. Without this layer all that
-is done in one turn; a probe of `/health` needs about three turns, and would wait for all of it three times.
+A group commit answers up to 1,000 callers at once, and all of them may send the next request at once. Without this
+layer one turn would serve all of them, and a request that needs three turns would wait three times as long.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class Turns:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._waiting: deque[asyncio.Future[None]] = deque()
-        # How many went on in this turn; None while nobody asks, and then no turn is counted.
+        # How many continued in this turn; None while there are no requests, and then no turn is counted.
         self._gone_on: int | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,7 +37,7 @@ class Turns:
         await self._app(scope, receive, answer)
 
     async def _turn(self) -> None:
-        """Returns in the turn in which a request may go on: those that came first go first."""
+        """Returns in the turn in which the request may continue: first come, first served."""
         if self._gone_on is None:
             self._gone_on = 0
             asyncio.get_running_loop().call_soon(self._next_turn)

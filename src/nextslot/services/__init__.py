@@ -1,4 +1,4 @@
-"""The faces of a scheduler: its verbs by subject, as Python, HTTP and the command line use them.
+"""Services: the methods of a scheduler by subject, for Python, HTTP and the command line.
 
-A face turns what a caller says into works over the store, and their rows into values. Rules are the engine's.
+A service turns a caller's arguments into works over the store, and rows into values. The engine decides.
 """

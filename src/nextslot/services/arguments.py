@@ -1,4 +1,4 @@
-"""What callers of the Python API say, as values of the model; what makes no sense is refused with a sentence."""
+"""Turns the arguments of the Python API into values of the domain, or refuses them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,9 +16,9 @@ _JOB_FIELDS = frozenset(NewJob.__dataclass_fields__)
 
 
 def new_job(**fields: Any) -> NewJob:
-    """A request from keyword arguments; times may be datetimes."""
+    """Makes a request from keyword arguments; times may be datetimes."""
     if not fields.keys() <= _JOB_FIELDS:
-        raise Invalid("there is no such field of a job", field=min(fields.keys() - _JOB_FIELDS))
+        raise Invalid("is not a field of a job", field=min(fields.keys() - _JOB_FIELDS))
     for name in ("scheduled_for", "expires_at"):
         if name in fields:
             fields[name] = instant(fields[name], name)
@@ -26,7 +26,7 @@ def new_job(**fields: Any) -> NewJob:
 
 
 def with_instants(wanted: Sequence[NewJob]) -> list[NewJob]:
-    """Times in requests may be datetimes."""
+    """Turns the datetimes in requests into instants."""
     return [
         replace(
             new,
@@ -40,44 +40,47 @@ def with_instants(wanted: Sequence[NewJob]) -> list[NewJob]:
 
 
 def new_direct(**fields: Any) -> NewDirect:
-    """A direct request from keyword arguments."""
+    """Makes a direct request from keyword arguments."""
     unknown = sorted(fields.keys() - NewDirect.__dataclass_fields__.keys())
     if unknown:
-        raise Invalid("there is no such field of a direct request", field=unknown[0])
+        raise Invalid("is not a field of a direct request", field=unknown[0])
     return NewDirect(**fields)
 
 
 def instant(value: Instant | datetime | None, field: str) -> Instant | None:
-    """A time as we keep it."""
+    """Turns a datetime into an instant."""
     if value is None or isinstance(value, Instant):
         return value
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise Invalid("a datetime with a time zone", field=field)
+        raise Invalid("is not a datetime with a time zone; give an Instant or such a datetime", field=field)
     return Instant.of(value)
 
 
 def choice(kind: type[T], value: object, field: str) -> T:
-    """One of the words that a kind of value has."""
+    """Returns the member of an enumeration that has this value."""
     try:
         return kind(value)  # type: ignore[call-arg]
     except ValueError:
-        raise Invalid("one of " + ", ".join(kind), field=field) from None  # type: ignore[arg-type]
+        known = ", ".join(kind)  # type: ignore[arg-type]
+        raise Invalid(f"is {value!r}; it must be one of {known}", field=field) from None
 
 
 def scope(office_id: str | None, job_type: str | None, resource: str | None) -> tuple[str, str]:
-    """What is paused or resumed: the kind of thing, and its name."""
+    """Returns what is paused or resumed: the kind of thing, and its name."""
     named = [
         (kind, name)
         for kind, name in (("office", office_id), ("type", job_type), ("resource", resource))
         if name is not None
     ]
     if len(named) > 1:
-        raise Invalid("say one of office_id, job_type, resource, or none for the whole scheduler")
+        raise Invalid(
+            "more than one of office_id, job_type and resource is given; give one, or none for the whole scheduler"
+        )
     return named[0] if named else ("scheduler", "")
 
 
 def found(value: T | None, kind: str, name: str) -> T:
-    """What was looked for, or an error that says that it is not there."""
+    """Returns a value that was read, or raises NotFound if there is none."""
     if value is None:
         raise NotFound(kind, name)
     return value

@@ -1,8 +1,7 @@
-"""Bulk: cancel or retry every job that a filter finds, and run an ended one again; HTTP and the command line call it.
+"""Cancels or retries every job that a filter finds, and runs an ended job again.
 
-Matching jobs are found page by page in read transactions, and each page is acted on in a small write of its own, so a
-million of them hold up neither dispatch nor anybody else. Only what existed when the call began is acted on, and the
-retries of that.
+Matching jobs are read page by page, and each page is changed in a small transaction of its own, so that a million of
+them delay neither dispatch nor other callers. Only jobs that existed when the call began, and their retries, change.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -26,17 +25,17 @@ from .unit_of_work import UnitOfWork
 
 T = TypeVar("T")
 
-# Jobs of one write. With what it says of its size it runs alone and off the event loop.
+# Jobs of one write, and the rows that it announces: so many that it runs alone and off the event loop.
 STEP = 100
 ROWS = 1_001
 MOST_IDS = 1_000
-# Behind every key of a job.
+# Greater than the key of every job.
 AFTER_ALL: Key = (2**62, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How many, and the first of them."""
+    """How many jobs there are, and the ids of the first."""
 
     count: int = 0
     ids: tuple[str, ...] = ()
@@ -47,10 +46,9 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class BulkCancelled:
-    """What was cancelled at once, told to stop, or is left to finish without a retry.
+    """The jobs that were cancelled at once, that were interrupted, and that finish without a retry.
 
-    What ends as a consequence, by the rule of a group or of a dependent, is counted if it matches; else it was not
-    asked for.
+    A job that ends as a consequence, in a group or as a dependent, is counted only if it matches the filter.
     """
 
     cancelled: Counted = Counted()
@@ -64,14 +62,12 @@ class BulkCancelled:
 
     @property
     def job_ids(self) -> tuple[str, ...]:
-        """The first of them all."""
+        """The ids of the first jobs of all three kinds."""
         return (*self.cancelled.ids, *self.stopping.ids, *self.finishing.ids)[:MOST_IDS]
 
 
 @dataclass(frozen=True, slots=True)
 class BulkRetried:
-    """The new jobs."""
-
     retried: Counted = Counted()
 
 
@@ -89,7 +85,7 @@ class BulkService:
         reason: str | None = None,
         interrupt: bool | None = None,
     ) -> BulkCancelled:
-        """Every job that matches and has not started; running ones too if they are to be included."""
+        """Cancels every job that matches and has not started; with `include_running`, running ones too."""
         wanted = _refuse_empty(filter, all)
         if reason is not None and (problems := list(text_problems("reason", reason))):
             raise Invalid(problems)
@@ -106,14 +102,14 @@ class BulkService:
         return done
 
     async def retry(self, filter: JobFilter | None = None, *, all: bool = False) -> BulkRetried:
-        """Every chain whose last job matches and is FAILED; those that wait, run or have succeeded are left alone."""
+        """Retries every chain whose last job matches and is FAILED."""
         wanted = _refuse_empty(filter, all)
         done, is_first = BulkRetried(), True
-        # Chains that may come again. None, unless the clock was set back: new jobs are newer than all that is left.
+        # Chains whose new job may be on a later page: only if the clock was set back, so that new jobs look older.
         made: set[str] = set()
         end = await self._access.read(_end_of_jobs)
         async for page in self._pages(wanted, wanted.statuses & {JobStatus.FAILED}, end):
-            if self._access.is_draining:
+            if self._access.gate.is_draining:
                 raise Draining("the scheduler is stopping and takes no new jobs")
             self._access.refuse_new_work()
             ids = [job.job_id for job in page if job.chain_id not in made]
@@ -133,7 +129,7 @@ class BulkService:
         priority: int | None = None,
         created_by: str | None = None,
     ) -> Job:
-        """A new job like an ended one, a chain of its own; parameters that are given replace its own, key by key."""
+        """Makes a new job like an ended one, with a chain of its own; given parameters replace its own, key by key."""
         content = [job_id, params, priority]
         once: Once[Job] = Once("rerun", self._access.context.office_id, content, lambda made: [made.job_id])
         return await self._access.create(
@@ -142,9 +138,9 @@ class BulkService:
         )
 
     async def _live_pages(self, wanted: JobFilter, include_running: bool) -> AsyncIterator[list[Job]]:
-        """What has not ended: first what is queued, because as long as the rest runs nothing starts in its place.
+        """Yields jobs that have not ended: queued ones first, so that none of them starts in place of a cancelled one.
 
-        What failed meanwhile may have a retry by then: it is of what was there, and comes last.
+        Retries that were made meanwhile, of jobs that existed when the call began, come last.
         """
         end = await self._access.read(_end_of_jobs)
         queued = wanted.statuses & (LIVE - {JobStatus.RUNNING})
@@ -161,7 +157,7 @@ class BulkService:
     async def _pages(
         self, wanted: JobFilter, statuses: frozenset[JobStatus], after: Key | None
     ) -> AsyncIterator[list[Job]]:
-        """What matches, the newest first, from a key on; each page is read when it is asked for."""
+        """Yields matching jobs, newest first, from a key on; each page is read when the caller needs it."""
         if not statuses:
             return
         found = replace(wanted, status=tuple(sorted(statuses)))
@@ -172,7 +168,7 @@ class BulkService:
             after = part.after
 
     async def _step(self, work: Work[T], is_first: bool) -> T:
-        """One transaction; the audit log hears of the call once, with the first thing that it does."""
+        """Stores one step; the first has the audit entry of the whole call."""
         write: Callable[..., object] = self._access.write if is_first else self._access.write_more
         return await write(work, rows=ROWS)  # type: ignore[misc,no-any-return]
 
@@ -182,19 +178,19 @@ def _page_of(tx: Tx, filter: JobFilter, after: Key) -> Part[Job]:
 
 
 def _of_older_chains(tx: Tx, page: list[Job], end: Key) -> list[Job]:
-    """The retries, newer than the key, of chains that are not."""
+    """Returns the retries on a page that are newer than the key, of chains that are older."""
     retries = [job for job in page if job.retry_of is not None and (job.created_at, job.job_id) > end]
     roots = jobs.get_many(tx, [job.chain_id for job in retries])
     return [job for job in retries if (roots[job.chain_id].created_at, job.chain_id) <= end]
 
 
 def _end_of_jobs(tx: Tx) -> Key | None:
-    """The key just behind that of the newest job."""
+    """Returns the key just behind that of the newest job."""
     newest = filter_sql.jobs_page(tx, JobFilter(), None, 1).items
     return (newest[0].created_at, newest[0].job_id + "~") if newest else None
 
 
 def _refuse_empty(filter: JobFilter | None, all: bool) -> JobFilter:
     if (filter is None or filter.is_empty) and not all:
-        raise Invalid("an empty filter means every job: say all=true if that is meant", "all")
+        raise Invalid("the filter is empty, which means every job; add all=true to change every job", "all")
     return filter or JobFilter()

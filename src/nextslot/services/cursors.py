@@ -1,15 +1,18 @@
-"""Cursors: where a page of a list ended, as opaque text that callers hand back; and how long a page may be."""
+"""Cursors: opaque text that says where a page of a list ended; and how long a page may be."""
 
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 
 from nextslot.domain import Page
 from nextslot.domain.request_checks import is_storable
 from nextslot.errors import Invalid
+from nextslot.store.contract import Tx
+
+from .unit_of_work import UnitOfWork
 
 T = TypeVar("T")
 
@@ -26,7 +29,7 @@ def encode(kind: str, key: Sequence[int | str] | None) -> str | None:
 
 
 def decode(kind: str, cursor: str | None, shape: Sequence[type]) -> tuple[int | str, ...] | None:
-    """The key in a cursor of this kind of list; anything else is refused."""
+    """Returns the key in a cursor of this kind of list; refuses every other text."""
     if cursor is None:
         return None
     try:
@@ -34,21 +37,36 @@ def decode(kind: str, cursor: str | None, shape: Sequence[type]) -> tuple[int | 
     except (binascii.Error, ValueError):
         found = None
     if not isinstance(found, list) or not found or not _fits(found[1:], shape):
-        raise Invalid("this is no cursor: give back the next_cursor of a page as it was", "cursor")
+        raise Invalid("is not a cursor; send the next_cursor of a page unchanged", "cursor")
     if found[0] != kind:
-        raise Invalid(f"this cursor belongs to another list, not to that of {kind}", "cursor")
+        raise Invalid(f"is a cursor of another list, not of {kind}", "cursor")
     return tuple(found[1:])
 
 
-def page_of(kind: str, items: Sequence[T], limit: int, key_of: Callable[[T], Sequence[int | str]]) -> Page[T]:
-    """A page of one item more than it shows: that one says whether there is another page."""
+async def read_page(
+    access: UnitOfWork,
+    kind: str,
+    first: int | str,
+    cursor: str | None,
+    limit: int,
+    read: Callable[[Tx, Any, int], Sequence[T]],
+    key: str,
+) -> Page[T]:
+    """Reads a page of a list. `key` is the field that it is ordered by; `first` comes before the first item.
+
+    `read` gets a key and reads so many items behind it.
+    """
+    (after,) = decode(kind, cursor, (type(first),)) or (first,)
+    checked_limit(limit)
+    # One item more than the page shows: it says whether there is another page.
+    items = await access.read(lambda tx: read(tx, after, limit + 1))
     shown = tuple(items[:limit])
-    return Page(shown, encode(kind, key_of(shown[-1]) if len(items) > limit else None))
+    return Page(shown, encode(kind, (getattr(shown[-1], key),) if len(items) > limit else None))
 
 
 def checked_limit(limit: int) -> int:
     if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
-        raise Invalid(f"a whole number from 1 to {MAX_LIMIT}", "limit")
+        raise Invalid(f"is {limit!r}; it must be a whole number from 1 to {MAX_LIMIT}", "limit")
     return limit
 
 

@@ -1,4 +1,4 @@
-"""Forecasts: why a job is not running, and when it will (spec 16); the same for the whole queue of an office."""
+"""Explains why a job is not running, and forecasts when it starts and ends (spec 16), alone or with its queue."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,8 +30,8 @@ from nextslot.system.instant import Instant
 
 from .unit_of_work import UnitOfWork
 
-# A forecast is used for so many times as long as it took to make, so that forecasting never takes more than a tenth of
-# a processor, however many ask; but for no longer than this. One that was quick to make is always made anew.
+# A forecast is used for ten times as long as it took to make, but at most for five seconds. So forecasts never take
+# more than a tenth of a processor, however many callers ask, and one that is quick to make is always new.
 REUSED = 10
 LONGEST_USE_SECONDS = 5.0
 
@@ -70,9 +70,9 @@ class ForecastService:
         self._making: dict[str, asyncio.Lock] = {}
 
     async def why(self, job_id: str) -> Why:
-        """Every reason why a job is not running, the most important first, and when it is expected to."""
+        """Returns every reason why a job is not running, the most important first, and when it is expected to run."""
         explained = await self._access.read(
-            lambda tx: self._explainer.explain(tx, job_id, is_stopping=self._access.is_draining)
+            lambda tx: self._explainer.explain(tx, job_id, is_stopping=self._access.gate.is_draining)
         )
         job = explained.job
         note = await self._note(job.job_type, job.params) if job.stage is Stage.QUEUED else None
@@ -86,7 +86,7 @@ class ForecastService:
         )
 
     async def queue(self, office_id: str = DEFAULT_OFFICE) -> Forecast:
-        """When the running jobs of an office are expected to end, and the first 1,000 of its queue to start and end."""
+        """Forecasts the ends of an office's running jobs, and starts and ends of the first 1,000 jobs of its queue."""
         lock = self._making.setdefault(office_id, asyncio.Lock())
         async with lock:
             kept = self._kept.get(office_id)
@@ -137,7 +137,7 @@ class ForecastService:
 
 
 def _beyond(made: Forecast, job: Job, ahead: int) -> Expected:
-    """Of a job further back than was looked at: as if the queue went on at the pace of its beginning."""
+    """Forecasts a job behind the first 1,000: assumes that the queue goes on at the pace of its beginning."""
     if made.is_whole or made.last_start is None or not job.is_ready or not made.places <= ahead <= MOST_AHEAD:
         return Expected()
     pace = (made.last_start - made.made_at) / made.places
@@ -147,8 +147,8 @@ def _beyond(made: Forecast, job: Job, ahead: int) -> Expected:
 
 
 def _attempt(call: Callable[[], Forecast]) -> Forecast | Exception:
-    """A thread's call does not raise."""
+    """Returns the exception of a call, because a call in a thread must not raise."""
     try:
         return call()
-    except Exception as error:  # It is raised where it was asked for.
+    except Exception as error:  # `_made` raises it.
         return error

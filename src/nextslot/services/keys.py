@@ -1,4 +1,4 @@
-"""Keys: who may use the API, as the HTTP layer, the command line and offline commands see it."""
+"""API keys: makes, deletes, lists and finds them."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,8 @@ from nextslot.engine.submit.idempotency import Once
 from nextslot.store.contract import Tx
 from nextslot.store.tables import keys
 
-from . import cursors
 from .arguments import found
-from .cursors import DEFAULT_LIMIT
+from .cursors import DEFAULT_LIMIT, read_page
 from .unit_of_work import UnitOfWork
 
 
@@ -20,12 +19,12 @@ class KeyService:
         self._ring = ring
 
     async def create(self, name: str, scopes: Sequence[str], office_id: str | None = None) -> tuple[Key, str]:
-        """A key and the text that its holder sends, which is shown this once."""
+        """Makes a key; returns it with the text that its holder sends, which is not stored."""
         created_by = self._access.context.asked_by
 
         def work(tx: Tx) -> tuple[Key, str]:
             key, text = self._ring.create(tx, name, scopes, office_id, created_by, self._access.clock.now())
-            self._access.audit.changed(tx, None, _told(key))
+            self._access.audit.changed(tx, None, _shown(key))
             return key, text
 
         content = {"name": name, "scopes": scopes, "office_id": office_id}
@@ -34,7 +33,7 @@ class KeyService:
 
     async def delete(self, key_id: str) -> None:
         def work(tx: Tx) -> None:
-            self._access.audit.changed(tx, _told(self._ring.delete(tx, key_id)), None)
+            self._access.audit.changed(tx, _shown(self._ring.delete(tx, key_id)), None)
 
         await self._access.write(work)
 
@@ -43,21 +42,18 @@ class KeyService:
 
     async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Key]:
         """The newest first."""
-        after = cursors.decode("keys", cursor, (str,))
-        cursors.checked_limit(limit)
-        some = await self._access.read(lambda tx: keys.page(tx, str(after[0]) if after else "~", limit + 1))
-        return cursors.page_of("keys", some, limit, lambda key: (key.key_id,))
+        return await read_page(self._access, "keys", "~", cursor, limit, keys.page, "key_id")
 
     async def find(self, text: str) -> Key | None:
-        """Whose key this is. The digest is looked up, so there is no comparison whose time could tell anything."""
+        """Finds a key by the digest of its text, so that no comparison takes longer for a text that is nearly right."""
         return await self._access.read(lambda tx: keys.by_digest(tx, digest(text)))
 
     async def is_guarded(self) -> bool:
-        """Whether there is a key: from the first one on everybody needs one."""
+        """Returns whether there is a key: from the first one on every caller needs one."""
         if self._ring.is_guarded is None:
             self._ring.is_guarded = await self._access.read(keys.has_admin)
         return self._ring.is_guarded
 
 
-def _told(key: Key) -> dict[str, Json]:
+def _shown(key: Key) -> dict[str, Json]:
     return {"key_id": key.key_id, "name": key.name, "scope": key.scope, "office_id": key.office_id}

@@ -1,8 +1,8 @@
-"""Lists: what is stored, a page at a time, and what is going on; HTTP and the command line read through it.
+"""Lists of jobs, runs, groups and so on, page by page, and the status of the scheduler.
 
-Every page is one read transaction, so what it says is of one moment. The keys of the lists never change for an item, so
-what exists during a whole walk is seen exactly once, whatever comes and goes meanwhile. Of a filter on something that
-changes (a job's status) no list can promise more than that each page is true when it is read.
+Every page is one read transaction. The key of an item never changes, so a caller who reads all pages sees every item
+that existed throughout exactly once. With a filter on something that changes, such as a job's status, each page is
+right for the moment when it was read.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -85,16 +85,16 @@ class ListService:
         return await self._access.read(lambda tx: _detail(tx, job_id))
 
     async def attempts(self, jobs: Sequence[Job]) -> dict[str, int]:
-        """The place of each job in its chain, from 1."""
+        """Returns the place of each job in its chain, from 1."""
         return await self._access.read(lambda tx: attempts(tx, jobs))
 
     async def queue(
         self, office_id: str = "default", cursor: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> QueuePage:
-        """An office's queue in its order, waiting jobs too, with what runs and who waits before it.
+        """Returns an office's queue in its order, waiting jobs included, with running jobs and direct callers.
 
-        A page goes on behind the last job of the one before, with the place that follows. The queue may have moved in
-        between: then places of two pages do not fit together, and a job that moved may be seen twice or not at all.
+        A page begins behind the last job of the page before. If a job was moved in between, the places of two pages
+        do not fit together, and that job may be on both or on neither.
         """
         shape = (int, int, int, int, str)
         after = cursors.decode("queue", cursor, shape)
@@ -124,7 +124,7 @@ class ListService:
     async def direct(
         self, filter: DirectFilter | None = None, cursor: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> Page[Direct]:
-        """What waits, runs and ran; the newest first."""
+        """Lists direct executions, the newest first."""
         wanted = filter or DirectFilter()
         return await self._page(
             "direct", (int,), cursor, limit, lambda tx, key: filter_sql.direct_page(tx, wanted, key, limit)
@@ -133,7 +133,7 @@ class ListService:
     async def reservations(
         self, cursor: str | None = None, limit: int = DEFAULT_LIMIT, office_id: tuple[str, ...] = ()
     ) -> Page[Reservation]:
-        """The newest first; of these offices, or of all."""
+        """Lists reservations of these offices, or of all, the newest first."""
         return await self._page(
             "reservations",
             BY_TIME,
@@ -149,9 +149,9 @@ class ListService:
         cursor: str | None = None,
         limit: int = DEFAULT_LIMIT,
     ) -> Page[Event]:
-        """After a number, the oldest first; a cursor goes on where its page ended, and `after` is then not used."""
+        """Lists events after a number, the oldest first; with a cursor, `after` is not used."""
         if type(after) is not int or not 0 <= after < 2**62:
-            raise Invalid("the number of an event, or 0 for all", "after")
+            raise Invalid(f"is {after!r}; it must be the number of an event, or 0 for all", "after")
         wanted = filter or EventFilter()
         return await self._page(
             "events", (int,), cursor, limit, lambda tx, key: filter_sql.events_page(tx, wanted, key or (after,), limit)
@@ -162,16 +162,16 @@ class ListService:
         return await self._page("audit", (str,), cursor, limit, lambda tx, key: filter_sql.audit_page(tx, key, limit))
 
     async def paused(self) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-        """What is paused now: (scope, name) of all but offices, and the offices; nothing is counted for it."""
+        """Returns what is paused now: (scope, name) of all but offices, and the offices."""
         return await self._access.read(_paused)
 
     async def status(self) -> SchedulerStatus:
-        """What is going on; its cost depends on what is queued and running, never on what has ended."""
+        """Returns the status of everything; its cost depends on queued and running jobs, never on ended ones."""
         now = self._access.clock.now()
         return await self._access.read(lambda tx: _status(tx, now))
 
     async def last_event(self) -> int:
-        """The number of the newest event: where to follow them from."""
+        """Returns the number of the newest event."""
         return await self._access.read(events.last)
 
     async def _page(
@@ -189,7 +189,7 @@ class ListService:
 
 
 def attempts(tx: Tx, some: Iterable[Job]) -> dict[str, int]:
-    """The place of each job in its chain, by walking it; only retries need a look."""
+    """Counts the place of each job in its chain. Only chains of retries are read."""
     some = list(some)
     chains = {job.chain_id for job in some if job.retry_of is not None}
     before = jobs.links(tx, chains) if chains else {}

@@ -1,4 +1,4 @@
-"""Nodes: the machines that share the database, as the HTTP layer and the command line see them."""
+"""Nodes: lists the machines that share the database, drains one, forgets one."""
 
 from nextslot.domain import Node
 from nextslot.engine.cluster.cluster import Cluster
@@ -14,11 +14,11 @@ class NodeService:
         self._registry = cluster.registry
 
     async def list(self) -> list[Node]:
-        """Every node that was seen and not forgotten, by name."""
+        """Lists every node that has joined and was not forgotten, by name."""
         return await self._access.read(self._registry.everybody)
 
     async def drain(self, node_id: str, undo: bool = False) -> Node:
-        """It starts nothing more, what runs there finishes, and others take the queue; `undo` lets it work again."""
+        """Lets a node start nothing more; its runs finish, other nodes take the queue. `undo` lets it work again."""
 
         def work(tx: Tx) -> Node:
             before, after = self._registry.drain(tx, node_id, not undo)
@@ -30,7 +30,7 @@ class NodeService:
         return drained
 
     async def forget(self, node_id: str) -> None:
-        """One that is gone for good is not listed any more, and the resources that it had are not counted."""
+        """Deletes a node that is gone: it is not listed any more, and its resources are not counted."""
 
         def work(tx: Tx) -> None:
             before = self._registry.forget(tx, node_id)

@@ -12,8 +12,7 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import offices
 from nextslot.system.randomness import Chance
 
-from . import cursors
-from .cursors import DEFAULT_LIMIT, checked_limit
+from .cursors import DEFAULT_LIMIT, read_page
 from .unit_of_work import UnitOfWork
 
 
@@ -25,7 +24,7 @@ class OfficeService:
         self._queue = queue
 
     async def create(self, office_id: str | None = None, **settings: Any) -> Office:
-        """A new office, with the defaults of spec 14.5 for what is not said; without an id, one is made for it."""
+        """Makes an office, with the defaults of spec 14.5 for missing settings, and a new id if none is given."""
         chosen = self._chance.new_id() if office_id is None else office_id
         content = {**settings, "office_id": office_id}
 
@@ -41,7 +40,7 @@ class OfficeService:
         return await self._access.create(work, once=once)
 
     async def change(self, office_id: str, **settings: Any) -> Office:
-        """While everything runs; `status` is `active`, `paused` (the queue's pause) or `archived`."""
+        """Changes settings of an office; `status` is `active`, `paused` (the queue's pause) or `archived`."""
 
         def work(tx: Tx) -> Office:
             is_paused, rest = _split_status(settings)
@@ -65,11 +64,8 @@ class OfficeService:
         return await self._access.read(lambda tx: get_office(tx, office_id))
 
     async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Office]:
-        """All of them, by their ids."""
-        checked_limit(limit)
-        (after,) = cursors.decode("offices", cursor, (str,)) or ("",)
-        found = await self._access.read(lambda tx: offices.page(tx, str(after), limit + 1))
-        return cursors.page_of("offices", found, limit, lambda office: (office.office_id,))
+        """Lists all offices, by id."""
+        return await read_page(self._access, "offices", "", cursor, limit, offices.page, "office_id")
 
 
 def get_office(tx: Tx, office_id: str) -> Office:
@@ -80,7 +76,7 @@ def get_office(tx: Tx, office_id: str) -> Office:
 
 
 def _split_status(settings: Mapping[str, Any]) -> tuple[bool | None, dict[str, Any]]:
-    """Whether the office is to be paused, if that is said, and the rest as the settings are stored."""
+    """Splits settings into whether to pause the office (None: as it is) and those that are stored."""
     rest = dict(settings)
     status = rest.get("status")
     if status == "paused":

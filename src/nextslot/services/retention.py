@@ -16,11 +16,10 @@ class RetentionService:
 
     @keep.setter
     def keep(self, keep: Keep) -> None:
-        """From the next purge on."""
         self._retention.use(keep)
 
     async def purge(self, dry_run: bool = False) -> Purged:
-        """Takes away what is older than `keep` says; `dry_run` only counts it."""
+        """Deletes history that is older than `keep` allows; `dry_run` only counts it."""
         if dry_run:
             return await self._access.read(self._retention.count)
         return await self._retention.purge(self._access.store)

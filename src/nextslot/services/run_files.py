@@ -1,6 +1,6 @@
-"""Files: the logs and artifacts of runs and direct executions; a name never leads out of their directory.
+"""Reads the logs and artifacts of runs and direct executions; a name never leads out of their directory.
 
-They are on the disk of the node that ran the work: who asks another is told which.
+They are on the disk of the node that ran the work. The error of another node names that node.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from nextslot.executors import run_log_reader
 from nextslot.executors.run_files import RunFiles
 from nextslot.executors.run_log_reader import LogPart
 
-# The most that is read at once.
+# The most bytes that are read at once.
 PIECE = 1024 * 1024
 
 
@@ -28,7 +28,7 @@ class RunFileService:
         return await asyncio.to_thread(self._files.log_file(run_id).exists)
 
     def check_node(self, kind: str, name: str, worker_id: str | None) -> None:
-        """Raises if what is not on this disk is on another: that of the node whose worker ran the work."""
+        """Raises NotFound, naming the other node, if another node ran the work and so has the file."""
         node = (worker_id or "").rpartition("/slot-")[0]
         if node not in ("", self._node):
             where = f"it is on the disk of node {node!r}, where the work ran, and this is node {self._node!r}"
@@ -47,7 +47,7 @@ class RunFileService:
         )
 
     def artifact(self, run_id: str, artifact: Artifact) -> Path:
-        """Where the file is; refused if it is gone, or has become a link that leads out."""
+        """Returns the path of an artifact; raises NotFound if it is gone, or a link that leads out of the directory."""
         root = self._files.artifacts_root(run_id)
         path = root / artifact.name
         real = Path(os.path.realpath(path))

@@ -1,4 +1,4 @@
-"""Schedules, as Python, HTTP and the command line use them."""
+"""Schedules: makes, changes, triggers and lists them; their past and next occurrences."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -23,9 +23,8 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import occurrences, schedules
 from nextslot.system.instant import Instant
 
-from . import cursors
 from .arguments import found, instant
-from .cursors import DEFAULT_LIMIT, checked_limit
+from .cursors import DEFAULT_LIMIT, checked_limit, read_page
 from .unit_of_work import UnitOfWork
 
 # Above every id, and after every instant.
@@ -40,8 +39,8 @@ class ScheduleService:
         self._trigger = trigger
 
     async def create(self, **fields: Any) -> Schedule:
-        """`template_id`, `name`, `cron_expression`; and `timezone`, `enabled`, `office_id`, `param_overrides`,
-        `catch_up`, `catch_up_window_seconds`, `overlap`, `priority`."""
+        """Makes a schedule of `template_id`, `name`, `cron_expression`; optional are `timezone`, `enabled`,
+        `office_id`, `param_overrides`, `catch_up`, `catch_up_window_seconds`, `overlap`, `priority`."""
         office_id = fields.get("office_id", DEFAULT_OFFICE)
         once: Once[Schedule] = Once("schedules", office_id, fields, lambda made: [made.schedule_id])
         return await self._access.create(
@@ -49,19 +48,19 @@ class ScheduleService:
         )
 
     async def change(self, schedule_id: str, **fields: Any) -> Schedule:
-        """The same fields; applies to the next occurrence (DEC-010)."""
+        """Changes fields of a schedule, from its next occurrence on (DEC-010)."""
         return await self._access.write(
             lambda tx: self._settings.change(tx, schedule_id, fields, self._access.clock.now())
         )
 
     async def delete(self, schedule_id: str) -> Schedule:
-        """It plans nothing more and is in no list; its jobs and its ledger stay."""
+        """Deletes a schedule: it makes no more jobs and is in no list; its jobs and its ledger stay."""
         return await self._access.write(lambda tx: self._settings.delete(tx, schedule_id, self._access.clock.now()))
 
     async def trigger(
         self, schedule_id: str, *, params: dict[str, Json] | None = None, priority: int | None = None
     ) -> Job:
-        """A job of it now, by hand: no occurrence of it."""
+        """Makes a job of a schedule now, by hand; the ledger has no occurrence for it."""
         content = [schedule_id, params, priority]
         once: Once[Job] = Once("trigger", self._access.context.office_id, content, lambda made: [made.job_id])
         return await self._access.create(
@@ -69,7 +68,7 @@ class ScheduleService:
         )
 
     async def get(self, schedule_id: str) -> Schedule:
-        """Deleted ones too."""
+        """Returns a schedule, even a deleted one."""
         return found(await self._access.read(lambda tx: schedules.get(tx, schedule_id)), "schedule", schedule_id)
 
     async def list(
@@ -80,16 +79,17 @@ class ScheduleService:
         office_id: str | None = None,
         template_id: str | None = None,
     ) -> Page[Schedule]:
-        """Those that are not deleted, the newest first."""
-        (before,) = cursors.decode("schedules", cursor, (str,)) or (TOP,)
-        checked_limit(limit)
-        items = await self._access.read(lambda tx: schedules.page(tx, str(before), limit + 1, office_id, template_id))
-        return cursors.page_of("schedules", items, limit, lambda schedule: (schedule.schedule_id,))
+        """Lists schedules that are not deleted, the newest first."""
+
+        def read(tx: Tx, before: str, rows: int) -> Sequence[Schedule]:
+            return schedules.page(tx, before, rows, office_id, template_id)
+
+        return await read_page(self._access, "schedules", TOP, cursor, limit, read, "schedule_id")
 
     async def upcoming(
         self, schedule_id: str, count: int = 10, after: Instant | datetime | None = None
     ) -> Sequence[Upcoming]:
-        """Its next occurrences, also of a disabled one; nothing is fired."""
+        """Returns the next occurrences of a schedule, even of a disabled one; makes no jobs."""
         checked_limit(count)
         schedule = await self.get(schedule_id)
         plan = cron.parse(schedule.cron_expression, schedule.timezone)
@@ -98,32 +98,29 @@ class ScheduleService:
     async def preview(
         self, cron_expression: str, timezone: str = "UTC", count: int = 10, after: Instant | datetime | None = None
     ) -> Sequence[Upcoming]:
-        """The next occurrences of an expression that no schedule has yet."""
+        """Returns the next occurrences of an expression that need not have a schedule."""
         checked_limit(count)
         return _coming(cron.parse(cron_expression, timezone), self._from(after), count)
 
     def _from(self, after: Instant | datetime | None) -> Instant:
         at = instant(after, "after") or self._access.clock.now()
         if not 0 <= at <= MAX_INSTANT:
-            raise Invalid("an instant between 1970 and 9999", field="after")
+            raise Invalid("is not between 1970 and 9999", field="after")
         return at
 
     async def occurrences(
         self, schedule_id: str, cursor: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> Page[Occurrence]:
-        """The ledger, the newest first; of a disabled schedule it begins with the span that is not over yet."""
-        (below,) = cursors.decode("occurrences", cursor, (int,)) or (END_OF_TIME,)
-        checked_limit(limit)
+        """Lists the ledger, the newest first; for a disabled schedule it begins with the span that is not over yet."""
         now = self._access.clock.now()
 
-        def work(tx: Tx) -> Sequence[Occurrence]:
+        def read(tx: Tx, below: int, rows: int) -> Sequence[Occurrence]:
             schedule = found(schedules.get(tx, schedule_id), "schedule", schedule_id)
             going_on = open_span(schedule, now) if cursor is None else None
-            stored = occurrences.page(tx, schedule_id, Instant(int(below)), limit + 1)
+            stored = occurrences.page(tx, schedule_id, Instant(below), rows)
             return stored if going_on is None else [going_on, *stored]
 
-        items = await self._access.read(work)
-        return cursors.page_of("occurrences", items, limit, lambda occurrence: (int(occurrence.instant),))
+        return await read_page(self._access, "occurrences", END_OF_TIME, cursor, limit, read, "instant")
 
 
 def _coming(plan: cron.Cron, after: Instant, count: int) -> list[Upcoming]:

@@ -1,6 +1,6 @@
-"""Tuning: what the configuration says of limits and offices, put to use before the start and while everything runs.
+"""Settings of the engine that a configuration sets before the start and changes while the scheduler runs.
 
-Called by `composition`: when a server is composed, and when its configuration is read again.
+`scheduler_from_config` calls it.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from .unit_of_work import UnitOfWork
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReloadableSettings:
-    """What of a configuration can change while the scheduler runs, as far as the engine is concerned."""
+    """The settings of the engine that can change while the scheduler runs."""
 
     limits: ConcurrencyPolicy = field(default_factory=Limits)
     offices: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
@@ -35,9 +35,8 @@ class ReloadableSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ReloadableParts:
-    """The parts of the engine that have something to set."""
-
+class SettingsService:
+    access: UnitOfWork
     offices: OfficeSettings
     dispatcher: Dispatcher
     intake: Intake
@@ -45,35 +44,28 @@ class ReloadableParts:
     webhooks: WebhookService
 
     def use(self, settings: ReloadableSettings) -> None:
-        """From now on, in memory; what is stored of it is stored by the start, or by `Tuning.apply`."""
+        """Changes the engine in memory: before the start, and after the commit of `apply`."""
         self.offices.use(settings.limits, settings.offices)
         self.dispatcher.starvation_after_seconds = settings.starvation_after_seconds
         self.intake.max_params_bytes = settings.max_params_bytes
         self.direct.most_waiting = settings.direct_waiting
 
-
-class SettingsReload:
-    def __init__(self, access: UnitOfWork, parts: ReloadableParts) -> None:
-        self._access = access
-        self._parts = parts
-        self.use = parts.use
-
     async def apply(
         self, settings: ReloadableSettings, before: Mapping[str, Json], after: Mapping[str, Json]
     ) -> list[Office]:
-        """Stores it in one transaction, which also starts what may start now; answers with the offices it changed.
+        """Stores the settings in one transaction, whose end starts the jobs that they allow; returns changed offices.
 
         `before` and `after` are for the audit log. A lower limit stops nothing that runs.
         """
 
         def work(tx: Tx) -> list[Office]:
-            changed = self._parts.offices.configure(tx, settings.limits, settings.offices, self._access.clock.now())
-            self._access.audit.changed(tx, before, after)
+            changed = self.offices.configure(tx, settings.limits, settings.offices, self.access.clock.now())
+            self.access.audit.changed(tx, before, after)
             tx.cause(SettingsChanged(settings))
-            if settings.webhooks != self._parts.webhooks.settings:
+            if settings.webhooks != self.webhooks.settings:
                 tx.cause(SendersRenewed())
-            self._parts.webhooks.configure(tx, settings.webhooks)
+            self.webhooks.configure(tx, settings.webhooks)
             return changed
 
-        # Too large for company: a work beside it would size a limit that it meets for the first time by the old rules.
-        return await self._access.write(work, rows=GROUP_ROWS + 1)
+        # So large that it is committed alone: a work beside it could create a limit by the old settings.
+        return await self.access.write(work, rows=GROUP_ROWS + 1)

@@ -1,4 +1,4 @@
-"""Templates, as Python, HTTP and the command line use them."""
+"""Templates: makes, changes, archives and lists them."""
 
 from typing import Any
 
@@ -7,9 +7,8 @@ from nextslot.engine.schedules.template_settings import TemplateSettings
 from nextslot.engine.submit.idempotency import Once
 from nextslot.store.tables import templates
 
-from . import cursors
 from .arguments import found
-from .cursors import DEFAULT_LIMIT, checked_limit
+from .cursors import DEFAULT_LIMIT, read_page
 from .unit_of_work import UnitOfWork
 
 # Above every id.
@@ -22,30 +21,27 @@ class TemplateService:
         self._settings = settings
 
     async def create(self, **fields: Any) -> Template:
-        """`name`, `job_type`; and `params`, `priority`, `timeout_seconds`, `retry_policy`, `resources`, `webhook`,
-        `description`."""
+        """Makes a template of `name` and `job_type`; optional are `params`, `priority`, `timeout_seconds`,
+        `retry_policy`, `resources`, `webhook`, `description`."""
         once: Once[Template] = Once("templates", None, fields, lambda made: [made.template_id])
         return await self._access.create(
             lambda tx: self._settings.create(tx, fields, self._access.clock.now()), once=once
         )
 
     async def change(self, template_id: str, **fields: Any) -> Template:
-        """The same fields, for the jobs that it will make."""
+        """Changes fields of a template, for the jobs that it will make."""
         return await self._access.write(
             lambda tx: self._settings.change(tx, template_id, fields, self._access.clock.now())
         )
 
     async def archive(self, template_id: str) -> Template:
-        """It makes no more jobs; its schedules are disabled, its jobs stay, its name is free."""
+        """Archives a template: it makes no more jobs, its schedules are disabled, its jobs stay, its name is free."""
         return await self._access.write(lambda tx: self._settings.archive(tx, template_id, self._access.clock.now()))
 
     async def get(self, template_id: str) -> Template:
-        """Archived ones too."""
+        """Returns a template, even an archived one."""
         return found(await self._access.read(lambda tx: templates.get(tx, template_id)), "template", template_id)
 
     async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Template]:
-        """Those that are not archived, the newest first."""
-        (before,) = cursors.decode("templates", cursor, (str,)) or (TOP,)
-        checked_limit(limit)
-        items = await self._access.read(lambda tx: templates.page(tx, str(before), limit + 1))
-        return cursors.page_of("templates", items, limit, lambda template: (template.template_id,))
+        """Lists templates that are not archived, the newest first."""
+        return await read_page(self._access, "templates", TOP, cursor, limit, templates.page, "template_id")

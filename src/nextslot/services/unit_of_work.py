@@ -1,4 +1,4 @@
-"""Access: the one write path of the services to the store. Who asks is a value that each write is given."""
+"""The one way of the services to the store: admission of new work, idempotency, and the audit log."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -17,9 +17,10 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Gate:
-    """Whether the store can be reached now. All callers of one scheduler share it."""
+class Gate:
+    """Whether callers can reach the store now. All callers of one scheduler share it."""
 
+    # None until callers may use it, and after the scheduler has stopped.
     store: Store | None = None
     is_draining: bool = False
     # What keeps the scheduler from starting, in a sentence for callers.
@@ -27,7 +28,7 @@ class _Gate:
 
 
 class UnitOfWork:
-    """The way of one caller to the store: `context` says who that is, and nothing else does.
+    """Reads and writes for one caller, whom `context` names.
 
     A write of a caller that has an actor is audited in its own transaction. So a service cannot change anything for an
     HTTP request without an entry in the audit log.
@@ -41,57 +42,26 @@ class UnitOfWork:
         self.disk = disk
         self.context = PYTHON
         self._tracer = tracer or Tracer()
-        self._gate = _Gate()
+        self.gate = Gate()
 
     def for_caller(self, context: RequestContext) -> "UnitOfWork":
-        """Returns the way to the same store for another caller."""
+        """Returns a unit of work on the same store for another caller."""
         other = copy.copy(self)
         other.context = context
         return other
 
     def with_key(self, idempotency_key: str | None) -> "UnitOfWork":
-        """Returns the way of the same caller, for a request that has this idempotency key."""
+        """Returns a unit of work of the same caller, for a request that has this idempotency key."""
         if idempotency_key is None:
             return self
         return self.for_caller(replace(self.context, idempotency_key=idempotency_key))
 
-    # Whether the store can be reached.
-
-    def open(self, store: Store) -> None:
-        self._gate.store, self._gate.obstacle = store, None
-
-    def close(self) -> None:
-        self._gate.store = None
-
-    @property
-    def is_open(self) -> bool:
-        return self._gate.store is not None
-
     @property
     def store(self) -> Store:
-        if self._gate.store is None:
-            if self._gate.obstacle is not None:
-                raise Unavailable(self._gate.obstacle)
-            raise Unavailable("this scheduler is not running: use `async with scheduler:` or `await scheduler.start()`")
-        return self._gate.store
-
-    @property
-    def is_draining(self) -> bool:
-        return self._gate.is_draining
-
-    @is_draining.setter
-    def is_draining(self, is_draining: bool) -> None:
-        self._gate.is_draining = is_draining
-
-    @property
-    def obstacle(self) -> str | None:
-        return self._gate.obstacle
-
-    @obstacle.setter
-    def obstacle(self, obstacle: str | None) -> None:
-        self._gate.obstacle = obstacle
-
-    # Reads and writes.
+        if self.gate.store is None:
+            start = "this scheduler is not running: use `async with scheduler:` or `await scheduler.start()`"
+            raise Unavailable(self.gate.obstacle or start)
+        return self.gate.store
 
     async def read(self, work: Work[T]) -> T:
         return await self.store.read(work)
@@ -103,16 +73,15 @@ class UnitOfWork:
         return await self.store.write(self._tracer.carried(self._audited(work), self.context.trace), rows=rows)
 
     async def write_more(self, work: Work[T], rows: int = 1) -> T:
-        """Goes on with a change of many steps, whose first step was audited."""
+        """Stores a later step of a change whose first step was audited; it has no audit entry of its own."""
         return await self.store.write(work, rows=rows)
 
     async def create(self, work: Work[T], rows: int = 1, once: Once[T] | None = None) -> T:
         """Stores new work, which a scheduler that is stopping does not take.
 
-        A request with an idempotency key that was carried out before raises `Replayed`, if the work says with `once`
-        how to know it again.
+        With `once`, a request whose idempotency key was used before raises `Replayed`.
         """
-        if self._gate.is_draining:
+        if self.gate.is_draining:
             raise Draining("the scheduler is stopping and takes no new jobs")
         self.refuse_new_work()
         key = self.context.idempotency_key
@@ -121,7 +90,7 @@ class UnitOfWork:
         return await self.write(work, rows=rows)
 
     def refuse_new_work(self) -> None:
-        """Raises if what is new could not be kept: the file is damaged, or the disk is nearly full."""
+        """Raises if the database is damaged or the disk nearly full, so that new work could not be kept."""
         if self.store.health.damage is not None:
             raise Unavailable(f"{self.store.health.damage}. Nothing new is taken until then")
         if self.disk is not None:

@@ -1,4 +1,4 @@
-"""Webhooks: subscriptions to events, and every message with its attempts; `scheduler.webhooks`."""
+"""Webhooks: subscriptions to events, and deliveries with their attempts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,9 +14,8 @@ from nextslot.engine.webhooks.webhook_outbox import WebhookService
 from nextslot.store.contract import Tx
 from nextslot.store.tables import deliveries, webhooks
 
-from . import cursors
 from .arguments import choice, found
-from .cursors import DEFAULT_LIMIT, checked_limit
+from .cursors import DEFAULT_LIMIT, read_page
 from .unit_of_work import UnitOfWork
 
 
@@ -30,9 +29,9 @@ class WebhookSubscriptions:
     async def create(
         self, url: str, events: Sequence[str] | None = None, office_id: str | None = None
     ) -> tuple[Webhook, str]:
-        """A subscription to these events (none: the ends of runs) of one office (none: of all), and its secret.
+        """Subscribes a URL to these events (default: the ends of runs) of one office (default: all).
 
-        The secret is shown this once; `rotate_secret` makes another.
+        Returns the subscription and its secret, which no other call returns; `rotate_secret` makes another.
         """
         created_by = self._access.context.asked_by
 
@@ -51,15 +50,15 @@ class WebhookSubscriptions:
     async def list(
         self, cursor: str | None = None, limit: int = DEFAULT_LIMIT, *, office_id: str | None = None
     ) -> Page[Webhook]:
-        """The newest first; of one office, or all."""
-        checked_limit(limit)
-        before = cursors.decode("webhooks", cursor, (str,)) or (deliveries.NEWEST,)
-        listed = await self._access.read(lambda tx: webhooks.page(tx, str(before[0]), limit + 1, office_id))
-        last = (listed[limit - 1].webhook_id,) if len(listed) > limit else None
-        return Page(tuple(listed[:limit]), cursors.encode("webhooks", last))
+        """Lists subscriptions of one office, or of all, the newest first."""
+
+        def read(tx: Tx, before: str, rows: int) -> Sequence[Webhook]:
+            return webhooks.page(tx, before, rows, office_id)
+
+        return await read_page(self._access, "webhooks", deliveries.NEWEST, cursor, limit, read, "webhook_id")
 
     async def change(self, webhook_id: str, **changes: Any) -> Webhook:
-        """`url`, `events`, `office_id` or `enabled`; for what happens from then on."""
+        """Changes `url`, `events`, `office_id` or `enabled` of a subscription, for later events."""
 
         def work(tx: Tx) -> Webhook:
             before, after = self._service.change(tx, webhook_id, changes, self._access.clock.now())
@@ -69,7 +68,7 @@ class WebhookSubscriptions:
         return await self._access.write(work)
 
     async def delete(self, webhook_id: str) -> None:
-        """What still waits to be sent to it ends FAILED; its deliveries stay on record."""
+        """Deletes a subscription: its pending deliveries end FAILED, all its deliveries stay on record."""
 
         def work(tx: Tx) -> None:
             self._changed(tx, self._service.delete(tx, webhook_id, self._access.clock.now()), None)
@@ -77,7 +76,7 @@ class WebhookSubscriptions:
         await self._access.write(work)
 
     async def rotate_secret(self, webhook_id: str) -> tuple[Webhook, str]:
-        """Another secret, shown this once; for a day the one before it signs too."""
+        """Makes another secret, which no other call returns; for a day messages are signed with the old one too."""
 
         def work(tx: Tx) -> tuple[Webhook, str]:
             before = self._service.subscription(tx, webhook_id)
@@ -88,7 +87,7 @@ class WebhookSubscriptions:
         return await self._access.write(work)
 
     async def test(self, webhook_id: str) -> Delivery:
-        """Sends it a `webhook.test`, also while it is disabled."""
+        """Sends a `webhook.test` to a subscription, even to a disabled one."""
         delivery_id = await self._access.write(lambda tx: self._service.test(tx, webhook_id, self._access.clock.now()))
         return await self.delivery(delivery_id)
 
@@ -104,15 +103,13 @@ class WebhookSubscriptions:
         cursor: str | None = None,
         limit: int = DEFAULT_LIMIT,
     ) -> Page[Delivery]:
-        """Those that match, with their attempts, the newest first."""
-        checked_limit(limit)
+        """Lists deliveries that match, with their attempts, the newest first."""
         word = None if status is None else choice(DeliveryStatus, status, "status")
-        before = cursors.decode("deliveries", cursor, (str,)) or (deliveries.NEWEST,)
-        listed = await self._access.read(
-            lambda tx: deliveries.page(tx, str(before[0]), limit + 1, job_id, webhook_id, event, word)
-        )
-        last = (listed[limit - 1].delivery_id,) if len(listed) > limit else None
-        return Page(tuple(listed[:limit]), cursors.encode("deliveries", last))
+
+        def read(tx: Tx, before: str, rows: int) -> Sequence[Delivery]:
+            return deliveries.page(tx, before, rows, job_id, webhook_id, event, word)
+
+        return await read_page(self._access, "deliveries", deliveries.NEWEST, cursor, limit, read, "delivery_id")
 
     async def delivery(self, delivery_id: str) -> Delivery:
         read = await self._access.read(lambda tx: deliveries.get(tx, delivery_id))
@@ -125,7 +122,7 @@ class WebhookSubscriptions:
     # The server's own secret.
 
     def secret(self) -> str:
-        """What the webhooks of jobs, direct requests and offices are signed with: for their receivers' eyes only."""
+        """Returns the secret that signs the webhooks of jobs, direct requests and offices, for their receivers only."""
         return self._service.secret()
 
     def _changed(self, tx: Tx, before: Webhook | None, after: Webhook | None) -> None:

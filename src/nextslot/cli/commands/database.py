@@ -24,7 +24,7 @@ from .service import (
 )
 
 if TYPE_CHECKING:
-    from nextslot.offline_commands import Moved
+    from nextslot.store.maintenance.move import Moved
 
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what exists.")]
 HERE = Path()

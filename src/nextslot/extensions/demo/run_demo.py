@@ -58,18 +58,18 @@ async def run_demo(options: Options) -> None:
         narrator.start()
         if options.crash:
             asyncio.get_running_loop().call_later(random.uniform(*CRASH_SECONDS), _kill_this_process)
-        done = await _work(scheduler, narrator, left, process.told, options, model)
-        if not process.told.is_set():
+        done = await _work(scheduler, narrator, left, process.stopping, options, model)
+        if not process.stopping.is_set():
             await print_stories(scheduler, data, done)
             print_next_steps(data, process.listening.result())
-        if not options.once and not process.told.is_set():
+        if not options.once and not process.stopping.is_set():
             print("\nThe server runs until Ctrl-C.", flush=True)
-            await process.told.wait()
+            await process.stopping.wait()
         if not options.once:
             print("\nStopping: running jobs finish first, the others wait in the database.\n", flush=True)
         await narrator.stop()
     finally:
-        if not process.told.is_set():
+        if not process.stopping.is_set():
             process.stop()
         await serving
 

@@ -1,4 +1,4 @@
-"""LegacyService: the old endpoints' verbs on top of the queue (CON-004). A chain is one old job."""
+"""The methods behind the old endpoints (CON-004). A chain is one old job."""
 
 import asyncio
 from collections import Counter
@@ -33,14 +33,14 @@ from .old_words import (
     refusal,
 )
 
-# Of more research cards than this one is compared with the newest.
+# The most research cards that one is compared with: the newest.
 MOST_CARDS = 10_000
 REASON = "cancelled through the old API"
 
 
 @runtime_checkable
 class ComparesCards(Protocol):
-    """What the extension `stories` offers, if it is there."""
+    """The part of the extension `stories` that this one uses, if it is there."""
 
     def most_similar_card(self, card: Mapping[str, Json], earlier: Sequence[Json]) -> tuple[str, float] | None: ...
 
@@ -68,7 +68,7 @@ class LegacyService(Attached):
         return list(dict.fromkeys(note.removesuffix(".") for note in found if note is not None))
 
     async def trigger(self, wanted: NewJob) -> tuple[OldJob, bool]:
-        """A job in the queue, and whether it is new."""
+        """Submits a job; returns it, and whether it is new."""
 
         def work(tx: Tx) -> tuple[OldJob, bool]:
             (accepted,) = self.host.intake.accept(tx, [wanted], self.host.work.clock.now())
@@ -85,10 +85,10 @@ class LegacyService(Attached):
     async def trigger_batch(
         self, wanted: Sequence[NewJob], webhook: Mapping[str, Json] | None
     ) -> tuple[OldBatch, bool]:
-        """A parallel group whose members do not mind each other's failures: all of it, or nothing."""
+        """Submits a parallel group that goes on when a member fails; all of it, or nothing."""
 
         def work(tx: Tx) -> tuple[OldBatch, bool]:
-            # Said of the type, where several jobs could only be called invalid.
+            # An unknown type has an error code of its own, which the error about several jobs has not.
             for new in wanted:
                 self.host.job_types.get(new.job_type or "")
             group, accepted = self.host.intake.accept_group(
@@ -118,7 +118,7 @@ class LegacyService(Attached):
     async def jobs(
         self, job_type: str | None = None, status: str | None = None, limit: int = 50
     ) -> tuple[list[OldJob], int]:
-        """The newest first, and how many there are."""
+        """Lists jobs, the newest first; returns also how many there are."""
         return await self.host.work.read(
             lambda tx: (legacy_table.page(tx, job_type, status, limit), legacy_table.total(tx, job_type, status))
         )
@@ -139,7 +139,7 @@ class LegacyService(Attached):
         return await self.host.work.read(read)
 
     async def cancel(self, job_id: str) -> tuple[OldJob, Cancelled | None]:
-        """The last job of the chain is cancelled, or told to stop if it runs; None if the chain has ended."""
+        """Cancels the last job of the chain, or interrupts it if it runs; None if the chain has ended."""
 
         def work(tx: Tx) -> tuple[OldJob, Cancelled | None]:
             old = _job(tx, job_id)
@@ -152,7 +152,7 @@ class LegacyService(Attached):
         return await self.host.work.write(work)
 
     async def dedup_check(self, job_id: str) -> DedupCheck:
-        """How much the card of a research job is like those that were completed before it."""
+        """Compares the card of a research job with those that were completed before it."""
 
         def read(tx: Tx) -> tuple[OldJob, list[Json]]:
             old = _job(tx, job_id)
@@ -166,7 +166,7 @@ class LegacyService(Attached):
         stories = self.host.find("stories")
         if not isinstance(stories, ComparesCards):
             raise Unavailable("the extension 'stories' is off: it compares research cards")
-        # Of thousands of cards this takes a while.
+        # In a thread: with thousands of cards this takes a while.
         cards = [one for one in earlier if _is_card(one)]
         same = await asyncio.to_thread(stories.most_similar_card, card, cards)
         return _compared(old, card, same)
@@ -187,7 +187,7 @@ def _batch(tx: Tx, group: Group) -> OldBatch:
 
 
 def _is_card(result: Json) -> bool:
-    """Somebody may have a `research` of their own, whose results are not ours."""
+    """Returns whether a result is a card of ours: users may have a job type `research` of their own."""
     return isinstance(result, dict) and {"card_id", "metadata", "fingerprint", "sketch"} <= result.keys()
 
 

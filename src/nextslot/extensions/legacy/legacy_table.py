@@ -14,7 +14,7 @@ SQL = Statements(Path(__file__).with_name("ext_legacy.sql"))
 
 
 def page(tx: Tx, job_type: str | None, status: str | None, limit: int) -> list[OldJob]:
-    """The newest first; of one type, and of one status, if said."""
+    """Reads chains, the newest first; of one type and one status, if given."""
     return _old_jobs(tx, SQL.rows(tx, "page", job_type=job_type or "", status=status or "", limit=limit))
 
 
@@ -32,13 +32,13 @@ def running(tx: Tx) -> list[OldJob]:
 
 
 def old_job(tx: Tx, job_id: str) -> OldJob | None:
-    """The chain that a job belongs to, whichever of its jobs that is."""
+    """Reads the chain of a job, which may be any job of it."""
     found = jobs.get(tx, job_id)
     return None if found is None else of_ends(tx, [_ends(jobs.chain(tx, found.chain_id))])[0]
 
 
 def members(tx: Tx, group_id: str) -> list[OldJob]:
-    """The chains of a group, in their order."""
+    """Reads the chains of a group, in their order."""
     places: dict[int | None, list[Job]] = {}
     for job in jobs.members(tx, group_id):
         places.setdefault(job.sequence, []).append(job)
@@ -46,7 +46,7 @@ def members(tx: Tx, group_id: str) -> list[OldJob]:
 
 
 def of_ends(tx: Tx, ends: Sequence[tuple[Job, Job]]) -> list[OldJob]:
-    """Chains, each by its first and its last job."""
+    """Makes old jobs of chains, each of its first and its last job."""
     last = [job.job_id for _, job in ends]
     found = runs.of_rows(tx, SQL.rows(tx, "runs", job_ids=column_codec.key_set(last)))
     of_job = {run.job_id: run for run in found}
@@ -56,12 +56,12 @@ def of_ends(tx: Tx, ends: Sequence[tuple[Job, Job]]) -> list[OldJob]:
 
 
 def undelivered(tx: Tx, job_ids: Iterable[str]) -> dict[str, str]:
-    """Why the webhooks of jobs have not been delivered."""
+    """Reads why the webhooks of jobs have not been delivered."""
     return dict(SQL.rows(tx, "undelivered", job_ids=column_codec.key_set(job_ids)))
 
 
 def cards(tx: Tx, before: Instant, limit: int) -> list[Json]:
-    """What completed work of the type `research` returned, the newest first."""
+    """Reads the results of completed research, the newest first."""
     return [column_codec.loads(row[0]) for row in SQL.rows(tx, "cards", before=before, limit=limit)]
 
 
@@ -75,7 +75,7 @@ def _ends(chain: Sequence[Job]) -> tuple[Job, Job]:
 
 
 def _in_line(chain: Sequence[Job]) -> list[Job]:
-    """In the order of its links, whatever the clock said when they were made."""
+    """Orders a chain by its links, because the clock may have stepped between its jobs."""
     following = {job.retry_of: job for job in chain}
     line = [following[None]]
     while line[-1].job_id in following:

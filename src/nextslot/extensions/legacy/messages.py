@@ -1,4 +1,4 @@
-"""Webhooks in the form of the old service, sent once when a chain or a batch has ended (CON-004)."""
+"""Makes webhook messages in the form of the old service, one when a chain or a batch has ended (CON-004)."""
 
 from collections.abc import Mapping, Sequence
 

@@ -21,7 +21,7 @@ from nextslot.domain import (
 from nextslot.errors import Invalid, Problem
 from nextslot.system.instant import Instant
 
-# How the old service called our job types.
+# The old service's names of our job types.
 TYPES: Mapping[str, str] = {"story": "story_generation", "research": "research"}
 JOB_TYPES: Mapping[str, str] = {word: job_type for job_type, word in TYPES.items()}
 STATUSES: Mapping[JobStatus, str] = {
@@ -38,12 +38,12 @@ RUN_STATUSES: Mapping[RunStatus, str] = {
     RunStatus.FAILED: "failed",
     RunStatus.SKIPPED: "skipped",
 }
-# And what is stored of a chain's last job when it is so.
+# The stored status of a chain's last job, by the old status.
 STORED: Mapping[str, str] = {word: status.value for status, word in STATUSES.items()}
-# A batch that is `partial` has both successes and failures: who wants to hear of either hears of it.
+# A batch that is `partial` has successes and failures: a webhook for either gets its message.
 PARTIAL = "partial"
 WEBHOOK_EVENTS = ("succeeded", "failed", "skipped")
-# How jobs and batches say that their webhook speaks these words.
+# Marks the webhook of a job or batch whose messages have the old form.
 FORMAT = "legacy"
 USER_AGENT = "HorrorStoryGenerator/1.3"
 
@@ -51,14 +51,14 @@ USER_AGENT = "HorrorStoryGenerator/1.3"
 DEPRECATED_SINCE = Instant(1_794_700_800_000_000)
 SUNSET = Instant(1_826_236_800_000_000)
 
-# How alike a research card and an earlier one are: the share of runs of three words that they have in common.
+# The similarity of two research cards: the share of runs of three words that they have in common.
 HIGH = 0.8
 MEDIUM = 0.4
 
 
 @dataclass(frozen=True, slots=True)
 class OldJob:
-    """A chain as the old service saw a job: the first job's id, the last one's status."""
+    """A chain as one old job: the first job's id, the last job's status."""
 
     root: Job
     last: Job
@@ -72,7 +72,7 @@ class OldJob:
 
     @property
     def error(self) -> str | None:
-        """Of what has ended; a chain that waits for its retry has no error yet."""
+        """The error of a chain that has ended; one that waits for its retry has none yet."""
         if self.run is not None:
             return self.run.error
         return self.last.cancel_reason
@@ -92,22 +92,22 @@ class OldBatch:
 
 @dataclass(frozen=True, slots=True)
 class DedupCheck:
-    """How much a research card is like earlier ones; without a card there is no score."""
+    """The similarity of a research card to earlier ones; without a card there is no score."""
 
     job: OldJob
     artifact_path: str | None = None
     score: float | None = None
-    # Whose card is most like it.
+    # The job whose card is most similar.
     like: str | None = None
 
 
 def is_old(job: Job) -> bool:
-    """Whether the old endpoints know it at all."""
+    """Returns whether the old endpoints show this job."""
     return job.office_id == DEFAULT_OFFICE and job.job_type in TYPES
 
 
 def webhook(url: str | None, wanted: Sequence[str]) -> dict[str, Json] | None:
-    """What a request says of its webhook, as a job or a batch keeps it; one that hears of nothing is none."""
+    """Makes the webhook of a job or a batch; None without a URL or without events."""
     return {"url": url, "events": list(wanted), "format": FORMAT} if url is not None and wanted else None
 
 
@@ -128,7 +128,7 @@ def job(old: OldJob) -> dict[str, Json]:
         "type": TYPES[old.root.job_type],
         "status": old.status,
         "params": params(old.root),
-        # The work runs inside the scheduler: no process is its own.
+        # The work runs inside the scheduler and has no process of its own.
         "pid": None,
         "log_path": None if old.run is None else old.run.log_path,
         "artifacts": old.artifacts,
@@ -146,7 +146,7 @@ def job(old: OldJob) -> dict[str, Json]:
 
 
 def params(root: Job) -> dict[str, Json]:
-    """The old request: what the work was given, and the webhook."""
+    """Returns the parameters of the old request: those of the job, and the webhook."""
     given = root.webhook or {}
     return {**root.params, "webhook_url": given.get("url"), "webhook_events": events(given)}
 
@@ -196,7 +196,7 @@ def batch(old: OldBatch) -> dict[str, Json]:
 
 
 def batch_status(old: OldBatch) -> str:
-    """Cancelled members count as failed, skipped ones as neither; with nothing failed it succeeded."""
+    """Returns the status of a batch. Cancelled members count as failed, skipped ones as neither."""
     if old.group.status is GroupStatus.QUEUED:
         return "queued"
     if old.group.finished_at is None:
@@ -237,20 +237,20 @@ def signal(score: float) -> str:
 
 
 def in_old_words(problem: Problem) -> Problem:
-    """Where the caller finds it: our `jobs.0.params.topic` is the old `jobs.0.topic`."""
+    """Translates a field: our `jobs.0.params.topic` is the old `jobs.0.topic`."""
     field = problem.field.replace("webhook.", "webhook_").replace("params.", "")
     return Problem("" if field == "params" else field, problem.problem)
 
 
 def refusal(error: Invalid) -> Invalid:
-    """The same refusal, with fields that the caller knows; its code stays."""
+    """Returns the same error with the old field names; its code stays."""
     error.problems = [in_old_words(problem) for problem in error.problems]
     error.args = ("; ".join(str(problem) for problem in error.problems),)
     return error
 
 
 def ignored(fields: Sequence[str], why: str) -> str:
-    """A note for a message."""
+    """Makes a note about ignored fields."""
     return f"Ignored, {why}: {', '.join(fields)}"
 
 
@@ -258,7 +258,7 @@ def ignored(fields: Sequence[str], why: str) -> str:
 
 
 def headers(path: str, prefix: str = "") -> dict[str, str]:
-    """What every answer says: since when this path is old, until when it answers, and what to use instead."""
+    """Returns the headers of every answer: since when the path is deprecated, its last day, and its successor."""
     return {
         "Deprecation": f"@{DEPRECATED_SINCE // 1_000_000}",
         "Sunset": format_datetime(SUNSET.as_datetime(), usegmt=True),
@@ -267,7 +267,7 @@ def headers(path: str, prefix: str = "") -> dict[str, str]:
 
 
 def successor(path: str) -> str:
-    """Of a path, the new one that does the same; ids are quoted, for they may be anything."""
+    """Returns the new path that does the same; ids are quoted, because they may have any character."""
     match path.split("/")[2:]:
         case ["batch", "trigger"]:
             return "/api/job-groups"
@@ -293,7 +293,7 @@ def _member(old: OldJob) -> dict[str, Json]:
 
 
 def events(given: Mapping[str, Json]) -> list[str]:
-    """Return what a webhook hears of: what it names, else everything."""
+    """Returns the events of a webhook: those that it names, else all."""
     return list(given.get("events") or WEBHOOK_EVENTS)
 
 

@@ -34,7 +34,7 @@ CALLS = "nextslot.legacy_calls"
 
 
 class Deprecated:
-    """Around everything else, so that refusals say so too."""
+    """Adds the deprecation headers to every answer, refusals included."""
 
     def __init__(self, app: ASGIApp, root_path: str, calls: Counter[str]) -> None:
         self._app = app
@@ -47,7 +47,7 @@ class Deprecated:
             await self._app(scope, receive, send)
             return
         headers = policy.headers(path, self._root_path)
-        # For `CountedRoute`, which counts before it is known who calls.
+        # For `CountedRoute`, which counts before the caller is identified.
         scope[CALLS] = self._calls
 
         async def send_deprecated(message: Message) -> None:
@@ -59,7 +59,7 @@ class Deprecated:
 
 
 class CountedRoute(Route):
-    """Who still uses it is seen in the metrics; who may not use it counts too."""
+    """Counts each call for the metrics, refused ones included."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -91,7 +91,7 @@ async def trigger_research(body: ResearchTrigger, request: Request) -> Response:
 @legacy.post("/jobs/batch/trigger", status_code=202, response_model=schemas.BatchTriggered, deprecated=True)
 @needs(Scope.SUBMIT, of_default, creates=True)
 async def trigger_batch(body: BatchTrigger, request: Request) -> Response:
-    """Use `POST /api/job-groups` with the mode `parallel`. All of its jobs, or none."""
+    """Submits all jobs, or none. Use `POST /api/job-groups` with the mode `parallel`."""
     wanted = [_new_job(one.type, one.params(), None, request) for one in body.jobs]
     batch, is_new = await _of(request).trigger_batch(wanted, body.webhook())
     headers = {"Location": f"/jobs/batch/{batch.group.group_id}"}
@@ -109,7 +109,7 @@ async def get_batch(batch_id: str, request: Request) -> Response:
 @legacy.get("/jobs", response_model=schemas.JobList, deprecated=True)
 @needs(Scope.READ, of_default)
 async def list_old_jobs(query: Annotated[ListQuery, Query()], request: Request) -> Response:
-    """The newest first. Use `GET /api/jobs`."""
+    """Lists jobs, the newest first. Use `GET /api/jobs`."""
     job_type = None if query.type is None else policy.JOB_TYPES[query.type]
     status = None if query.status is None else policy.STORED[query.status]
     found, total = await _of(request).jobs(job_type, status, query.limit)
@@ -120,7 +120,7 @@ async def list_old_jobs(query: Annotated[ListQuery, Query()], request: Request) 
 @legacy.post("/jobs/monitor", response_model=schemas.AllMonitored, deprecated=True)
 @needs(Scope.READ, of_default)
 async def monitor_jobs(request: Request) -> Response:
-    """What runs now. Nothing needs to be monitored to be current; use `GET /api/jobs?status=RUNNING`."""
+    """Lists running jobs. They need no monitoring; use `GET /api/jobs?status=RUNNING`."""
     running = await _of(request).running()
     return answer({"monitored_count": len(running), "results": [policy.monitored(one) for one in running]})
 
@@ -135,7 +135,7 @@ async def get_old_job(job_id: str, request: Request) -> Response:
 @legacy.post("/jobs/{job_id}/cancel", response_model=schemas.JobCancelled, deprecated=True)
 @needs(Scope.OPERATE, of_default)
 async def cancel_old_job(job_id: str, request: Request) -> Response:
-    """A queued job is cancelled, a running one told to stop. Use `POST /api/jobs/{job_id}/cancel`."""
+    """Cancels a queued job, interrupts a running one. Use `POST /api/jobs/{job_id}/cancel`."""
     try:
         old, done = await _of(request).cancel(job_id)
     except NotFound as error:
@@ -161,7 +161,7 @@ async def monitor_job(job_id: str, request: Request) -> Response:
 @legacy.post("/jobs/{job_id}/dedup_check", response_model=schemas.DedupCheck, deprecated=True)
 @needs(Scope.READ, of_default)
 async def check_duplicate(job_id: str, request: Request) -> Response:
-    """How much the card of a research job is like earlier ones: HIGH from 0.8 on, MEDIUM from 0.4 on."""
+    """Compares the card of a research job with earlier ones: HIGH from a similarity of 0.8 on, MEDIUM from 0.4."""
     return answer(policy.dedup_check(await _of(request).dedup_check(job_id)))
 
 

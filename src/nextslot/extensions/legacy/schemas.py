@@ -1,4 +1,4 @@
-"""What the old endpoints take and answer, field by field; bodies note what they do not know, where ours refuse it."""
+"""The bodies and answers of the old endpoints. Bodies note unknown fields; those of the new API refuse them."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,16 +20,16 @@ Model = Annotated[str, Field(min_length=1, max_length=200, description="None: th
 Length = Annotated[int, Field(ge=300, le=10_000, description="Characters, about")]
 Timeout = Annotated[int, Field(ge=1, le=86_400, description="Seconds; 300 unless said")]
 
-# What the old service waited for an answer to a research question.
+# The timeout of research in the old service, in seconds.
 RESEARCH_SECONDS = 300
 
 
 class OldBody(BaseModel):
-    """No type is guessed. What it does not know is ignored, as it always was, and noted in the answer."""
+    """A strict body. Unknown fields are ignored, as the old service did, and noted in the answer."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
-    # What is taken for the sake of old clients, and has no effect.
+    # Fields that old clients send and that have no effect.
     WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset()
 
     def notes(self, prefix: str = "") -> list[str]:
@@ -90,7 +90,7 @@ class BatchJob(OldBody):
 
     def params(self) -> dict[str, Any]:
         if self.type == "research":
-            # Without a topic it is refused, and the place of it is named.
+            # Without `topic` the check of the parameters names the missing field.
             return {name: value for name, value in _research(self).items() if name != "topic" or value is not None}
         return {**_story(self), "topic": self.topic, "tags": self.tags}
 
@@ -124,7 +124,7 @@ def _story(body: StoryTrigger | BatchJob) -> dict[str, Any]:
 
 
 def _research(body: ResearchTrigger | BatchJob) -> dict[str, Any]:
-    # The old service gave up after so long: a model that hangs must not hold the only slot for ever.
+    # A model that hangs must not hold the only slot for ever.
     timeout = RESEARCH_SECONDS if body.timeout is None else body.timeout
     return {"topic": body.topic, "tags": body.tags, "model": body.model, "timeout": timeout}
 

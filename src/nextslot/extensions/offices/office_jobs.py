@@ -42,7 +42,7 @@ from .office_words import (
     status_of,
 )
 
-# How many chains, or events, a request looks at before it answers with what it has and where to go on.
+# How many chains or events a request reads before it answers with what it has found and a cursor.
 MOST_LOOKED_AT = 5_000
 STEP = 500
 MOST_PROBLEMS = 100
@@ -72,7 +72,7 @@ class OfficeJobs:
         self._retries = host.retries
         self._finisher = host.finisher
 
-    # What there is.
+    # Reads.
 
     def get(self, tx: Tx, office_id: str, job_id: str) -> OfficeJob:
         return views(tx, [_chain(tx, office_id, job_id)[0].job_id])[0]
@@ -80,7 +80,7 @@ class OfficeJobs:
     def page(
         self, tx: Tx, office_id: str, wanted: Filter, after: Key | None, limit: int
     ) -> tuple[list[OfficeJob], Key | None]:
-        """Those that match, by age, or in the order of the queue where it is about what waits; and where to go on."""
+        """Returns matching jobs by age, or waiting ones in the order of the queue; and where to go on."""
         get_office(tx, office_id)
         find = source_of(wanted).find
         found: list[OfficeJob] = []
@@ -98,7 +98,7 @@ class OfficeJobs:
         return found, after
 
     def stats(self, tx: Tx, office_id: str) -> OfficeStats:
-        """From sums that are kept with every change: right at every moment, whatever there has been."""
+        """Counts an office's jobs, from sums that every change updates."""
         get_office(tx, office_id)
         sums = offices.sums(tx, office_id)
         done = sums.completed + sums.skipped
@@ -133,10 +133,10 @@ class OfficeJobs:
                 return _by_chain(tx, found), after, False
         return _by_chain(tx, found), after, True
 
-    # What is done to them.
+    # Changes.
 
     def submit(self, tx: Tx, wanted: Sequence[NewJob], now: Instant) -> tuple[list[OfficeJob], bool]:
-        """A graph of jobs, all or none; and whether they are new."""
+        """Puts a graph of jobs into the queue, all or none; returns them, and whether they are new."""
         self._refuse_unhandled(wanted)
         try:
             accepted = self._intake.accept(tx, wanted, now)
@@ -149,7 +149,7 @@ class OfficeJobs:
         return views(tx, [one.job.chain_id for one in accepted]), False
 
     def _refuse_unhandled(self, wanted: Sequence[NewJob]) -> None:
-        """Jobs that nothing here can run: as a refusal of its own kind, however many of them there are."""
+        """Raises NoHandler for jobs that nothing here can run, with all of them in one error."""
         verdicts: dict[tuple[str, str | None], list[Problem]] = {}
         problems: list[Problem] = []
         for index, new in enumerate(wanted):
@@ -174,7 +174,7 @@ class OfficeJobs:
         return []
 
     def retry(self, tx: Tx, office_id: str, job_id: str, now: Instant) -> OfficeJob:
-        """The chain's failed run, by hand; a retry that waits for its time is brought forward."""
+        """Retries the chain's failed run by hand, or brings its waiting retry forward."""
         chain = _chain(tx, office_id, job_id)
         found = offices.runs_of(tx, [job.job_id for job in chain])
         failed = [run for job in chain if (run := found.get(job.job_id)) and run.status is RunStatus.FAILED]
@@ -194,7 +194,7 @@ class OfficeJobs:
     def change_priority(
         self, tx: Tx, office_id: str, job_id: str, priority: int | None, urgent: bool | None, now: Instant
     ) -> OfficeJob:
-        """Of a job that has not started: the lower the sooner, and urgent before everything in its office (US-JS05)."""
+        """Changes the priority of a job that has not started: lower goes first, urgent before all others (US-JS05)."""
         problems = [] if priority is None else list(priority_problems(priority))
         if priority is None and urgent is None:
             problems.append(Problem("priority", "say a priority, or urgent"))
@@ -207,13 +207,13 @@ class OfficeJobs:
         return views(tx, [chain[0].job_id])[0]
 
     def process(self, tx: Tx, office_id: str) -> Started:
-        """Asks for a look at the office's queue at the end of this transaction; what that started is there then."""
+        """Lets the end of this transaction dispatch the office's queue; the result then has what it started."""
         get_office(tx, office_id)
         return self._dispatcher.look_at(tx, office_id)
 
 
 def _chain(tx: Tx, office_id: str, job_id: str) -> list[Job]:
-    """A chain by its first job, or by any of its jobs; only of this office."""
+    """Finds a chain of this office by any of its jobs."""
     get_office(tx, office_id)
     job = jobs.get(tx, job_id)
     if job is None or job.office_id != office_id:
@@ -221,11 +221,11 @@ def _chain(tx: Tx, office_id: str, job_id: str) -> list[Job]:
     return jobs.chain(tx, job.chain_id)
 
 
-# Chains as the office sees them.
+# Chains as office jobs.
 
 
 def views(tx: Tx, chain_ids: Sequence[str]) -> list[OfficeJob]:
-    """In the order given; a few statements for all of them."""
+    """Makes office jobs of chains, in the given order, with a few statements for all of them."""
     chains = _chains(tx, chain_ids)
     runs = offices.runs_of(tx, [job.job_id for chain in chains.values() for job in chain])
     waiting = [chain[0].job_id for chain in chains.values() if chain[-1].unmet > 0]
@@ -238,7 +238,7 @@ def views(tx: Tx, chain_ids: Sequence[str]) -> list[OfficeJob]:
 
 
 def _fresh(tx: Tx, accepted: Sequence[Accepted]) -> list[OfficeJob]:
-    """Jobs that were made just now: nothing has to be read but what became of older ones that they wait for."""
+    """Makes office jobs of new jobs: only the older jobs that they wait for are read."""
     new = {one.job.job_id: one.job for one in accepted}
     outside = {other for job in new.values() for other in job.depends_on if other not in new}
     chain_of = {job_id: chain_id for job_id, (chain_id, _) in jobs.chains(tx, outside).items()} if outside else {}
@@ -253,7 +253,7 @@ def _fresh(tx: Tx, accepted: Sequence[Accepted]) -> list[OfficeJob]:
 
 
 def _chains(tx: Tx, chain_ids: Iterable[str]) -> dict[str, list[Job]]:
-    """Each from its first job on, in the order of its links."""
+    """Returns each chain from its first job on."""
     chains = {chain_id: [job] for chain_id, job in jobs.get_many(tx, chain_ids).items()}
     following = {job.retry_of: job for job in offices.later(tx, chains)}
     for chain in chains.values() if following else ():
@@ -270,7 +270,7 @@ def _statuses(tx: Tx, chain_ids: Iterable[str]) -> dict[str, OfficeJobStatus]:
 
 
 def _by_chain(tx: Tx, found: list[Event]) -> list[Event]:
-    """What happened to a retry happened to its job."""
+    """Returns the events with the first job of the chain in place of a retry."""
     chains = jobs.chains(tx, {event.job_id for event in found if event.job_id is not None})
     return [
         replace(event, job_id=chains[event.job_id][0]) if event.job_id is not None and event.job_id in chains else event
@@ -278,13 +278,13 @@ def _by_chain(tx: Tx, found: list[Event]) -> list[Event]:
     ]
 
 
-# Where the chains of a page come from: each with its key, in the order of their keys, after one.
+# Reads the chains behind a key, each with its key, in the order of their keys.
 
 Find = Callable[[Tx, str, str | None, Key | None, int], list[tuple[Key, str]]]
 
 
 class Source(NamedTuple):
-    """A list of chains: its name, what its keys look like, and how to read on in it."""
+    """A list of chains: its name, the types of its keys, and how to read it behind a key."""
 
     name: str
     shape: tuple[type, ...]
@@ -292,7 +292,7 @@ class Source(NamedTuple):
 
 
 def source_of(wanted: Filter) -> Source:
-    """The smallest list that has all that match."""
+    """Chooses the smallest list that has all matching chains."""
     if wanted.task_id is not None or wanted.status is None:
         return _BY_AGE
     return _QUEUED if wanted.status in _WAITING else _BY_STATUS.get(wanted.status, _BY_AGE)

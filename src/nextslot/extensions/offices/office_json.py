@@ -1,4 +1,4 @@
-"""The JSON form of what the office API answers."""
+"""Makes the JSON of the office API's answers."""
 
 from nextslot.domain import Event, Json, json_form
 
@@ -57,7 +57,7 @@ def office_stats(value: OfficeStats) -> dict[str, Json]:
 
 
 def office_config(value: OfficeConfig) -> dict[str, Json]:
-    """In camelCase, as the office API has it."""
+    """Turns a name into camelCase, as the office API has it."""
     return {
         "maxConcurrentJobs": value.max_concurrent_jobs,
         "maxConcurrentByRole": value.max_concurrent_by_role,

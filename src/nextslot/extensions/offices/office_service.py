@@ -78,7 +78,7 @@ class OfficeJobService(Attached):
             name: role.timeout_seconds for name, role in checked.items() if role.timeout_seconds is not None
         }
 
-    # Their jobs.
+    # Jobs.
 
     async def submit(
         self,
@@ -87,7 +87,7 @@ class OfficeJobService(Attached):
         task_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> list[OfficeJob]:
-        """A graph of jobs in one transaction, all or none; they depend on each other by `key`, on others by id.
+        """Submits a graph of jobs, all or none; they depend on each other by `key`, on others by id.
 
         Each has `description`, `role`, and optionally `key`, `priority` (the lower the sooner), `depends_on`,
         `timeout_ms`, `params`, `urgent` and `job_type`.
@@ -102,7 +102,7 @@ class OfficeJobService(Attached):
         idempotency_key: str | None = None,
         created_by: str | None = None,
     ) -> tuple[list[OfficeJob], bool]:
-        """As `submit`, but says whether they are new or were there already."""
+        """Does the same as `submit`, and returns whether the jobs are new or existed before."""
         wanted = new_jobs(office_id, jobs, task_id, created_by)
 
         def work(tx: Tx) -> tuple[list[OfficeJob], bool]:
@@ -125,7 +125,7 @@ class OfficeJobService(Attached):
         cursor: str | None = None,
         limit: int = DEFAULT_LIMIT,
     ) -> Page[OfficeJob]:
-        """Those that match. A page may have fewer than `limit`, or none, and still not be the last."""
+        """Lists matching jobs. A page may have fewer than `limit`, or none, and still not be the last."""
         checked_limit(limit)
         wanted = Filter(None if status is None else choice(OfficeJobStatus, status, "status"), role, task_id)
         source = source_of(wanted)
@@ -137,11 +137,11 @@ class OfficeJobService(Attached):
         return await self.host.work.read(lambda tx: self._jobs.get(tx, office_id, job_id))
 
     async def executions(self, office_id: str, job_id: str) -> tuple[Execution, ...]:
-        """Each attempt, from the first on."""
+        """Returns each attempt, from the first on."""
         return (await self.job(office_id, job_id)).executions
 
     async def retry(self, office_id: str, job_id: str) -> OfficeJob:
-        """A job that failed, again, also after its retries are spent; one that waits to be retried goes now."""
+        """Retries a failed job, even after its last retry; a job that waits for its retry runs now."""
         return await self.host.work.create(
             lambda tx: self._jobs.retry(tx, office_id, job_id, self.host.work.clock.now())
         )
@@ -149,7 +149,7 @@ class OfficeJobService(Attached):
     async def cancel(
         self, office_id: str, job_id: str, reason: str | None = None, interrupt: bool | None = None
     ) -> tuple[OfficeJob, Cancellation]:
-        """The job as it is now, and whether it is cancelled, was told to stop, or will finish first."""
+        """Cancels a job; returns it, and whether it is cancelled, was interrupted, or finishes first."""
         return await self.host.work.write(
             lambda tx: self._jobs.cancel(tx, office_id, job_id, _reason(reason), interrupt, self.host.work.clock.now())
         )
@@ -157,7 +157,7 @@ class OfficeJobService(Attached):
     async def cancel_all(
         self, office_id: str, task_id: str | None = None, include_running: bool = True, reason: str | None = None
     ) -> BulkCancelled:
-        """Everything that has not ended, of the office or of one of its tasks; running jobs are told to stop.
+        """Cancels every job of the office, or of one of its tasks, that has not ended; running jobs are interrupted.
 
         In small steps, so that a large office does not hold up the others (US-JS06).
         """
@@ -173,17 +173,17 @@ class OfficeJobService(Attached):
             lambda tx: self._jobs.change_priority(tx, office_id, job_id, priority, urgent, self.host.work.clock.now())
         )
 
-    # Its scheduler, as the office API calls it.
+    # Statistics, settings and events.
 
     async def stats(self, office_id: str) -> OfficeStats:
-        """Right at every moment, at a cost that does not grow with the number of jobs."""
+        """Counts the office's jobs by status, at a cost that does not grow with their number."""
         return await self.host.work.read(lambda tx: self._jobs.stats(tx, office_id))
 
     async def config(self, office_id: str) -> OfficeConfig:
         return config_of(await self.host.offices.get(office_id))
 
     async def change_config(self, office_id: str, changes: Mapping[str, Any]) -> OfficeConfig:
-        """Change settings by their names in the office API, times in milliseconds. A lower limit stops no job."""
+        """Changes settings by their names in the office API, times in milliseconds. A lower limit stops no job."""
         settings = settings_of(changes)
         try:
             return config_of(await self.host.offices.change(office_id, **settings))
@@ -191,7 +191,7 @@ class OfficeJobService(Attached):
             raise in_config_words(error) from error
 
     async def process(self, office_id: str) -> list[OfficeJob]:
-        """Looks at the office's queue, and answers what that started: nothing, unless something changed unseen."""
+        """Dispatches the office's queue, and returns what that started: usually nothing."""
         started = await self.host.work.write(lambda tx: self._jobs.process(tx, office_id))
         job_ids = [claim.job_id for claim in started.claims if claim.office_id == office_id]
         return await self.host.work.read(lambda tx: _views_of(tx, job_ids))
@@ -199,8 +199,7 @@ class OfficeJobService(Attached):
     async def events(
         self, office_id: str, after: int = 0, cursor: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> OfficeEvents:
-        """After a number, oldest first, by the jobs' ids; a cursor goes on where its page ended, and `after` is then
-        not used."""
+        """Lists events after a number, oldest first, by the ids of office jobs; with a cursor, `after` is not used."""
         checked_limit(limit)
         (start,) = cursors.decode("office_events", cursor, (int,)) or (after,)
         found, last, has_more = await self.host.work.read(
@@ -220,7 +219,7 @@ def _views_of(tx: Tx, job_ids: Sequence[str]) -> list[OfficeJob]:
 
 
 def _by_chain(tx: Tx, done: BulkCancelled) -> BulkCancelled:
-    """The same, by the ids of the office's jobs."""
+    """Returns the same events with the ids of office jobs."""
     counts = (done.cancelled, done.stopping, done.finishing)
     chains = jobs.chains(tx, [job_id for counted in counts for job_id in counted.ids])
     return BulkCancelled(*(Counted(one.count, tuple(chains[job_id][0] for job_id in one.ids)) for one in counts))

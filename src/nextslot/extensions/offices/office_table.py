@@ -1,4 +1,4 @@
-"""What the office API reads of an office's jobs, one function a statement of `ext_offices.sql`."""
+"""Reads an office's jobs for the office API, one function for each statement of `ext_offices.sql`."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +15,7 @@ SQL = Statements(Path(__file__).with_name("ext_offices.sql"))
 
 
 class Sums(NamedTuple):
-    """What an office's statistics are made of: jobs that are ready and that run; chains begun, and how they ended."""
+    """The sums behind an office's statistics: ready and running jobs; chains by how they ended."""
 
     ready: int
     running: int
@@ -28,7 +28,7 @@ class Sums(NamedTuple):
 
 
 class RootPlace(NamedTuple):
-    """Where a chain stands among those of its office, by age."""
+    """The key of a chain in the list of its office by age."""
 
     created_at: int
     job_id: str
@@ -41,7 +41,7 @@ def sums(tx: Tx, office_id: str) -> Sums:
 
 
 def roots(tx: Tx, office_id: str, task_id: str | None, after: RootPlace, limit: int) -> list[RootPlace]:
-    """Chains of an office, or of one of its tasks, oldest first."""
+    """Reads chains of an office, or of one of its tasks, oldest first."""
     values = {"office_id": office_id, "created_at": after.created_at, "job_id": after.job_id, "limit": limit}
     if task_id is None:
         rows = SQL.rows(tx, "roots", **values)
@@ -59,7 +59,7 @@ def cancelled(tx: Tx, office_id: str, after: str, limit: int) -> list[str]:
 
 
 def later(tx: Tx, chain_ids: Iterable[str]) -> list[Job]:
-    """The retries of several chains, in no order."""
+    """Reads the retries of several chains, in no order."""
     return jobs.of_rows(SQL.rows(tx, "later", chain_ids=column_codec.key_set(chain_ids)))
 
 
@@ -80,5 +80,5 @@ def runs_of(tx: Tx, job_ids: Iterable[str]) -> dict[str, RunFacts]:
 
 
 def unmet(tx: Tx, job_ids: Iterable[str]) -> list[tuple[str, str]]:
-    """(job, chain that it waits for)."""
+    """Reads pairs of a job and a chain that it waits for."""
     return [(job_id, chain_id) for job_id, chain_id in SQL.rows(tx, "unmet", job_ids=column_codec.key_set(job_ids))]

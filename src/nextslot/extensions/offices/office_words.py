@@ -27,9 +27,9 @@ from nextslot.domain import (
 from nextslot.errors import Invalid, Problem
 from nextslot.system.instant import Instant
 
-# The job type of jobs that name none: the command of their role.
+# The job type of jobs without a type: the command of their role.
 SESSION = "session"
-# Of a large request that is wrong all over, the first so many problems are enough.
+# The most problems of one request that are listed.
 MOST_PROBLEMS = 100
 
 
@@ -70,7 +70,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """A prerequisite that still holds a job, and what became of it: one that failed says so."""
+    """A prerequisite that a job still waits for, with its status."""
 
     job_id: str
     status: OfficeJobStatus
@@ -78,7 +78,7 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfficeJob:
-    """A chain as the office sees it, by the id of its first job."""
+    """A chain as one office job, under the id of its first job."""
 
     job_id: str
     office_id: str
@@ -109,7 +109,7 @@ class OfficeStats:
     done: int
     failed: int
     cancelled: int
-    # Milliseconds from the first start to the completion; none has been completed: 0.
+    # Milliseconds from the first start to the completion, on average; 0 if no job has been completed.
     avg_completion_time: float
 
 
@@ -127,8 +127,7 @@ class OfficeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfficeEvents:
-    """What happened in an office, oldest first. `next_cursor` is None at the end; who comes back later for what
-    has happened since then asks from `next_after` on."""
+    """Events of an office, oldest first. `next_cursor` is None on the last page; later events follow `next_after`."""
 
     items: tuple[Event, ...]
     next_cursor: str | None
@@ -137,7 +136,7 @@ class OfficeEvents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What the office shows of a run."""
+    """The fields of a run that the office API shows."""
 
     run_id: str
     status: RunStatus | None
@@ -150,7 +149,7 @@ class RunFacts:
 
 
 def status_of(chain: Sequence[Job], runs: Mapping[str, RunFacts]) -> OfficeJobStatus:
-    """The status of a chain follows from the status of its last job."""
+    """Returns the status of a chain, which follows from its last job."""
     last = chain[-1]
     match last.status:
         case JobStatus.WAITING:
@@ -164,7 +163,7 @@ def status_of(chain: Sequence[Job], runs: Mapping[str, RunFacts]) -> OfficeJobSt
         case JobStatus.CANCELLED:
             return OfficeJobStatus.CANCELLED
         case JobStatus.FAILED:
-            # Before recovery has decided what follows, it waits for that.
+            # UNDECIDED: recovery has not decided yet whether the job is retried.
             return OfficeJobStatus.PENDING if last.decision is Decision.UNDECIDED else OfficeJobStatus.FAILED
         case JobStatus.COMPLETED | JobStatus.SKIPPED:
             return OfficeJobStatus.DONE
@@ -181,7 +180,7 @@ def execution_status(run: RunFacts) -> ExecutionStatus:
 
 
 def executions_of(chain: Sequence[Job], runs: Mapping[str, RunFacts]) -> tuple[Execution, ...]:
-    """Those jobs of a chain that were started, by their places in it."""
+    """Returns the jobs of a chain that were started, with their places in it."""
     return tuple(
         Execution(
             id=run.run_id,
@@ -227,21 +226,21 @@ def office_job(chain: Sequence[Job], runs: Mapping[str, RunFacts], blocked_by: S
     )
 
 
-# Jobs asked for.
+# Requests.
 
 _JOB_FIELDS = {
     "key", "description", "role", "priority", "depends_on", "timeout_ms", "params", "urgent", "job_type",
 }  # fmt: skip
-# The same things by the names that a job has, where a problem is found with one.
+# The office API's name of each field of a job, for error messages.
 _NAMES = {"title": "description", "timeout_seconds": "timeout_ms"}
-# What a request says that is not said of one of its jobs.
+# Fields of a request that are not fields of one of its jobs.
 _OF_REQUEST = ("jobs", "idempotency_key")
 
 
 def new_jobs(
     office_id: str, items: Sequence[Mapping[str, Any]], task_id: str | None, created_by: str | None = None
 ) -> list[NewJob]:
-    """The jobs of a request in the office's words; everything that cannot be said in ours is named."""
+    """Translates the jobs of a request; raises Invalid with everything that cannot be translated."""
     if not isinstance(items, (list, tuple)):
         raise Invalid("a list of jobs", field="jobs")
     problems: list[Problem] = []
@@ -300,17 +299,17 @@ def priority_problems(priority: object) -> Iterator[Problem]:
 
 
 def engine_priority(priority: int) -> int:
-    """There the lower goes first, here the higher."""
+    """Translates a priority: in the office API the lower goes first, in the engine the higher."""
     return -priority
 
 
 def in_office_words(error: Invalid, count: int) -> Invalid:
-    """A refusal of the engine's, with the fields as the request named them; of one job it does not say which."""
+    """Translates an error of the engine to the field names of the request; for one job without its number."""
     return Invalid([Problem(_in_office_words(problem.field, count), problem.problem) for problem in error.problems])
 
 
 def _in_office_words(field: str, count: int) -> str:
-    """`title` or `jobs.3.title` has another name here; what is further inside (`params.title`) is the caller's own."""
+    """Translates `title` or `jobs.3.title`; fields further inside (`params.title`) are the caller's own."""
     parts = field.split(".")
     place = 2 if parts[0] == "jobs" else 0
     parts[place : place + 1] = [_NAMES.get(name, name) for name in parts[place : place + 1]]
@@ -345,7 +344,7 @@ def config_of(office: Office) -> OfficeConfig:
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate changes from the office API's names and units; `null` for a map or a time means none."""
+    """Translates changes from the office API's names and units; `null` for a map or a time means none."""
     problems = list(_config_problems(config))
     if problems:
         raise Invalid(problems)
@@ -361,7 +360,7 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_config_words(error: Invalid) -> Invalid:
-    """A refusal of a setting, by the name that it has in the configuration."""
+    """Translates an error about a setting to its name in the office API."""
     names = {setting: name for name, setting in _SETTINGS.items()}
 
     def renamed(field: str) -> str:
@@ -385,6 +384,6 @@ def _config_problems(config: object) -> Iterator[Problem]:
 
 
 def milliseconds(seconds: float) -> float:
-    """Whole where they are."""
+    """Converts seconds to milliseconds; whole numbers are integers."""
     value = seconds * 1000
     return round(value) if abs(value - round(value)) < 1e-6 else value

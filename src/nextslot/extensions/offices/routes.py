@@ -1,4 +1,4 @@
-"""Offices: teams with their own jobs and settings, in the words of the office API (US-JS01 to US-JS06)."""
+"""Routes of the office API (US-JS01 to US-JS06): an office's jobs and settings in its own words."""
 
 from typing import Annotated, Any, Literal
 
@@ -202,7 +202,7 @@ class OfficeEventQuery(PageQuery):
 @offices.post("/api/offices", status_code=201, response_model=OfficeAnswer)
 @needs(Scope.OPERATE, whole, creates=True, conflicts=True)
 async def create_office(body: OfficeBody, request: Request) -> Response:
-    """With the defaults of spec 14.5: three jobs at once, one of each role, 30 minutes, two retries."""
+    """Makes an office. Defaults (spec 14.5): three jobs at once, one of each role, 30 minutes, two retries."""
     offices_ = scheduler_for(request).offices
     office, is_new = await create_once(offices_.create(**_said(body)), offices_.get)
     return created(office.to_dict(), f"/api/offices/{office.office_id}", is_new)
@@ -211,12 +211,12 @@ async def create_office(body: OfficeBody, request: Request) -> Response:
 @offices.get("/api/offices", response_model=Page[OfficeAnswer])
 @needs(Scope.READ)
 async def list_offices(query: Annotated[PageQuery, Query()], request: Request) -> Response:
-    """By their ids. A key of one office sees that one."""
+    """Lists offices by id. A key of one office sees only that office."""
     own, offices_ = caller_of(request).office_id, scheduler_for(request).offices
     found: PageOf[Office] = (
         await offices_.list(query.cursor, query.limit) if own is None else PageOf((await offices_.get(own),), None)
     )
-    return page([one.to_dict() for one in found.items], found.next_cursor)
+    return page(found)
 
 
 @offices.get("/api/offices/{office_id}", response_model=OfficeAnswer)
@@ -228,14 +228,14 @@ async def get_office(office_id: str, request: Request) -> Response:
 @offices.patch("/api/offices/{office_id}", response_model=OfficeAnswer)
 @needs(Scope.OPERATE, of_path, conflicts=True)
 async def change_office(office_id: str, body: OfficeChange, request: Request) -> Response:
-    """While everything runs."""
+    """Changes an office; running jobs go on."""
     return answer((await scheduler_for(request).offices.change(office_id, **_said(body, but=("webhook",)))).to_dict())
 
 
 @offices.post("/api/offices/{office_id}/jobs", status_code=201, response_model=OfficeJobs)
 @needs(Scope.SUBMIT, of_path, creates=True)
 async def submit_jobs(office_id: str, body: OfficeJobsBody, request: Request) -> Response:
-    """A graph of jobs, all or none. A cycle is answered with the jobs that form it."""
+    """Submits a graph of jobs, all or none. The error about a cycle names its jobs."""
     wanted = [job.given() for job in body.jobs]
     caller = caller_of(request)
     created_by = None if caller.key_id is None else caller.name
@@ -248,18 +248,18 @@ async def submit_jobs(office_id: str, body: OfficeJobsBody, request: Request) ->
 @offices.get("/api/offices/{office_id}/jobs", response_model=Page[OfficeJob])
 @needs(Scope.READ, of_path)
 async def list_jobs(office_id: str, query: Annotated[OfficeJobQuery, Query()], request: Request) -> Response:
-    """A page may have fewer than `limit`, or none, and still not be the last: `next_cursor` tells."""
+    """Lists jobs. A page may have fewer than `limit`, or none; only without `next_cursor` it is the last."""
     found = await extension_of(request, OfficeJobService).jobs(
         office_id, query.status, query.role, query.task_id, query.cursor, query.limit
     )
-    return page([office_json.office_job(one) for one in found.items], found.next_cursor)
+    return page(found, office_json.office_job)
 
 
 @offices.post("/api/offices/{office_id}/jobs/cancel-all", response_model=Cancelled)
 @needs(Scope.OPERATE, of_path)
 async def cancel_all(office_id: str, request: Request, body: CancelAllBody | None = None) -> Response:
-    """Everything of the office, or of one task, that has not ended (US-JS06), in small transactions: what is
-    cancelled stays so if this is cut short."""
+    """Cancels every job of the office, or of one task, that has not ended (US-JS06), in small transactions; an
+    interrupted call leaves some cancelled."""
     asked = body or CancelAllBody()
     done = await extension_of(request, OfficeJobService).cancel_all(
         office_id, asked.task_id, asked.include_running, asked.reason
@@ -276,15 +276,15 @@ async def get_job(office_id: str, job_id: str, request: Request) -> Response:
 @offices.get("/api/offices/{office_id}/jobs/{job_id}/executions", response_model=Page[Execution])
 @needs(Scope.READ, of_path)
 async def list_executions(office_id: str, job_id: str, request: Request) -> Response:
-    """Each attempt, from the first on."""
+    """Lists the attempts of a job, from the first on."""
     found = await extension_of(request, OfficeJobService).executions(office_id, job_id)
-    return page([office_json.execution(one) for one in found], None)
+    return answer({"items": [office_json.execution(one) for one in found], "next_cursor": None})
 
 
 @offices.post("/api/offices/{office_id}/jobs/{job_id}/retry", response_model=OfficeJob)
 @needs(Scope.OPERATE, of_path, conflicts=True)
 async def retry_job(office_id: str, job_id: str, request: Request) -> Response:
-    """A failed job again, also after its retries are spent; one that waits to be retried goes now."""
+    """Retries a failed job, even after its last retry; a job that waits for its retry runs now."""
     return answer(office_json.office_job(await extension_of(request, OfficeJobService).retry(office_id, job_id)))
 
 
@@ -303,7 +303,7 @@ async def cancel_job(office_id: str, job_id: str, request: Request, body: Cancel
 @offices.patch("/api/offices/{office_id}/jobs/{job_id}/priority", response_model=OfficeJob)
 @needs(Scope.OPERATE, of_path, conflicts=True)
 async def change_priority(office_id: str, job_id: str, body: PriorityBody, request: Request) -> Response:
-    """Lower goes first; urgent goes before everything."""
+    """Changes a job's priority: lower goes first, urgent before everything."""
     changed = await extension_of(request, OfficeJobService).change_priority(
         office_id, job_id, body.priority, body.urgent
     )
@@ -313,7 +313,7 @@ async def change_priority(office_id: str, job_id: str, body: PriorityBody, reque
 @offices.get("/api/offices/{office_id}/scheduler/stats", response_model=Stats)
 @needs(Scope.READ, of_path)
 async def get_stats(office_id: str, request: Request) -> Response:
-    """Right at every moment."""
+    """Counts the office's jobs by status."""
     return answer(office_json.office_stats(await extension_of(request, OfficeJobService).stats(office_id)))
 
 
@@ -326,7 +326,7 @@ async def get_config(office_id: str, request: Request) -> Response:
 @offices.patch("/api/offices/{office_id}/scheduler/config", response_model=Config)
 @needs(Scope.OPERATE, of_path, conflicts=True)
 async def change_config(office_id: str, body: ConfigBody, request: Request) -> Response:
-    """While everything runs. What the configuration file names is refused (409)."""
+    """Changes settings. Those that the configuration file sets are refused (409)."""
     changed = await extension_of(request, OfficeJobService).change_config(office_id, body.given())
     return answer(office_json.office_config(changed))
 
@@ -334,7 +334,7 @@ async def change_config(office_id: str, body: ConfigBody, request: Request) -> R
 @offices.post("/api/offices/{office_id}/scheduler/process", response_model=OfficeJobs)
 @needs(Scope.OPERATE, of_path)
 async def process(office_id: str, request: Request) -> Response:
-    """Looks at the queue now, which otherwise happens by itself; what that started."""
+    """Dispatches the queue now, which otherwise happens by itself; lists the jobs that this started."""
     started = await extension_of(request, OfficeJobService).process(office_id)
     return answer({"items": [office_json.office_job(one) for one in started]})
 
@@ -342,12 +342,12 @@ async def process(office_id: str, request: Request) -> Response:
 @offices.get("/api/offices/{office_id}/events", response_model=OfficeEvents)
 @needs(Scope.READ, of_path)
 async def list_events(office_id: str, query: Annotated[OfficeEventQuery, Query()], request: Request) -> Response:
-    """The oldest first. A page may have fewer than `limit`, or none, and still not be the last."""
+    """Lists events, the oldest first. A page may have fewer than `limit`, or none, and still not be the last."""
     found = await extension_of(request, OfficeJobService).events(office_id, query.after, query.cursor, query.limit)
     items = [office_json.office_event(one) for one in found.items]
     return answer({"items": items, "next_cursor": found.next_cursor, "next_after": found.next_after})
 
 
 def _said(body: Body, but: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What was given. null says nothing, except of what it takes away."""
+    """Returns the given fields. null means unchanged, except for fields that it may clear."""
     return {name: value for name, value in body.given().items() if value is not None or name in but}

@@ -32,12 +32,12 @@ from nextslot.executors.run_context import RunContext
 
 from .office_words import SESSION
 
-# How much of the end of its output tells why a session failed.
+# The bytes at the end of its output that are searched for why a session failed.
 LONGEST_TAIL = 16 * 1024
-# What may follow from a match: not that it went well, nor how a run ends that we ended ourselves.
+# The failure kinds that a pattern may name: neither success nor those of runs that the scheduler ends.
 KINDS = frozenset(MEANINGS & set(FailureKind))
 
-# Failures that a person has to resolve (spec 5.18), as git, ssh and the system say them.
+# Messages of git, ssh and the system about failures that a person has to resolve (spec 5.18).
 DEFAULT_PATTERNS: Mapping[str, FailureKind] = {
     r"CONFLICT \([^)\n]+\)": FailureKind.GIT_CONFLICT,
     r"Automatic merge failed": FailureKind.GIT_CONFLICT,
@@ -55,7 +55,7 @@ DEFAULT_PATTERNS: Mapping[str, FailureKind] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleCommand:
-    """A role as the configuration gives it: what is run for its jobs, and what the end of that means."""
+    """A role of the configuration: the command of its jobs, and what the end of the command means."""
 
     command: CommandType
     patterns: Mapping[str, FailureKind] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class RoleCommand:
 
     @classmethod
     def of(cls, table: Mapping[str, Any], base_dir: Path | str | None = None) -> "RoleCommand":
-        """From a table `[roles.ROLE]`: a command's settings, `patterns`, `default_patterns`; every problem is named."""
+        """Makes a role of a table `[roles.ROLE]`: a command's settings, `patterns`, `default_patterns`."""
         problems = list(_problems(table))
         if problems:
             raise Invalid(problems)
@@ -78,7 +78,7 @@ class RoleCommand:
         return cls(command=command, patterns=patterns, default_patterns=with_defaults)
 
     def kind_of(self, tail: str) -> FailureKind | None:
-        """What the end of its output says of a failure: the role's own patterns first, then the usual ones."""
+        """Finds the failure kind by the end of the output: the role's own patterns first, then the default ones."""
         for patterns in (self.patterns, DEFAULT_PATTERNS if self.default_patterns else {}):
             found = [
                 (match.end(), kind)
@@ -90,7 +90,7 @@ class RoleCommand:
         return None
 
     def outcome(self, end: End, output: "TailedOutput") -> Outcome:
-        """What its end means: by its exit code where the role names it, else by what it said last."""
+        """Makes the outcome: by the exit code if the role names it, else by the end of the output."""
         if end.refused is not None:
             return Outcome.failed(FailureKind.SESSION_ERROR, self._refusal(end.refused))
         lost = broken(end)
@@ -108,7 +108,7 @@ class RoleCommand:
 
 
 def _problems(table: object) -> Iterator[Problem]:
-    """Of what a role has besides a command's settings; and of what only a type can have."""
+    """Finds problems of the settings that only roles have, and of those that roles may not have."""
     if not isinstance(table, Mapping):
         yield Problem("", "must be a table")
         return
@@ -131,7 +131,7 @@ def _problems(table: object) -> Iterator[Problem]:
 
 
 class TailedOutput(Output):
-    """Output whose end is kept, to tell from it why a session failed."""
+    """Output whose end is kept, to find out why a session failed."""
 
     def __init__(self, run: RunContext) -> None:
         super().__init__(run)
@@ -158,7 +158,7 @@ class SessionHandler:
         return max((role.command.grace_seconds for role in self.roles.values()), default=0.0)
 
     async def __call__(self, run: RunContext, /, **params: Any) -> Outcome:
-        """Returns when nothing of the tree is left, also when told to stop."""
+        """Returns when nothing of the process tree is left, even if it is interrupted."""
         role = self.roles.get(run.role or "")
         if role is None:  # It had one when the job was submitted.
             return Outcome.failed(FailureKind.SESSION_ERROR, f"the role {run.role!r} has no command any more")
@@ -185,7 +185,7 @@ def _start(command: CommandType, run: RunContext) -> Start:
 def checked_roles(
     tables: Mapping[str, RoleCommand | Mapping[str, Any]], base_dir: Path | str | None
 ) -> dict[str, RoleCommand]:
-    """Roles as values or as tables of a configuration, all or none; each problem says where it is."""
+    """Makes roles of values or of tables of a configuration, all or none; each problem names its place."""
     roles: dict[str, RoleCommand] = {}
     problems: list[Problem] = []
     for name, table in tables.items():

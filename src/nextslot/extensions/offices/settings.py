@@ -49,7 +49,7 @@ class RoleTable(Section):
 
 
 def role_problems(values: Mapping[str, Any], data: Path) -> Iterator[SettingProblem]:
-    """Find what is wrong with the command of each role; a table whose form is wrong has its own problem."""
+    """Finds what is wrong with the command of each role; a table whose form is wrong has its own problem."""
     roles = values.get("roles")
     for name, table in roles.items() if isinstance(roles, Mapping) else ():
         try:

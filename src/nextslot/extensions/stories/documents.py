@@ -1,4 +1,4 @@
-"""The files that `story` and `research` leave: Markdown with front matter, and JSON; each whole or not there at all."""
+"""Writes the files of `story` and `research`: Markdown with front matter, and JSON; each file whole or not at all."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ _SENTENCE_END = re.compile(r"[.!?…。！？]['\"”’»)\]*_]*(?=\s|$)|[。�
 
 
 async def write_files(directory: Path, files: Mapping[str, str]) -> None:
-    """Writes them all or none. In a thread, since a disk may be slow; a run that is told to stop waits for that."""
+    """Writes all files or none, in a thread, because a disk may be slow; an interrupted run waits for the end."""
     writing = asyncio.ensure_future(asyncio.to_thread(_write_files, directory, files))
     try:
         await asyncio.shield(writing)
@@ -27,7 +27,7 @@ async def write_files(directory: Path, files: Mapping[str, str]) -> None:
 
 
 def markdown(properties: Mapping[str, Any], body: str) -> str:
-    """Front matter whose values are written as JSON, which is YAML too and lets no text break out of its place."""
+    """Makes front matter with values in JSON, which is YAML too and escapes all text."""
     front = "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in properties.items())
     return f"---\n{front}\n---\n\n{body.strip()}\n"
 
@@ -37,14 +37,14 @@ def as_json(properties: Mapping[str, Any]) -> str:
 
 
 def slug(title: str, fallback: str) -> str:
-    """A part of a file name that any file system takes, and that cannot be a path."""
+    """Makes a part of a file name that every file system accepts, and that cannot be a path."""
     plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:MOST_OF_A_SLUG].strip("-") or fallback
 
 
 def clean(text: str) -> str:
-    """What a model said, as text that can be stored: no thoughts, no control characters, no broken pairs."""
-    # The halves of one sign may come in two chunks: together they are whole again.
+    """Cleans a model's answer for storage: removes its thoughts, control characters and broken surrogate pairs."""
+    # The two halves of a character may come in two chunks; this joins them.
     whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     spoken = _THOUGHTS.sub("", whole).replace("\r\n", "\n").replace("\r", "\n")
     kept = "".join(sign for sign in spoken if sign in "\n\t" or unicodedata.category(sign) not in ("Cc", "Cs"))
@@ -52,7 +52,7 @@ def clean(text: str) -> str:
 
 
 def whole_sentences(text: str) -> str:
-    """Without a last sentence that was cut off, unless that is a large part of the text."""
+    """Removes a last sentence that was cut off, unless it is a large part of the text."""
     ends = [match.end() for match in _SENTENCE_END.finditer(text)]
     if not ends or ends[-1] == len(text) or ends[-1] < len(text) * 0.6:
         return text
@@ -60,7 +60,7 @@ def whole_sentences(text: str) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """On one line, at most so long, cut between words where that is possible."""
+    """Shortens a text to one line of at most this length, cut between words if possible."""
     line = " ".join(text.split())
     if len(line) <= length:
         return line

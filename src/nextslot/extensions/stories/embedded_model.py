@@ -1,4 +1,4 @@
-"""The embedded model's process, seen from the scheduler: started on first use, ended when idle, or with us."""
+"""Starts the process of the embedded model on first use, and ends it when it is idle or the scheduler ends."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ STOP_SECONDS = 5.0
 
 
 def weights() -> Path | None:
-    """The model's file, if the extra `local-llm` is installed.
+    """Returns the model's file, if the extra `local-llm` is installed.
 
     The package that brings it is looked up and not imported: it is a plugin of a tool that is not there.
     """
@@ -38,7 +38,7 @@ def weights() -> Path | None:
 
 
 class EmbeddedModel:
-    """One server process for all who use it. Belongs to one event loop."""
+    """One server process for all callers. Belongs to one event loop."""
 
     def __init__(self, idle_seconds: float = 300.0) -> None:
         self._idle_seconds = idle_seconds
@@ -53,7 +53,7 @@ class EmbeddedModel:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """The id of the process, while there is one."""
         return self._server.pid if self._server is not None and self._server.is_alive else None
 
     def serves(self, model: str) -> bool:
@@ -61,7 +61,7 @@ class EmbeddedModel:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[str]:
-        """The address of the server, which stays at least as long as the block."""
+        """Yields the address of the server, which runs at least as long as the block."""
         self._users += 1
         if self._idle is not None:
             self._idle.cancel()
@@ -99,7 +99,7 @@ class EmbeddedModel:
 
 
 class _ServerProcess:
-    """A child that lives as long as the pipe to its standard input is open, so that it dies when we do."""
+    """A child process that ends when the pipe to its standard input closes, so also when this process dies."""
 
     def __init__(self, process: asyncio.subprocess.Process, base_url: str) -> None:
         self._process = process
@@ -120,7 +120,7 @@ class _ServerProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
-                # A Ctrl-C at the terminal is for the scheduler, which lets running work finish.
+                # In a session of its own, so that Ctrl-C reaches the scheduler only, which lets running work finish.
                 start_new_session=True,
             )
             try:
@@ -161,7 +161,7 @@ class _ServerProcess:
 
 
 async def _announced(process: asyncio.subprocess.Process) -> str:
-    """The first and only line that the server writes, once it is ready."""
+    """Reads the only line that the server writes, when it is ready."""
     assert process.stdout is not None
     announced = json.loads(await process.stdout.readline())
     return str(announced["base_url"])

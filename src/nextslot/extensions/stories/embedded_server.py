@@ -46,7 +46,7 @@ class Refused(Exception):
 
 
 class Model:
-    """The weights in memory, and the rule that one answer is made at a time."""
+    """The weights in memory; generates one answer at a time."""
 
     def __init__(self, weights: str) -> None:
         import xllamacpp
@@ -60,7 +60,7 @@ class Model:
         params.warmup = False
         params.ui = False
         params.endpoint_slots = False
-        # The library listens on a port of its own, which nobody needs: nobody gets in.
+        # The library also listens on a port of its own, which nothing uses: with a secret key nobody can use it.
         params.api_keys = [secrets.token_hex(32)]
         # Two threads on two busy cores wait for each other: 57 tokens/s, where one makes 79.
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
@@ -68,7 +68,7 @@ class Model:
         self._turn = threading.Lock()
 
     def chat(self, wanted: dict[str, Any], is_gone: Callable[[], bool], say: Callable[[str], None]) -> dict[str, Any]:
-        """Makes an answer, piece by piece, unless nobody waits for it any more; returns how it ended."""
+        """Generates an answer, piece by piece, until it ends or its caller hangs up; returns how it ended."""
         while not self._turn.acquire(timeout=0.1):
             if is_gone():
                 raise ConnectionAbortedError
@@ -82,7 +82,7 @@ class Model:
         failed: list[BaseException] = []
 
         def take(chunk: dict[str, Any]) -> bool:
-            """Called for each token; True stops the generation. What it raises would be lost, so it is kept."""
+            """Gets each token; True stops the generation. Its exception is kept, because the library would lose it."""
             try:
                 if is_gone():
                     raise ConnectionAbortedError
@@ -169,7 +169,7 @@ class Handler(BaseHTTPRequestHandler):
         return body
 
     def _is_from_a_page(self) -> bool:
-        """A web page in somebody's browser must not use this server, under whatever name it found it."""
+        """Refuses a request that a web page in a browser may have sent; returns whether it was one."""
         host = self.headers.get("Host", "").rpartition(":")[0]
         if host in ("127.0.0.1", "localhost") and "Origin" not in self.headers:
             return False
@@ -192,7 +192,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
+        """Logs nothing."""
 
 
 class _ModelAnswer:
@@ -230,7 +230,7 @@ class _ModelAnswer:
             self._handler._answer_json(200, last)
 
     def fail(self, message: str) -> None:
-        """In the middle of a stream there is no status any more."""
+        """Sends an error as a line: in the middle of a stream there is no status any more."""
         self._send({"error": message})
         self._handler.wfile.write(b"0\r\n\r\n")
 
@@ -239,7 +239,7 @@ class _ModelAnswer:
         return {"model": self._model, "created_at": datetime.now(UTC).isoformat(), **said}
 
     def _send(self, part: dict[str, Any]) -> None:
-        """The headers go with the first token, so that what is refused before it can have its own status."""
+        """Sends the headers with the first token, so that an earlier refusal can have its own status."""
         if not self.has_begun:
             self.has_begun = True
             self._handler.send_response(200)
@@ -266,7 +266,7 @@ class ModelServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hung up is no event; anything else is, and is on standard error."""
+        """Prints errors to standard error, unless the client has hung up."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -316,10 +316,10 @@ def _format(format: Any) -> dict[str, Any]:
 
 
 def _end_with_the_scheduler() -> None:
-    """Nothing is ever written to our standard input: it can only end."""
+    """Waits for the end of standard input, to which nothing is ever written."""
     parent = os.getppid()
     while not select.select([0], [], [], 1.0)[0] or os.read(0, 4096):
-        # Should something else hold the pipe open, a parent that changed says the same.
+        # Something else may hold the pipe open; another parent process shows the same.
         if os.getppid() != parent:
             break
     os._exit(0)
@@ -327,7 +327,7 @@ def _end_with_the_scheduler() -> None:
 
 def main(weights: str) -> None:
     threading.Thread(target=_end_with_the_scheduler, name="lifeline", daemon=True).start()
-    # Whatever the library prints goes to standard error: the pipe is for one line of ours.
+    # Output of the library goes to standard error: the pipe is for our one line.
     pipe = os.dup(1)
     os.dup2(2, 1)
     server = ModelServer(weights)

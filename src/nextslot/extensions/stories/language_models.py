@@ -26,13 +26,13 @@ from .providers import (
 
 OLLAMA = "ollama"
 OLLAMA_BASE_URL = "http://127.0.0.1:11434"
-# The embedded model has the name that it has in Ollama's library, so the default is the same wherever it is answered.
+# The embedded model has its name in Ollama's library, so the default model is the same for both.
 DEFAULT_MODEL = embedded_server.MODEL
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderConfig:
-    """An OpenAI-compatible server. The token itself is not kept here: only the name of the variable that has it."""
+    """An OpenAI-compatible server. Only the name of the variable with its token is kept, not the token."""
 
     base_url: str
     token_env: str | None = None
@@ -53,13 +53,13 @@ class LlmConfig:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ, **settings: Any) -> "LlmConfig":
-        """`OLLAMA_BASE_URL` is Ollama's own variable and is honoured as such."""
+        """Reads `OLLAMA_BASE_URL`, which is Ollama's own variable."""
         return cls(ollama_base_url=environment.get("OLLAMA_BASE_URL") or OLLAMA_BASE_URL, **settings)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """A model and who answers for it, as one name: `ollama:qwen3:30b`."""
+    """A model and its provider, written as one name: `ollama:qwen3:30b`."""
 
     provider: str
     model: str
@@ -69,7 +69,7 @@ class ModelName:
 
 
 def model_name(wanted: str | None, config: LlmConfig) -> ModelName:
-    """`ollama:NAME`, `PROVIDER:NAME` of a configured provider, or a plain name: Ollama's, which may have a colon."""
+    """Reads `ollama:NAME`, `PROVIDER:NAME` of a configured provider, or a name of Ollama, which may have a colon."""
     name = (wanted or config.default_model).strip()
     provider, colon, model = name.partition(":")
     if colon and (provider == OLLAMA or provider in config.providers):
@@ -78,14 +78,14 @@ def model_name(wanted: str | None, config: LlmConfig) -> ModelName:
 
 
 def resource_for(params: Mapping[str, Any], config: LlmConfig) -> dict[str, int]:
-    """What a job that asks a model needs: the one local model (CON-002), or something elsewhere that is not ours."""
+    """Returns the resource of a job that uses a model: the one local model (CON-002), or `remote`."""
     wanted = params.get("model")
     name = model_name(wanted if isinstance(wanted, str) else None, config)
     return {OLLAMA if name.provider == OLLAMA else "remote": 1}
 
 
 class LanguageModels:
-    """The models that this process can ask. Belongs to one event loop; `close` ends the embedded model's process."""
+    """The models of this process. Belongs to one event loop; `close` ends the embedded model's process."""
 
     def __init__(self, config: LlmConfig | None = None, embedded: EmbeddedModel | None = None) -> None:
         self.config = config or LlmConfig.from_environment()
@@ -98,7 +98,7 @@ class LanguageModels:
     async def generate(
         self, name: ModelName, prompt: str, system: str = "", options: GenerateOptions | None = None
     ) -> AsyncGenerator[str, None]:
-        """The answer in pieces, as they come; to hang up, close this iterator."""
+        """Yields the answer in pieces as they come; closing the iterator hangs up."""
         options = options or GenerateOptions()
         if name.provider == OLLAMA:
             chunks = self._ollama_or_embedded(name.model, prompt, system, options)
@@ -109,7 +109,7 @@ class LanguageModels:
                 yield chunk
 
     async def answers(self) -> bool:
-        """Whether work that needs `ollama` could be done now: the probe of that resource."""
+        """Returns whether Ollama or the embedded model can answer; it is the probe of the resource `ollama`."""
         return await self._ollama.answers() or self._embedded.is_installed
 
     async def close(self) -> None:
@@ -132,7 +132,7 @@ class LanguageModels:
                     yield chunk
 
     def _refuse_other_than_embedded(self, model: str, error: NoAnswer) -> None:
-        """A small model must not quietly stand in for a large one that somebody asked for by name."""
+        """Raises unless the embedded model may answer: it must not replace another model that a caller has named."""
         if not self._embedded.is_installed:
             raise Fail(
                 f"{error}, and the extra local-llm is not installed: start Ollama, set OLLAMA_BASE_URL,"
@@ -158,7 +158,7 @@ class LanguageModels:
 
 
 async def _bounded(chunks: AsyncGenerator[str, None], limit: int) -> AsyncGenerator[str, None]:
-    """Ends an answer that does not end by itself, and tells one that is empty from one that is there."""
+    """Yields an answer; raises Fail if it is longer than `limit`, or empty."""
     length = 0
     is_blank = True
     async with aclosing(chunks):

@@ -22,18 +22,18 @@ MOST_OF_AN_ERROR = 300
 
 @dataclass(frozen=True, slots=True)
 class RequestTimeouts:
-    """How long a server may take. The first byte may wait for a large model to be read from disk, so it has long."""
+    """How long a server may take. The first byte may wait until a large model is read from disk."""
 
     connect_seconds: float = 5.0
     first_byte_seconds: float = 600.0
     between_seconds: float = 120.0
-    # A chunk is about 150 bytes for 4 characters, and models that think aloud say a lot more than they answer.
+    # A chunk has about 150 bytes for 4 characters, and the thoughts of a model are much longer than its answer.
     max_stream_bytes: int = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateOptions:
-    """How an answer is wanted; `format` is a JSON Schema that it should fit, where the server can do that."""
+    """Options of a request; `format` is a JSON Schema for the answer, where the server supports that."""
 
     max_tokens: int = 1024
     temperature: float = 0.8
@@ -42,7 +42,7 @@ class GenerateOptions:
 
 
 class NoAnswer(Fail):
-    """Nobody listens there: nothing was asked yet, so somebody else may be."""
+    """No server listens there. Nothing was sent, so another server may be used."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, FailureKind.UNAVAILABLE)
@@ -53,7 +53,7 @@ class Provider(Protocol):
 
 
 class OllamaProvider:
-    """`POST /api/chat` with a stream of JSON lines."""
+    """Speaks Ollama's protocol: `POST /api/chat` with a stream of JSON lines."""
 
     def __init__(self, base_url: str, timeouts: RequestTimeouts, called: str = "Ollama") -> None:
         self._server = _ProviderServer(base_url, timeouts, called)
@@ -65,7 +65,7 @@ class OllamaProvider:
             "model": model,
             "messages": _messages(prompt, system),
             "stream": True,
-            # What a model thinks aloud is not part of the work, and would use up its share of tokens.
+            # Thoughts of a model are not part of the answer, and would use up its tokens.
             "think": False,
             "options": {"num_predict": options.max_tokens, "temperature": options.temperature, "repeat_penalty": 1.1},
         }
@@ -90,7 +90,7 @@ class OllamaProvider:
 
 
 class OpenAiProvider:
-    """`POST /v1/chat/completions` with server-sent events."""
+    """Speaks OpenAI's protocol: `POST /v1/chat/completions` with server-sent events."""
 
     def __init__(self, base_url: str, timeouts: RequestTimeouts, called: str, token: str | None = None) -> None:
         self._server = _ProviderServer(base_url.rstrip("/").removesuffix("/v1"), timeouts, called, token)
@@ -131,7 +131,7 @@ def _messages(prompt: str, system: str) -> list[dict[str, str]]:
 
 
 def _choice(answer: Mapping[str, Any]) -> tuple[str, bool]:
-    """The text of a chunk, and whether it says that it is the last one with any."""
+    """Returns the text of a chunk, and whether it is the last one with text."""
     choices = answer.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     if not isinstance(first, dict):
@@ -154,7 +154,7 @@ class _ProviderServer:
 
     @asynccontextmanager
     async def post(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncGenerator[bytes, None]]:
-        """The lines of the answer. Leaving the block closes the connection, which tells the server to stop."""
+        """Yields the lines of the answer. The end of the block closes the connection, so that the server stops."""
         async with self._client() as client:
             response = await self._begin(client, path, body)
             try:
@@ -218,7 +218,7 @@ class _ProviderServer:
             ) from error
 
     async def _lines(self, response: httpx2.Response) -> AsyncGenerator[bytes, None]:
-        """Lines that are not blank, each in time, all of them within bounds."""
+        """Yields lines that are not blank; raises if one takes too long, or all are too large."""
         rest, total = b"", 0
         async with aclosing(self._pieces(response)) as pieces:
             async for piece in pieces:
@@ -247,7 +247,7 @@ class _ProviderServer:
             raise self.cut() from error
 
     async def _refusal(self, response: httpx2.Response, model: str) -> Fail:
-        """What an answer other than 200 means. Asking again helps against some, and only those are retried."""
+        """Makes the failure of an answer other than 200; only failures that may pass are retried."""
         body = b""
         async with aclosing(self._pieces(response)) as pieces:
             async for piece in pieces:
@@ -278,7 +278,7 @@ class _ProviderServer:
         return self._excerpt(error.encode("utf-8", "replace") if isinstance(error, str) else raw)
 
     def _excerpt(self, raw: bytes) -> str:
-        """A line of what a server said; it may have said our own token."""
+        """Returns a line of the server's error, with our token masked."""
         text = raw.decode("utf-8", "replace")
         if self._token:
             text = text.replace(self._token, "…")

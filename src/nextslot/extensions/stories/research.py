@@ -29,7 +29,7 @@ from .language_models import LanguageModels, ModelName, resource_for
 from .providers import GenerateOptions
 from .similarity import fingerprint, sketch
 
-# About how long an answer is: for the progress, which is a guess.
+# The usual length of an answer, to estimate the progress.
 EXPECTED_CHARACTERS = 1500
 MOST_IN_A_LIST = 12
 
@@ -64,7 +64,7 @@ SCHEMA: Mapping[str, Any] = {
 SYSTEM = "You are a careful researcher. You answer with one JSON object and nothing else."
 
 _TEXT_LIST = {"type": "array", "items": {"type": "string", "minLength": 3, "maxLength": 160}}
-# Servers that can hold a model to a form are given this one; bounds keep a small model from going round in circles.
+# The form of an answer, for servers that support one; its bounds keep a small model from endless repetition.
 FORMAT: Mapping[str, Any] = {
     "type": "object",
     "properties": {
@@ -91,7 +91,7 @@ def register_research(
 
 @dataclass(frozen=True, slots=True)
 class ResearchCard:
-    """What is known about a topic; `source` tells which form of answer it was read from: json, sections or text."""
+    """A research card; `source` is the form of the answer that it was read from: json, sections or text."""
 
     title: str
     summary: str
@@ -170,7 +170,7 @@ class ResearchHandler:
             "model": str(name),
             "file": f"{stem}.md",
             "metadata": f"{stem}.json",
-            # With these it can be compared with other cards.
+            # To compare it with other cards.
             "fingerprint": fingerprint(compared),
             "sketch": await asyncio.to_thread(sketch, compared),
         }
@@ -193,7 +193,7 @@ def _body(card: ResearchCard) -> str:
 
 
 def card_of(text: str, topic: str) -> ResearchCard:
-    """Reads an answer in whatever form it came: as asked for, as headed sections, or as plain text."""
+    """Reads an answer in any form: the requested one, sections with headings, or plain text."""
     found = _from_json(text)
     source = "json"
     if found is None:
@@ -216,7 +216,7 @@ def _as_title(topic: str) -> str:
 
 
 def _from_json(text: str) -> dict[str, Any] | None:
-    """The first object in the text that has something of a card, also if its end was cut off."""
+    """Finds the first JSON object with a field of a card, even if its end was cut off."""
     start = text.find("{")
     if start < 0:
         return None
@@ -240,7 +240,7 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def _closed(text: str) -> str:
-    """A cut-off object with its open strings and brackets closed."""
+    """Closes the open strings and brackets of a JSON object that was cut off."""
     closers: list[str] = []
     is_string = is_escaped = False
     for sign in text:
@@ -267,7 +267,7 @@ _HEADING = re.compile(
 
 
 def _from_sections(text: str) -> dict[str, Any] | None:
-    """Headings such as `## Summary` or `Key concepts:`, each with what follows it."""
+    """Splits a text at headings such as `## Summary` or `Key concepts:`."""
     matches = list(_HEADING.finditer(text))
     sections: dict[str, str] = {}
     for match, following in pairwise([*matches, None]):
@@ -287,7 +287,7 @@ def _from_sections(text: str) -> dict[str, Any] | None:
 
 
 def _from_text(text: str) -> dict[str, Any]:
-    """Prose: its first sentences, and its bullet points if it has any."""
+    """Makes a card of prose: its first sentences, and its bullet points if it has any."""
     paragraphs = [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
     prose = next((part for part in paragraphs if len(part) >= 80 and not part.startswith(("#", "-", "*", "{"))), text)
     heading = re.match(r"#{1,6}\s+(.+)", text)
@@ -304,7 +304,7 @@ def _line(value: Any) -> str:
 
 
 def _items(value: Any) -> list[str]:
-    """A list in any of the forms that models give lists: an array, an object, bullet points, or commas."""
+    """Reads a list in any form that models write: an array, an object, bullet points, or commas."""
     if isinstance(value, Mapping):
         value = [f"{name}: {text}" if isinstance(text, str) else str(name) for name, text in value.items()]
     if isinstance(value, str):
@@ -319,6 +319,6 @@ def _items(value: Any) -> list[str]:
 
 
 def _terms(text: str) -> list[str]:
-    """The longer words that come most often: what a text is about, when it does not say so itself."""
+    """Returns the most frequent long words, for a text without key concepts."""
     words = [word.lower() for word in re.findall(r"[^\W\d_]{6,}", text)]
     return [word for word, _ in Counter(words).most_common(5)]

@@ -1,4 +1,4 @@
-"""A story or a research card for somebody on the line: direct requests with bodies and answers of their own."""
+"""Routes for a story or a research card as a direct request, with bodies and answers of their own."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -45,16 +45,16 @@ Model = Annotated[str, Field(min_length=1, max_length=200, description="None: th
 Length = Annotated[int, Field(ge=300, le=10_000, description="Characters, about")]
 Timeout = Annotated[int, Field(ge=1, le=86_400, description="Seconds; 300 unless said")]
 
-# How long a research question may take unless its caller says.
+# The default timeout of a research request, in seconds.
 RESEARCH_SECONDS = 300
 
 
 class Asked(BaseModel):
-    """What both say. Fields of old clients that are not known here are ignored, and the answer names them."""
+    """The fields of both bodies. Unknown fields of old clients are ignored, and the answer names them."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
-    # What is taken for the sake of old clients, and has no effect.
+    # Fields that old clients send and that have no effect.
     WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset()
 
     model: Model | None = None
@@ -63,7 +63,7 @@ class Asked(BaseModel):
     webhook_url: Url | None = Field(None, description="Is told when the work has ended")
 
     def ignored(self) -> list[str]:
-        """By name, in alphabetical order."""
+        """Returns the names of ignored fields, in alphabetical order."""
         said = self.WITHOUT_EFFECT & self.model_fields_set
         return [name[:100] for name in sorted([*said, *(self.model_extra or {})])[:100]]
 
@@ -171,7 +171,7 @@ async def _answered(request: Request, job_type: str, body: Asked, params: dict[s
 
 
 async def _in_old_words(work: Awaitable[Response]) -> Response:
-    """Problems are named by the fields of these bodies."""
+    """Raises errors with the field names of these bodies."""
     try:
         return await work
     except Invalid as error:
@@ -179,7 +179,7 @@ async def _in_old_words(work: Awaitable[Response]) -> Response:
 
 
 def _in_words_of_the_body(error: Invalid) -> Invalid:
-    """The same refusal, with its code: our `params.topic` is `topic` here, and `webhook.url` is `webhook_url`."""
+    """Returns the same error: our `params.topic` is `topic` here, and `webhook.url` is `webhook_url`."""
 
     def renamed(field: str) -> str:
         return "" if field == "params" else field.replace("webhook.", "webhook_").replace("params.", "")
@@ -248,7 +248,7 @@ def _about(body: StoryBody, ended: Direct, story: dict[str, Any]) -> dict[str, A
 
 
 async def _saved(files: RunFileService, ended: Direct, story: dict[str, Any]) -> tuple[str, str | None, str | None]:
-    """The title, the text and where it is kept; no text, if somebody has taken the file away meanwhile."""
+    """Returns the title, the text and its file; no text if the file was deleted meanwhile."""
     [artifact] = [one for one in ended.artifacts if one.name == story["file"]]
     try:
         file = await asyncio.to_thread(files.artifact, ended.direct_id, artifact)
@@ -281,5 +281,5 @@ def _card(body: ResearchBody, ended: Direct) -> dict[str, Any]:
 
 
 def _told(body: Asked, ended: Direct) -> bool:
-    """Whether its webhook is told: of a caller who left before the work began nobody is."""
+    """Returns whether a webhook message is sent: none for a caller who left before the work began."""
     return body.webhook_url is not None and ended.status is not DirectStatus.CANCELLED

@@ -29,7 +29,7 @@ class LlmSettings(Section):
 
 
 def provider_problems(values: Mapping[str, Any]) -> Iterator[SettingProblem]:
-    """Find names that no provider can have; a table whose form is wrong has its own problem."""
+    """Finds names that no provider can have; a table whose form is wrong has its own problem."""
     llm = values.get("llm")
     providers = llm.get("providers") if isinstance(llm, Mapping) else None
     for name, table in providers.items() if isinstance(providers, Mapping) else ():

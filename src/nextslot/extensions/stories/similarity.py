@@ -18,12 +18,12 @@ THRESHOLD = 0.8
 _SKETCH_BYTES = 128
 _RUN = 3
 _PRIME = (1 << 61) - 1
-# Scripts that do not part their words: each sign counts as one.
+# Scripts without spaces between words: each character counts as a word.
 _WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_]+")
 
 
 class KnownText(NamedTuple):
-    """A story that was there before."""
+    """An earlier story."""
 
     fingerprint: str
     sketch: str
@@ -36,7 +36,7 @@ class Duplicate(NamedTuple):
 
 
 def normalised(text: str) -> str:
-    """Only the words: no case, no punctuation, no layout, no difference between ways to write the same sign."""
+    """Reduces a text to its words: without case, punctuation, layout and Unicode variants."""
     return " ".join(_words(text))
 
 
@@ -53,7 +53,7 @@ def sketch(text: str) -> str:
 
 
 def similarity(one: str, other: str) -> float:
-    """Of two sketches: about the share of runs that the texts have in common, from 0 to 1."""
+    """Estimates from two sketches the share of word runs that the texts have in common, from 0 to 1."""
     a, b = _bytes_of(one), _bytes_of(other)
     if len(a) != _SKETCH_BYTES or len(b) != _SKETCH_BYTES:
         return 0.0
@@ -65,7 +65,7 @@ def similarity(one: str, other: str) -> float:
 def find_duplicate(
     fingerprint: str, sketch: str, known: Iterable[KnownText], threshold: float = THRESHOLD
 ) -> Duplicate | None:
-    """The same text if there is one, else the most similar one at or above the threshold."""
+    """Finds the same text, else the most similar one at or above the threshold."""
     best: Duplicate | None = None
     for story in known:
         if story.fingerprint == fingerprint:

@@ -34,7 +34,7 @@ from .similarity import (
 )
 
 DEFAULT_LENGTH = 1500
-# In the result, where a hundred stories must fit into 64 KiB; the files have the whole title.
+# The longest title in a result, where a hundred stories must fit into 64 KiB; the files have the whole title.
 MOST_OF_A_TITLE_BYTES = 96
 
 SCHEMA: Mapping[str, Any] = {
@@ -67,7 +67,7 @@ SCHEMA: Mapping[str, Any] = {
         },
     },
     "additionalProperties": False,
-    # The texts of many would not fit into a result.
+    # Without files, only one story: the texts of many would not fit into a result.
     "if": {"properties": {"save_output": {"const": False}}, "required": ["save_output"]},
     "then": {"properties": {"max_stories": {"const": 1}}},
 }
@@ -77,7 +77,7 @@ SYSTEM = (
     " in the language of the request. You write the story only, with nothing before and nothing after it."
 )
 
-# The stories of COMPLETED runs, and of no others: so a retry does not meet what its own failed run had made.
+# Reads the stories of COMPLETED runs only, so that a retry does not find the stories of its own failed run.
 EarlierStories = Callable[[], Awaitable[Iterable[KnownText]]]
 
 
@@ -105,7 +105,7 @@ def register_story(
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What a model wrote, and where it goes."""
+    """A story that a model wrote; its files begin with `stem`."""
 
     story_id: str
     title: str
@@ -162,7 +162,7 @@ class StoryHandler:
         }
 
     async def _write(self, run: RunContext, name: ModelName, wanted: "_Wanted", index: int, titles: list[str]) -> Story:
-        """Asks for one story, telling how far it is."""
+        """Requests one story, and reports the progress."""
         text = ""
         of_all = f"story {index} of {wanted.count}" if wanted.count > 1 else "the story"
         run.log.info("asking %s for %s, about %d characters", name, of_all, wanted.length)
@@ -232,7 +232,7 @@ class _Wanted:
 
 
 def titled(text: str, topic: str | None) -> tuple[str, str]:
-    """A title and the story without it. Small models forget the heading: then the topic, or how it begins, must do."""
+    """Splits off the title. If a small model forgot it, the title is the topic or the first words."""
     first, _, rest = text.lstrip("\n").partition("\n")
     line = first.strip()
     heading = re.fullmatch(r"#{1,6}\s+(.+?)\s*#*|\*\*(.+?)\*\*|title\s*:\s*(.+)", line, re.IGNORECASE)
@@ -249,7 +249,7 @@ def titled(text: str, topic: str | None) -> tuple[str, str]:
 
 
 def _plain(title: str) -> str:
-    """Without the marks that models put around titles."""
+    """Removes the marks that models put around titles."""
     bare = re.sub(r"^[\s_#]*title\s*:", "", title.replace("*", "").replace("`", ""), flags=re.IGNORECASE)
     return shortened(bare.strip('_#"“” \t'), MOST_OF_A_TITLE)
 
@@ -264,7 +264,7 @@ def _likeness(same: Duplicate) -> str:
 
 
 def _reason(dropped: list[tuple[Story, Duplicate]]) -> str:
-    """Why a run left nothing."""
+    """Returns why a run kept no story: all were duplicates."""
     named = "; ".join(f"“{story.title}”: {_likeness(same)}" for story, same in dropped[:5])
     more = f"; and {len(dropped) - 5} more" if len(dropped) > 5 else ""
     count = "the story is a duplicate" if len(dropped) == 1 else f"all {len(dropped)} stories are duplicates"
@@ -285,12 +285,12 @@ def _summary(story: Story) -> dict[str, Any]:
 
 
 def _unsaved(story: Story) -> dict[str, Any]:
-    """With its text, and without files."""
+    """Returns a story with its text, without files."""
     return {**_summary(story), "title": story.title, "file": None, "metadata": None, "text": story.text}
 
 
 def read_story(markdown: str) -> tuple[str, str]:
-    """The title and the text, from the file that `StoryHandler` wrote."""
+    """Reads the title and the text from the file that `StoryHandler` wrote."""
     title, _, text = markdown.partition("\n---\n\n")[2].partition("\n\n")
     return title.removeprefix("# "), text.removesuffix("\n")
 

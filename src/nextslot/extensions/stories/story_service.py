@@ -1,4 +1,4 @@
-"""StoryService: the job types `story` and `research` in one scheduler, and whether a model answers them."""
+"""The job types `story` and `research` in one scheduler, and whether a model answers them."""
 
 import asyncio
 import json
@@ -25,9 +25,9 @@ from .story import register_story
 log = logging.getLogger(__name__)
 
 SQL = Statements(Path(__file__).with_name("ext_stories.sql"))
-# Of more stories than this a new one is compared with the newest.
+# The most stories that a new one is compared with: the newest.
 MOST_STORIES = 10_000
-# How long an answer to "does a model answer?" is used: every submission of a story asks.
+# How long the result of a check whether a model answers is used: every submission of a story needs it.
 FRESH_SECONDS = 5.0
 
 
@@ -35,7 +35,7 @@ class StoryService(Attached):
     def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._is_configured = False
-        # Which models were asked whether they answer, what was found, and until when that is used.
+        # By model: whether it answers, and until when that result is used.
         self._known: tuple[LanguageModels, bool, float] | None = None
         self._asking = asyncio.Lock()
         self._first_look: asyncio.Task[None] | None = None
@@ -88,7 +88,7 @@ class StoryService(Attached):
             log.warning("%s", self._unreachable())
 
     async def note(self, params: Mapping[str, Json]) -> str | None:
-        """Returns a sentence for callers who submit such a job or wait for one: that no model answers."""
+        """Returns a sentence for callers who submit or await such a job, if no model answers."""
         asks_local = OLLAMA in resource_for(params, self.models.config)
         return None if not asks_local or await self._answers() else self._unreachable()
 
@@ -115,12 +115,12 @@ class StoryService(Attached):
         ]
 
     def most_similar_card(self, card: Mapping[str, Json], earlier: Sequence[Json]) -> tuple[str, float] | None:
-        """Return the earlier research card that is most like this one, and how much: from 0 to 1."""
+        """Returns the earlier research card that is most similar to this one, and the similarity from 0 to 1."""
         known = [KnownText(one["fingerprint"], one["sketch"], one["card_id"]) for one in earlier]
         same = find_duplicate(card["fingerprint"], card["sketch"], known, threshold=0.0)
         return None if same is None else (same.story_id, same.similarity)
 
 
 def _results(tx: Tx) -> list[Json]:
-    """What completed work of the type `story` returned, the newest first."""
+    """Reads the results of completed stories, the newest first."""
     return [column_codec.loads(row[0]) for row in SQL.rows(tx, "results", limit=MOST_STORIES)]

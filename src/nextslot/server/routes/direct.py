@@ -1,4 +1,4 @@
-"""Direct requests: callers on the line who get the next slot (DEC-004), and what became of earlier ones."""
+"""Routes of direct requests: a caller waits for the next slot and for the result (DEC-004)."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -14,12 +14,13 @@ from nextslot.engine.direct.direct_requests import answered
 from nextslot.errors import NextslotError
 from nextslot.scheduler import Services
 from nextslot.server import schemas
-from nextslot.server.auth import caller_of, of_direct, scheduler_for
+from nextslot.server.auth import caller_of, of_direct, of_named_direct, scheduler_for
 from nextslot.server.problems import problem_of
 from nextslot.server.queries import (
     PageQuery,
     Values,
-    filter_values,
+    filter_of,
+    in_query,
     split,
 )
 from nextslot.server.responses import (
@@ -36,11 +37,11 @@ from nextslot.server.schemas import Body, Page, WebhookBody
 
 direct = router("Direct requests")
 
-# Of a log, as much as an answer shows; the rest is at its own address.
+# The bytes of a log that an answer shows; the whole log has its own address.
 LOG_BYTES = 64 * 1024
 
 
-# A document has one name for a place in a path: here it is a job type for POST, and a direct_id for GET.
+# OpenAPI has one name for a place in a path: here it is a job type for POST, and a direct_id for GET.
 Named = Annotated[str, Path(description="POST: a job type. GET: a `direct_id`.", max_length=200)]
 
 
@@ -54,10 +55,9 @@ class DirectBody(Body):
     office_id: str = DEFAULT_OFFICE
 
 
+@in_query(DirectFilter)
 class DirectQuery(PageQuery):
-    status: Values | None = None
-    office_id: Values | None = None
-    job_type: Values | None = None
+    pass
 
 
 class ReservationQuery(PageQuery):
@@ -80,10 +80,10 @@ class DirectDetail(schemas.Direct):
 )
 @needs(Scope.SUBMIT, conflicts=True)
 async def run_direct(name: Named, body: DirectBody, request: Request) -> Response:
-    """Waits for the next slot, runs, and answers how it went: work that failed is a 200 too.
+    """Waits for the next slot, runs the work, and answers with its outcome: work that failed is a 200 too.
 
     With `Accept: text/event-stream`: `place`, `started`, `progress` and `output` as they come, `result` at the end.
-    Whoever hangs up while waiting gives the place up; while the work runs, it is cancelled unless `detach`.
+    A caller who hangs up while waiting loses the place; while the work runs, it is cancelled unless `detach` is set.
     """
     scheduler = scheduler_for(request)
     caller = caller_of(request)
@@ -100,17 +100,16 @@ async def run_direct(name: Named, body: DirectBody, request: Request) -> Respons
 @direct.get("/api/direct", response_model=Page[schemas.Direct])
 @needs(Scope.READ)
 async def list_direct(query: Annotated[DirectQuery, Query()], request: Request) -> Response:
-    """What waits, runs and ran, the newest first."""
-    scheduler = scheduler_for(request)
-    wanted = DirectFilter(**filter_values(query.model_dump(), DirectFilter, caller_of(request)))
-    found = await scheduler.lists.direct(wanted, query.cursor, query.limit)
-    return page([one.to_dict() for one in found.items], found.next_cursor)
+    """Lists direct executions, the newest first."""
+    wanted = filter_of(DirectFilter, query.model_dump(), caller_of(request))
+    found = await scheduler_for(request).lists.direct(wanted, query.cursor, query.limit)
+    return page(found)
 
 
 @direct.get("/api/direct/{name}", response_model=DirectDetail)
-@needs(Scope.READ, of_direct)
+@needs(Scope.READ, of_named_direct)
 async def get_direct(name: Named, request: Request) -> Response:
-    """Also the way to fetch the result of one that was detached."""
+    """Shows a direct execution, also one that was detached, with its result."""
     scheduler = scheduler_for(request)
     found = await scheduler.direct(name)
     log = await scheduler.files.log(name, limit=LOG_BYTES) if await _is_here(scheduler, found) else None
@@ -122,7 +121,7 @@ async def get_direct(name: Named, request: Request) -> Response:
 async def get_direct_log(
     direct_id: str, request: Request, offset: Annotated[int, Query(ge=0, le=2**53)] = 0
 ) -> Response:
-    """At most 1 MiB at once, from a byte on, as the log of a run. Of several nodes the one that was called has it."""
+    """Returns at most 1 MiB of a log, from a byte on. Of several nodes, the one that ran the work has it."""
     scheduler = scheduler_for(request)
     found = await scheduler.direct(direct_id)
     if not await _is_here(scheduler, found):
@@ -133,23 +132,21 @@ async def get_direct_log(
 @direct.post("/api/direct/{direct_id}/cancel", response_model=schemas.Direct)
 @needs(Scope.OPERATE, of_direct, conflicts=True)
 async def cancel_direct(direct_id: str, request: Request) -> Response:
-    """Sent away if it waits; told to stop if it runs."""
-    scheduler = scheduler_for(request)
-    return answer((await scheduler.cancel_direct(direct_id)).to_dict())
+    """Cancels a direct request: refuses it if it waits, interrupts it if it runs."""
+    return answer((await scheduler_for(request).cancel_direct(direct_id)).to_dict())
 
 
 @direct.get("/api/reservations", response_model=Page[schemas.Reservation])
 @needs(Scope.READ)
 async def list_reservations(query: Annotated[ReservationQuery, Query()], request: Request) -> Response:
-    """Who held the next slot, the newest first."""
-    scheduler = scheduler_for(request)
+    """Lists reservations of the next slot, the newest first."""
     offices = caller_of(request).narrowed(split(query.office_id))
-    found = await scheduler.lists.reservations(query.cursor, query.limit, office_id=offices)
-    return page([one.to_dict() for one in found.items], found.next_cursor)
+    found = await scheduler_for(request).lists.reservations(query.cursor, query.limit, office_id=offices)
+    return page(found)
 
 
 async def begun(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The same events, once the first is there: what is refused at once is refused with a status, not in a stream."""
+    """Waits for the first event, so that a refusal has a status of its own and is not in a stream."""
     first = await anext(events)
 
     async def all_of_them() -> AsyncGenerator[bytes, None]:
@@ -168,7 +165,7 @@ async def told(
     options: dict[str, Any],
     shown: Callable[[Direct], Awaitable[bytes]],
 ) -> AsyncGenerator[bytes, None]:
-    """What a caller on the line hears; `shown` makes the last event of what was answered."""
+    """Yields the events of a direct request; `shown` makes the last one from the outcome."""
     ahead = 0
     async with aclosing(scheduler.stream_direct(job_type, params, **options)) as updates:
         async for update in updates:
@@ -180,7 +177,7 @@ async def told(
 
 
 async def _is_here(scheduler: Services, found: Direct) -> bool:
-    """Whether its log is on this disk, or on none: work that wrote nothing has none."""
+    """Returns whether the log is on this disk, or does not exist: work that wrote nothing has none."""
     has_none = found.log_path is None and found.finished_at is not None
     return found.node_id == scheduler.node or has_none or await scheduler.files.has_log(found.direct_id)
 
@@ -190,7 +187,7 @@ async def _shown(ended: Direct) -> bytes:
 
 
 async def _last(ended: Direct, ahead: int, shown: Callable[[Direct], Awaitable[bytes]]) -> bytes:
-    """The result; or, for a caller who was sent away, what the answer would have been without a stream."""
+    """Makes the last event: the result, or for a refused caller the error that an answer would have had."""
     try:
         return await shown(answered(ended, ahead))
     except NextslotError as error:

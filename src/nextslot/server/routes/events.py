@@ -1,4 +1,4 @@
-"""Events: everything that happened, from any number on, and live as server-sent events that can be resumed."""
+"""Routes of events: lists them, or streams them as server-sent events that can be resumed."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -15,7 +15,7 @@ from nextslot.errors import Invalid, Unavailable
 from nextslot.scheduler import Services
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, scheduler_for
-from nextslot.server.queries import PageQuery, Values, filter_values
+from nextslot.server.queries import PageQuery, filter_of, in_query
 from nextslot.server.responses import (
     event,
     page,
@@ -27,27 +27,25 @@ from nextslot.server.schemas import Page
 
 events = router("Events")
 
-# After how long a stream asks again for what a database that is away could not give.
+# The pause of a stream before it reads again from a database that was away.
 ASK_AGAIN_SECONDS = 1.0
 
 
+@in_query(EventFilter)
 class EventQuery(PageQuery):
     after: int = Field(0, ge=0, lt=2**53, description="The number of the last event that was seen")
-    office_id: Values | None = None
-    job_id: Values | None = None
-    type: Values | None = None
 
 
 @events.get("/api/events", response_model=Page[schemas.Event], responses={200: {"content": {"text/event-stream": {}}}})
 @needs(Scope.READ)
 async def list_events(query: Annotated[EventQuery, Query()], request: Request) -> Response:
-    """The oldest first. With `Accept: text/event-stream` it goes on with each new one; `Last-Event-ID` resumes."""
+    """Lists events, the oldest first. With `Accept: text/event-stream` new ones follow; `Last-Event-ID` resumes."""
     scheduler = scheduler_for(request)
-    wanted = EventFilter(**filter_values(query.model_dump(), EventFilter, caller_of(request)))
+    wanted = filter_of(EventFilter, query.model_dump(), caller_of(request))
     if wants_stream(request):
         return stream(_followed(scheduler, wanted, _resumed(request, query.after)))
     found = await scheduler.lists.events(query.after, wanted, query.cursor, query.limit)
-    return page([one.to_dict() for one in found.items], found.next_cursor)
+    return page(found)
 
 
 def _resumed(request: Request, after: int) -> int:
@@ -55,19 +53,21 @@ def _resumed(request: Request, after: int) -> int:
     if given is None:
         return after
     if not given.isascii() or not given.isdecimal() or len(given) > 15:
-        raise Invalid("the number of the last event that was seen", field="Last-Event-ID")
+        raise Invalid(
+            f"is {given[:50]!r}; it must be the number of the last event that was seen", field="Last-Event-ID"
+        )
     return int(given)
 
 
 async def _followed(scheduler: Services, wanted: EventFilter, after: int) -> AsyncGenerator[bytes, None]:
     last = after
-    # What is there is sent together: a message of its own for each would take ten times as long.
+    # Each page is sent as one message: a message for each event would take ten times as long.
     async with aclosing(_pages(scheduler, after)) as pages:
         async for some in pages:
             last = some.last
             if text := _shown(some, wanted):
                 yield text
-    # Only a scheduler that stops ends it: whoever comes back with this number misses nothing.
+    # Only a scheduler that stops ends the stream: a reader who resumes with this number misses nothing.
     yield event({"after": last}, event="end", id=str(last))
 
 

@@ -1,4 +1,4 @@
-"""Groups: jobs that belong together, one after the other or side by side."""
+"""Routes of groups: jobs that run one after the other or side by side."""
 
 from typing import Annotated
 
@@ -19,7 +19,7 @@ from nextslot.engine.finish.job_finisher import Cancelled
 from nextslot.scheduler import Services
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_group, scheduler_for
-from nextslot.server.queries import PageQuery, Values, filter_values
+from nextslot.server.queries import PageQuery, filter_of, in_query
 from nextslot.server.responses import answer, created, notes, page
 from nextslot.server.routing import needs, router
 from nextslot.server.schemas import Body, KeyedJobs, Page
@@ -40,20 +40,20 @@ class GroupDetail(schemas.Group):
     jobs: list[schemas.Job] = Field(description="By place; retries follow what they retry")
 
 
+@in_query(GroupFilter)
 class GroupQuery(PageQuery):
-    status: Values | None = None
-    office_id: Values | None = None
+    pass
 
 
 class GroupCancelled(schemas.Group):
-    stopping: list[str] = Field(description="Members that run and were told to stop")
+    stopping: list[str] = Field(description="Members that run and were interrupted")
     finishing: list[str] = Field(description="Members that run and are left to finish")
 
 
 @groups.post("/api/job-groups", status_code=201, response_model=GroupDetail)
 @needs(Scope.SUBMIT, creates=True)
 async def create_group(body: GroupBody, request: Request) -> Response:
-    """All of its jobs, or none."""
+    """Puts all jobs of a group into the queue, or none."""
     scheduler = scheduler_for(request)
     caller = caller_of(request)
     wanted = await new_jobs(body.jobs, caller)
@@ -65,17 +65,16 @@ async def create_group(body: GroupBody, request: Request) -> Response:
 @groups.get("/api/job-groups", response_model=Page[schemas.Group])
 @needs(Scope.READ)
 async def list_groups(query: Annotated[GroupQuery, Query()], request: Request) -> Response:
-    """The newest first."""
-    scheduler = scheduler_for(request)
-    wanted = GroupFilter(**filter_values(query.model_dump(), GroupFilter, caller_of(request)))
-    found = await scheduler.lists.groups(wanted, query.cursor, query.limit)
-    return page([group.to_dict() for group in found.items], found.next_cursor)
+    """Lists groups, the newest first."""
+    wanted = filter_of(GroupFilter, query.model_dump(), caller_of(request))
+    found = await scheduler_for(request).lists.groups(wanted, query.cursor, query.limit)
+    return page(found)
 
 
 @groups.get("/api/job-groups/{group_id}", response_model=GroupDetail)
 @needs(Scope.READ, of_group)
 async def get_group(group_id: str, request: Request) -> Response:
-    """With all its jobs."""
+    """Shows a group with all its jobs."""
     scheduler = scheduler_for(request)
     return answer(await _shown(scheduler, await scheduler.group(group_id)))
 
@@ -87,7 +86,7 @@ async def get_group(group_id: str, request: Request) -> Response:
 )
 @needs(Scope.OPERATE, of_group, conflicts=True)
 async def cancel_group(group_id: str, request: Request, body: CancelBody | None = None) -> Response:
-    """Every member that has not ended."""
+    """Cancels every member that has not ended."""
     scheduler = scheduler_for(request)
     asked = body or CancelBody()
     done = await scheduler.cancel_group(group_id, asked.reason, asked.interrupt)

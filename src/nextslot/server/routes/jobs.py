@@ -1,4 +1,4 @@
-"""Jobs: made, listed, looked at, changed, cancelled, moved, run again."""
+"""Routes of jobs: submit, list, show, change, cancel, move, retry, run again."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from nextslot.domain import (
     json_form,
 )
 from nextslot.domain.bounds import Text
+from nextslot.domain.filters import JobFilter
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.scheduler import Services
 from nextslot.server import schemas
@@ -28,7 +29,7 @@ from nextslot.server.auth import (
     scheduler_for,
 )
 from nextslot.server.problems import MOST_PROBLEMS
-from nextslot.server.queries import JobFilterBody, JobPageQuery, job_filter
+from nextslot.server.queries import PageQuery, Values, filter_of, in_body, in_query
 from nextslot.server.responses import (
     answer,
     answer_many,
@@ -69,7 +70,7 @@ class ChangeBody(Body):
 
 class CancelBody(Body):
     reason: Text | None = None
-    interrupt: bool | None = Field(None, description="Whether running work is told to stop; default: the office's mode")
+    interrupt: bool | None = Field(None, description="Whether running work is interrupted; default: the office's mode")
 
 
 class MoveBody(Body):
@@ -86,8 +87,15 @@ class RerunBody(Body):
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
 
 
-class BulkBody(JobFilterBody):
-    all: bool = Field(False, description="Needed if nothing else is said: every job")
+@in_query(JobFilter)
+class JobQuery(PageQuery):
+    status: Values | None = Field(None, examples=["QUEUED,RUNNING"])
+    q: str | None = Field(None, max_length=1000, description="Text in the title or in the id")
+
+
+@in_body(JobFilter)
+class BulkBody(Body):
+    all: bool = Field(False, description="Needed if nothing else is given: every job")
 
 
 class BulkCancelBody(BulkBody):
@@ -102,7 +110,7 @@ class Items(schemas.ResponseModel):
 
 class Cancelled(schemas.ResponseModel):
     cancelled: int
-    stopping: int = Field(description="Running, and told to stop")
+    stopping: int = Field(description="Running, and interrupted")
     finishing: int = Field(description="Running, and left to finish; nothing is retried")
     job_ids: list[str] = Field(description="The first 1,000")
 
@@ -131,7 +139,7 @@ class Why(schemas.ResponseModel):
 @jobs.post("/api/jobs", status_code=201, response_model=schemas.Job)
 @needs(Scope.SUBMIT, creates=True)
 async def create_job(body: JobBody, request: Request) -> Response:
-    """Puts a job into the queue. It is durable when this answers."""
+    """Puts a job into the queue. The job is durable when this answers."""
     scheduler, caller = _of(request)
     new = new_job(body, caller)
     (accepted,) = await scheduler.accept([new])
@@ -142,7 +150,7 @@ async def create_job(body: JobBody, request: Request) -> Response:
 @jobs.post("/api/jobs/batch", status_code=201, response_model=Items)
 @needs(Scope.SUBMIT, creates=True)
 async def create_jobs(body: BatchBody, request: Request) -> Response:
-    """Many jobs at once, all or none. They may depend on each other by `key`."""
+    """Puts many jobs into the queue, all or none. They may depend on each other by `key`."""
     scheduler, caller = _of(request)
     wanted = await new_jobs(body.jobs, caller)
     accepted = await scheduler.accept(wanted, route="batch")
@@ -155,19 +163,19 @@ async def create_jobs(body: BatchBody, request: Request) -> Response:
 
 @jobs.get("/api/jobs", response_model=Page[schemas.Job])
 @needs(Scope.READ)
-async def list_jobs(query: Annotated[JobPageQuery, Query()], request: Request) -> Response:
-    """The newest first."""
+async def list_jobs(query: Annotated[JobQuery, Query()], request: Request) -> Response:
+    """Lists jobs, the newest first."""
     scheduler, caller = _of(request)
-    found = await scheduler.lists.jobs(job_filter(query.model_dump(), caller), query.cursor, query.limit)
-    return page([json_form.job(one.job, one.attempt) for one in found.items], found.next_cursor)
+    found = await scheduler.lists.jobs(filter_of(JobFilter, query.model_dump(), caller), query.cursor, query.limit)
+    return page(found, lambda one: json_form.job(one.job, one.attempt))
 
 
 @jobs.post("/api/jobs/cancel", response_model=Cancelled)
 @needs(Scope.OPERATE)
 async def cancel_jobs(body: BulkCancelBody, request: Request) -> Response:
-    """Every job that a filter finds, in small transactions: what is cancelled stays so if this is cut short."""
+    """Cancels every job that a filter finds, in small transactions; an interrupted call leaves some cancelled."""
     scheduler, caller = _of(request)
-    wanted = job_filter(body.given(), caller)
+    wanted = filter_of(JobFilter, body.given(), caller)
     done = await scheduler.bulk.cancel(
         wanted, all=body.all, include_running=body.include_running, reason=body.reason, interrupt=body.interrupt
     )
@@ -177,16 +185,16 @@ async def cancel_jobs(body: BulkCancelBody, request: Request) -> Response:
 @jobs.post("/api/jobs/retry", response_model=Retried)
 @needs(Scope.OPERATE)
 async def retry_jobs(body: BulkBody, request: Request) -> Response:
-    """The failed chains that a filter finds."""
+    """Retries the failed chains that a filter finds."""
     scheduler, caller = _of(request)
-    done = await scheduler.bulk.retry(job_filter(body.given(), caller), all=body.all)
+    done = await scheduler.bulk.retry(filter_of(JobFilter, body.given(), caller), all=body.all)
     return answer({"retried": done.retried.count, "job_ids": list(done.retried.ids)})
 
 
 @jobs.get("/api/jobs/{job_id}", response_model=schemas.JobDetail)
 @needs(Scope.READ, of_job)
 async def get_job(job_id: str, request: Request) -> Response:
-    """With its run, and its whole chain."""
+    """Shows a job with its run and its whole chain."""
     scheduler, _ = _of(request)
     found = await scheduler.lists.job(job_id)
     return answer(
@@ -201,7 +209,7 @@ async def get_job(job_id: str, request: Request) -> Response:
 @jobs.patch("/api/jobs/{job_id}", response_model=schemas.Job)
 @needs(Scope.OPERATE, of_job, conflicts=True)
 async def change_job(job_id: str, body: ChangeBody, request: Request) -> Response:
-    """While it is queued (INV-001)."""
+    """Changes a job while it is queued (INV-001)."""
     scheduler, _ = _of(request)
     return answer(await _shown(scheduler, await scheduler.change(job_id, **body.given())))
 
@@ -209,11 +217,11 @@ async def change_job(job_id: str, body: ChangeBody, request: Request) -> Respons
 @jobs.post(
     "/api/jobs/{job_id}/cancel",
     response_model=schemas.Job,
-    responses={202: {"model": schemas.Job, "description": "Running: it was told to stop, or is left to finish"}},
+    responses={202: {"model": schemas.Job, "description": "Running: it was interrupted, or finishes first"}},
 )
 @needs(Scope.OPERATE, of_job, conflicts=True)
 async def cancel_job(job_id: str, request: Request, body: CancelBody | None = None) -> Response:
-    """200: cancelled. 202: it runs; it was told to stop, or will finish first, and nothing is retried."""
+    """Cancels a job. 200: it is cancelled. 202: it runs; it was interrupted, or finishes first. It is not retried."""
     scheduler, _ = _of(request)
     asked = body or CancelBody()
     done = await scheduler.cancel(job_id, asked.reason, asked.interrupt)
@@ -224,7 +232,7 @@ async def cancel_job(job_id: str, request: Request, body: CancelBody | None = No
 @jobs.post("/api/jobs/{job_id}/move", response_model=schemas.Job)
 @needs(Scope.OPERATE, of_job, conflicts=True)
 async def move_job(job_id: str, body: MoveBody, request: Request) -> Response:
-    """To another place in its office's queue; it takes the priority of its new neighbours."""
+    """Moves a job to another place in its office's queue; it gets the priority of the jobs there."""
     scheduler, _ = _of(request)
     return answer(await _shown(scheduler, await scheduler.move(job_id, **body.given())))
 
@@ -232,7 +240,7 @@ async def move_job(job_id: str, body: MoveBody, request: Request) -> Response:
 @jobs.get("/api/jobs/{job_id}/why", response_model=Why)
 @needs(Scope.READ, of_job)
 async def why_job(job_id: str, request: Request) -> Response:
-    """Why it is not running, and when it will."""
+    """Explains why a job is not running, and when it is expected to start."""
     scheduler, _ = _of(request)
     return answer(json_form.why(await scheduler.forecast.why(job_id)))
 
@@ -240,7 +248,7 @@ async def why_job(job_id: str, request: Request) -> Response:
 @jobs.post("/api/jobs/{job_id}/rerun", status_code=201, response_model=schemas.Job)
 @needs(Scope.SUBMIT, of_job, creates=True, conflicts=True)
 async def rerun_job(job_id: str, request: Request, body: RerunBody | None = None) -> Response:
-    """A new job like an ended one, a chain of its own."""
+    """Makes a new job like an ended one, with a chain of its own."""
     scheduler, caller = _of(request)
     asked = (body or RerunBody()).given()
     created_by = caller.name if caller.key_id else None
@@ -249,7 +257,7 @@ async def rerun_job(job_id: str, request: Request, body: RerunBody | None = None
 
 
 async def new_jobs(items: Sequence[Any], caller: Caller) -> list[NewJob]:
-    """What the engine is asked for by a long list, looked at some at a time: others have their turn in between."""
+    """Validates a long list of jobs in parts, so that other requests get turns in between."""
     wanted: list[NewJob] = []
     errors: list[Any] = []
     for start in range(0, len(items), SOME):
@@ -266,7 +274,7 @@ async def new_jobs(items: Sequence[Any], caller: Caller) -> list[NewJob]:
 
 
 def _placed(error: Any, start: int) -> Any:
-    """An error in one of the items, where it is in the request."""
+    """Returns an error of a part with its place in the whole request."""
     index, *rest = error["loc"]
     return {**error, "loc": ("body", "jobs", start + index, *rest)}
 
@@ -283,7 +291,6 @@ def cancelled(done: BulkCancelled) -> Response:
 
 
 def new_job(body: JobBody, caller: Caller) -> NewJob:
-    """What the engine is asked for."""
     caller.check_office(body.office_id)
     fields = body.given()
     if caller.key_id is not None:

@@ -1,4 +1,4 @@
-"""API keys and the audit log, for admins."""
+"""Routes of API keys and the audit log, for admins; and `/api/me`."""
 
 from typing import Annotated, Literal
 
@@ -6,15 +6,15 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 
 from nextslot import domain
-from nextslot.domain import Key, Scope
+from nextslot.domain import Scope
 from nextslot.domain.bounds import Text
+from nextslot.engine.submit.idempotency import Replayed
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, scheduler_for, whole
 from nextslot.server.derived_schemas import shows
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import (
     answer,
-    create_once,
     created,
     page,
 )
@@ -56,7 +56,7 @@ class Entry(schemas.ResponseModel):
 @keys.get("/api/me", response_model=Me)
 @needs(Scope.READ)
 async def show_me(request: Request) -> Response:
-    """Who asks, as the server sees it, and what they may do."""
+    """Shows the caller as the server sees it: its name, scopes and office; and what the server has."""
     scheduler = scheduler_for(request)
     caller = caller_of(request)
     return answer(
@@ -74,42 +74,35 @@ async def show_me(request: Request) -> Response:
 @keys.post("/api/keys", status_code=201, response_model=NewKey)
 @needs(Scope.ADMIN, whole, creates=True, conflicts=True)
 async def create_key(body: KeyBody, request: Request) -> Response:
-    """The first key must be an admin's; from then on everybody needs a key."""
+    """Makes a key. The first must have the scope admin; from then on every caller needs a key."""
     scheduler = scheduler_for(request)
-
-    async def known(key_id: str) -> tuple[Key, str | None]:
-        return await scheduler.keys.get(key_id), None
-
-    async def make() -> tuple[Key, str | None]:
-        return await scheduler.keys.create(body.name, list(body.scopes), body.office_id)
-
-    (key, text), is_new = await create_once(make(), known)
-    secret = {} if text is None else {"key": text}
-    return created({**key.to_dict(), **secret}, f"/api/keys/{key.key_id}", is_new)
+    try:
+        key, text = await scheduler.keys.create(body.name, list(body.scopes), body.office_id)
+    except Replayed as before:
+        key = await scheduler.keys.get(before.ids[0])
+        return created(key.to_dict(), f"/api/keys/{key.key_id}", is_new=False)
+    return created({**key.to_dict(), "key": text}, f"/api/keys/{key.key_id}")
 
 
 @keys.get("/api/keys", response_model=Page[KeyAnswer])
 @needs(Scope.ADMIN, whole)
 async def list_keys(query: Annotated[PageQuery, Query()], request: Request) -> Response:
-    """The newest first."""
-    scheduler = scheduler_for(request)
-    found = await scheduler.keys.list(query.cursor, query.limit)
-    return page([key.to_dict() for key in found.items], found.next_cursor)
+    """Lists keys, the newest first."""
+    found = await scheduler_for(request).keys.list(query.cursor, query.limit)
+    return page(found)
 
 
 @keys.delete("/api/keys/{key_id}", status_code=204, response_class=Response)
 @needs(Scope.ADMIN, whole, conflicts=True)
 async def delete_key(key_id: str, request: Request) -> Response:
-    """From now on it opens nothing. The last admin key stays."""
-    scheduler = scheduler_for(request)
-    await scheduler.keys.delete(key_id)
+    """Deletes a key. The last admin key cannot be deleted."""
+    await scheduler_for(request).keys.delete(key_id)
     return Response(status_code=204)
 
 
 @keys.get("/api/audit", response_model=Page[Entry])
 @needs(Scope.ADMIN, whole)
 async def list_audit(query: Annotated[PageQuery, Query()], request: Request) -> Response:
-    """Every change through the API, the newest first: who, what, when, and of a setting before and after."""
-    scheduler = scheduler_for(request)
-    found = await scheduler.lists.audit(query.cursor, query.limit)
-    return page([one.to_dict() for one in found.items], found.next_cursor)
+    """Lists every change through the API, the newest first; settings with their values before and after."""
+    found = await scheduler_for(request).lists.audit(query.cursor, query.limit)
+    return page(found)

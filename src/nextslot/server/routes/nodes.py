@@ -1,4 +1,4 @@
-"""Nodes: the machines that share the database, and taking one out of work before it is stopped."""
+"""Routes of nodes: the machines that share the database."""
 
 from fastapi import Request, Response
 from pydantic import Field
@@ -31,24 +31,21 @@ class Nodes(schemas.ResponseModel):
 @nodes.get("/api/nodes", response_model=Nodes)
 @needs(Scope.READ, whole)
 async def list_nodes(request: Request) -> Response:
-    """Every node that was seen and not forgotten, by name. On SQLite it is one, and it leads."""
-    scheduler = scheduler_for(request)
-    return answer({"items": [one.to_dict() for one in await scheduler.nodes.list()]})
+    """Lists every node that has joined and was not forgotten, by name. On SQLite there is one, the leader."""
+    return answer({"items": [one.to_dict() for one in await scheduler_for(request).nodes.list()]})
 
 
 @nodes.post("/api/nodes/{node_id}/drain", response_model=Node)
 @needs(Scope.OPERATE, whole, conflicts=True)
 async def drain_node(node_id: str, request: Request, body: DrainBody | None = None) -> Response:
-    """It starts nothing more, what runs there finishes, and others take the queue; until `undo`, or its next start."""
-    scheduler = scheduler_for(request)
+    """Lets a node start nothing more; its runs finish, others take the queue; until `undo` or its next start."""
     asked = body or DrainBody()
-    return answer((await scheduler.nodes.drain(node_id, asked.undo)).to_dict())
+    return answer((await scheduler_for(request).nodes.drain(node_id, asked.undo)).to_dict())
 
 
 @nodes.delete("/api/nodes/{node_id}", status_code=204, response_class=Response)
 @needs(Scope.OPERATE, whole, conflicts=True)
 async def forget_node(node_id: str, request: Request) -> Response:
-    """One that has left or was lost for good: it is not listed any more, and its resources are not counted."""
-    scheduler = scheduler_for(request)
-    await scheduler.nodes.forget(node_id)
+    """Deletes a node that has left or was lost: it is not listed any more, and its resources are not counted."""
+    await scheduler_for(request).nodes.forget(node_id)
     return Response(status_code=204)

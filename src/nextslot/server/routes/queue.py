@@ -1,4 +1,4 @@
-"""The queue of an office in its order, a new order for it, and pauses."""
+"""Routes of an office's queue: show it, order it, pause and resume it."""
 
 from typing import Annotated
 
@@ -65,7 +65,7 @@ class Paused(schemas.ResponseModel):
 @queue.get("/api/queue", response_model=Queue)
 @needs(Scope.READ)
 async def show_queue(query: Annotated[QueueQuery, Query()], request: Request) -> Response:
-    """What runs, and every job with status QUEUED in order, WAITING ones too."""
+    """Shows running jobs, and all QUEUED and WAITING jobs in their order."""
     caller = caller_of(request)
     caller.check_office(query.office_id)
     return answer(await _shown(scheduler_for(request), query.office_id, query.cursor, query.limit))
@@ -74,7 +74,7 @@ async def show_queue(query: Annotated[QueueQuery, Query()], request: Request) ->
 @queue.put("/api/queue/order", response_model=Queue)
 @needs(Scope.OPERATE, conflicts=True)
 async def order_queue(body: OrderBody, request: Request) -> Response:
-    """These jobs take, in this order, the places that they hold now."""
+    """Puts these jobs, in this order, into the places that they hold now."""
     scheduler = scheduler_for(request)
     caller = caller_of(request)
     office_id = (await scheduler.job(body.job_ids[0])).office_id
@@ -87,7 +87,7 @@ async def order_queue(body: OrderBody, request: Request) -> Response:
 @queue.post("/api/queue/pause", response_model=Paused)
 @needs(Scope.OPERATE)
 async def pause_queue(request: Request, body: ScopeBody | None = None) -> Response:
-    """Nothing more starts there; running work and direct requests go on."""
+    """Pauses: no more jobs start there; running work and direct requests go on."""
     scheduler = scheduler_for(request)
     what = body or ScopeBody()
     caller_of(request).check_office(what.office_id)

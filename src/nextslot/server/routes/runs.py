@@ -1,4 +1,4 @@
-"""Runs: what happened when jobs ran, retried by hand; their logs, live too, and their artifacts."""
+"""Routes of runs: list, show, retry by hand; their logs, also live, and their artifacts."""
 
 import asyncio
 import codecs
@@ -19,7 +19,7 @@ from nextslot.executors.run_log_reader import LogPart
 from nextslot.scheduler import Services
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_run, scheduler_for
-from nextslot.server.queries import PageQuery, Values, filter_values
+from nextslot.server.queries import PageQuery, filter_of, in_query
 from nextslot.server.responses import (
     answer,
     created,
@@ -30,23 +30,18 @@ from nextslot.server.responses import (
     wants_stream,
 )
 from nextslot.server.routing import needs, router
-from nextslot.server.schemas import Body, Page, When
+from nextslot.server.schemas import Body, Page
 from nextslot.services.run_files import PIECE
 
 runs = router("Runs")
 
-# How often a log that is followed is looked at; it is a file, and nothing tells of its growth.
+# How often a followed log is read again: nothing announces that the file has grown.
 LOOK_SECONDS = 0.25
 
 
+@in_query(RunFilter)
 class RunQuery(PageQuery):
-    status: Values | None = None
-    job_type: Values | None = None
-    office_id: Values | None = None
-    job_id: Values | None = None
-    failure_kind: Values | None = None
-    started_after: When | None = None
-    started_before: When | None = None
+    pass
 
 
 class RetryBody(Body):
@@ -56,11 +51,10 @@ class RetryBody(Body):
 @runs.get("/api/job-runs", response_model=Page[schemas.Run])
 @needs(Scope.READ)
 async def list_runs(query: Annotated[RunQuery, Query()], request: Request) -> Response:
-    """The newest first."""
-    scheduler = scheduler_for(request)
-    wanted = RunFilter(**filter_values(query.model_dump(), RunFilter, caller_of(request)))
-    found = await scheduler.lists.runs(wanted, query.cursor, query.limit)
-    return page([run.to_dict() for run in found.items], found.next_cursor)
+    """Lists runs, the newest first."""
+    wanted = filter_of(RunFilter, query.model_dump(), caller_of(request))
+    found = await scheduler_for(request).lists.runs(wanted, query.cursor, query.limit)
+    return page(found)
 
 
 @runs.get("/api/job-runs/{run_id}", response_model=schemas.RunDetail)
@@ -76,7 +70,7 @@ async def get_run(run_id: str, request: Request) -> Response:
 @runs.post("/api/job-runs/{run_id}/retry", status_code=201, response_model=schemas.Job)
 @needs(Scope.OPERATE, of_run, creates=True, conflicts=True)
 async def retry_run(run_id: str, request: Request, body: RetryBody | None = None) -> Response:
-    """Retries a FAILED run: 201 a new job, or 200 its waiting retry, brought forward."""
+    """Retries a FAILED run. 201: a new job. 200: its waiting retry, brought forward."""
     scheduler = scheduler_for(request)
     priority = None if body is None else body.priority
     try:
@@ -101,12 +95,12 @@ async def get_log(
     tail: Annotated[int | None, Query(ge=0, le=100_000, description="The last so many lines")] = None,
     offset: Annotated[int, Query(ge=0, le=2**53, description="From this byte on")] = 0,
 ) -> Response:
-    """The log as text, at most 1 MiB at once. An event stream follows it to its end.
+    """Returns the log as text, at most 1 MiB at once. An event stream follows it to its end.
 
     `X-Log-Size` is how much the run has written so far, `X-Log-Next` the `offset` to go on from. Bytes are counted as
     the run wrote them: what was cut from the middle is counted too, and a line says how much it was.
 
-    Of several nodes the one that ran the work has it: another answers 404, and says which.
+    Of several nodes, the one that ran the work has the log: the others answer 404 and name it.
     """
     scheduler = scheduler_for(request)
     await _find_log(scheduler, run_id)
@@ -124,7 +118,7 @@ async def get_log(
 )
 @needs(Scope.READ, of_run)
 async def get_artifact(run_id: str, name: str, request: Request) -> Response:
-    """A file that the run made, for saving. Of several nodes the one that ran the work has it."""
+    """Downloads a file that the run made. Of several nodes, the one that ran the work has it."""
     scheduler = scheduler_for(request)
     run = await scheduler.run_by_id(run_id)
     found = next((one for one in run.artifacts if one.name == name), None)
@@ -145,7 +139,7 @@ async def get_artifact(run_id: str, name: str, request: Request) -> Response:
 
 
 async def _find_log(scheduler: Services, run_id: str) -> None:
-    """There need not be one: work that wrote nothing has none, on any node."""
+    """Raises NotFound if another node has the log. Work that wrote nothing has none, on any node."""
     run = await scheduler.run_by_id(run_id)
     may_be = run.status is None or run.log_path is not None
     if may_be and not await scheduler.files.has_log(run_id):
@@ -153,9 +147,9 @@ async def _find_log(scheduler: Services, run_id: str) -> None:
 
 
 async def _followed(scheduler: Services, run_id: str, offset: int) -> AsyncGenerator[bytes, None]:
-    """What the log has from a byte on, and what comes, until the run has ended."""
+    """Yields the log from a byte on, until the run has ended."""
     while True:
-        # Asked before the log is read, so that nothing written before the end is left out.
+        # Before the log is read, so that nothing written before the end is left out.
         has_ended = (await scheduler.run_by_id(run_id)).status is not None
         while True:
             part = await scheduler.files.log(run_id, offset, PIECE // 16)
@@ -170,7 +164,7 @@ async def _followed(scheduler: Services, run_id: str, offset: int) -> AsyncGener
 
 
 def _decoded(part: LogPart, is_last: bool) -> tuple[str, int]:
-    """Returns a part as text, and where to go on: a character that is not there as a whole is left for later."""
+    """Decodes a part; returns the text and the next offset, which is before a character that is cut in two."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(part.text, is_last)
     return text, part.next - len(decoder.getstate()[0])

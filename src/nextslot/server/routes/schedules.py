@@ -1,4 +1,4 @@
-"""Schedules: cron expressions that make jobs from templates, and the account of every occurrence."""
+"""Routes of schedules: cron expressions that make jobs from templates, and the ledger of occurrences."""
 
 from typing import Annotated, Any, Literal
 
@@ -106,19 +106,18 @@ async def create_schedule(body: ScheduleBody, request: Request) -> Response:
 @schedules.get("/api/schedules", response_model=Page[Schedule])
 @needs(Scope.READ)
 async def list_schedules(query: Annotated[ScheduleQuery, Query()], request: Request) -> Response:
-    """The newest first."""
-    scheduler = scheduler_for(request)
+    """Lists schedules, the newest first."""
     (office_id,) = caller_of(request).narrowed((query.office_id,) if query.office_id else ()) or (None,)
-    found = await scheduler.schedules.list(
+    found = await scheduler_for(request).schedules.list(
         query.cursor, query.limit, office_id=office_id, template_id=query.template_id
     )
-    return page([json_form.schedule(one) for one in found.items], found.next_cursor)
+    return page(found, json_form.schedule)
 
 
 @schedules.get("/api/schedules/preview", response_model=Preview)
 @needs(Scope.READ)
 async def preview_schedule(query: Annotated[PreviewQuery, Query()], request: Request) -> Response:
-    """What an expression means, and its next occurrences; nothing is stored."""
+    """Shows an expression in words, and its next occurrences; stores nothing."""
     scheduler = scheduler_for(request)
     coming = await scheduler.schedules.preview(query.cron_expression, query.timezone, query.count, query.after)
     items = [json_form.upcoming(one) for one in coming]
@@ -128,34 +127,31 @@ async def preview_schedule(query: Annotated[PreviewQuery, Query()], request: Req
 @schedules.get("/api/schedules/{schedule_id}", response_model=Schedule)
 @needs(Scope.READ, of_schedule)
 async def get_schedule(schedule_id: str, request: Request) -> Response:
-    """Deleted ones too."""
-    scheduler = scheduler_for(request)
-    return answer(json_form.schedule(await scheduler.schedules.get(schedule_id)))
+    """Shows a schedule, even a deleted one."""
+    return answer(json_form.schedule(await scheduler_for(request).schedules.get(schedule_id)))
 
 
 @schedules.patch("/api/schedules/{schedule_id}", response_model=Schedule)
 @needs(Scope.OPERATE, of_schedule, conflicts=True)
 async def change_schedule(schedule_id: str, body: SchedulePatch, request: Request) -> Response:
-    """Applies to the next occurrence (DEC-010)."""
-    scheduler = scheduler_for(request)
+    """Changes a schedule, from its next occurrence on (DEC-010)."""
     fields = body.given()
     if "office_id" in fields:
         caller_of(request).check_office(fields["office_id"])
-    return answer(json_form.schedule(await scheduler.schedules.change(schedule_id, **fields)))
+    return answer(json_form.schedule(await scheduler_for(request).schedules.change(schedule_id, **fields)))
 
 
 @schedules.delete("/api/schedules/{schedule_id}", response_model=Schedule)
 @needs(Scope.OPERATE, of_schedule, conflicts=True)
 async def delete_schedule(schedule_id: str, request: Request) -> Response:
-    """It plans nothing more and is in no list; its jobs and its ledger stay."""
-    scheduler = scheduler_for(request)
-    return answer(json_form.schedule(await scheduler.schedules.delete(schedule_id)))
+    """Deletes a schedule: it makes no more jobs and is in no list; its jobs and its ledger stay."""
+    return answer(json_form.schedule(await scheduler_for(request).schedules.delete(schedule_id)))
 
 
 @schedules.post("/api/schedules/{schedule_id}/trigger", status_code=201, response_model=schemas.Job)
 @needs(Scope.SUBMIT, of_schedule, creates=True, conflicts=True)
 async def trigger_schedule(schedule_id: str, request: Request, body: TriggerBody | None = None) -> Response:
-    """A job of it, now; no occurrence."""
+    """Makes a job of a schedule now; the ledger has no occurrence for it."""
     scheduler = scheduler_for(request)
     asked = (body or TriggerBody()).given()
     job, is_new = await create_once(scheduler.schedules.trigger(schedule_id, **asked), scheduler.job)
@@ -165,16 +161,14 @@ async def trigger_schedule(schedule_id: str, request: Request, body: TriggerBody
 @schedules.get("/api/schedules/{schedule_id}/upcoming", response_model=UpcomingList)
 @needs(Scope.READ, of_schedule)
 async def list_upcoming(schedule_id: str, query: Annotated[UpcomingQuery, Query()], request: Request) -> Response:
-    """Its next occurrences, of a disabled one too; nothing is fired."""
-    scheduler = scheduler_for(request)
-    found = await scheduler.schedules.upcoming(schedule_id, query.count, query.after)
+    """Lists the next occurrences of a schedule, even of a disabled one."""
+    found = await scheduler_for(request).schedules.upcoming(schedule_id, query.count, query.after)
     return answer({"items": [json_form.upcoming(one) for one in found]})
 
 
 @schedules.get("/api/schedules/{schedule_id}/occurrences", response_model=Page[Occurrence])
 @needs(Scope.READ, of_schedule)
 async def list_occurrences(schedule_id: str, query: Annotated[PageQuery, Query()], request: Request) -> Response:
-    """The ledger, the newest first: each occurrence made a job, or was skipped for a reason."""
-    scheduler = scheduler_for(request)
-    found = await scheduler.schedules.occurrences(schedule_id, query.cursor, query.limit)
-    return page([one.to_dict() for one in found.items], found.next_cursor)
+    """Lists the ledger, the newest first: each occurrence has made a job, or has the reason why not."""
+    found = await scheduler_for(request).schedules.occurrences(schedule_id, query.cursor, query.limit)
+    return page(found)

@@ -1,4 +1,4 @@
-"""The service itself: whether it lives and is ready, what it can run, its state in one look, its description."""
+"""Routes of the service itself: health, readiness, job types, status, reload, OpenAPI."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from importlib.metadata import version
@@ -93,12 +93,12 @@ class Status(schemas.ResponseModel):
 @service.get("/health", response_model=Health)
 @open_to_all
 async def health() -> Response:
-    """The process lives, and its event loop responds."""
+    """Answers while the process lives and its event loop responds."""
     return healthy()
 
 
 def healthy() -> Response:
-    """Makes what `/health` answers, here and in the acceptor."""
+    """Makes the answer of `/health`, for the route and the acceptor."""
     return answer({"status": "ok"})
 
 
@@ -126,7 +126,7 @@ def _code(scheduler: Services) -> str:
 @service.get("/api/job-types", response_model=JobTypes)
 @needs(Scope.READ)
 async def list_job_types(request: Request) -> Response:
-    """What can be run here, and with which parameters."""
+    """Lists the job types of this server and their parameters."""
     scheduler = scheduler_for(request)
     types = [scheduler.job_types.get(name) for name in sorted(scheduler.job_types.names())]
     return answer({"items": [_shown(one) for one in types]})
@@ -135,12 +135,12 @@ async def list_job_types(request: Request) -> Response:
 @service.get("/api/status", response_model=Status)
 @needs(Scope.READ, whole)
 async def show_status(request: Request) -> Response:
-    """Everything that an operator looks at first; its cost does not grow with what has ended."""
+    """Shows offices, limits, pauses and outages; its cost does not grow with ended jobs."""
     scheduler = scheduler_for(request)
     found = json_form.status(await scheduler.lists.status())
     is_ready = await scheduler.readiness() is None
     live = sum(one.is_live for one in await scheduler.nodes.list())
-    known = {"version": product_version(), "node": scheduler.node, "live_nodes": live, "ready": is_ready}
+    known = {"version": version("nextslot"), "node": scheduler.node, "live_nodes": live, "ready": is_ready}
     return answer({**known, **found})
 
 
@@ -176,7 +176,3 @@ def _shown(job_type: handlers.JobType) -> dict[str, Any]:
         "stall_timeout_seconds": job_type.stall_timeout_seconds,
         "retry_policy": job_type.retry_policy,
     }
-
-
-def product_version() -> str:
-    return version("nextslot")

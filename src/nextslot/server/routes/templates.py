@@ -1,4 +1,4 @@
-"""Templates: reusable job definitions."""
+"""Routes of templates: reusable job definitions."""
 
 from typing import Annotated, Any
 
@@ -64,31 +64,27 @@ async def create_template(body: TemplateBody, request: Request) -> Response:
 @templates.get("/api/job-templates", response_model=Page[Template])
 @needs(Scope.READ)
 async def list_templates(query: Annotated[PageQuery, Query()], request: Request) -> Response:
-    """Those that are not archived, the newest first."""
-    scheduler = scheduler_for(request)
-    found = await scheduler.templates.list(query.cursor, query.limit)
-    return page([one.to_dict() for one in found.items], found.next_cursor)
+    """Lists templates that are not archived, the newest first."""
+    found = await scheduler_for(request).templates.list(query.cursor, query.limit)
+    return page(found)
 
 
 @templates.get("/api/job-templates/{template_id}", response_model=Template)
 @needs(Scope.READ)
 async def get_template(template_id: str, request: Request) -> Response:
-    """Archived ones too."""
-    scheduler = scheduler_for(request)
-    return answer((await scheduler.templates.get(template_id)).to_dict())
+    """Shows a template, even an archived one."""
+    return answer((await scheduler_for(request).templates.get(template_id)).to_dict())
 
 
 @templates.patch("/api/job-templates/{template_id}", response_model=Template)
 @needs(Scope.OPERATE, whole, conflicts=True)
 async def change_template(template_id: str, body: TemplatePatch, request: Request) -> Response:
-    """For the jobs that it will make (INV-005)."""
-    scheduler = scheduler_for(request)
-    return answer((await scheduler.templates.change(template_id, **body.given())).to_dict())
+    """Changes a template, for the jobs that it will make (INV-005)."""
+    return answer((await scheduler_for(request).templates.change(template_id, **body.given())).to_dict())
 
 
 @templates.delete("/api/job-templates/{template_id}", response_model=Template)
 @needs(Scope.OPERATE, whole, conflicts=True)
 async def archive_template(template_id: str, request: Request) -> Response:
-    """Archives it: its schedules are disabled, its jobs stay, its name is free."""
-    scheduler = scheduler_for(request)
-    return answer((await scheduler.templates.archive(template_id)).to_dict())
+    """Archives a template: its schedules are disabled, its jobs stay, its name is free."""
+    return answer((await scheduler_for(request).templates.archive(template_id)).to_dict())

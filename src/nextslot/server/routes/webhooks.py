@@ -1,13 +1,15 @@
-"""Webhooks: subscriptions to events, and every message with its attempts."""
+"""Routes of webhooks: subscriptions to events, and deliveries with their attempts."""
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import Query, Request, Response
 from pydantic import Field
 
 from nextslot import domain
-from nextslot.domain import Scope, Webhook
+from nextslot.domain import Scope
 from nextslot.domain.webhook_delivery import EVENTS
+from nextslot.engine.submit.idempotency import Replayed
 from nextslot.server import schemas
 from nextslot.server.auth import (
     caller_of,
@@ -20,7 +22,6 @@ from nextslot.server.derived_schemas import shows
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import (
     answer,
-    create_once,
     created,
     page,
 )
@@ -74,99 +75,83 @@ class DeliveryQuery(PageQuery):
 @webhooks.post("/api/webhooks", status_code=201, response_model=SubscriptionWithSecret)
 @needs(Scope.OPERATE, creates=True)
 async def create_webhook(body: SubscriptionBody, request: Request) -> Response:
-    """The secret is shown this once."""
+    """Makes a subscription. No other answer shows its secret."""
     scheduler = scheduler_for(request)
     caller_of(request).check_office(body.office_id)
-    fields = body.given()
-
-    async def make() -> tuple[Webhook, str | None]:
-        return await scheduler.webhooks.create(**fields)
-
-    async def known(webhook_id: str) -> tuple[Webhook, str | None]:
-        return await scheduler.webhooks.get(webhook_id), None
-
-    (made, secret), is_new = await create_once(make(), known)
-    return created(_with_secret(made, secret), f"/api/webhooks/{made.webhook_id}", is_new)
+    try:
+        made, secret = await scheduler.webhooks.create(**body.given())
+    except Replayed as before:
+        made = await scheduler.webhooks.get(before.ids[0])
+        return created(made.to_dict(), f"/api/webhooks/{made.webhook_id}", is_new=False)
+    return created({**made.to_dict(), "secret": secret}, f"/api/webhooks/{made.webhook_id}")
 
 
 @webhooks.get("/api/webhooks", response_model=Page[Subscription])
 @needs(Scope.READ)
 async def list_webhooks(query: Annotated[PageQuery, Query()], request: Request) -> Response:
-    """The newest first."""
+    """Lists subscriptions, the newest first."""
     scheduler = scheduler_for(request)
     found = await scheduler.webhooks.list(query.cursor, query.limit, office_id=caller_of(request).office_id)
-    return page([one.to_dict() for one in found.items], found.next_cursor)
+    return page(found)
 
 
 @webhooks.get("/api/webhooks/{webhook_id}", response_model=Subscription)
 @needs(Scope.READ, of_webhook)
 async def get_webhook(webhook_id: str, request: Request) -> Response:
-    scheduler = scheduler_for(request)
-    return answer((await scheduler.webhooks.get(webhook_id)).to_dict())
+    return answer((await scheduler_for(request).webhooks.get(webhook_id)).to_dict())
 
 
 @webhooks.patch("/api/webhooks/{webhook_id}", response_model=Subscription)
 @needs(Scope.OPERATE, of_webhook, conflicts=True)
 async def change_webhook(webhook_id: str, body: SubscriptionPatch, request: Request) -> Response:
-    """For what happens from then on."""
-    scheduler = scheduler_for(request)
+    """Changes a subscription, for later events."""
     fields = body.given()
     if "office_id" in fields:
         caller_of(request).check_office(fields["office_id"])
-    return answer((await scheduler.webhooks.change(webhook_id, **fields)).to_dict())
+    return answer((await scheduler_for(request).webhooks.change(webhook_id, **fields)).to_dict())
 
 
 @webhooks.delete("/api/webhooks/{webhook_id}", status_code=204, response_class=Response)
 @needs(Scope.OPERATE, of_webhook)
 async def delete_webhook(webhook_id: str, request: Request) -> Response:
-    """What still waits to be sent to it ends FAILED; its deliveries stay on record."""
-    scheduler = scheduler_for(request)
-    await scheduler.webhooks.delete(webhook_id)
+    """Deletes a subscription: its pending deliveries end FAILED, all its deliveries stay on record."""
+    await scheduler_for(request).webhooks.delete(webhook_id)
     return Response(status_code=204)
 
 
 @webhooks.post("/api/webhooks/{webhook_id}/test", status_code=202, response_model=Delivery)
 @needs(Scope.OPERATE, of_webhook, conflicts=True)
 async def test_webhook(webhook_id: str, request: Request) -> Response:
-    """Sends it a `webhook.test`; the delivery shows how that goes."""
-    scheduler = scheduler_for(request)
-    return answer((await scheduler.webhooks.test(webhook_id)).to_dict(), 202)
+    """Sends a `webhook.test` to a subscription; the delivery shows the outcome."""
+    return answer((await scheduler_for(request).webhooks.test(webhook_id)).to_dict(), 202)
 
 
 @webhooks.post("/api/webhooks/{webhook_id}/rotate-secret", response_model=SubscriptionWithSecret)
 @needs(Scope.OPERATE, of_webhook, conflicts=True)
 async def rotate_secret(webhook_id: str, request: Request) -> Response:
-    """Another secret, shown this once; for a day the one before it signs too."""
-    scheduler = scheduler_for(request)
-    return answer(_with_secret(*await scheduler.webhooks.rotate_secret(webhook_id)))
+    """Makes another secret, which no other answer shows; for a day the old one signs too."""
+    webhook, secret = await scheduler_for(request).webhooks.rotate_secret(webhook_id)
+    return answer({**webhook.to_dict(), "secret": secret})
 
 
 @webhooks.get("/api/webhook-deliveries", response_model=Page[Delivery])
 @needs(Scope.READ, of_deliveries)
 async def list_deliveries(query: Annotated[DeliveryQuery, Query()], request: Request) -> Response:
-    """The newest first, with their attempts. An office's key names the job or the webhook of its office."""
-    scheduler = scheduler_for(request)
-    found = await scheduler.webhooks.deliveries(**query.model_dump())
-    # A webhook may have been another office's before.
-    mine = [one for one in found.items if caller_of(request).office_id in (None, one.office_id)]
-    return page([one.to_dict() for one in mine], found.next_cursor)
+    """Lists deliveries with their attempts, the newest first. A key of one office must name a job or webhook of it."""
+    found = await scheduler_for(request).webhooks.deliveries(**query.model_dump())
+    # The webhook may have belonged to another office before.
+    mine = tuple(one for one in found.items if caller_of(request).office_id in (None, one.office_id))
+    return page(replace(found, items=mine))
 
 
 @webhooks.get("/api/webhook-deliveries/{delivery_id}", response_model=Delivery)
 @needs(Scope.READ, of_delivery)
 async def get_delivery(delivery_id: str, request: Request) -> Response:
-    scheduler = scheduler_for(request)
-    return answer((await scheduler.webhooks.delivery(delivery_id)).to_dict())
+    return answer((await scheduler_for(request).webhooks.delivery(delivery_id)).to_dict())
 
 
 @webhooks.post("/api/webhook-deliveries/{delivery_id}/redeliver", status_code=202, response_model=Delivery)
 @needs(Scope.OPERATE, of_delivery, conflicts=True)
 async def redeliver(delivery_id: str, request: Request) -> Response:
-    """The same message once more, under the same `webhook-id`."""
-    scheduler = scheduler_for(request)
-    return answer((await scheduler.webhooks.redeliver(delivery_id)).to_dict(), 202)
-
-
-def _with_secret(webhook: Webhook, secret: str | None) -> dict[str, object]:
-    shown = webhook.to_dict()
-    return shown if secret is None else {**shown, "secret": secret}
+    """Sends the same message once more, under the same `webhook-id`."""
+    return answer((await scheduler_for(request).webhooks.redeliver(delivery_id)).to_dict(), 202)

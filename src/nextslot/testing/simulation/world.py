@@ -93,10 +93,12 @@ class SimulatedScheduler(Scheduler):
         self._path = path
         self._disk = disk
         self._committed = committed
-        self._life.open_store = self._open_store
+        self._open_store = self._open_faulty_store
         self.prepare: Callable[[FaultyStore], None] = lambda store: None
 
-    def _open_store(self, closing: Closing, *, effects: Effects, opening: Work[None], refresh: Work[None]) -> Store:
+    def _open_faulty_store(
+        self, closing: Closing, *, effects: Effects, opening: Work[None], refresh: Work[None]
+    ) -> Store:
         store = FaultyStore(self._path, closing, effects, self._disk, self._committed, opening, self._clock.now)
         self.prepare(store)
         return store
@@ -107,7 +109,7 @@ class SimulatedScheduler(Scheduler):
 
     @property
     def faulty_store(self) -> FaultyStore | None:
-        store = self._life.store
+        store = self._store
         return store if isinstance(store, FaultyStore) else None
 
 
