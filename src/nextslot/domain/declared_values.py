@@ -160,6 +160,7 @@ class Value:
     _defaults: ClassVar[Mapping[str, Any]]
     _factories: ClassVar[Mapping[str, Callable[[], Any]]]
     _names: ClassVar[frozenset[str]]
+    _compared: ClassVar[tuple[str, ...]]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -168,6 +169,7 @@ class Value:
         cls._defaults = {one.name: one.default for one in found if one.default is not MISSING}
         cls._factories = {one.name: one.default_factory for one in found if one.default_factory is not MISSING}
         cls._names = frozenset(one.name for one in found)
+        cls._compared = tuple(one.name for one in found if one.compare)
 
     def __init__(self, **given: Any) -> None:
         made = self.__dict__
@@ -188,19 +190,18 @@ class Value:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._compared() == other._compared()
+        return type(self) is type(other) and self._parts() == other._parts()
 
     def __hash__(self) -> int:
-        return hash(tuple(self._compared()))
+        return hash(self._parts())
 
     def __repr__(self) -> str:
         kind: Any = type(self)
         shown = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in fields(kind) if one.repr)
         return f"{type(self).__qualname__}({shown})"
 
-    def _compared(self) -> list[Any]:
-        kind: Any = type(self)
-        return [getattr(self, one.name) for one in fields(kind) if one.compare]
+    def _parts(self) -> tuple[Any, ...]:
+        return tuple(map(self.__dict__.__getitem__, self._compared))
 
     def _replace(self, **changes: Any) -> Self:
         """Returns a copy with other values in some fields; quicker than `dataclasses.replace`, which checks names."""

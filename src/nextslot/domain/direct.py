@@ -13,9 +13,8 @@ from .declared_values import (
     Later,
     Value,
 )
-from .failures import FailureKind
 from .json_types import Json
-from .runs import Artifact
+from .runs import Artifact, OutcomeFields
 
 
 class DirectStatus(StrEnum):
@@ -28,8 +27,10 @@ class DirectStatus(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-class DirectFields(Value, Generic[At]):
+class DirectFields(OutcomeFields, Generic[At]):
     """A caller who waited on the line: what was asked for, and how it ended. Never a job."""
+
+    FIRST = ("direct_id", "job_type", "status")
 
     direct_id: str
     office_id: str
@@ -45,13 +46,6 @@ class DirectFields(Value, Generic[At]):
     timeout_at: Later[At | None] = None
     finished_at: Later[At | None] = None
     worker_id: Later[str | None] = None
-    exit_code: Later[int | None] = None
-    error: Later[str | None] = None
-    failure_kind: Later[FailureKind | None] = None
-    reason: Later[str | None] = None
-    log_path: Later[str | None] = None
-    session_id: Later[str | None] = None
-    result: Later[Json] = None
     artifacts: Later[tuple[Artifact, ...]] = ()
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Generic, Literal
 
 from nextslot.system.instant import Instant
 
+from .bounds import Priority, Seconds, Text
 from .declared_values import (
     At,
     Id,
@@ -48,15 +49,17 @@ class Template(Value, Generic[At]):
     """A reusable job definition. None means: not said, take the default of the type or the office."""
 
     template_id: Id
-    name: str
-    job_type: str
-    params: Mapping[str, Json] = field(default_factory=dict)
-    priority: int = 0
-    timeout_seconds: float | None = None
+    name: Text
+    job_type: Text
+    params: Annotated[Mapping[str, Json], Says(asked="What a job needs besides, it must be given")] = field(
+        default_factory=dict
+    )
+    priority: Priority = 0
+    timeout_seconds: Seconds | None = None
     retry_policy: Mapping[str, Json] | None = None
     resources: Mapping[str, int] | None = None
     webhook: Mapping[str, Json] | None = None
-    description: str | None = None
+    description: Text | None = None
     created_at: At
     archived_at: At | None = None
 

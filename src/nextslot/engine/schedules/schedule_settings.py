@@ -9,11 +9,13 @@ from nextslot.domain import (
     Json,
     Overlap,
     Schedule,
+    ScheduleFields,
     Template,
     cron,
     json_form,
     request_checks,
 )
+from nextslot.domain.declared_values import declared
 from nextslot.domain.template_defaults import of_schedule
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.settings.audit_log import AuditLog
@@ -31,17 +33,9 @@ from nextslot.system.instant import Instant
 from .schedule_trigger import ScheduleTrigger
 
 REQUIRED = ("template_id", "name", "cron_expression")
-FIELDS = {
-    *REQUIRED,
-    "timezone",
-    "enabled",
-    "office_id",
-    "param_overrides",
-    "catch_up",
-    "catch_up_window_seconds",
-    "overlap",
-    "priority",
-}
+FIELDS = {one.name for one in declared(ScheduleFields)} - {
+    "schedule_id", "last_triggered_at", "next_trigger_at", "created_at", "deleted_at"
+}  # fmt: skip
 # The fields that shape a schedule's jobs: when one of them changes, such a job is checked.
 _JOB_FIELDS = {"template_id", "param_overrides", "priority", "office_id"}
 

@@ -10,7 +10,9 @@ from nextslot.domain import (
     RetryPolicy,
     Template,
     request_checks,
+    template_defaults,
 )
+from nextslot.domain.declared_values import declared
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.submit.intake import Intake
@@ -28,17 +30,7 @@ from nextslot.system.instant import Instant
 
 from .schedule_settings import ScheduleSettings
 
-FIELDS = {
-    "name",
-    "job_type",
-    "params",
-    "priority",
-    "timeout_seconds",
-    "retry_policy",
-    "resources",
-    "webhook",
-    "description",
-}
+FIELDS = {one.name for one in declared(Template)} - {"template_id", "created_at", "archived_at"}
 
 
 class TemplateSettings:
@@ -108,15 +100,7 @@ class TemplateSettings:
         problems = list(request_checks.text_problems("name", now_or_before("name")))
         if now_or_before("description") is not None:
             problems += request_checks.text_problems("description", now_or_before("description"))
-        as_job = NewJob(
-            job_type=now_or_before("job_type"),
-            params=now_or_before("params"),
-            priority=now_or_before("priority"),
-            timeout_seconds=now_or_before("timeout_seconds"),
-            retry_policy=now_or_before("retry_policy"),
-            resources=now_or_before("resources"),
-            webhook=now_or_before("webhook"),
-        )
+        as_job = NewJob(**{name: now_or_before(name) for name in template_defaults.SHARED if name in FIELDS})
         try:
             problems += self._intake.problems_so_far(as_job, now)
         except UnknownJobType as error:
