@@ -30,7 +30,7 @@ else:
 
 @dataclass(frozen=True, eq=False)
 class Marked:
-    """What is to be known of a field besides its name and its type."""
+    """Marks of a field."""
 
     # Whether answers leave it out.
     is_internal: bool = False
@@ -48,11 +48,11 @@ Apart = Annotated[T, Marked(is_apart=True)]
 
 @dataclass(frozen=True, eq=False)
 class Says:
-    """What the API's description says of a field."""
+    """The description of a field in the OpenAPI document."""
 
     description: str | None = None
     examples: tuple[Json, ...] = ()
-    # Said of it where it is asked for, and not where it is shown.
+    # The description in request bodies.
     asked: str | None = None
 
 
@@ -136,7 +136,7 @@ def is_words(kind: Any) -> bool:
 
 
 def item_of(kind: Any) -> Any:
-    """Returns the type of the items of a tuple; None if it is none."""
+    """Returns the type of a tuple's items; None for any other type."""
     return typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else None
 
 
@@ -223,7 +223,7 @@ class Value:
 
 @cache
 def _form(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Callable[[Any], Json]], ...]]:
-    """Returns the names in the JSON form, and how those are written that are no JSON as they are."""
+    """Returns the names in the JSON form, and the functions that convert values to JSON where needed."""
     shown = [one for one in declared(kind) if not one.marked.is_internal]
     converted = [(one.name, _writer(one.type)) for one in shown]
     names = in_order(kind, [*(one.name for one in shown), *kind.WORKED_OUT])
@@ -243,5 +243,5 @@ def _writer(kind: Any) -> Callable[[Any], Json] | None:
 
 @lru_cache(maxsize=1024)
 def written(value: Instant) -> str:
-    """Returns a time as JSON has it. Things that come together have their times in common, so some are kept."""
+    """Returns a time as JSON has it. Jobs that come together share their times, so the last ones are cached."""
     return str(value)
