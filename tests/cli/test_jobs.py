@@ -1,11 +1,16 @@
 """Jobs at the command line: submitted, watched, listed, cancelled, retried, moved."""
 
+import contextlib
+import io
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nextslot.cli.session import Session
 from tests.cli.terminal import Terminal
 from tests.serving import Served, open_gate
 
@@ -206,3 +211,26 @@ def test_no_colours_where_no_person_looks(nextslot: Terminal, monkeypatch: pytes
     held(nextslot)
 
     assert "\x1b" not in nextslot("ls").out
+
+
+def test_the_note_of_a_submission_is_printed_once_to_stderr(nextslot: Terminal, served: Served) -> None:
+    async def note(params: Mapping[str, Any]) -> str:
+        return "Nothing answers yet."
+
+    async def work(run: Any) -> None: ...
+
+    served.scheduler.job_types.add("noted", work, note=note)
+    session = Session(served.url, None, is_json=False)
+    later = "2999-01-01T00:00:00Z"
+
+    said = nextslot("submit", "noted", "--at", later)
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        for _ in range(2):
+            session.client.submit("noted", scheduled_for=later)
+    session.close()
+
+    assert said.err == "nextslot: Nothing answers yet.\n"
+    assert len(said.word) == 36
+    assert err.getvalue() == said.err
+    assert nextslot("submit", "echo", "--at", later).err == ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nextslot.cli import progress
+from nextslot.cli import output
 from tests import databases, everything, postgres
 from tests.cli.terminal import Terminal, database_of
 from tests.serving import serving
@@ -76,7 +76,7 @@ def test_a_file_that_is_there_is_kept_unless_told(alone: Terminal, tmp_path: Pat
 def test_progress_is_on_stderr_and_the_answer_alone_on_stdout(
     alone: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(output, "EVERY_SECONDS", 0.0)
     everything.make(tmp_path)
 
     said = alone("export", str(tmp_path / "all"), "--data", str(tmp_path), "--json")
@@ -130,13 +130,13 @@ def has_no_jobs(directory: Path) -> bool:
 
 _STOPPED = """
 import os, signal, sys
-from nextslot.cli import progress
+from nextslot.cli import output
 from nextslot.cli.main import main
 from nextslot.store.maintenance import import_file as imports
 
-imports.PIECE_ROWS, progress.EVERY_SECONDS = 5, 0.0
+imports.PIECE_ROWS, output.EVERY_SECONDS = 5, 0.0
 how, doing, left = getattr(signal, sys.argv[1]), sys.argv[2], int(sys.argv[3])
-note, piece = progress.Rows.note, imports._piece
+note, piece = output.Rows.note, imports._piece
 
 def count(what):
     global left
@@ -153,7 +153,7 @@ def counted(*given):
         yield row
         count("row")
 
-progress.Rows.note, imports._piece = noted, counted
+output.Rows.note, imports._piece = noted, counted
 main(sys.argv[4:])
 """
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nextslot.cli import ids, output, parameters
+from nextslot.cli import arguments, output
 
 SCHEMA = {
     "properties": {
@@ -34,17 +34,17 @@ SCHEMA = {
     ],
 )  # fmt: skip
 def test_a_value_is_json_where_the_schema_allows_its_kind(word: str, value: Any) -> None:
-    assert list(parameters.parsed([word], SCHEMA).values()) == [value]
+    assert list(arguments.parameters([word], SCHEMA).values()) == [value]
 
 
 def test_the_later_of_two_wins() -> None:
-    assert parameters.parsed(["count=1", "count=2"], SCHEMA) == {"count": 2}
+    assert arguments.parameters(["count=1", "count=2"], SCHEMA) == {"count": 2}
 
 
 def test_a_name_wins_over_a_part_of_an_id() -> None:
     things = [("11112222", "aaaa"), ("aaaa3333", "other")]
 
-    found = ids.named(things, "aaaa", "thing", lambda one: one[0], lambda one: one[1])
+    found = arguments.named(things, "aaaa", "thing", lambda one: one[0], lambda one: one[1])
 
     assert found == ("11112222", "aaaa")
 

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import inspect
 import itertools
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -315,3 +317,13 @@ def test_names_of_the_package_are_there_when_asked_for() -> None:
     assert all(getattr(nextslot, name).__name__ == name for name in nextslot.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         nextslot.Nothing  # noqa: B018
+
+
+def test_the_client_imports_nothing_of_ours_but_declarations_and_errors() -> None:
+    program = "import sys, nextslot.client; print(*sys.modules)"
+
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+    ours = {".".join(name.split(".")[:2]) for name in loaded if name.startswith("nextslot.")}
+    assert ours == {"nextslot.client", "nextslot.domain", "nextslot.errors", "nextslot.system"}
+    assert not {"asyncio", "cronsim", "httpx2", "pydantic", "typing_extensions"} & set(loaded)

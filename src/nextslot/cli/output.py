@@ -6,8 +6,10 @@ rich is imported only where something is drawn: the import takes as long as the 
 import functools
 import json
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -73,6 +75,13 @@ def say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def result(is_json: bool, json: Any, text: str) -> None:
+    if is_json:
+        print_json(json)
+    else:
+        say(text)
+
+
 def remark(text: str) -> None:
     """Writes a remark for people to stderr, so that stdout stays clean for pipes."""
     sys.stderr.write(text + "\n")
@@ -87,12 +96,14 @@ def confirm(question: str) -> None:
         raise typer.Abort
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], empty: str) -> None:
+def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], empty: str, next_cursor: str | None = None) -> None:
     found = list(rows)
     if found:
         console().print(drawn(headings, found))
     else:
         remark(empty)
+    if next_cursor is not None:
+        remark(f"there are more: --cursor {next_cursor}")
 
 
 def drawn(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> "Table":
@@ -176,3 +187,51 @@ def took(started: datetime | None, finished: datetime | None) -> str:
     if started is None:
         return "-"
     return duration(((finished or datetime.now(UTC)) - started).total_seconds())
+
+
+# How often the progress of a long command is shown: people read no faster, and a log should stay short.
+EVERY_SECONDS = 1.0
+
+
+class Rows:
+    """Shows on stderr how many rows a long command has done: one line on a terminal, a new line each time elsewhere."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._printed = self._counted_at = self._since = self._began
+        self._total = 0
+        self._last = ("", "", 0)
+        self.seconds = 0.0
+
+    def __enter__(self) -> "Rows":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.seconds = time.monotonic() - self._began
+        if self._printed > self._began and sys.stderr.isatty():
+            sys.stderr.write("\n")
+
+    def note(self, doing: str, table: str, done: int, rows: int) -> None:
+        now = time.monotonic()
+        self._count(doing, table, done)
+        if now - self._printed >= EVERY_SECONDS:
+            self._printed = now
+            speed = self._total / max(now - self._since, 0.001)
+            self._print(f"{doing}: {table} {done:,} of {rows:,}, {speed:,.0f} rows/s")
+        self._counted_at = now
+
+    def _count(self, doing: str, table: str, done: int) -> None:
+        """Adds up rows for each activity. Skipped rows of a table are not counted again when the rest is processed."""
+        last_doing, last_table, last_done = self._last
+        if doing != last_doing:
+            self._total, self._since = 0, self._counted_at
+        goes_on = table == last_table and last_doing in (doing, "skip")
+        self._total += done - last_done if goes_on else done
+        self._last = (doing, table, done)
+
+    def _print(self, text: str) -> None:
+        is_terminal = sys.stderr.isatty()
+        sys.stderr.write(f"\r\x1b[K{text}" if is_terminal else f"{text}\n")
+        sys.stderr.flush()

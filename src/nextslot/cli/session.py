@@ -1,27 +1,24 @@
-"""What every command shares: the server's address, the choice of JSON output, and the registration of commands."""
+"""What every command shares: the server or the data directory it works on, JSON output, and its registration."""
 
 import functools
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import output
+from .options import AsJson, Data, Database, File, Key, Url
 
 if TYPE_CHECKING:
     from nextslot.client import Client
+    from nextslot.config import Configuration
+
+Function = Callable[..., None]
 
 # A person is waiting: repeat a failed request once, then show what to do.
 RETRIES = 1
-
-Url = Annotated[
-    str | None,
-    typer.Option("--url", envvar="NEXTSLOT_URL", help="The server's address.", show_default="http://127.0.0.1:8000"),
-]
-Key = Annotated[str | None, typer.Option("--key", envvar="NEXTSLOT_API_KEY", help="The API key.", show_envvar=True)]
-_CONTEXT = (typer.Context, inspect.Parameter.empty)
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 class Session:
@@ -56,28 +53,68 @@ class Session:
         else:
             table()
 
+    def say(self, json: Any, text: str) -> None:
+        """Prints the API's own JSON with --json, else a text."""
+        self.show(json, lambda: output.say(text))
+
+    def list(self, json: Any, headings: tuple[str, ...], rows: "list[list[Any]]", empty: str) -> None:
+        """Prints a table, and how to get the next page if there is one."""
+        cursor = json.get("next_cursor")
+        self.show(json, lambda: output.table(headings, rows, empty, cursor))
+
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
 
 
-def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(app: typer.Typer, name: str | None = None) -> Callable[[Function], Function]:
     """Registers a command that talks to a server: a function of a Session and the command's own arguments."""
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(function)
-        def run(*, context: typer.Context, url: str | None, key: str | None, json: bool, **arguments: Any) -> None:
-            session = Session(_option(context, "url", url), _option(context, "key", key), json)
-            try:
-                function(session, **arguments)
-            finally:
-                session.close()
+    def run(
+        function: Function, context: typer.Context, url: str | None, key: str | None, json: bool, **own: Any
+    ) -> None:
+        session = Session(_option(context, "url", url), _option(context, "key", key), json)
+        try:
+            function(session, **own)
+        finally:
+            session.close()
 
-        _sign(run, function, {"context": _CONTEXT, "url": (Url, None), "key": (Key, None), "json": (AsJson, False)})
-        app.command(name)(run)
-        return function
+    return _registered(app, name, run, 1, {"url": (Url, None), "key": (Key, None)})
 
-    return register
+
+def local(app: typer.Typer, name: str | None = None) -> Callable[[Function], Function]:
+    """Registers a command that needs no server: a function of `is_json` and the command's own arguments."""
+
+    def run(function: Function, context: typer.Context, json: bool, **own: Any) -> None:
+        _refuse_server(context)
+        function(json, **own)
+
+    return _registered(app, name, run, 1, {})
+
+
+def offline(app: typer.Typer, name: str | None = None) -> Callable[[Function], Function]:
+    """Registers a command on a data directory: a function of `is_json`, a Configuration and its own arguments."""
+
+    def run(
+        function: Function,
+        context: typer.Context,
+        json: bool,
+        data: Path,
+        config: Path | None,
+        database: str | None,
+        **own: Any,
+    ) -> None:
+        _refuse_server(context)
+        function(json, configuration(data, config, store__url=database), **own)
+
+    more = {"data": (Data, Path()), "config": (File, None), "database": (Database, None)}
+    return _registered(app, name, run, 2, more)
+
+
+def configuration(data: Path, config: Path | None, **overrides: Any) -> "Configuration":
+    from nextslot.config import load
+
+    return load(data, config, overrides={name.replace("__", "."): value for name, value in overrides.items()})
 
 
 def before_the_command(
@@ -85,6 +122,19 @@ def before_the_command(
     key: Annotated[str | None, typer.Option("--key", help="The API key, as after the command.")] = None,
 ) -> None:
     """Accepts --url and --key before the command too, as an alias may have them."""
+
+
+def group(name: str, help: str) -> typer.Typer:
+    return typer.Typer(name=name, help=help, no_args_is_help=True, rich_markup_mode=None)
+
+
+def add_group(app: typer.Typer, name: str, help: str, *functions: Function) -> typer.Typer:
+    """Adds a group of commands that talk to a server."""
+    made = group(name, help)
+    for function in functions:
+        command(made)(function)
+    app.add_typer(made)
+    return made
 
 
 def _option(context: typer.Context, name: str, value: str | None) -> str | None:
@@ -95,33 +145,32 @@ def _option(context: typer.Context, name: str, value: str | None) -> str | None:
     return value if is_after or before is None else before
 
 
-def local(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Registers a command that needs no server: a function of `is_json` and the command's own arguments."""
+def _refuse_server(context: typer.Context) -> None:
+    if any(context.find_root().params.get(name) is not None for name in ("url", "key")):
+        raise typer.BadParameter("this command does not use a server; remove --url and --key")
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
+
+def _registered(
+    app: typer.Typer, name: str | None, run: Function, given: int, more: dict[str, tuple[Any, Any]]
+) -> Callable[[Function], Function]:
+    """Registers `run` with the parameters of a function after its first `given` ones, and with `more`, for typer."""
+
+    def register(function: Function) -> Function:
         @functools.wraps(function)
-        def run(*, context: typer.Context, json: bool, **arguments: Any) -> None:
-            if any(context.find_root().params.get(name) is not None for name in ("url", "key")):
-                raise typer.BadParameter("this command does not use a server; remove --url and --key")
-            function(json, **arguments)
+        def call(**arguments: Any) -> None:
+            run(function, **arguments)
 
-        _sign(run, function, {"context": _CONTEXT, "json": (AsJson, False)})
-        app.command(name)(run)
+        kind, none = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+        added = {"context": (typer.Context, none), **more, "json": (AsJson, False)}
+        # A command imports the class Configuration only when it runs.
+        signature = inspect.signature(function, eval_str=True, locals={"Configuration": object})
+        own = list(signature.parameters.values())[given:]
+        parameters = [one.replace(kind=kind) for one in own]
+        parameters += [inspect.Parameter(n, kind, default=value, annotation=hint) for n, (hint, value) in added.items()]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {one.name: one.annotation for one in parameters}
+        del call.__wrapped__  # typer would read the parameters of the function.
+        app.command(name)(call)
         return function
 
     return register
-
-
-def _sign(run: Any, function: Callable[..., None], more: dict[str, tuple[Any, Any]]) -> None:
-    """Gives `run` the parameters of `function` without the first, plus these, for typer to read."""
-    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    kind = inspect.Parameter.KEYWORD_ONLY
-    added = [inspect.Parameter(name, kind, default=value, annotation=hint) for name, (hint, value) in more.items()]
-    parameters = [one.replace(kind=kind) for one in own] + added
-    run.__signature__ = inspect.Signature(parameters)
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    del run.__wrapped__
-
-
-def group(name: str, help: str) -> typer.Typer:
-    return typer.Typer(name=name, help=help, no_args_is_help=True, rich_markup_mode=None)

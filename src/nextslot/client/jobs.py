@@ -37,7 +37,7 @@ class JobVerbs(Subject[Way]):
         idempotency_key: str | None = None,
         **options: Unpack[JobOptions],
     ) -> Operation[Job]:
-        """Puts a job into the queue; durable when it returns."""
+        """Puts a job into the queue; the job is stored when this returns."""
         body = {"job_type": job_type, "params": params or {}, **options}
         return self._ask(create("/api/jobs", body, idempotency_key), Job.read)
 
@@ -50,24 +50,24 @@ class JobVerbs(Subject[Way]):
         idempotency_key: str | None = None,
         **options: Unpack[JobOptions],
     ) -> Operation[Job]:
-        """Puts a job of a template into the queue; its parameters lie over the template's."""
+        """Puts a job of a template into the queue; given parameters override those of the template."""
         body = {"template_id": template_id, "params": params or {}, **options}
         return self._ask(create("/api/jobs", body, idempotency_key), Job.read)
 
     @verb
     def submit_many(self, jobs: Sequence[NewJob], *, idempotency_key: str | None = None) -> Operation[tuple[Job, ...]]:
-        """Many jobs, all or none; they may depend on each other by `key`."""
+        """Submits many jobs, all or none; they may depend on each other by `key`."""
         request = create("/api/jobs/batch", {"jobs": list(jobs)}, idempotency_key)
         return self._items(request, Job)
 
     @verb
     def job(self, job_id: str) -> Operation[JobDetail]:
-        """With its run, and its whole chain."""
+        """Returns a job with its run and its whole chain."""
         return self._ask(get(f"/api/jobs/{part(job_id)}"), JobDetail.read)
 
     @stream_verb
     def jobs(self, **filter: Unpack[JobFilter]) -> StreamOperation[Job]:
-        """The newest first; pages are fetched as they are needed."""
+        """Yields jobs, newest first; fetches pages as needed."""
         return self._each(Job, "/api/jobs", **filter)
 
     @verb
@@ -78,12 +78,12 @@ class JobVerbs(Subject[Way]):
 
     @verb
     def change(self, job_id: str, **changes: Unpack[JobChanges]) -> Operation[Job]:
-        """While it is queued (INV-001)."""
+        """Changes a job that has not started (INV-001)."""
         return self._ask(patch(f"/api/jobs/{part(job_id)}", changes), Job.read)
 
     @verb
     def cancel(self, job_id: str, reason: str | None = None, interrupt: bool | None = None) -> Operation[Job]:
-        """At once if it has not started; else it is told to stop, or finishes first, by its office's mode."""
+        """Cancels a job: at once if it has not started; else it is asked to stop or finishes, by its office's mode."""
         body = given(reason=reason, interrupt=interrupt)
         return self._ask(post(f"/api/jobs/{part(job_id)}/cancel", body), Job.read)
 
@@ -97,13 +97,13 @@ class JobVerbs(Subject[Way]):
         all: bool = False,
         **filter: Unpack[JobFilter],
     ) -> Operation[Cancelled]:
-        """Every job that a filter finds; an empty filter needs `all=True`."""
+        """Cancels every job that a filter finds; an empty filter needs `all=True`."""
         more = given(reason=reason, interrupt=interrupt, include_running=include_running, all=all or None)
         return self._ask(post("/api/jobs/cancel", {**filter, **more}), Cancelled.read)
 
     @verb
     def retry_many(self, *, all: bool = False, **filter: Unpack[JobFilter]) -> Operation[Retried]:
-        """The failed chains that a filter finds."""
+        """Retries the failed chains that a filter finds."""
         return self._ask(post("/api/jobs/retry", {**filter, **given(all=all or None)}), Retried.read)
 
     @verb
@@ -116,13 +116,13 @@ class JobVerbs(Subject[Way]):
         after: str | None = None,
         place: int | None = None,
     ) -> Operation[Job]:
-        """To the `front` or `back`, before or after a job, or to the n-th place of its office's queue."""
+        """Moves a job to the `front` or `back`, before or after a job, or to a place of its office's queue."""
         body = given(to=to, before=before, after=after, place=place)
         return self._ask(post(f"/api/jobs/{part(job_id)}/move", body), Job.read)
 
     @verb
     def why(self, job_id: str) -> Operation[Why]:
-        """Why it is not running, and when it will."""
+        """Explains why a job is not running, and when it will."""
         return self._ask(get(f"/api/jobs/{part(job_id)}/why"), Why.read)
 
     @verb
@@ -134,7 +134,7 @@ class JobVerbs(Subject[Way]):
         *,
         idempotency_key: str | None = None,
     ) -> Operation[Job]:
-        """A new job like an ended one, a chain of its own."""
+        """Submits a new job like an ended one, with a chain of its own."""
         body = given(params=params, priority=priority)
         return self._ask(create(f"/api/jobs/{part(job_id)}/rerun", body, idempotency_key), Job.read)
 
@@ -172,26 +172,26 @@ class JobVerbs(Subject[Way]):
 
     @verb
     def job_types(self) -> Operation[tuple[JobType, ...]]:
-        """What can be run there, and with which parameters."""
+        """Lists the job types of the server and their parameters."""
         return self._items(get("/api/job-types"), JobType)
 
     # The queue.
 
     @verb
     def queue(self, office_id: str = "default", limit: int = 50, cursor: str | None = None) -> Operation[Queue]:
-        """What runs, and what waits, in order."""
+        """Returns the running and the waiting jobs of an office, in order."""
         return self._ask(get("/api/queue", {"office_id": office_id, **paged(limit, cursor)}), Queue.read)
 
     @verb
     def reorder(self, job_ids: Sequence[str]) -> Operation[Queue]:
-        """These jobs take, in this order, the places that they hold now."""
+        """Puts these jobs, in this order, into the places that they hold now."""
         return self._ask(put("/api/queue/order", {"job_ids": list(job_ids)}), Queue.read)
 
     @verb
     def pause(
         self, *, office_id: str | None = None, job_type: str | None = None, resource: str | None = None
     ) -> Operation[Paused]:
-        """An office, a job type, a resource, or (with nothing said) the whole scheduler; running work goes on."""
+        """Pauses an office, a job type, a resource or, without arguments, all; running work continues."""
         body = given(office_id=office_id, job_type=job_type, resource=resource)
         return self._ask(post("/api/queue/pause", body), Paused.read)
 
@@ -204,7 +204,7 @@ class JobVerbs(Subject[Way]):
 
 
 def has_ended(last: Job) -> bool:
-    """Whether nothing follows the last job of a chain. A failure waits for its decision: a retry, or no more."""
+    """Whether nothing follows the last job of a chain; after a failure, the server still decides whether to retry."""
     if last.finished_at is None:
         return False
     return last.status != "FAILED" or last.permanently_failed or last.cancel_requested_at is not None

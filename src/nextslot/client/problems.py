@@ -1,4 +1,4 @@
-"""Errors of the API as exceptions: the same tree as in-process, found by `code`. `plans.py` raises them."""
+"""Makes exceptions of the API's errors: the classes of `nextslot.errors`, found by `code`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from nextslot.errors import (
 
 
 class Rejected(NextslotError):
-    """The server refused for a reason that this library has no class for; `code` and `status` say which."""
+    """A refusal for which this library has no class; `code` and `status` say which one."""
 
     def __init__(self, code: str, detail: str, data: Mapping[str, object]) -> None:
         self.code = code
@@ -27,16 +27,16 @@ class Rejected(NextslotError):
 
 
 class NoAnswer(Unavailable):
-    """Nothing answers at the address, or the line broke; the request was not repeated, or often enough."""
+    """No server answers at the address, or the connection broke, at the last allowed attempt."""
 
     def __init__(self, url: str, reason: str) -> None:
         self.url = url
         self.reason = reason
-        super().__init__(f"no server answers at {url} ({reason}); start one with `nextslot serve`, or say where it is")
+        super().__init__(f"no server answers at {url} ({reason}); start one with `nextslot serve`, or give its address")
 
 
 class OutcomeUnknown(NoAnswer):
-    """The line broke after a request that changes something may have arrived: the server may have carried it out."""
+    """The connection broke after a changing request may have arrived: the server may have carried it out."""
 
     def __init__(self, url: str, reason: str, path: str, idempotency_key: str | None) -> None:
         super().__init__(url, reason)
@@ -58,7 +58,7 @@ _STANDARD = frozenset({"type", "title", "status", "detail", "code"})
 
 
 def error_of(status: int, body: Any) -> NextslotError:
-    """The exception that a problem document is about; also of an answer that is none, such as a proxy's page."""
+    """Makes the exception of a problem document, or of another answer, such as a proxy's page."""
     problem: Mapping[str, Any] = body if isinstance(body, dict) and "code" in body else {}
     code = str(problem.get("code", f"http_{status}"))
     detail = str(problem.get("detail") or f"the server answered {status}, and did not say why")
@@ -73,7 +73,7 @@ def error_of(status: int, body: Any) -> NextslotError:
 
 
 def _made(kind: type[NextslotError], detail: str, problem: Mapping[str, Any]) -> NextslotError:
-    """As if it had been raised here. Constructors word their own sentences; this one has been worded by the server."""
+    """Makes an error with the server's sentence, without its constructor, which would write its own."""
     error = kind.__new__(kind, detail)
     if isinstance(error, Invalid):
         said = [Problem(str(one.get("field", "")), str(one.get("problem", ""))) for one in problem.get("errors") or ()]
@@ -86,7 +86,7 @@ def _made(kind: type[NextslotError], detail: str, problem: Mapping[str, Any]) ->
 
 
 def _kinds(root: type[NextslotError]) -> Iterator[type[NextslotError]]:
-    """The first class of a code stands for it, so those above come before those below."""
+    """Yields a class before its subclasses, because the first class with a code is used for it."""
     yield root
     for below in root.__subclasses__():
         yield from _kinds(below)

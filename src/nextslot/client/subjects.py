@@ -56,12 +56,12 @@ class Templates(Collection[Way, Template]):
 
     @verb
     def change(self, template_id: str, **changes: Unpack[TemplateChanges]) -> Operation[Template]:
-        """For future jobs."""
+        """Changes a template for future jobs."""
         return self._ask(patch(f"/api/job-templates/{part(template_id)}", changes), Template.read)
 
     @verb
     def archive(self, template_id: str) -> Operation[Template]:
-        """Its schedules are disabled; its jobs stay."""
+        """Archives a template: its schedules are disabled, its jobs stay."""
         return self._ask(delete(f"/api/job-templates/{part(template_id)}"), Template.read)
 
 
@@ -100,12 +100,12 @@ class Schedules(Subject[Way]):
 
     @verb
     def change(self, schedule_id: str, **changes: Unpack[ScheduleChanges]) -> Operation[Schedule]:
-        """From its next occurrence on."""
+        """Changes a schedule from its next occurrence on."""
         return self._ask(patch(f"/api/schedules/{part(schedule_id)}", changes), Schedule.read)
 
     @verb
     def delete(self, schedule_id: str) -> Operation[Schedule]:
-        """It plans nothing more; its jobs and its ledger stay."""
+        """Deletes a schedule; its jobs and its occurrences stay."""
         return self._ask(delete(f"/api/schedules/{part(schedule_id)}"), Schedule.read)
 
     @verb
@@ -117,7 +117,7 @@ class Schedules(Subject[Way]):
         *,
         idempotency_key: str | None = None,
     ) -> Operation[Job]:
-        """A job of it, now; no occurrence."""
+        """Submits a job of a schedule now, besides its occurrences."""
         body = given(params=params, priority=priority)
         return self._ask(create(f"/api/schedules/{part(schedule_id)}/trigger", body, idempotency_key), Job.read)
 
@@ -125,7 +125,7 @@ class Schedules(Subject[Way]):
     def upcoming(
         self, schedule_id: str, count: int | None = None, after: Time | None = None
     ) -> Operation[tuple[Upcoming, ...]]:
-        """Its next occurrences; nothing is fired."""
+        """Returns the next occurrences, without firing any."""
         request = get(f"/api/schedules/{part(schedule_id)}/upcoming", {"count": count, "after": after})
         return self._items(request, Upcoming)
 
@@ -137,7 +137,7 @@ class Schedules(Subject[Way]):
         count: int | None = None,
         after: Time | None = None,
     ) -> Operation[Preview]:
-        """What an expression means, and when it would fire; nothing is stored."""
+        """Returns an expression in words and when it would fire; stores nothing."""
         query = {"cron_expression": cron_expression, "timezone": timezone, "count": count, "after": after}
         return self._ask(get("/api/schedules/preview", query), Preview.read)
 
@@ -145,18 +145,18 @@ class Schedules(Subject[Way]):
     def occurrences_page(
         self, schedule_id: str, limit: int = 50, cursor: str | None = None
     ) -> Operation[Page[Occurrence]]:
-        """What became of each planned instant, the newest first."""
+        """Returns the outcome of each planned instant, newest first."""
         return self._page(Occurrence, f"/api/schedules/{part(schedule_id)}/occurrences", limit, cursor)
 
 
 class Webhooks(Collection[Way, Webhook]):
-    """Subscriptions, and what was delivered."""
+    """Subscriptions and deliveries."""
 
     PATH, KIND = "/api/webhooks", Webhook
 
     @verb
     def create(self, url: str, events: Sequence[str] | None = None, office_id: str | None = None) -> Operation[Webhook]:
-        """The answer has the secret, this once; so it is not repeated by itself."""
+        """Creates a subscription. Only this answer has the secret, so the request is never repeated."""
         return self._ask(post("/api/webhooks", given(url=url, events=events, office_id=office_id)), Webhook.read)
 
     @verb
@@ -178,7 +178,7 @@ class Webhooks(Collection[Way, Webhook]):
 
     @verb
     def rotate_secret(self, webhook_id: str) -> Operation[Webhook]:
-        """The answer has the new secret, this once."""
+        """Replaces the secret. Only this answer has the new one."""
         return self._ask(post(f"/api/webhooks/{part(webhook_id)}/rotate-secret"), Webhook.read)
 
     @verb
@@ -276,7 +276,7 @@ class Offices(Collection[Way, Office]):
     def set_priority(
         self, office_id: str, job_id: str, priority: int | None = None, urgent: bool | None = None
     ) -> Operation[OfficeJob]:
-        """Lower goes first there."""
+        """Changes the priority of a job; in the office API, lower goes first."""
         path = f"{_job(office_id, job_id)}/priority"
         body = given(priority=priority, urgent=urgent)
         return self._ask(patch(path, body), OfficeJob.read)
@@ -306,7 +306,7 @@ class Offices(Collection[Way, Office]):
 
     @verb
     def process(self, office_id: str) -> Operation[tuple[OfficeJob, ...]]:
-        """Looks at its queue now; what was started."""
+        """Dispatches the office's queue now, and returns the jobs that started."""
         request = post(f"/api/offices/{part(office_id)}/scheduler/process")
         return self._items(request, OfficeJob)
 
@@ -314,44 +314,44 @@ class Offices(Collection[Way, Office]):
     def events(
         self, office_id: str, after: int = 0, limit: int = 100, cursor: str | None = None
     ) -> Operation[OfficeEvents]:
-        """From a number on, or from where a page ended; oldest first."""
+        """Returns events after a number or from a cursor, oldest first."""
         request = get(f"/api/offices/{part(office_id)}/events", {"after": after, **paged(limit, cursor)})
         return self._ask(request, OfficeEvents.read)
 
 
 class Keys(Collection[Way, Key]):
-    """For admins."""
+    """API keys; they need the scope admin."""
 
     PATH, KIND = "/api/keys", Key
 
     @verb
     def create(self, name: str, scopes: Sequence[str], office_id: str | None = None) -> Operation[Key]:
-        """The answer has the key, this once; so it is not repeated by itself."""
+        """Creates a key. Only this answer has its text, so the request is never repeated."""
         body = {"name": name, "scopes": [*scopes], **given(office_id=office_id)}
         return self._ask(post("/api/keys", body), Key.read)
 
     @verb
     def delete(self, key_id: str) -> Operation[None]:
-        """From now on it opens nothing."""
+        """Deletes a key; the server refuses it from then on."""
         return self._do(delete(f"/api/keys/{part(key_id)}"))
 
 
 class Nodes(Subject[Way]):
-    """The machines that share the database; on SQLite it is one."""
+    """The machines that share the database; SQLite has one."""
 
     @verb
     def list(self) -> Operation[tuple[Node, ...]]:
-        """Every node that was seen and not forgotten, by name."""
+        """Returns every node that was not forgotten, by name."""
         return self._items(get("/api/nodes"), Node)
 
     @verb
     def drain(self, node_id: str, undo: bool = False) -> Operation[Node]:
-        """It starts nothing more, and what runs there finishes; `undo` lets it work again."""
+        """Lets a node finish its jobs and start no more; `undo` lets it start jobs again."""
         return self._ask(post(f"/api/nodes/{part(node_id)}/drain", {"undo": undo}), Node.read)
 
     @verb
     def forget(self, node_id: str) -> Operation[None]:
-        """One that is gone for good is not listed any more, and its resources are not counted."""
+        """Removes a node that will not come back, with its resources."""
         return self._do(delete(f"/api/nodes/{part(node_id)}"))
 
 

@@ -1,8 +1,8 @@
-"""What comes back: frozen values with the names of the API, read from its JSON by their declarations.
+"""The values that the client returns, with the names of the API, read from JSON by their declarations.
 
-A value that the scheduler has too is declared there (`model`), and is completed here by what the server works out. A
-field that an older server does not send is None; what a newer one sends besides is in `json`, the answer as it came.
-A status or kind that this library does not know yet stays a plain text, and breaks nothing.
+A value that the scheduler has too is declared in `nextslot.domain`; here it gets what the server computes. A field that
+an older server does not send is None; `json` is the whole answer, with what a newer server sends besides. A status or
+kind that this library does not know stays text.
 """
 
 import functools
@@ -42,7 +42,7 @@ def _readers(kind: Any) -> dict[str, Callable[[Any], Any]]:
 
 
 def _reader(kind: Any, is_optional: bool = True) -> Callable[[Any], Any]:
-    """How a value of this declared type is read; None stays None."""
+    """Returns the function that reads a value of a declared type; None stays None."""
     if (item := item_of(kind)) is not None:
         read = _reader(item)
         none = None if is_optional else ()
@@ -60,13 +60,13 @@ def _reader(kind: Any, is_optional: bool = True) -> Callable[[Any], Any]:
 
 
 def _part(kind: Any, json: Json) -> Any:
-    """A value inside of another, of what the server sends of it."""
+    """Makes a value inside another from the fields that the server sends."""
     return kind(**{name: read(json[name]) for name, read in _readers(kind).items() if name in json})
 
 
 @dataclass(frozen=True)
 class Page(Generic[T]):
-    """A part of a list; `next_cursor` asks for the part after it. A page may be empty and still not be the last."""
+    """A part of a list; `next_cursor` is the cursor of the next part. An empty page may not be the last one."""
 
     items: tuple[T, ...]
     next_cursor: str | None
@@ -87,7 +87,7 @@ class Progress(ClientValue):
 
 
 class Run(ClientValue, domain.Run[datetime]):
-    """`progress` is there only while it runs, and only if it was asked for by its id."""
+    """A run; only `run_by_id` returns its `progress`, while it runs."""
 
     progress: Progress | None
 
@@ -106,7 +106,7 @@ class QueuedJob(Job):
 
 
 class Reservation(ClientValue, domain.Reservation[datetime]):
-    """The slot that is kept for a caller on the line."""
+    """The slot that is reserved for a direct caller."""
 
 
 class Queue(ClientValue):
@@ -142,7 +142,7 @@ class Why(ClientValue):
 
 
 class Cancelled(ClientValue):
-    """How many were cancelled, told to stop, or left to finish."""
+    """How many jobs were cancelled, asked to stop, or left to finish."""
 
     cancelled: int
     stopping: int
@@ -198,7 +198,7 @@ class Direct(ClientValue, domain.DirectFields[datetime]):
 
 @dataclass(frozen=True)
 class Update:
-    """What a caller on the line hears: `place`, `started`, `progress`, `output`, and last `result` (with `direct`)."""
+    """An update for a direct caller: `place`, `started`, `progress`, `output`, and last `result` (with `direct`)."""
 
     kind: str
     data: Json
@@ -206,7 +206,7 @@ class Update:
 
 
 class Group(ClientValue, domain.Group[datetime]):
-    """A group, and how far it is."""
+    """A group, with counts of its members."""
 
 
 class GroupDetail(Group):
@@ -214,7 +214,7 @@ class GroupDetail(Group):
 
 
 class GroupCancelled(Group):
-    """`stopping` and `finishing` are the members that run: told to stop, or left to finish."""
+    """A cancelled group, with the running members that were asked to stop or left to finish."""
 
     stopping: tuple[str, ...]
     finishing: tuple[str, ...]
@@ -234,24 +234,24 @@ class Upcoming(ClientValue):
 
 
 class Preview(ClientValue):
-    """What an expression means, and when it would fire."""
+    """A cron expression in words, and when it would fire."""
 
     cron_words: str
     items: tuple[Upcoming, ...]
 
 
 class Occurrence(ClientValue, domain.Occurrence[datetime]):
-    """What became of a planned instant, or of several."""
+    """The outcome of a planned instant, or of several."""
 
 
 class Webhook(ClientValue, domain.Webhook[datetime]):
-    """`secret` is there only when it is new."""
+    """A subscription; `secret` is there only when it is new."""
 
     secret: str | None
 
 
 class Attempt(ClientValue, domain.Attempt[datetime]):
-    """One try to deliver."""
+    """One attempt to deliver a message."""
 
 
 class Delivery(ClientValue, domain.DeliveryFields[datetime]):
@@ -260,7 +260,7 @@ class Delivery(ClientValue, domain.DeliveryFields[datetime]):
 
 
 class Event(ClientValue, domain.Event[datetime]):
-    """What happened, numbered."""
+    """A numbered event."""
 
 
 class Key(ClientValue, domain.KeyFields[datetime]):
@@ -275,7 +275,7 @@ class Node(ClientValue, domain.Node[datetime]):
 
 
 class Me(ClientValue):
-    """Who asks, as the server sees it. `last_event` is where to begin for who wants only what comes."""
+    """The caller, as the server sees it. Follow events from `last_event` to get only new ones."""
 
     name: str
     key_id: str | None
@@ -339,7 +339,7 @@ class OfficeStats(ClientValue):
 
 
 class OfficeConfig(ClientValue):
-    """In camelCase, as the API has it."""
+    """The settings of an office, in camelCase as in its API."""
 
     maxConcurrentJobs: int  # noqa: N815
     maxConcurrentByRole: Mapping[str, int]  # noqa: N815
@@ -358,7 +358,7 @@ class OfficeEvent(ClientValue):
 
 
 class OfficeEvents(ClientValue):
-    """`next_cursor` leads to the next page; who comes back later asks from `next_after` on."""
+    """Events of an office; `next_cursor` is the next page, and `next_after` the number to continue from later."""
 
     items: tuple[OfficeEvent, ...]
     next_cursor: str | None
@@ -380,7 +380,7 @@ class Held(ClientValue, domain.Held[datetime]):
 
 
 class Status(ClientValue):
-    """The service in one look."""
+    """The status of the service."""
 
     version: str
     node: str

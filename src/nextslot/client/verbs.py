@@ -30,7 +30,7 @@ from .values import (
 
 
 class Verbs(JobVerbs[Way]):
-    """What `Client` and `AsyncClient` can do; the same names as in-process."""
+    """The verbs of `Client` and `AsyncClient`, with the names that `Scheduler` has."""
 
     def __init__(self, transport: Way, retries: RequestRetries) -> None:
         super().__init__(transport, retries)
@@ -46,7 +46,7 @@ class Verbs(JobVerbs[Way]):
 
     @verb
     def run_by_id(self, run_id: str) -> Operation[Run]:
-        """With its progress while it runs."""
+        """Returns a run, with its progress while it runs."""
         return self._ask(get(f"/api/job-runs/{part(run_id)}"), Run.read)
 
     @stream_verb
@@ -61,7 +61,7 @@ class Verbs(JobVerbs[Way]):
 
     @verb
     def retry(self, run_id: str, priority: int | None = None, *, idempotency_key: str | None = None) -> Operation[Job]:
-        """Retries a FAILED run by hand: a new job, or its waiting retry brought forward."""
+        """Retries a FAILED run by hand: submits a new job, or brings its waiting retry forward."""
         request = create(f"/api/job-runs/{part(run_id)}/retry", given(priority=priority), idempotency_key)
         return self._ask(request, Job.read)
 
@@ -84,7 +84,7 @@ class Verbs(JobVerbs[Way]):
 
     @stream_verb
     def follow_log(self, run_id: str, tail: int | None = None) -> StreamOperation[str]:
-        """The log as it is written, until the run has ended."""
+        """Yields the log as it is written, until the run has ended."""
         request = streams.stream_of(get(f"/api/job-runs/{part(run_id)}/log", {"tail": tail}))
         return streams.followed(self._transport, self._retries, request, _log_text, streams.by_offset)
 
@@ -105,7 +105,7 @@ class Verbs(JobVerbs[Way]):
         *,
         idempotency_key: str | None = None,
     ) -> Operation[GroupDetail]:
-        """Jobs that belong together, one after the other (`sequential`) or side by side (`parallel`)."""
+        """Submits jobs as a group, one after the other (`sequential`) or at the same time (`parallel`)."""
         body = {"jobs": list(jobs), "mode": mode, "on_failure": on_failure, **given(name=name)}
         return self._ask(create("/api/job-groups", body, idempotency_key), GroupDetail.read)
 
@@ -132,7 +132,7 @@ class Verbs(JobVerbs[Way]):
     def cancel_group(
         self, group_id: str, reason: str | None = None, interrupt: bool | None = None
     ) -> Operation[GroupCancelled]:
-        """Every member that has not ended."""
+        """Cancels every member that has not ended."""
         body = given(reason=reason, interrupt=interrupt)
         return self._ask(post(f"/api/job-groups/{part(group_id)}/cancel", body), GroupCancelled.read)
 
@@ -142,16 +142,16 @@ class Verbs(JobVerbs[Way]):
     def run_direct(
         self, job_type: str, params: Json | None = None, **options: Unpack[DirectOptions]
     ) -> Operation[Direct]:
-        """Waits for the next slot, runs, and returns how it went: work that failed is an answer, no error."""
+        """Waits for the next slot, runs the work and returns its outcome; failed work raises no error."""
         return self._ask(_direct(job_type, params, options), Direct.read)
 
     @stream_verb
     def stream_direct(
         self, job_type: str, params: Json | None = None, **options: Unpack[DirectOptions]
     ) -> StreamOperation[Update]:
-        """As `run_direct`, but hears its place, progress and output as they come, and the result at the end.
+        """Does what `run_direct` does, and yields the place, progress and output as they come, and last the result.
 
-        Whoever closes it hangs up: the place is given up, or the work cancelled unless `detach`.
+        Closing it disconnects: that gives up the place, or cancels the work unless `detach`.
         """
         request = streams.stream_of(_direct(job_type, params, options))
         return streams.heard_once(self._transport, self._retries, request, _update)
@@ -185,14 +185,14 @@ class Verbs(JobVerbs[Way]):
     def reservations_page(
         self, limit: int = 50, cursor: str | None = None, *, office_id: Values | None = None
     ) -> Operation[Page[Reservation]]:
-        """The newest first."""
+        """Returns reservations, newest first."""
         return self._page(Reservation, "/api/reservations", limit, cursor, office_id=office_id)
 
     # Events.
 
     @stream_verb
     def events(self, after: int = 0, **filter: Unpack[EventFilter]) -> StreamOperation[Event]:
-        """Every event from a number on, oldest first, and then each new one; a broken line is taken up again."""
+        """Yields every event after a number, oldest first, then each new one; reconnects after a broken connection."""
         request = streams.stream_of(get("/api/events", {"after": after, **filter}))
         return streams.followed(self._transport, self._retries, request, _event, streams.by_last_event_id)
 
@@ -215,7 +215,7 @@ class Verbs(JobVerbs[Way]):
 
     @verb
     def me(self) -> Operation[Me]:
-        """Who asks, as the server sees it, and what they may do."""
+        """Returns the caller, as the server sees it, and its scopes."""
         return self._ask(get("/api/me"), Me.read)
 
     @verb
@@ -224,12 +224,12 @@ class Verbs(JobVerbs[Way]):
 
     @verb
     def reload(self) -> Operation[Json]:
-        """The server reads its configuration again; a bad one changes nothing."""
+        """Lets the server read its configuration again; an invalid one changes nothing."""
         return self._ask(post("/api/config/reload"), lambda json: json)
 
 
 def _direct(job_type: str, params: Json | None, options: DirectOptions) -> Request:
-    """Its answer may take hours."""
+    # The answer may take hours.
     return post(f"/api/direct/{part(job_type)}", {"params": params or {}, **options}, answer_seconds=None)
 
 
@@ -245,6 +245,6 @@ def _event(message: Message) -> Event | None:
 def _log_text(message: Message) -> str | End | None:
     data = message.json()
     if message.event == "end":
-        # A server that stops ends it too early: it is asked again, from there on.
+        # A server that stops ends the stream too early: the client continues it from there.
         return End() if data["ended"] else None
     return str(data["text"])

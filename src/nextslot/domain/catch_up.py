@@ -1,6 +1,6 @@
-"""What becomes of the occurrences of a schedule that have come: which make a job, and why the others do not. Pure.
+"""Decides which due occurrences of a schedule create a job, and why the others do not.
 
-`engine/schedules/schedule_trigger.py` asks; only `overlap`, which depends on what is running, is decided there.
+`engine/schedules/schedule_trigger.py` calls it, and decides `overlap` itself, which depends on running jobs.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from nextslot.system.instant import Instant
 from . import CatchUp, Schedule, SkipReason
 from .cron import Cron, Span
 
-# An occurrence that is later than this was missed: the machine slept, its clock was set, or nobody was there.
+# An occurrence this late was missed: the machine slept, its clock was set, or no scheduler ran.
 GRACE_SECONDS = 60.0
-# `all` makes so many jobs at the most, of the newest.
+# The most jobs that `all` creates, for the newest occurrences.
 MOST_CAUGHT_UP = 100
-# Of a long row of occurrences with the same fate, so many of the newest get a row each; those before share one.
+# The newest skipped occurrences that get a row each; older ones share a row.
 MOST_ROWS = 1000
 
 
@@ -26,14 +26,14 @@ class Skipped:
     detail: str | None = None
 
     def with_more(self, later: "Skipped") -> "Skipped":
-        """This and a later one as one span."""
+        """Returns one span of this and a later one."""
         count = self.span.count + later.span.count
         return Skipped(Span(self.span.first, later.span.last, count), self.reason, later.detail or self.detail)
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Every occurrence after `accounted_until` up to now, once: to be fired, oldest first, or skipped; and the next."""
+    """Every occurrence after `accounted_until` up to now, to fire (oldest first) or skipped; and the next one."""
 
     to_fire: Sequence[Instant]
     skipped: Sequence[Skipped]
@@ -46,12 +46,12 @@ def account(schedule: Schedule, cron: Cron, now: Instant) -> Account:
     if due is not None and on_time <= due <= now:
         upcoming = cron.after(due)
         if upcoming is None or upcoming > now:
-            return Account([due], (), upcoming)  # As nearly always: one has come, and on time.
+            return Account([due], (), upcoming)  # The usual case: one occurrence, on time.
     return _account(schedule, cron, on_time, now)
 
 
 def _account(schedule: Schedule, cron: Cron, on_time: Instant, now: Instant) -> Account:
-    # The window is about what was missed: what is on time is always inside.
+    # The window is only for missed occurrences: one on time is always inside.
     window = min(now.after(-schedule.catch_up_window_seconds), on_time)
     skipped: list[Skipped] = []
     since = schedule.accounted_until
@@ -83,6 +83,6 @@ def one(instant: Instant, reason: SkipReason, detail: str | None = None) -> Skip
 
 
 def disabled(schedule: Schedule, cron: Cron, now: Instant) -> Skipped | None:
-    """The times of a schedule that has been disabled: one row for the whole span."""
+    """Returns the occurrences during which a schedule was disabled, as one span."""
     span = cron.span(schedule.accounted_until, now)
     return None if span is None else Skipped(span, SkipReason.DISABLED)

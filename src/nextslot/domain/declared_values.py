@@ -30,7 +30,7 @@ else:
 
 @dataclass(frozen=True, eq=False)
 class Marked:
-    """What is to be known of a field besides its name and its type."""
+    """Marks of a field."""
 
     # Whether answers leave it out.
     is_internal: bool = False
@@ -48,11 +48,11 @@ Apart = Annotated[T, Marked(is_apart=True)]
 
 @dataclass(frozen=True, eq=False)
 class Says:
-    """What the API's description says of a field."""
+    """The description of a field in the OpenAPI document."""
 
     description: str | None = None
     examples: tuple[Json, ...] = ()
-    # Said of it where it is asked for, and not where it is shown.
+    # The description in request bodies.
     asked: str | None = None
 
 
@@ -136,7 +136,7 @@ def is_words(kind: Any) -> bool:
 
 
 def item_of(kind: Any) -> Any:
-    """Returns the type of the items of a tuple; None if it is none."""
+    """Returns the type of a tuple's items; None for any other type."""
     return typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else None
 
 
@@ -160,6 +160,7 @@ class Value:
     _defaults: ClassVar[Mapping[str, Any]]
     _factories: ClassVar[Mapping[str, Callable[[], Any]]]
     _names: ClassVar[frozenset[str]]
+    _compared: ClassVar[tuple[str, ...]]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -168,6 +169,7 @@ class Value:
         cls._defaults = {one.name: one.default for one in found if one.default is not MISSING}
         cls._factories = {one.name: one.default_factory for one in found if one.default_factory is not MISSING}
         cls._names = frozenset(one.name for one in found)
+        cls._compared = tuple(one.name for one in found if one.compare)
 
     def __init__(self, **given: Any) -> None:
         made = self.__dict__
@@ -188,19 +190,18 @@ class Value:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._compared() == other._compared()
+        return type(self) is type(other) and self._parts() == other._parts()
 
     def __hash__(self) -> int:
-        return hash(tuple(self._compared()))
+        return hash(self._parts())
 
     def __repr__(self) -> str:
         kind: Any = type(self)
         shown = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in fields(kind) if one.repr)
         return f"{type(self).__qualname__}({shown})"
 
-    def _compared(self) -> list[Any]:
-        kind: Any = type(self)
-        return [getattr(self, one.name) for one in fields(kind) if one.compare]
+    def _parts(self) -> tuple[Any, ...]:
+        return tuple(map(self.__dict__.__getitem__, self._compared))
 
     def _replace(self, **changes: Any) -> Self:
         """Returns a copy with other values in some fields; quicker than `dataclasses.replace`, which checks names."""
@@ -222,7 +223,7 @@ class Value:
 
 @cache
 def _form(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Callable[[Any], Json]], ...]]:
-    """Returns the names in the JSON form, and how those are written that are no JSON as they are."""
+    """Returns the names in the JSON form, and the functions that convert values to JSON where needed."""
     shown = [one for one in declared(kind) if not one.marked.is_internal]
     converted = [(one.name, _writer(one.type)) for one in shown]
     names = in_order(kind, [*(one.name for one in shown), *kind.WORKED_OUT])
@@ -242,5 +243,5 @@ def _writer(kind: Any) -> Callable[[Any], Json] | None:
 
 @lru_cache(maxsize=1024)
 def written(value: Instant) -> str:
-    """Returns a time as JSON has it. Things that come together have their times in common, so some are kept."""
+    """Returns a time as JSON has it. Jobs that come together share their times, so the last ones are cached."""
     return str(value)

@@ -1,4 +1,4 @@
-"""Direct requests: callers who wait on the line, and the slot that is kept for them."""
+"""Direct requests, whose callers wait for the result, and the slots reserved for them."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -13,9 +13,8 @@ from .declared_values import (
     Later,
     Value,
 )
-from .failures import FailureKind
 from .json_types import Json
-from .runs import Artifact
+from .runs import Artifact, OutcomeFields
 
 
 class DirectStatus(StrEnum):
@@ -24,12 +23,14 @@ class DirectStatus(StrEnum):
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
-    # Left, or sent away, before its work began.
+    # The caller disconnected or was refused before the work began.
     CANCELLED = "CANCELLED"
 
 
-class DirectFields(Value, Generic[At]):
-    """A caller who waited on the line: what was asked for, and how it ended. Never a job."""
+class DirectFields(OutcomeFields, Generic[At]):
+    """A direct request: what its caller asked for, and how it ended. It never becomes a job."""
+
+    FIRST = ("direct_id", "job_type", "status")
 
     direct_id: str
     office_id: str
@@ -45,18 +46,11 @@ class DirectFields(Value, Generic[At]):
     timeout_at: Later[At | None] = None
     finished_at: Later[At | None] = None
     worker_id: Later[str | None] = None
-    exit_code: Later[int | None] = None
-    error: Later[str | None] = None
-    failure_kind: Later[FailureKind | None] = None
-    reason: Later[str | None] = None
-    log_path: Later[str | None] = None
-    session_id: Later[str | None] = None
-    result: Later[Json] = None
     artifacts: Later[tuple[Artifact, ...]] = ()
 
 
 class Direct(DirectFields[Instant]):
-    """A caller who waited on the line, and where the scheduler had it."""
+    """A direct request, with its node and lane."""
 
     WORKED_OUT = ("detach", "waited_seconds", "ran_seconds")
 
@@ -66,7 +60,6 @@ class Direct(DirectFields[Instant]):
 
     @property
     def detach(self) -> bool:
-        """As the API calls it."""
         return self.is_detached
 
     @property
@@ -82,7 +75,7 @@ class Direct(DirectFields[Instant]):
 
 
 class Reservation(Value, Generic[At]):
-    """The stored fact that a direct request holds an office's next slot."""
+    """The reservation of an office's next slot for a direct request."""
 
     reservation_id: Id
     direct_id: str | None

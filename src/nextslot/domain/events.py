@@ -1,4 +1,4 @@
-"""Events: what happened, numbered."""
+"""Numbered events."""
 
 from collections.abc import Mapping
 from typing import Generic

@@ -1,4 +1,4 @@
-"""Why a run failed, and what follows: again, after how long, or never."""
+"""Kinds of failures, the decisions that follow them, and retry policies."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -34,7 +34,7 @@ RETRYABLE = frozenset(
 
 
 class Decision(StrEnum):
-    """What follows a failed run. UNDECIDED is what recovery looks for."""
+    """What follows a failed run. Recovery decides the UNDECIDED ones."""
 
     UNDECIDED = "undecided"
     RETRY = "retry"

@@ -1,7 +1,7 @@
-"""What a caller may ask a list for, as frozen values that refuse what makes no sense, and say what matches.
+"""Filters of lists: they refuse wrong values, and say which jobs and events match.
 
-Pure. Services take filters, `store/tables/keyset_pagination.py` turns them into SQL, and bulk actions ask `matches`
-once more before they change anything.
+Services take filters, `store/tables/filter_sql.py` turns them into SQL, and bulk actions call `matches` again before
+they change a job.
 """
 
 import re
@@ -26,7 +26,7 @@ from . import (
 )
 from .bounds import must_be, text_problem
 
-# Of one field; each is looked up by itself.
+# The most values of one field: the database looks up each one.
 MOST_VALUES = 100
 LONGEST_SEARCH = 200
 
@@ -34,16 +34,16 @@ LIVE = frozenset({JobStatus.WAITING, JobStatus.QUEUED, JobStatus.RUNNING})
 
 _WHOLE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-# What may be given: one text or several. What is there once a filter is made: a tuple of them.
+# A caller gives one text or several; a filter holds a tuple.
 Texts = str | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Jobs that have, of every field that is given, one of its values. Nothing given: all jobs.
+    """Jobs that have, for every given field, one of its values. An empty filter finds all jobs.
 
-    `created_after` and `created_before` leave the instant itself out. `q` is text in the title or in the id, in
-    capitals or not; a whole id finds that job only.
+    `created_after` and `created_before` exclude the instant itself. `q` is text in the title or the id, in capitals or
+    not; a whole id finds only that job.
     """
 
     status: Texts = ()
@@ -76,7 +76,7 @@ class JobFilter:
 
     @property
     def whole_id(self) -> str | None:
-        """The id that `q` is, if it is one."""
+        """Returns `q` if it is a whole id."""
         text = None if self.q is None else folded(self.q)
         return text if text is not None and _WHOLE_ID.fullmatch(text) else None
 
@@ -131,7 +131,7 @@ class DirectFilter:
 
 
 class EventType(StrEnum):
-    """Everything that events tell; whoever asks for another one would wait for ever."""
+    """The types of events; a filter for any other type would never match."""
 
     JOB_QUEUED = "job_queued"
     JOB_READY = "job_ready"
@@ -182,12 +182,12 @@ class EventFilter:
 
 
 def folded(text: str) -> str:
-    """Small letters, of A to Z only, as both databases fold them."""
+    """Lowers the letters A to Z, and only these, as both databases do."""
     return text.encode().lower().decode()
 
 
 def _complete(filter: Any, kinds: Mapping[str, type[StrEnum]], labels: Iterable[str], instants: Iterable[str]) -> None:
-    """One value or several of each field become a tuple of the right kind; every problem is named."""
+    """Makes a tuple of the right type of each field; raises Invalid with every problem."""
     problems: list[Problem] = []
     for name in (*kinds, *labels):
         try:

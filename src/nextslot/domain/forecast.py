@@ -1,4 +1,4 @@
-"""Why a job is not running, and when it is expected to."""
+"""Why a job is not running, and when it is expected to start and end."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -12,7 +12,7 @@ from .json_types import Json
 
 
 class Confidence(StrEnum):
-    """How sure a forecast is; NONE where there is none."""
+    """How certain a forecast is; NONE if there is no forecast."""
 
     NONE = "none"
     LOW = "low"
@@ -21,7 +21,7 @@ class Confidence(StrEnum):
 
 
 class Expected(Value):
-    """When a job is expected to start and to end, as far as that can be said."""
+    """When a job is expected to start and to end; None if unknown."""
 
     expected_start: Instant | None = None
     expected_end: Instant | None = None
@@ -29,19 +29,19 @@ class Expected(Value):
 
 
 class Forecast(Value):
-    """What is expected of an office's running jobs and of the first of its queue; `jobs` by id, direct callers too."""
+    """The forecast of an office's running jobs and the first of its queue; `jobs` by id, direct requests included."""
 
     office_id: str
     made_at: Instant
     jobs: Mapping[str, Expected]
-    # Whether the whole queue was looked at, and when not: how many of it, and the last start among them.
+    # Whether it covers the whole queue; if not, how many jobs, and the last start among them.
     is_whole: bool = True
     places: int = 0
     last_start: Instant | None = None
 
 
 class Reason(Value):
-    """One thing that keeps a job from starting: a word for programs, a sentence for people, and the data behind it."""
+    """A reason why a job does not start: a code for programs, a sentence for people, and its data."""
 
     code: str
     text: str
@@ -49,7 +49,7 @@ class Reason(Value):
 
 
 class Why(Value):
-    """Why a job is not running, and when it will; `ahead` are the jobs before it in its office's queue."""
+    """Why a job is not running, and when it will; `ahead` counts the jobs before it in its office's queue."""
 
     job_id: str
     status: JobStatus

@@ -1,4 +1,4 @@
-"""What a group does when a member ends, and what its status is (INV-006, DEC-012)."""
+"""Decides what a group does when a member ends, and its status (INV-006, DEC-012)."""
 
 from enum import StrEnum
 
@@ -11,7 +11,7 @@ from . import (
 
 
 class Action(StrEnum):
-    """What becomes of the members that have not started."""
+    """What happens to the members that have not started."""
 
     GO_ON = "go_on"
     CANCEL_REST = "cancel_rest"
@@ -25,7 +25,7 @@ def after_member(end: ChainEnd, on_failure: OnFailure) -> Action:
 
 
 def status_of(group: Group) -> GroupStatus:
-    """Terminal only when ALL members have ended (INV-006)."""
+    """Returns the status of a group; it is final only when all members have ended (INV-006)."""
     if group.ended < group.members:
         return GroupStatus.QUEUED if group.started_at is None else GroupStatus.RUNNING
     if group.succeeded == group.members:

@@ -1,4 +1,4 @@
-"""Groups: jobs that belong together, one after the other or side by side."""
+"""Groups of jobs, sequential or parallel."""
 
 from enum import StrEnum
 from typing import Annotated, Generic

@@ -1,7 +1,4 @@
-"""The decisions of a job's life: a fact and `now` in, what must be stored out. Pure; called by `engine.endings`.
-
-The only place that compares attempts.
-"""
+"""Decides what an outcome, a crash or a cancellation makes of a job; `engine/finish` stores it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +28,7 @@ CRASHES_ERROR = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """What an outcome means: everything that one transaction then stores."""
+    """What one transaction stores for an outcome."""
 
     outcome: Outcome
     stage: Stage
@@ -47,7 +44,7 @@ class Settlement:
 
 
 def event_of(status: RunStatus, kind: FailureKind | None) -> str:
-    """What the end of a run is called among the events."""
+    """Returns the type of the event of a run's end."""
     return "job_timeout" if kind is FailureKind.TIMEOUT else f"job_{status.value.lower()}"
 
 
@@ -59,10 +56,10 @@ def settle(
     chance: float,
     lone_crashes: int = 0,
 ) -> Settlement:
-    """What follows the end of a run: retry, permanent failure, or the end of its chain.
+    """Decides what follows the end of a run: a retry, a permanent failure, or the end of its chain.
 
-    `earlier_failures` are the kinds of the chain's failed runs before this one, oldest first; `lone_crashes` how often
-    in a row, this time included, the scheduler died while only this chain ran inside its process.
+    `earlier_failures` are the kinds of the chain's failed runs before this one, oldest first. `lone_crashes` counts how
+    often in a row, this time included, the scheduler died while only this chain ran inside its process.
     """
     if outcome.status is not RunStatus.FAILED:
         return _ends(outcome, Stage.RUNNING, None, ChainEnd.SUCCEEDED)
@@ -86,13 +83,13 @@ def _ends(outcome: Outcome, stage: Stage, decision: Decision | None, end: ChainE
 
 
 def lose(cancel_mode: CancelMode | None) -> Outcome:
-    """The outcome of a run whose scheduler died (spec 15.2): never resumed; an interrupting cancel is carried out."""
+    """Returns the outcome of a run whose scheduler died (spec 15.2): a crash, or the cancel that was to stop it."""
     kind = FailureKind.CANCELLED if cancel_mode is CancelMode.INTERRUPT else FailureKind.CRASH
     return Outcome.failed(kind, CRASH_ERROR)
 
 
 class Cancellation(StrEnum):
-    """What a cancel request does to a job, by what it is doing now."""
+    """What a cancel request does to a job, by its state."""
 
     CANCELLED = "cancelled"
     STOPPING = "stopping"
@@ -101,7 +98,7 @@ class Cancellation(StrEnum):
 
 
 def cancel(job: Job, interrupt: bool | None, office_mode: CancelMode) -> Cancellation:
-    """Spec 7.3: a second request may turn finish into interrupt; an interrupt is never taken back."""
+    """Decides what a cancel request does (spec 7.3): a second one may turn finish into interrupt, never back."""
     if job.has_ended:
         return Cancellation.REFUSED
     if job.stage is Stage.QUEUED:

@@ -1,4 +1,4 @@
-"""Jobs: what is asked for and what becomes of it; their statuses, and which moves between them are legal."""
+"""The values of jobs: requests, stored jobs, their statuses and the legal transitions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
@@ -30,7 +30,7 @@ DEFAULT_OFFICE = "default"
 
 
 class Stage(StrEnum):
-    """What is stored of how far a job is; whoever asks gets its `JobStatus`."""
+    """The stored stage of a job; readers get its `JobStatus`."""
 
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
@@ -38,7 +38,7 @@ class Stage(StrEnum):
 
 
 class JobStatus(StrEnum):
-    """How far a job is, in one word: its stored stage, what holds it back, and how its run ended."""
+    """The status of a job, from its stage, what holds it back, and how its run ended."""
 
     WAITING = "WAITING"
     QUEUED = "QUEUED"
@@ -49,7 +49,7 @@ class JobStatus(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-# Spec 2.9: the only moves there are; nothing goes back to QUEUED. The database has the same table as a rule.
+# Spec 2.9: the only transitions; no job returns to QUEUED. The database enforces the same table.
 TRANSITIONS: Mapping[Stage, frozenset[Stage]] = {
     Stage.QUEUED: frozenset({Stage.RUNNING, Stage.CANCELLED}),
     Stage.RUNNING: frozenset({Stage.CANCELLED}),
@@ -68,7 +68,7 @@ class OnDependencyFailure(StrEnum):
 
 
 class ChainEnd(StrEnum):
-    """How a chain ended: what dependents and groups go by."""
+    """How a chain ended; it decides about dependents and groups."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -76,7 +76,7 @@ class ChainEnd(StrEnum):
 
 
 class JobRequest(Value, Generic[At]):
-    """What a request may say of a job, and the job keeps as it was said."""
+    """The fields of a request that its job keeps unchanged."""
 
     template_id: Annotated[Name | None, Says(asked="Or `job_type`: one of the two is needed")] = None
     schedule_id: Text | None = None
@@ -92,12 +92,12 @@ class JobRequest(Value, Generic[At]):
     created_by: Text | None = None
 
     def kept(self) -> dict[str, Json]:
-        """Returns these fields, for another job or request that is to have them too."""
+        """Returns these fields, for another job or request with the same values."""
         return {one.name: getattr(self, one.name) for one in fields(JobRequest)}
 
 
 class NewJob(JobRequest[Instant]):
-    """What a caller asks for. None means: not said, take the default of the template, the type or the office."""
+    """A request for a job. None means not given: the template, the type or the office has the default."""
 
     job_type: Annotated[Text | None, Says(examples=("thumbnail",))] = None
     params: Annotated[Mapping[str, Json], Says(examples=({"path": "a.png", "size": 256},))] = field(
@@ -114,7 +114,7 @@ class NewJob(JobRequest[Instant]):
 
 
 class JobFields(JobRequest[At]):
-    """What everybody sees of a job; the client adds what is worked out, the scheduler what only it needs."""
+    """The fields of a job that every reader sees."""
 
     job_id: Id
     office_id: str
@@ -149,11 +149,11 @@ class Job(JobFields[Instant]):
 
     chain_id: Internal[str]
     lane_id: Internal[int]
-    # A new job is always QUEUED, and the statement that inserts it says so.
+    # The statement that inserts a job sets QUEUED.
     stage: InternalLater[Stage]
     outcome: InternalLater[RunStatus | None] = None
     decision: InternalLater[Decision | None] = None
-    # What still holds it back: prerequisites not met, its time not come, not its turn in its group.
+    # What holds it back: the number of unmet prerequisites, its time, its turn in its group.
     unmet: Internal[int] = 0
     is_due: Internal[bool] = True
     is_turn: Internal[bool] = True
@@ -177,7 +177,7 @@ class Job(JobFields[Instant]):
 
     @property
     def status(self) -> JobStatus:
-        """A pure function of stored columns, never of the clock."""
+        # It depends on stored columns alone, never on the clock.
         if self.stage is Stage.CANCELLED:
             return JobStatus.CANCELLED
         if self.stage is Stage.QUEUED:

@@ -1,7 +1,6 @@
-"""How things look to the outside: the one JSON form that the API answers with and webhooks carry.
+"""The JSON form of values with more than their own fields; the API answers with it and webhooks carry it.
 
-Pure: values in, plain JSON objects out. `server/schemas.py` declares the same forms for the OpenAPI document, and a
-test holds the two together.
+Other values have `to_dict`. `server/schemas.py` describes these forms for the OpenAPI document; a test compares both.
 """
 
 from collections.abc import Sequence
@@ -23,12 +22,12 @@ from .declared_values import written
 
 
 def job(value: Job, attempt: int) -> dict[str, Json]:
-    """`attempt` is the job's place in its chain, from 1."""
+    """Returns a job with `attempt`, its place in its chain, from 1."""
     return value.to_dict() | {"attempt": attempt}
 
 
 def schedule(value: Schedule) -> dict[str, Json]:
-    """`cron_words` says the expression in words."""
+    """Returns a schedule with `cron_words`, its expression in words."""
     return value.to_dict() | {"cron_words": cron.in_words(value.cron_expression)}
 
 
@@ -65,7 +64,7 @@ def expected_end(value: Forecast, job_id: str) -> str | None:
 
 
 def paused(scopes: Sequence[tuple[str, str]], offices: Sequence[str]) -> dict[str, Json]:
-    """What is paused: (scope, name) of all but offices, and the offices."""
+    """Returns what is paused, from pairs of scope and name, and the paused offices."""
     return {
         "scheduler": ("scheduler", "") in scopes,
         "offices": list(offices),

@@ -1,4 +1,4 @@
-"""Keys and who holds them: what they may do through the API, and what they did."""
+"""API keys with their scopes, the callers who hold them, and the audit log."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -15,7 +15,7 @@ from .json_types import Json
 
 
 class Scope(StrEnum):
-    """What a key may do; each includes those before it."""
+    """What a key may do; each scope includes those before it."""
 
     READ = "read"
     SUBMIT = "submit"
@@ -53,7 +53,7 @@ class Key(KeyFields):
 
 
 class Actor(Value):
-    """Who asks for a change through the API, and for which."""
+    """The caller of a change, with its action and target."""
 
     name: str
     key_id: str | None

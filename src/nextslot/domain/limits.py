@@ -1,8 +1,7 @@
 """Which limits a job falls under, and how much room a limit has (OQ-001, DEC-011).
 
-The policy is one pluggable object: `keys` is asked when a job is created, `capacity` when a limit is met for the first
-time, `room` when one is dispatched. The counts themselves are stored and are changed in the transactions that start
-and end work.
+The policy can be replaced. The scheduler calls `keys` when it creates a job, `capacity` when it meets a limit for the
+first time, and `room` when it dispatches. The counts are stored: transactions that start or end work change them.
 """
 
 from collections.abc import Mapping
@@ -33,24 +32,24 @@ def resource_key(resource: str) -> str:
 
 
 def is_local(limit_key: str) -> bool:
-    """Local limits belong to one office; all others are shared between offices."""
+    """Whether a limit belongs to one office; all others are shared between offices."""
     return limit_key.startswith(("office:", "role:"))
 
 
 def office_of(limit_key: str) -> str:
-    """The office that a local limit belongs to."""
+    """Returns the office of a local limit."""
     return limit_key.partition(":")[2].partition("/")[0]
 
 
 class ConcurrencyPolicy(Protocol):
     def keys(self, office_id: str, role: str | None, job_type: str, resources: Mapping[str, int]) -> Mapping[str, int]:
-        """The limits such a job falls under, with the units it takes of each."""
+        """Returns the limits of such a job, with the units that it takes of each."""
 
     def capacity(self, limit_key: str, office: Office) -> int:
-        """What a limit is when it is first met; 0 means no limit."""
+        """Returns the capacity of a limit; 0 means no limit."""
 
     def room(self, limit_key: str, capacity: int, used: int) -> int:
-        """How many units of a limit are free now."""
+        """Returns how many units of a limit are free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Limits:
     job_types: Mapping[str, int] = field(default_factory=dict)
     resources: Mapping[str, int] = field(default_factory=dict)
 
-    # A named resource without a count is exclusive (CON-002); work done elsewhere is not ours to limit.
+    # A resource without a configured count is exclusive (CON-002); `remote` work runs elsewhere and has no limit.
     NAMED = 1
     UNCOUNTED = frozenset({"remote"})
 

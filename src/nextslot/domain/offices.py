@@ -1,4 +1,4 @@
-"""Offices: scopes with settings of their own; the lanes of their jobs, and the limits that these fall under."""
+"""Offices with their settings, lanes of jobs, and limits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class Office(OfficeFields):
 
 
 def default_office(now: Instant) -> Office:
-    """The office that always exists: one job at a time (DEC-011), nothing interrupted unless asked."""
+    """Returns the office that always exists: one job at a time (DEC-011), and a cancel lets running work finish."""
     return Office(
         office_id=DEFAULT_OFFICE,
         name="Default",
@@ -56,10 +56,10 @@ def default_office(now: Instant) -> Office:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """All jobs of an office that fall under the same limits: what holds one of them back holds back all.
+    """All jobs of an office with the same limits: a full limit holds back all of them.
 
-    `local` are the limits that belong to the office (itself, its roles), `shared` those across offices, both as units
-    by limit key. Lanes of different offices with the same `class_key` share type, resources and shared limits.
+    `local` has the limits of the office and its roles, `shared` those across offices, both as units by limit key. Lanes
+    of different offices with the same `class_key` share type, resources and shared limits.
     """
 
     lane_id: int

@@ -1,22 +1,19 @@
-"""Who asks, and how: the value that is handed down the write path with every change."""
+"""The caller of a request; services pass it down the write path with every change."""
 
 from .declared_values import Value
 from .keys import Actor
 
 
 class RequestContext(Value):
-    """The caller of one request. The layer that receives the request makes this value, and hands it to the services.
+    """The caller of one request. The default is a caller in Python, whom the audit log does not name."""
 
-    The default is a caller in Python: the audit log does not name it.
-    """
-
-    # Whom the audit log names for a change, with the action and the target.
+    # The audit log names this caller for a change, with its action and target.
     actor: Actor | None = None
-    # The request only reads: a change in its name is refused, since nobody would be named for it.
+    # A read: a change is refused, because the audit log could name no caller for it.
     is_read_only: bool = False
-    # The sender may send this creating request again: the answer is then what it made the first time.
+    # A creating request that is sent again with this key gets its first answer.
     idempotency_key: str | None = None
-    # The request's span, as the tracer knows it. New jobs are linked to it in memory; it is not stored.
+    # The span of the request. New jobs are linked to it in memory; it is not stored.
     trace: object = None
 
     @property

@@ -1,4 +1,4 @@
-"""Whether and when a failed job is tried again (DEC-007); asked by `lifecycle.settle`."""
+"""Decides whether and when a failed job is retried (DEC-007); `job_lifecycle.settle` calls it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,12 @@ from . import (
     RetryPolicy,
 )
 
-# Our own shutdowns are not the job's fault; but a job that never survives one must not loop for ever.
+# Interruptions in a row that do not count against the limit: a shutdown is not the job's fault, but must not repeat it
+# without end.
 FREE_INTERRUPTIONS = 4
 AT_ONCE = frozenset({FailureKind.CRASH, FailureKind.INTERRUPTED})
-# One crash may be anybody's: an operator's kill, the machine's. Twice with nobody else there is hardly chance, and
-# each further attempt would cost all work of the scheduler again.
+# One crash may have any cause, such as an operator's kill. Two crashes with only this job inside are hardly chance, and
+# each further attempt would interrupt all other work again.
 MOST_LONE_CRASHES = 2
 # With others there, nobody knows whose fault it was: after so many in a row each of them gets a process of its own.
 MOST_CRASHES_INSIDE = 2
@@ -37,7 +38,7 @@ class Retry:
 
 
 def decide(policy: RetryPolicy, kinds: Sequence[FailureKind], chance: float) -> Retry | None:
-    """The retry that follows a failure, or None: `kinds` are the failures of the chain so far, this one last."""
+    """Returns the retry after a failure, or None; `kinds` are the failures of the chain so far, this one last."""
     kind = kinds[-1]
     if policy.max_attempts == 0 or not is_retryable(policy, kind):
         return None
@@ -52,10 +53,10 @@ def is_retryable(policy: RetryPolicy, kind: FailureKind) -> bool:
 
 
 def delay_seconds(policy: RetryPolicy, number: int, kind: FailureKind, chance: float) -> float:
-    """Before retry n: exponential base·2ⁿ⁻¹, linear base·n; capped, then moved by ±jitter; none after a crash."""
+    """Returns the delay before retry n: exponential base·2ⁿ⁻¹, linear base·n; capped, then ±jitter; 0 after a crash."""
     if kind in AT_ONCE:
         return 0.0
-    # The exponent is bounded so that no policy overflows; 2**60 base delays is never anyway.
+    # The bound keeps the power from an overflow.
     factor = 2.0 ** min(number - 1, 60) if policy.backoff is Backoff.EXPONENTIAL else float(number)
     delay = policy.base_delay_seconds * factor
     if policy.max_delay_seconds is not None:
@@ -66,7 +67,8 @@ def delay_seconds(policy: RetryPolicy, number: int, kind: FailureKind, chance: f
 def lone_crashes(attempts: Sequence[Attempt]) -> int:
     """Counts the crashes at the end of a chain in which its run was alone inside the scheduler's process.
 
-    The oldest attempt comes first. A crash with company neither counts nor ends the row: nobody knows who was to blame.
+    The oldest attempt comes first. A crash with other runs inside neither counts nor ends the row, because its cause is
+    unknown.
     """
     count = 0
     for kind, beside in reversed(attempts):

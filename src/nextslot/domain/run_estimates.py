@@ -1,6 +1,6 @@
-"""How long work takes, judged by past runs of its type, and how sure that is. Pure; called by `engine.replay`.
+"""Estimates how long work takes from past runs of its type, in seconds; `engine/forecast` calls it.
 
-Seconds everywhere. Few samples, a single odd one and work that has outlived all others are the normal case here.
+Few samples, a single outlier, and work that already took longer than all past runs are normal cases.
 """
 
 import math
@@ -11,24 +11,24 @@ from typing import NamedTuple
 
 from . import Confidence
 
-# Of nothing that was ever run the length is unknown; a minute keeps what follows it in order.
+# The estimate when no type has ever run.
 GUESS_SECONDS = 60.0
-# Past runs and the share of the wait that one standard deviation may be, for each degree of confidence.
+# For each degree of confidence: the least past runs, and the largest standard deviation as a share of the wait.
 SURE_RUNS, SURE_SHARE = 10, 0.25
 FAIR_RUNS, FAIR_SHARE = 3, 0.75
-# A sample further away than this from the median, in robust standard deviations of the logarithm, is pulled back.
+# An outlier is further than this from the median, in robust standard deviations of the logarithm.
 FAR = 3.0
-# The distance of the tenth and the ninetieth percentile of a normal distribution, in standard deviations.
+# From the tenth to the ninetieth percentile of a normal distribution, in standard deviations.
 TENTH_TO_NINETIETH = 2.563
-# What has outlived everything known, and shows no spread to go by, is given a tenth of its age more.
+# Work older than all past runs, if these all took the same time, is expected to take this share of its age more.
 OVERDUE_SHARE = 0.1
-# So much reported progress is worth more than its noise.
+# Less reported progress is ignored as noise.
 LEAST_FRACTION = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How long work of one type takes. `samples` are its past runs, odd ones pulled back, the shortest first."""
+    """How long work of one type takes. `samples` are its past runs without outliers, shortest first."""
 
     samples: tuple[float, ...]
     seconds: float
@@ -39,17 +39,17 @@ class Estimate:
         return len(self.samples)
 
     def remaining(self, elapsed: float, fraction: float | None = None) -> float:
-        """How much longer work takes that has taken so long, and says that it is so far (0 to 1)."""
+        """Returns the remaining time of work, by its age and the progress that it reports (0 to 1)."""
         by_age = self._after(elapsed)
         if fraction is None or fraction < LEAST_FRACTION or elapsed <= 0:
             return by_age
         by_progress = elapsed * (1 - fraction) / fraction
-        # The further it is, the more its own account is worth; of an unknown type it is all there is.
+        # Trust reported progress more the further the work is, and alone if the type is unknown.
         trust = fraction if self.samples else 1.0
         return trust * by_progress + (1 - trust) * by_age
 
     def drawn(self, share: float, elapsed: float = 0.0) -> float:
-        """One of the past runs that lasted longer than this, by its place among them (0 to 1): what it had left."""
+        """Returns what one of the longer past runs had left at this age; `share` (0 to 1) picks the run."""
         longer = [sample for sample in self.samples if sample > elapsed]
         return longer[int(share * len(longer))] - elapsed if longer else self._after(elapsed)
 
@@ -63,20 +63,20 @@ class Estimate:
 
 
 def estimate(durations: Iterable[float]) -> Estimate | None:
-    """From past durations; None if there are none."""
+    """Makes an estimate from past durations; None if there are none."""
     samples = _pulled_back(sorted(max(duration, 1e-6) for duration in durations))
     return Estimate(tuple(samples), fmean(samples), pstdev(samples)) if samples else None
 
 
 def guess(known: Iterable[Estimate]) -> Estimate:
-    """For a type that never ran: what is usual here, or a minute; it could as well be twice that."""
+    """Makes an estimate for a type that never ran: the median of the other types, or a minute."""
     usual = [one.seconds for one in known]
     seconds = median(usual) if usual else GUESS_SECONDS
     return Estimate((), seconds, seconds)
 
 
 def _pulled_back(samples: Sequence[float]) -> list[float]:
-    """Odd ones are taken for the largest (or smallest) that is not odd, so that one stray run does not spoil all."""
+    """Replaces outliers by the largest or smallest sample that is none."""
     if len(samples) < FAIR_RUNS:
         return list(samples)
     logs = [math.log(sample) for sample in samples]
@@ -97,7 +97,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def _lognormal_remaining(samples: Sequence[float], elapsed: float) -> float:
-    """The mean of what is left, given that it has lasted so long, if durations are log-normal: long work stays long."""
+    """Returns the mean remaining time at this age if durations are log-normal."""
     logs = [math.log(sample) for sample in samples]
     mean, sigma = fmean(logs), pstdev(logs)
     if sigma < 1e-9:
@@ -116,17 +116,17 @@ def _normal_tail(z: float) -> float:
 
 
 class Certainty(NamedTuple):
-    """What an expected instant rests on: the runs known of the least known type on its way, and the variance so far."""
+    """How certain an expected instant is: the fewest past runs of a type before it, and the variance so far."""
 
     runs: float = math.inf
     variance: float = 0.0
 
     def then(self, work: Estimate, share: float = 1.0) -> "Certainty":
-        """After work of this estimate, or a share of it, has ended too."""
+        """Returns the certainty after more work, or a share of it, has ended."""
         return Certainty(min(self.runs, work.runs), self.variance + (share * work.deviation) ** 2)
 
     def confidence(self, wait: float) -> Confidence:
-        """Of an instant that is so many seconds away."""
+        """Returns the confidence in an instant that is `wait` seconds away."""
         deviation = math.sqrt(self.variance)
         if self.runs >= SURE_RUNS and deviation <= SURE_SHARE * wait:
             return Confidence.HIGH
@@ -136,7 +136,7 @@ class Certainty(NamedTuple):
 
 
 def weakest(certainties: Iterable[Certainty]) -> Certainty:
-    """Of what ends at the same instant: the least that can be said for all of it."""
+    """Returns the lowest certainty of work that ends at the same instant."""
     found = list(certainties)
     return (
         Certainty(min(certainty.runs for certainty in found), max(certainty.variance for certainty in found))
@@ -146,9 +146,9 @@ def weakest(certainties: Iterable[Certainty]) -> Certainty:
 
 
 def linked(office_id: str, shared: Mapping[str, set[str]]) -> set[str]:
-    """The offices whose jobs can be in each other's way: reached from one through the limits that they share.
+    """Returns the offices that share limits with an office, directly or through other offices.
 
-    `shared` are the limits between offices that can be full at all, by office.
+    `shared` has the shared limits of each office that have a capacity.
     """
     reached, open_ = {office_id}, [office_id]
     while open_:

@@ -1,7 +1,6 @@
 """Runs: what happened when a job ran, and how the executor saw it end."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Generic
 
@@ -9,6 +8,7 @@ from .declared_values import (
     Apart,
     At,
     Id,
+    Later,
     Says,
     Value,
 )
@@ -30,8 +30,22 @@ class Artifact(Value):
     size: int
 
 
-class Run(Value, Generic[At]):
+class OutcomeFields(Value):
+    """What is stored of the end of a run, and of a direct request."""
+
+    exit_code: Later[int | None] = None
+    error: Later[str | None] = None
+    failure_kind: Later[FailureKind | None] = None
+    reason: Annotated[Later[str | None], Says("Why it was SKIPPED")] = None
+    log_path: Later[str | None] = None
+    session_id: Later[str | None] = None
+    result: Annotated[Later[Json], Says("What the work returned")] = None
+
+
+class Run(OutcomeFields, Generic[At]):
     """What happened when a job ran: exactly one per job that was dispatched (DEC-001)."""
+
+    FIRST = ("run_id", "job_id", "status")
 
     run_id: Id
     job_id: Id
@@ -41,28 +55,13 @@ class Run(Value, Generic[At]):
     status: Annotated[RunStatus | None, Says("null while it runs")] = None
     timeout_at: At | None = None
     finished_at: At | None = None
-    exit_code: int | None = None
-    error: str | None = None
-    failure_kind: FailureKind | None = None
-    reason: Annotated[str | None, Says("Why it was SKIPPED")] = None
-    log_path: str | None = None
-    session_id: str | None = None
-    result: Annotated[Json, Says("What the work returned")] = None
     artifacts: Apart[tuple[Artifact, ...]] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How a run ended, as the executor saw it: a value, made by one of the three named constructors."""
+class Outcome(OutcomeFields):
+    """How a run ended, as the executor saw it; one of the three named constructors makes it."""
 
     status: RunStatus
-    result: Json = None
-    error: str | None = None
-    failure_kind: FailureKind | None = None
-    reason: str | None = None
-    exit_code: int | None = None
-    log_path: str | None = None
-    session_id: str | None = None
     artifacts: tuple[Artifact, ...] = ()
 
     @classmethod

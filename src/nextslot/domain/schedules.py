@@ -1,4 +1,4 @@
-"""Templates and schedules: what makes jobs by the clock, and what became of each occurrence."""
+"""Templates, schedules that create jobs of them, and the outcome of each occurrence."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -8,6 +8,7 @@ from typing import Annotated, Generic, Literal
 
 from nextslot.system.instant import Instant
 
+from .bounds import Priority, Seconds, Text
 from .declared_values import (
     At,
     Id,
@@ -20,7 +21,7 @@ from .json_types import Json
 
 
 class CatchUp(StrEnum):
-    """What becomes of the occurrences that nobody was there for."""
+    """Which missed occurrences fire."""
 
     LATEST = "latest"
     ALL = "all"
@@ -40,32 +41,31 @@ class SkipReason(StrEnum):
     OVERLAP = "overlap"
     DISABLED = "disabled"
     OUTSIDE_WINDOW = "outside_window"
-    # Its job could not be made as things stand: `detail` says why.
+    # Its job was refused; `detail` has the reason.
     REFUSED = "refused"
 
 
 class Template(Value, Generic[At]):
-    """A reusable job definition. None means: not said, take the default of the type or the office."""
+    """A reusable job definition. None means not given: the type or the office has the default."""
 
     template_id: Id
-    name: str
-    job_type: str
-    params: Mapping[str, Json] = field(default_factory=dict)
-    priority: int = 0
-    timeout_seconds: float | None = None
+    name: Text
+    job_type: Text
+    params: Annotated[Mapping[str, Json], Says(asked="What a job needs besides, it must be given")] = field(
+        default_factory=dict
+    )
+    priority: Priority = 0
+    timeout_seconds: Seconds | None = None
     retry_policy: Mapping[str, Json] | None = None
     resources: Mapping[str, int] | None = None
     webhook: Mapping[str, Json] | None = None
-    description: str | None = None
+    description: Text | None = None
     created_at: At
     archived_at: At | None = None
 
 
 class ScheduleFields(Value, Generic[At]):
-    """A cron expression in a time zone that makes jobs from a template.
-
-    Every occurrence up to `accounted_until` is in the ledger; `next_trigger_at` is the first one after it.
-    """
+    """A cron expression in a time zone that creates jobs from a template."""
 
     schedule_id: Id
     template_id: str
@@ -86,13 +86,13 @@ class ScheduleFields(Value, Generic[At]):
 
 
 class Schedule(ScheduleFields[Instant]):
-    """A schedule, and how far it is accounted for."""
+    """A schedule. Every occurrence up to `accounted_until` is stored; `next_trigger_at` is the first one after it."""
 
     accounted_until: Internal[Instant]
 
 
 class Occurrence(Value, Generic[At]):
-    """What became of a planned instant, or of `count` of them from `instant` to `until`."""
+    """The outcome of a planned instant, or of `count` of them from `instant` to `until`."""
 
     schedule_id: Id
     instant: At
@@ -105,7 +105,7 @@ class Occurrence(Value, Generic[At]):
 
 
 class Upcoming(Value):
-    """An occurrence that is still to come, and what the clock on the wall of its zone will show."""
+    """A future occurrence, and its local time."""
 
     instant: Instant
     local: datetime

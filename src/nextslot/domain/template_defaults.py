@@ -1,21 +1,19 @@
-"""Templates as pure values: what a job gets from template, schedule and request, each over the one before."""
+"""What a job gets from its template, its schedule and its request: the later ones override the earlier ones."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 from nextslot.system.instant import Instant
 
-from . import (
-    Json,
-    NewJob,
-    RetryPolicy,
-    Schedule,
-    Template,
-)
+from . import Json, NewJob, RetryPolicy, Schedule, Template
+from .declared_values import declared
+
+# The fields of a template that its jobs have too.
+SHARED = [one.name for one in declared(Template) if one.name in NewJob.__dataclass_fields__]
 
 
 def merged(*layers: Mapping[str, Json] | None) -> dict[str, Json]:
-    """Key by key, one level deep; the later layer wins."""
+    """Merges objects key by key, one level deep; the later one wins."""
     result: dict[str, Json] = {}
     for layer in layers:
         result |= layer or {}
@@ -23,18 +21,14 @@ def merged(*layers: Mapping[str, Json] | None) -> dict[str, Json]:
 
 
 def from_template(new: NewJob, template: Template) -> NewJob:
-    """The request, completed by its template wherever it says nothing."""
-    return replace(
-        new,
-        job_type=template.job_type,
-        # What is no object is left as it is, to be refused with its name.
-        params=merged(template.params, new.params) if isinstance(new.params, Mapping) else new.params,
-        priority=template.priority if new.priority is None and not new.urgent else new.priority,
-        timeout_seconds=template.timeout_seconds if new.timeout_seconds is None else new.timeout_seconds,
-        retry_policy=_retry_policy(new, template),
-        resources=template.resources if new.resources is None else new.resources,
-        webhook=template.webhook if new.webhook is None else new.webhook,
-    )
+    """Returns the request, completed by its template where it has no value of its own."""
+    missing = {name: getattr(template, name) for name in SHARED if getattr(new, name) is None}
+    if new.urgent:
+        missing.pop("priority", None)
+    # Parameters that are not an object stay as they are, and are refused later.
+    params = merged(template.params, new.params) if isinstance(new.params, Mapping) else new.params
+    changes = {"job_type": template.job_type, "params": params, "retry_policy": _retry_policy(new, template)}
+    return replace(new, **missing | changes)
 
 
 def of_schedule(
@@ -44,26 +38,20 @@ def of_schedule(
     params: Mapping[str, Json] | None = None,
     priority: int | None = None,
 ) -> NewJob:
-    """The job of an occurrence, or (without one) of a trigger by hand, which may say more."""
+    """Makes the job of an occurrence, or of a trigger by hand, which may give parameters and a priority."""
     wanted = next((one for one in (priority, schedule.priority) if one is not None), template.priority)
-    return NewJob(
-        job_type=template.job_type,
+    return NewJob(**{name: getattr(template, name) for name in SHARED})._replace(
         params=merged(template.params, schedule.param_overrides, params),
         office_id=schedule.office_id,
         priority=wanted,
-        timeout_seconds=template.timeout_seconds,
-        retry_policy=template.retry_policy,
-        resources=template.resources,
-        webhook=template.webhook,
         title=schedule.name,
         scheduled_for=instant,
-        template_id=template.template_id,
         schedule_id=schedule.schedule_id,
     )
 
 
 def _retry_policy(new: NewJob, template: Template) -> Mapping[str, Json] | RetryPolicy | None:
-    """Any part may be given: the request's parts go over the template's."""
+    """Puts the parts that the request gives over those of the template."""
     given = new.retry_policy
     if given is None:
         return template.retry_policy

@@ -1,4 +1,4 @@
-"""What reads answer, each of one moment: parts of lists, a job with its place, how much there is to do."""
+"""The answers of reads, each of one moment: pages, jobs with their places, the status of the scheduler."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +17,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """A part of a list; `next_cursor` asks for the part after it, and is None at the end of the list.
+    """A part of a list; `next_cursor` is the cursor of the next part, None at the end.
 
-    A page may hold fewer items than were asked for, even none, and still not be the last: a search looks at so many
-    rows at a time, not at the whole history.
+    A page that is not the last may hold fewer items than requested, even none: a search reads a bounded number of rows.
     """
 
     items: tuple[T, ...]
@@ -56,7 +55,7 @@ class Placed:
 
 
 class QueuePage(Value):
-    """An office's queue from some place on, and what holds it up, all of one moment."""
+    """A part of an office's queue, with its running jobs, pause and reservation."""
 
     office_id: str
     is_paused: bool
@@ -90,7 +89,7 @@ class Held(Value, Generic[At]):
 
 
 class SchedulerStatus(Value):
-    """What is going on, at one moment. `paused` has (scope, name) of all but offices, which say so themselves."""
+    """The status of the scheduler. `paused` has pairs of scope and name, without offices."""
 
     now: Instant
     offices: tuple[OfficeStatus, ...]

@@ -1,4 +1,4 @@
-"""Webhooks: who is told of what, and each message on its way."""
+"""Webhook subscriptions, deliveries and their attempts."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -22,7 +22,7 @@ class DeliveryStatus(StrEnum):
 
 
 class Webhook(Value, Generic[At]):
-    """A subscription: which events of which office (none: of all) go to a URL. Its secrets are kept elsewhere."""
+    """A subscription: the events of an office, or of all, that go to a URL. Its secrets are stored separately."""
 
     webhook_id: Id
     url: str
@@ -37,14 +37,14 @@ class Webhook(Value, Generic[At]):
 
 
 class Attempt(Value, Generic[At]):
-    """One try to deliver: what was answered, or why nothing was."""
+    """One attempt to deliver: the answer, or why there was none."""
 
     number: int
     attempted_at: At
     duration_seconds: float
     status_code: int | None = None
     error: str | None = None
-    answer: Annotated[str | None, Says("The first bytes of what was answered")] = None
+    answer: Annotated[str | None, Says("The first bytes of the answer")] = None
     retry_after_seconds: float | None = None
 
 
@@ -65,20 +65,20 @@ class DeliveryFields(Value, Generic[At]):
 
 
 class Delivery(DeliveryFields[Instant]):
-    """A message, with what is sent and what signs it."""
+    """A message, with its content and its signers."""
 
     WORKED_OUT = ("webhook_id",)
 
-    # Whose secrets sign it: `server`, and subscriptions by id.
+    # `server`, and the ids of subscriptions, whose secrets sign it.
     signers: Internal[tuple[str, ...]]
     is_own: Internal[bool]
     body: Internal[str]
     headers: Internal[Mapping[str, str]]
-    # Attempts of this round: sending it again by hand begins a new one.
+    # Attempts of this round; sending it again by hand begins a new round.
     tries: Internal[int] = 0
     attempts: tuple[Attempt, ...] = ()
 
     @property
     def webhook_id(self) -> str | None:
-        """The first subscription that it is for."""
+        """Returns the first subscription among the signers."""
         return next((one for one in self.signers if one != "server"), None)

@@ -3,37 +3,25 @@
 import asyncio
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nextslot.cli import output
-from nextslot.cli.progress import Rows
-from nextslot.cli.session import (
-    Session,
-    command,
-    group,
-    local,
-)
-
-from .service import (
-    Data,
-    Database,
-    File,
-    configuration,
-)
+from nextslot.cli.options import Data, File
+from nextslot.cli.session import Session, command, configuration, group, local, offline
 
 if TYPE_CHECKING:
+    from nextslot.config import Configuration
     from nextslot.store.maintenance.move import Moved
 
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what exists.")]
-HERE = Path()
 
 
 def register(app: typer.Typer) -> None:
     for function in (backup, restore, export, doctor, migrate, purge):
-        local(app)(function)
-    local(app, "import")(import_)
+        offline(app)(function)
+    offline(app, "import")(import_)
     config = group("config", "Check or reload the configuration.")
     local(config, "check")(config_check)
     command(config, "reload")(config_reload)
@@ -42,10 +30,8 @@ def register(app: typer.Typer) -> None:
 
 def backup(
     is_json: bool,
+    wanted: "Configuration",
     file: Annotated[Path, typer.Argument(help="The file to write.", show_default=False)],
-    data: Data = HERE,
-    config: File = None,
-    database: Database = None,
     force: Force = False,
 ) -> None:
     """Copy the database; a server may be running.
@@ -54,17 +40,15 @@ def backup(
     """
     from nextslot import offline_commands
 
-    with Rows() as rows:
-        made = offline_commands.backup(configuration(data, config, store__url=database), file, force, rows.note)
-    _show(is_json, {"backup": str(made)}, f"{made}")
+    with output.Rows() as rows:
+        made = offline_commands.backup(wanted, file, force, rows.note)
+    output.result(is_json, {"backup": str(made)}, f"{made}")
 
 
 def restore(
     is_json: bool,
+    wanted: "Configuration",
     file: Annotated[Path, typer.Argument(help="The backup file.", show_default=False)],
-    data: Data = HERE,
-    config: File = None,
-    database: Database = None,
     force: Force = False,
     verify: Annotated[bool, typer.Option("--verify", help="Only check the backup.")] = False,
 ) -> None:
@@ -75,39 +59,33 @@ def restore(
     from nextslot import offline_commands
 
     if not verify:
-        data.mkdir(parents=True, exist_ok=True)
-    with Rows() as rows:
-        kept = offline_commands.restore(
-            configuration(data, config, store__url=database), file, force, verify, rows.note
-        )
+        wanted.data.mkdir(parents=True, exist_ok=True)
+    with output.Rows() as rows:
+        kept = offline_commands.restore(wanted, file, force, verify, rows.note)
     what = "the backup is sound" if verify else "restored" + (f"; the previous file is now {kept}" if kept else "")
-    _show(is_json, {"restored": not verify, "kept": str(kept) if kept else None}, what)
+    output.result(is_json, {"restored": not verify, "kept": str(kept) if kept else None}, what)
 
 
 def export(
     is_json: bool,
+    wanted: "Configuration",
     file: Annotated[
         Path, typer.Argument(help="The file to write; compressed if it ends with .gz.", show_default=False)
     ],
-    data: Data = HERE,
-    config: File = None,
-    database: Database = None,
     force: Force = False,
 ) -> None:
     """Export all stored data to one file, for import into another database; no server may be running."""
     from nextslot import offline_commands
 
-    with Rows() as rows:
-        moved = offline_commands.export_to(configuration(data, config, store__url=database), file, force, rows.note)
+    with output.Rows() as rows:
+        moved = offline_commands.export_to(wanted, file, force, rows.note)
     _show_move(is_json, "exported", moved, rows)
 
 
 def import_(
     is_json: bool,
+    wanted: "Configuration",
     file: Annotated[Path, typer.Argument(help="The exported file.", show_default=False)],
-    data: Data = HERE,
-    config: File = None,
-    database: Database = None,
 ) -> None:
     """Import an exported file into an empty SQLite or PostgreSQL database, verified, all or nothing.
 
@@ -115,10 +93,10 @@ def import_(
     """
     from nextslot import offline_commands
 
-    data.mkdir(parents=True, exist_ok=True)
+    wanted.data.mkdir(parents=True, exist_ok=True)
     try:
-        with Rows() as rows:
-            moved = offline_commands.import_from(configuration(data, config, store__url=database), file, rows.note)
+        with output.Rows() as rows:
+            moved = offline_commands.import_from(wanted, file, rows.note)
     except KeyboardInterrupt:
         output.remark("interrupted: run the same command again to continue")
         raise
@@ -126,19 +104,17 @@ def import_(
     _show_move(is_json, "imported", moved, rows, went_on, resumed_rows=moved.resumed_rows)
 
 
-def _show_move(is_json: bool, done: str, moved: "Moved", rows: Rows, how: str = "", **more: int) -> None:
+def _show_move(is_json: bool, done: str, moved: "Moved", rows: output.Rows, how: str = "", **more: int) -> None:
     found = {"rows": moved.rows, "seconds": round(rows.seconds, 1), "tables": moved.tables, "findings": moved.findings}
     found |= more
     lines = [f"{done}: {moved.rows} rows, {moved.tables['jobs']} jobs, {moved.tables['events']} events{how}"]
     lines += [f"inconsistent already before the move: {problem}" for problem in moved.findings]
-    _show(is_json, {done: True, **found}, "\n".join(lines))
+    output.result(is_json, {done: True, **found}, "\n".join(lines))
 
 
 def doctor(
     is_json: bool,
-    data: Data = HERE,
-    config: File = None,
-    database: Database = None,
+    wanted: "Configuration",
     repair: Annotated[
         bool,
         typer.Option("--repair", help="Correct counters, retry jobs whose outcome was lost; no server may be running."),
@@ -147,7 +123,7 @@ def doctor(
     """Check whether the stored data is consistent; exit code 1 if not."""
     from nextslot import offline_commands
 
-    found = offline_commands.doctor(configuration(data, config, store__url=database), repair)
+    found = offline_commands.doctor(wanted, repair)
     findings = [{"check": one.check, "problem": one.problem} for one in found.findings]
     lines = [f"{one['check']}: {one['problem']}" for one in findings] or ["no problems found"]
     if found.repaired:
@@ -155,42 +131,37 @@ def doctor(
     if found.retried:
         lines.insert(0, f"{found.retried} jobs retried whose outcome was lost: the next start runs them")
     repairs = {"repaired": found.repaired, "retried": found.retried}
-    _show(is_json, {"findings": findings, **repairs}, "\n".join(lines))
+    output.result(is_json, {"findings": findings, **repairs}, "\n".join(lines))
     if findings:
         raise typer.Exit(1)
 
 
 def migrate(
     is_json: bool,
-    data: Data = HERE,
-    config: File = None,
-    database: Database = None,
+    wanted: "Configuration",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the migrations.")] = False,
 ) -> None:
     """Migrate the database to this release; a server does so at its start."""
     from nextslot import offline_commands
 
-    wanted = configuration(data, config, store__url=database)
     names = offline_commands.pending(wanted) if dry_run else offline_commands.migrate(wanted)
-    _show(is_json, {"migrations": names, "applied": not dry_run}, "\n".join(names) or "nothing to do")
+    output.result(is_json, {"migrations": names, "applied": not dry_run}, "\n".join(names) or "nothing to do")
 
 
 def purge(
     is_json: bool,
-    data: Data = HERE,
-    config: File = None,
-    database: Database = None,
+    wanted: "Configuration",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
 ) -> None:
     """Delete history older than [retention] allows; a running server does so once a day."""
     from nextslot import offline_commands
 
-    done = asdict(asyncio.run(offline_commands.purge(configuration(data, config, store__url=database), dry_run)))
+    done = asdict(asyncio.run(offline_commands.purge(wanted, dry_run)))
     text = ", ".join(f"{count} {kind}" for kind, count in done.items() if count) or "nothing"
-    _show(is_json, {"purged": not dry_run, **done}, f"{'would delete' if dry_run else 'deleted'}: {text}")
+    output.result(is_json, {"purged": not dry_run, **done}, f"{'would delete' if dry_run else 'deleted'}: {text}")
 
 
-def config_check(is_json: bool, data: Data = HERE, config: File = None) -> None:
+def config_check(is_json: bool, data: Data = Path(), config: File = None) -> None:
     """Show all settings and where each came from; report every wrong one."""
     found = configuration(data, config).effective()
     if is_json:
@@ -203,10 +174,3 @@ def config_reload(session: Session) -> None:
     """Reload the configuration of the running server; an invalid one changes nothing."""
     done = session.client.reload()
     session.show(done, lambda: output.facts(dict(done)))
-
-
-def _show(is_json: bool, json: Any, text: str) -> None:
-    if is_json:
-        output.print_json(json)
-    else:
-        output.say(text)

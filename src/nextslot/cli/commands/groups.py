@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nextslot.cli import ids, output
-from nextslot.cli.session import Session, command, group
+from nextslot.cli import arguments, output
+from nextslot.cli.options import Cursor, Interrupt, Limit, Office, Reason
+from nextslot.cli.session import Session, add_group
 
 from . import jobs
 
@@ -19,14 +20,13 @@ Which = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name or
 
 
 def register(app: typer.Typer) -> None:
-    groups = group("group", "Groups of jobs, sequential or parallel.")
-    for function in (add, ls, show, cancel):
-        command(groups)(function)
-    app.add_typer(groups)
+    add_group(app, "group", "Groups of jobs, sequential or parallel.", add, ls, show, cancel)
 
 
 def find(session: Session, text: str) -> str:
-    return ids.named(session.client.groups(), text, "group", lambda one: one.group_id, lambda one: one.name).group_id
+    return arguments.named(
+        session.client.groups(), text, "group", lambda one: one.group_id, lambda one: one.name
+    ).group_id
 
 
 def add(
@@ -48,7 +48,7 @@ def add(
     """Submit jobs as a group."""
     mode = "parallel" if parallel else "sequential"
     made = session.client.submit_group(_jobs(file), mode, on_failure, name)
-    session.show(made.json, lambda: output.say(made.group_id))
+    session.say(made.json, made.group_id)
 
 
 def _jobs(file: str) -> Any:
@@ -64,14 +64,14 @@ def _jobs(file: str) -> Any:
 def ls(
     session: Session,
     status: Annotated[str | None, typer.Option(help="QUEUED, RUNNING, COMPLETED, PARTIAL, CANCELLED.")] = None,
-    office: jobs.Office = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="The most to show.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="The next page: the cursor that the last one printed.")] = None,
+    office: Office = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> None:
     """List groups, newest first."""
     page = session.client.groups_page(limit, cursor, status=status, office_id=office)
     headings = ("ID", "NAME", "MODE", "STATUS", "ENDED", "SUCCEEDED", "CREATED")
-    session.show(page.json, lambda: output.table(headings, [_row(one) for one in page.items], "no groups"))
+    session.list(page.json, headings, [_row(one) for one in page.items], "no groups")
 
 
 def _row(one: "Group") -> list[Any]:
@@ -101,12 +101,10 @@ def show(session: Session, group: Which) -> None:
 def cancel(
     session: Session,
     group: Which,
-    reason: Annotated[str | None, typer.Option(help="The reason.")] = None,
-    interrupt: Annotated[
-        bool | None, typer.Option("--interrupt/--finish", help="Stop running work, or let it finish.")
-    ] = None,
+    reason: Reason = None,
+    interrupt: Interrupt = None,
 ) -> None:
     """Cancel every job of a group that has not ended."""
     done = session.client.cancel_group(find(session, group), reason, interrupt)
     summary = f"{done.cancelled} cancelled, {len(done.stopping)} asked to stop, {len(done.finishing)} left to finish"
-    session.show(done.json, lambda: output.say(summary))
+    session.say(done.json, summary)

@@ -1,39 +1,36 @@
 """Commands about jobs: submit, list, show, change, cancel, retry, move."""
 
+import itertools
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nextslot.cli import (
-    filters,
-    ids,
-    output,
-    parameters,
-    watching,
+from nextslot.cli import arguments, output, watching
+from nextslot.cli.options import (
+    Cursor,
+    Everything,
+    Filter,
+    Ids,
+    Interrupt,
+    JobId,
+    Limit,
+    NotBefore,
+    Office,
+    Params,
+    Priority,
+    Reason,
+    Title,
+    Type,
+    Yes,
 )
 from nextslot.cli.session import Session, command
 
 if TYPE_CHECKING:
     from nextslot.client import Job, JobDetail
-    from nextslot.client.options import JobChanges, JobFilter, JobOptions
+    from nextslot.client.options import JobFilter
 
 # The count before a confirmation stops here.
 MOST_COUNTED = 10_000
-
-Type = Annotated[str, typer.Argument(metavar="TYPE", help="The job type.", show_default=False)]
-Params = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Parameters: key=value, key:=json, key=@file, @file.json."),
-]
-JobId = Annotated[
-    str, typer.Argument(metavar="ID", help="The job's id, or the beginning or end of it.", show_default=False)
-]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The jobs' ids, or beginnings or ends of them.")]
-Priority = Annotated[int | None, typer.Option(help="Higher runs first; default 0.")]
-Filter = Annotated[list[str] | None, typer.Option("--filter", metavar="NAME=VALUE", help="Select jobs by a filter.")]
-Everything = Annotated[bool, typer.Option("--all", help="Select every job.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-Office = Annotated[str | None, typer.Option("--office", help="The office.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -47,8 +44,8 @@ def submit(
     params: Params = None,
     priority: Priority = None,
     urgent: Annotated[bool, typer.Option("--urgent", help="Run before all other jobs of the office.")] = False,
-    title: Annotated[str | None, typer.Option(help="A title for people.")] = None,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="Start no earlier than this time (RFC 3339).")] = None,
+    title: Title = None,
+    at: NotBefore = None,
     after: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Start only after this job has succeeded.")
     ] = None,
@@ -66,19 +63,17 @@ def submit(
 ) -> None:
     """Submit a job to the queue."""
     client = session.client
-    options: JobOptions = {}
-    given = {
-        "priority": priority,
-        "urgent": urgent or None,
-        "title": title,
-        "scheduled_for": at,
-        "depends_on": [ids.job_id(client, one) for one in after or ()] or None,
-        "timeout_seconds": timeout,
-        "office_id": office,
-        "role": role,
-        "unique_key": unique_key,
-    }
-    options.update({name: value for name, value in given.items() if value is not None})  # type: ignore[typeddict-item]
+    options = arguments.given(
+        priority=priority,
+        urgent=urgent or None,
+        title=title,
+        scheduled_for=at,
+        depends_on=[arguments.job_id(client, one) for one in after or ()] or None,
+        timeout_seconds=timeout,
+        office_id=office,
+        role=role,
+        unique_key=unique_key,
+    )
     values = parsed_params(session, job_type, params)
     job = client.submit(job_type, values, idempotency_key=idempotency_key, **options)
     submitted(session, job, wait=wait, follow=follow)
@@ -89,7 +84,7 @@ def submitted(session: Session, job: "Job", *, wait: bool, follow: bool) -> None
     if wait or follow:
         watching.wait(session, job.job_id, follow=follow)
     else:
-        session.show(job.json, lambda: output.say(job.job_id))
+        session.say(job.json, job.job_id)
 
 
 def parsed_params(session: Session, job_type: str, params: list[str] | None) -> dict[str, Any]:
@@ -97,7 +92,7 @@ def parsed_params(session: Session, job_type: str, params: list[str] | None) -> 
     if not params:
         return {}
     types = {one.job_type: one.params_schema for one in session.client.job_types()}
-    return parameters.parsed(params, types.get(job_type, {}))
+    return arguments.parameters(params, types.get(job_type, {}))
 
 
 def run(
@@ -118,14 +113,13 @@ def run(
 
     It gets the next free slot, before queued jobs. Ctrl-C disconnects, which stops the work unless --detach is given.
     """
-    given = {
-        "wait_timeout_seconds": wait_timeout,
-        "timeout_seconds": timeout,
-        "detach": detach or None,
-        "direct_id": direct_id,
-        "office_id": office,
-    }
-    options: Any = {name: value for name, value in given.items() if value is not None}
+    options = arguments.given(
+        wait_timeout_seconds=wait_timeout,
+        timeout_seconds=timeout,
+        detach=detach or None,
+        direct_id=direct_id,
+        office_id=office,
+    )
     watching.run(session, job_type, parsed_params(session, job_type, params), options)
 
 
@@ -137,20 +131,14 @@ def ls(
     group: Annotated[str | None, typer.Option(help="The group's id.")] = None,
     text: Annotated[str | None, typer.Option("--text", "-q", help="Text in the title or in the id.")] = None,
     filter: Filter = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="The most to show.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="The next page: the cursor that the last one printed.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> None:
     """List jobs, newest first."""
     given = {"status": status, "job_type": job_type, "office_id": office, "group_id": group, "q": text}
-    wanted = filters.parsed([*(f"{name}={value}" for name, value in given.items() if value), *(filter or ())])
+    wanted = arguments.job_filter([*(f"{name}={value}" for name, value in given.items() if value), *(filter or ())])
     page = session.client.jobs_page(limit, cursor, **wanted)
-
-    def table() -> None:
-        output.table(HEADINGS, [row(job) for job in page.items], "no jobs")
-        if page.next_cursor is not None:
-            output.remark(f"there are more: --cursor {page.next_cursor}")
-
-    session.show(page.json, table)
+    session.list(page.json, HEADINGS, [row(job) for job in page.items], "no jobs")
 
 
 HEADINGS = ("ID", "TYPE", "STATUS", "PRIORITY", "CREATED", "TOOK", "TITLE")
@@ -171,7 +159,7 @@ def row(job: "Job") -> list[Any]:
 
 def show(session: Session, job: JobId) -> None:
     """Show a job with its run and its chain."""
-    found = session.client.job(ids.job_id(session.client, job))
+    found = session.client.job(arguments.job_id(session.client, job))
     session.show(found.json, lambda: _show(found))
 
 
@@ -213,7 +201,7 @@ def _show(job: "JobDetail") -> None:
 
 def why(session: Session, job: JobId) -> None:
     """Explain why a job is not running, and when it is expected to start."""
-    found = session.client.why(ids.job_id(session.client, job))
+    found = session.client.why(arguments.job_id(session.client, job))
 
     def sentences() -> None:
         for reason in found.reasons:
@@ -234,7 +222,7 @@ def log(
     tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="Only this many of the last lines.")] = None,
 ) -> None:
     """Print the log of a job's run."""
-    run_id = ids.run_id(session.client, job)
+    run_id = arguments.run_id(session.client, job)
     if follow:
         for text in session.client.follow_log(run_id, tail):
             watching.write_log(session, text)
@@ -251,24 +239,22 @@ def cancel(
     running: Annotated[
         bool, typer.Option("--running", help="With --filter or --all: cancel running jobs too.")
     ] = False,
-    interrupt: Annotated[
-        bool | None, typer.Option("--interrupt/--finish", help="Stop running work, or let it finish.")
-    ] = None,
-    reason: Annotated[str | None, typer.Option(help="The reason.")] = None,
+    interrupt: Interrupt = None,
+    reason: Reason = None,
     yes: Yes = False,
 ) -> None:
     """Cancel jobs by id or by a filter."""
     _by_id_or_filter(jobs, filter, everything)
     client = session.client
     if not jobs:
-        wanted = filters.parsed(filter or ())
+        wanted = arguments.job_filter(filter or ())
         statuses = "WAITING,QUEUED,RUNNING" if running else "WAITING,QUEUED"
         _confirm(session, _narrowed(wanted, statuses), "cancel", yes)
         done = client.cancel_many(reason=reason, interrupt=interrupt, include_running=running, all=everything, **wanted)
         summary = f"{done.cancelled} cancelled, {done.stopping} asked to stop, {done.finishing} left to finish"
-        session.show(done.json, lambda: output.say(summary))
+        session.say(done.json, summary)
         return
-    found = [client.cancel(one, reason, interrupt) for one in [ids.job_id(client, one) for one in jobs]]
+    found = [client.cancel(one, reason, interrupt) for one in [arguments.job_id(client, one) for one in jobs]]
     session.show(_one_or_all(found), lambda: _print_cancelled(found))
 
 
@@ -291,13 +277,13 @@ def retry(
     _by_id_or_filter(runs, filter, everything)
     client = session.client
     if not runs:
-        wanted = filters.parsed(filter or ())
+        wanted = arguments.job_filter(filter or ())
         _confirm(session, _narrowed(wanted, "FAILED"), "retry", yes)
         done = client.retry_many(all=everything, **wanted)
-        session.show(done.json, lambda: output.say(f"{done.retried} retried"))
+        session.say(done.json, f"{done.retried} retried")
         return
-    found = [client.retry(one, priority) for one in [ids.run_id(client, one) for one in runs]]
-    session.show(_one_or_all(found), lambda: output.say("\n".join(job.job_id for job in found)))
+    found = [client.retry(one, priority) for one in [arguments.run_id(client, one) for one in runs]]
+    session.say(_one_or_all(found), "\n".join(job.job_id for job in found))
 
 
 def rerun(session: Session, job: JobId, params: Params = None, priority: Priority = None) -> None:
@@ -306,13 +292,13 @@ def rerun(session: Session, job: JobId, params: Params = None, priority: Priorit
     Given parameters replace those of the ended job.
     """
     client = session.client
-    job_id = ids.job_id(client, job)
+    job_id = arguments.job_id(client, job)
     changed = None
     if params:
         ended = client.job(job_id)
         changed = {**ended.params, **parsed_params(session, ended.job_type, params)}
     new = client.rerun(job_id, changed, priority)
-    session.show(new.json, lambda: output.say(new.job_id))
+    session.say(new.json, new.job_id)
 
 
 def move(
@@ -331,13 +317,13 @@ def move(
         )
     client = session.client
     moved = client.move(
-        ids.job_id(client, job),
+        arguments.job_id(client, job),
         to="front" if front else "back" if back else None,
-        before=ids.job_id(client, before) if before else None,
-        after=ids.job_id(client, after) if after else None,
+        before=arguments.job_id(client, before) if before else None,
+        after=arguments.job_id(client, after) if after else None,
         place=place,
     )
-    session.show(moved.json, lambda: output.say(f"{moved.job_id} moved; its priority is {moved.priority}"))
+    session.say(moved.json, f"{moved.job_id} moved; its priority is {moved.priority}")
 
 
 def change(
@@ -345,29 +331,23 @@ def change(
     job: JobId,
     params: Params = None,
     priority: Priority = None,
-    title: Annotated[str | None, typer.Option(help="A title for people.")] = None,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="Start no earlier than this time (RFC 3339).")] = None,
+    title: Title = None,
+    at: NotBefore = None,
 ) -> None:
     """Change a job that has not started.
 
     Given parameters replace its own.
     """
     client = session.client
-    job_id = ids.job_id(client, job)
-    changes: JobChanges = {}
+    job_id = arguments.job_id(client, job)
+    changes = arguments.given(priority=priority, title=title, scheduled_for=at)
     if params:
         found = client.job(job_id)
         changes["params"] = {**found.params, **parsed_params(session, found.job_type, params)}
-    if priority is not None:
-        changes["priority"] = priority
-    if title is not None:
-        changes["title"] = title
-    if at is not None:
-        changes["scheduled_for"] = at
     if not changes:
         raise typer.BadParameter("nothing to change was given; give key=value, --priority, --title or --at")
     changed = client.change(job_id, **changes)
-    session.show(changed.json, lambda: output.say(f"{changed.job_id} changed"))
+    session.say(changed.json, f"{changed.job_id} changed")
 
 
 def _by_id_or_filter(some: list[str] | None, filter: list[str] | None, everything: bool) -> None:
@@ -385,11 +365,7 @@ def _narrowed(wanted: "JobFilter", statuses: str) -> "JobFilter":
 def _confirm(session: Session, wanted: "JobFilter", verb: str, yes: bool) -> None:
     if yes:
         return
-    count = 0
-    for _ in session.client.jobs(**wanted):
-        count += 1
-        if count == MOST_COUNTED:
-            break
+    count = sum(1 for _ in itertools.islice(session.client.jobs(**wanted), MOST_COUNTED))
     number = f"{MOST_COUNTED} or more" if count == MOST_COUNTED else str(count)
     output.confirm(f"{verb} {number} jobs?")
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from nextslot.cli import ids, output
-from nextslot.cli.session import Session, command, group
-
-from .service import Database, configuration
+from nextslot.cli import arguments, output
+from nextslot.cli.options import Database, File
+from nextslot.cli.session import Session, add_group, configuration
 
 if TYPE_CHECKING:
     from nextslot.config import Configuration
@@ -22,16 +21,10 @@ Data = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="The data directory; default: the current one, unless --url is given."),
 ]
-File = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Default: nextslot.toml in the data directory.")
-]
 
 
 def register(app: typer.Typer) -> None:
-    key = group("key", "API keys of a data directory or of a server.")
-    for function in (add, ls, rm):
-        command(key)(function)
-    app.add_typer(key)
+    add_group(app, "key", "API keys of a data directory or of a server.", add, ls, rm)
 
 
 def add(
@@ -52,8 +45,8 @@ def add(
         directory.mkdir(parents=True, exist_ok=True)
         wanted = configuration(directory, config, store__url=database)
         key, text = _offline(wanted, lambda keys: keys.create(name, [scope], office), creates=True)
-        json = {**_json(key), "key": text}
-    session.show(json, lambda: output.say(text or ""))
+        json = {**key.to_dict(), "key": text}
+    session.say(json, text or "")
 
 
 def ls(session: Session, data: Data = None, config: File = None, database: Database = None) -> None:
@@ -63,7 +56,7 @@ def ls(session: Session, data: Data = None, config: File = None, database: Datab
     else:
         wanted = configuration(data or Path(), config, store__url=database)
         page = _offline(wanted, lambda keys: keys.list(None, 500))
-        json = {"items": [_json(one) for one in page.items], "next_cursor": page.next_cursor}
+        json = {"items": [one.to_dict() for one in page.items], "next_cursor": page.next_cursor}
     rows = [
         [output.short(one["key_id"]), one["name"], one["scopes"][-1], one["office_id"] or "all", one["created_at"]]
         for one in json["items"]
@@ -82,17 +75,17 @@ def rm(
     """Delete a key, which is refused from then on."""
     if _is_online(session, data, database):
         everything = session.client.keys.list()
-        key_id = ids.named(everything, which, "key", lambda one: one.key_id, lambda one: one.name).key_id
+        key_id = arguments.named(everything, which, "key", lambda one: one.key_id, lambda one: one.name).key_id
         session.client.keys.delete(key_id)
     else:
         wanted = configuration(data or Path(), config, store__url=database)
         key_id = _offline(wanted, lambda keys: _deleted(keys, which))
-    session.show({"key_id": key_id}, lambda: output.say(f"{key_id} deleted"))
+    session.say({"key_id": key_id}, f"{key_id} deleted")
 
 
 async def _deleted(keys: "KeyService", text: str) -> str:
     page = await keys.list(None, 500)
-    key_id = ids.named(page.items, text, "key", lambda one: one.key_id, lambda one: one.name).key_id
+    key_id = arguments.named(page.items, text, "key", lambda one: one.key_id, lambda one: one.name).key_id
     await keys.delete(key_id)
     return key_id
 
@@ -111,7 +104,3 @@ def _offline(wanted: "Configuration", work: "Callable[[KeyService], Awaitable[T]
             return await work(keys)
 
     return asyncio.run(do())
-
-
-def _json(key: Any) -> dict[str, Any]:
-    return dict(key.to_dict())

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nextslot.cli import output
-from nextslot.cli.session import Session, command, group
+from nextslot.cli.session import Session, add_group
 
 if TYPE_CHECKING:
     from nextslot.client import Node
@@ -14,17 +14,14 @@ HEADINGS = ("NODE", "STATUS", "LEADER", "RUNNING", "RESOURCES", "SEEN", "HOST")
 
 
 def register(app: typer.Typer) -> None:
-    nodes = group("node", "Nodes, the machines that share the database.")
-    for function in (ls, drain, rm):
-        command(nodes)(function)
-    app.add_typer(nodes)
+    add_group(app, "node", "Nodes, the machines that share the database.", ls, drain, rm)
 
 
 def ls(session: Session) -> None:
     """List the nodes by name."""
     found = session.client.nodes.list()
     everything = {"items": [one.json for one in found]}
-    session.show(everything, lambda: output.table(HEADINGS, map(_row, found), "no nodes yet"))
+    session.list(everything, HEADINGS, [_row(one) for one in found], "no nodes yet")
 
 
 Name = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.", show_default=False)]
@@ -49,7 +46,7 @@ def drain(
 def rm(session: Session, node: Name) -> None:
     """Remove a node that will not come back, with its resources."""
     session.client.nodes.forget(node)
-    session.show({"node_id": node}, lambda: output.say(f"{node} removed"))
+    session.say({"node_id": node}, f"{node} removed")
 
 
 def _row(node: "Node") -> list[Any]:

@@ -4,11 +4,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nextslot.cli import ids, output
-from nextslot.cli.session import Session, command, group
+from nextslot.cli import arguments, output
+from nextslot.cli.options import Cursor, Limit, OneOffice
+from nextslot.cli.session import Session, add_group
 
 if TYPE_CHECKING:
-    from nextslot.client import Queue
+    from datetime import datetime
+
+    from nextslot.client import Job, Queue
     from nextslot.client.values import Paused
 
 Office = Annotated[str | None, typer.Option("--office", help="An office.")]
@@ -17,60 +20,34 @@ Resource = Annotated[str | None, typer.Option("--resource", help="A resource.")]
 
 
 def register(app: typer.Typer) -> None:
-    queue = group("queue", "The queue: order, pause and resume.")
-    for function in (ls, order, pause, resume):
-        command(queue)(function)
-    app.add_typer(queue)
+    add_group(app, "queue", "The queue: order, pause and resume.", ls, order, pause, resume)
 
 
 def ls(
     session: Session,
-    office: Annotated[str, typer.Option("--office", help="The office.")] = "default",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="The most to show.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="The next page: the cursor that the last one printed.")] = None,
+    office: OneOffice = "default",
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> None:
     """Show running and queued jobs, in order."""
     found = session.client.queue(office, limit, cursor)
 
-    def tables() -> None:
-        if found.paused:
-            output.remark("paused: no more jobs start")
-        output.table(HEADINGS, rows(found), f"nothing runs or waits in the office {office}")
-        if found.next_cursor is not None:
-            output.remark(f"there are more: --cursor {found.next_cursor}")
-
-    session.show(found.json, tables)
+    if found.paused and not session.is_json:
+        output.remark("paused: no more jobs start")
+    session.list(found.json, HEADINGS, rows(found), f"nothing runs or waits in the office {office}")
 
 
 HEADINGS = ("PLACE", "ID", "TYPE", "STATUS", "PRIORITY", "START", "TITLE")
 
 
 def rows(queue: "Queue") -> list[list[Any]]:
-    running = [
-        [
-            "-",
-            output.short(job.job_id),
-            job.job_type,
-            output.coloured(job.status),
-            job.priority,
-            job.started_at,
-            job.title,
-        ]
-        for job in queue.running
-    ]
-    waiting = [
-        [
-            job.place,
-            output.short(job.job_id),
-            job.job_type,
-            output.coloured(job.status),
-            job.priority,
-            job.expected_start,
-            job.title or "",
-        ]
-        for job in queue.queue
-    ]
-    return running + waiting
+    running = [_row("-", job, job.started_at) for job in queue.running]
+    return running + [_row(job.place, job, job.expected_start) for job in queue.queue]
+
+
+def _row(place: int | str, job: "Job", start: "datetime | None") -> list[Any]:
+    status = output.coloured(job.status)
+    return [place, output.short(job.job_id), job.job_type, status, job.priority, start, job.title or ""]
 
 
 def order(
@@ -78,29 +55,29 @@ def order(
     jobs: Annotated[list[str], typer.Argument(metavar="ID", help="Jobs of one office.", show_default=False)],
 ) -> None:
     """Reorder jobs: they exchange their places so that they follow each other in the given order."""
-    found = session.client.reorder([ids.job_id(session.client, one) for one in jobs])
-    session.show(found.json, lambda: output.table(HEADINGS, rows(found), "nothing waits"))
+    found = session.client.reorder([arguments.job_id(session.client, one) for one in jobs])
+    session.list(found.json, HEADINGS, rows(found), "nothing waits")
 
 
 def pause(session: Session, office: Office = None, job_type: JobType = None, resource: Resource = None) -> None:
     """Pause an office, a job type, a resource or, without an option, the whole scheduler; running work continues."""
-    _one(office, job_type, resource)
-    found = session.client.pause(office_id=office, job_type=job_type, resource=resource)
-    session.show(found.json, lambda: output.say(_words(found)))
+    found = session.client.pause(**_scope(office, job_type, resource))
+    session.say(found.json, _words(found))
 
 
 def resume(session: Session, office: Office = None, job_type: JobType = None, resource: Resource = None) -> None:
     """Resume what was paused."""
-    _one(office, job_type, resource)
-    found = session.client.resume(office_id=office, job_type=job_type, resource=resource)
-    session.show(found.json, lambda: output.say(_words(found)))
+    found = session.client.resume(**_scope(office, job_type, resource))
+    session.say(found.json, _words(found))
 
 
-def _one(*scopes: str | None) -> None:
-    if sum(one is not None for one in scopes) > 1:
+def _scope(office: str | None, job_type: str | None, resource: str | None) -> dict[str, str]:
+    found: dict[str, str] = arguments.given(office_id=office, job_type=job_type, resource=resource)
+    if len(found) > 1:
         raise typer.BadParameter(
             "several options were given; give one of --office, --type and --resource, or none for the whole scheduler"
         )
+    return found
 
 
 def _words(found: "Paused") -> str:

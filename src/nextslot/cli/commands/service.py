@@ -10,20 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nextslot.cli import output
-from nextslot.cli.session import Session, command, local
+from nextslot.cli import arguments, output
+from nextslot.cli.options import Cursor, Data, Database, File, Limit
+from nextslot.cli.session import Session, command, configuration, local
 
 if TYPE_CHECKING:
     from nextslot.client import Event
-    from nextslot.config import Configuration
-
-Data = Annotated[Path, typer.Option(metavar="DIR", help="The data directory: database, logs, artifacts.")]
-File = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Default: nextslot.toml in the data directory.")
-]
-Database = Annotated[
-    str | None, typer.Option(metavar="URL", help="sqlite:///… or postgresql://…; default: as configured.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -31,12 +23,6 @@ def register(app: typer.Typer) -> None:
         local(app)(function)
     for query in (status, types, events, audit):
         command(app)(query)
-
-
-def configuration(data: Path, config: Path | None, **overrides: Any) -> "Configuration":
-    from nextslot.config import load
-
-    return load(data, config, overrides={name.replace("__", "."): value for name, value in overrides.items()})
 
 
 def serve(
@@ -78,10 +64,7 @@ def version(is_json: bool) -> None:
     from importlib.metadata import version as version_of
 
     found = version_of("nextslot")
-    if is_json:
-        output.print_json({"version": found})
-    else:
-        output.say(found)
+    output.result(is_json, {"version": found}, found)
 
 
 def completion(
@@ -99,10 +82,7 @@ def completion(
     environment = {**os.environ, "_NEXTSLOT_COMPLETE": f"source_{name}"}
     program = [sys.executable, "-m", "nextslot.cli.main"]
     script = subprocess.run(program, env=environment, capture_output=True, text=True, check=True).stdout
-    if is_json:
-        output.print_json({"shell": name, "script": script})
-    else:
-        output.say(script)
+    output.result(is_json, {"shell": name, "script": script}, script)
 
 
 def status(session: Session) -> None:
@@ -146,7 +126,7 @@ def types(session: Session) -> None:
     found = session.client.job_types()
     rows = [[one.job_type, _parameters(one.params_schema), ",".join(one.resources) or "-"] for one in found]
     everything = {"items": [one.json for one in found]}
-    session.show(everything, lambda: output.table(("TYPE", "PARAMS", "RESOURCES"), rows, "no job types"))
+    session.list(everything, ("TYPE", "PARAMS", "RESOURCES"), rows, "no job types")
 
 
 def _parameters(schema: Any) -> str:
@@ -161,17 +141,15 @@ def events(
     job: Annotated[str | None, typer.Option(metavar="ID", help="Only events of this job.")] = None,
     type: Annotated[str | None, typer.Option(help="Such as job_failed; separate several by commas.")] = None,
     office: Annotated[str | None, typer.Option("--office", help="Only events of this office.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="The most to show.")] = 50,
+    limit: Limit = 50,
 ) -> None:
     """Show past events, or follow new ones.
 
     Shows the latest events, oldest first; with -f, each new one as it comes. --after starts at another event.
     """
-    from nextslot.cli import ids
-
     client = session.client
-    given = {"job_id": ids.job_id(client, job) if job else None, "type": type, "office_id": office}
-    wanted: Any = {name: value for name, value in given.items() if value is not None}
+    job_id = arguments.job_id(client, job) if job else None
+    wanted = arguments.given(job_id=job_id, type=type, office_id=office)
     if follow:
         start = client.me().last_event if after is None else after
         for event in client.events(start, **wanted):
@@ -186,7 +164,7 @@ def events(
     page = client.events_page(after, limit, **wanted)
     rows = [[one.seq, one.timestamp, one.type, output.short(one.job_id), one.details] for one in page.items]
     headings = ("SEQ", "WHEN", "TYPE", "JOB", "DETAILS")
-    session.show(page.json, lambda: output.table(headings, rows, "nothing yet"))
+    session.list(page.json, headings, rows, "nothing yet")
 
 
 def _print(event: "Event") -> None:
@@ -198,8 +176,8 @@ def _print(event: "Event") -> None:
 
 def audit(
     session: Session,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="The most to show.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="The next page: the cursor that the last one printed.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> None:
     """Show who changed what through the API.
 
@@ -207,4 +185,4 @@ def audit(
     """
     page = session.client.audit_page(limit, cursor)
     rows = [[one.timestamp, one.actor, one.action, one.target] for one in page.items]
-    session.show(page.json, lambda: output.table(("WHEN", "WHO", "ACTION", "TARGET"), rows, "nothing yet"))
+    session.list(page.json, ("WHEN", "WHO", "ACTION", "TARGET"), rows, "nothing yet")

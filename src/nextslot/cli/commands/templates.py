@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nextslot.cli import ids, output
-from nextslot.cli.session import Session, command, group
+from nextslot.cli import arguments, output
+from nextslot.cli.options import Params, Priority, Type
+from nextslot.cli.session import Session, add_group
 
 from . import jobs
 
 if TYPE_CHECKING:
     from nextslot.client import Template
-    from nextslot.client.options import JobOptions
 
 Which = Annotated[str, typer.Argument(metavar="TEMPLATE", help="The template's name or id.", show_default=False)]
 Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="The longest time a job may run.")]
@@ -19,30 +19,27 @@ Description = Annotated[str | None, typer.Option(help="What it is for.")]
 
 
 def register(app: typer.Typer) -> None:
-    template = group("template", "Templates, reusable job definitions.")
-    for function in (add, ls, show, change, submit, rm):
-        command(template)(function)
-    app.add_typer(template)
+    add_group(app, "template", "Templates, reusable job definitions.", add, ls, show, change, submit, rm)
 
 
 def find(session: Session, text: str) -> "Template":
     everything = session.client.templates.list()
-    return ids.named(everything, text, "template", lambda one: one.template_id, lambda one: one.name)
+    return arguments.named(everything, text, "template", lambda one: one.template_id, lambda one: one.name)
 
 
 def add(
     session: Session,
     name: Annotated[str, typer.Argument(help="A name, unique among templates.", show_default=False)],
-    job_type: jobs.Type,
-    params: jobs.Params = None,
-    priority: jobs.Priority = None,
+    job_type: Type,
+    params: Params = None,
+    priority: Priority = None,
     timeout: Timeout = None,
     description: Description = None,
 ) -> None:
     """Create a template."""
     options = _given(session, job_type, params, priority, timeout, description)
     made = session.client.templates.create(name, job_type, **options)
-    session.show(made.json, lambda: output.say(made.template_id))
+    session.say(made.json, made.template_id)
 
 
 def ls(session: Session) -> None:
@@ -50,7 +47,7 @@ def ls(session: Session) -> None:
     page = session.client.templates.page(500)
     rows = [[output.short(one.template_id), one.name, one.job_type, one.priority, one.params] for one in page.items]
     headings = ("ID", "NAME", "TYPE", "PRIORITY", "PARAMS")
-    session.show(page.json, lambda: output.table(headings, rows, "no templates"))
+    session.list(page.json, headings, rows, "no templates")
 
 
 def show(session: Session, template: Which) -> None:
@@ -62,9 +59,9 @@ def show(session: Session, template: Which) -> None:
 def change(
     session: Session,
     template: Which,
-    params: jobs.Params = None,
+    params: Params = None,
     name: Annotated[str | None, typer.Option(help="A new name.")] = None,
-    priority: jobs.Priority = None,
+    priority: Priority = None,
     timeout: Timeout = None,
     description: Description = None,
 ) -> None:
@@ -80,29 +77,28 @@ def change(
             "nothing to change was given; give key=value, --name, --priority, --timeout or --description"
         )
     changed = session.client.templates.change(found.template_id, **changes)
-    session.show(changed.json, lambda: output.say(f"{changed.name} changed"))
+    session.say(changed.json, f"{changed.name} changed")
 
 
 def submit(
     session: Session,
     template: Which,
-    params: jobs.Params = None,
-    priority: jobs.Priority = None,
+    params: Params = None,
+    priority: Priority = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait, and show the job's log.")] = False,
 ) -> None:
     """Submit a job from a template; given parameters replace the template's."""
     found = find(session, template)
-    options: JobOptions = {} if priority is None else {"priority": priority}
     given = jobs.parsed_params(session, found.job_type, params)
-    job = session.client.submit_from(found.template_id, given, **options)
+    job = session.client.submit_from(found.template_id, given, **arguments.given(priority=priority))
     jobs.submitted(session, job, wait=wait, follow=follow)
 
 
 def rm(session: Session, template: Which) -> None:
     """Archive a template: its schedules are disabled, its jobs stay."""
     gone = session.client.templates.archive(find(session, template).template_id)
-    session.show(gone.json, lambda: output.say(f"{gone.name} archived"))
+    session.say(gone.json, f"{gone.name} archived")
 
 
 def _given(
@@ -113,10 +109,9 @@ def _given(
     timeout: float | None,
     description: str | None,
 ) -> Any:
-    options = {
-        "params": jobs.parsed_params(session, job_type, params) if params else None,
-        "priority": priority,
-        "timeout_seconds": timeout,
-        "description": description,
-    }
-    return {name: value for name, value in options.items() if value is not None}
+    return arguments.given(
+        params=jobs.parsed_params(session, job_type, params) if params else None,
+        priority=priority,
+        timeout_seconds=timeout,
+        description=description,
+    )

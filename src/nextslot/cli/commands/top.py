@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nextslot.cli import output
+from nextslot.cli.options import OneOffice
 from nextslot.cli.session import Session, command
 from nextslot.errors import NextslotError
 
@@ -32,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 def top(
     session: Session,
-    office: Annotated[str, typer.Option("--office", help="The office.")] = "default",
+    office: OneOffice = "default",
     once: Annotated[bool, typer.Option("--once", help="Show the queue once, and end.")] = False,
 ) -> None:
     """Watch the queue live; q or Ctrl-C ends it."""

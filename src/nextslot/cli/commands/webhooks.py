@@ -1,28 +1,17 @@
 """Commands about webhooks: subscriptions and deliveries."""
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nextslot.cli import ids, output
-from nextslot.cli.session import (
-    Session,
-    command,
-    group,
-    local,
-)
-
-from .service import (
-    Data,
-    Database,
-    File,
-    configuration,
-)
+from nextslot.cli import arguments, output
+from nextslot.cli.options import Cursor, Limit
+from nextslot.cli.session import Session, add_group, offline
 
 if TYPE_CHECKING:
     from nextslot.client.values import Delivery, Webhook
+    from nextslot.config import Configuration
 
 Which = Annotated[
     str,
@@ -32,16 +21,14 @@ Events = Annotated[str | None, typer.Option(help="Events, separated by commas; d
 
 
 def register(app: typer.Typer) -> None:
-    webhook = group("webhook", "Webhooks: subscriptions and deliveries.")
-    for function in (add, ls, show, enable, disable, test, rotate, rm, deliveries, redeliver):
-        command(webhook)(function)
-    local(webhook)(secret)
-    app.add_typer(webhook)
+    commands = (add, ls, show, enable, disable, test, rotate, rm, deliveries, redeliver)
+    webhook = add_group(app, "webhook", "Webhooks: subscriptions and deliveries.", *commands)
+    offline(webhook)(secret)
 
 
 def find(session: Session, text: str) -> "Webhook":
     everything = session.client.webhooks.list()
-    return ids.named(everything, text, "webhook", lambda one: one.webhook_id, lambda one: one.url)
+    return arguments.named(everything, text, "webhook", lambda one: one.webhook_id, lambda one: one.url)
 
 
 def add(
@@ -54,7 +41,7 @@ def add(
 ) -> None:
     """Create a subscription; its secret is shown only once."""
     made = session.client.webhooks.create(address, events.split(",") if events else None, office)
-    session.show(made.json, lambda: output.say(f"{made.webhook_id}\nsecret: {made.secret}"))
+    session.say(made.json, f"{made.webhook_id}\nsecret: {made.secret}")
 
 
 def ls(session: Session) -> None:
@@ -71,7 +58,7 @@ def ls(session: Session) -> None:
         for one in page.items
     ]
     headings = ("ID", "URL", "EVENTS", "OFFICE", "ENABLED")
-    session.show(page.json, lambda: output.table(headings, rows, "no webhooks"))
+    session.list(page.json, headings, rows, "no webhooks")
 
 
 def show(session: Session, webhook: Which) -> None:
@@ -82,33 +69,36 @@ def show(session: Session, webhook: Which) -> None:
 
 def enable(session: Session, webhook: Which) -> None:
     """Enable a subscription."""
-    changed = session.client.webhooks.change(find(session, webhook).webhook_id, enabled=True)
-    session.show(changed.json, lambda: output.say(f"{changed.webhook_id} enabled"))
+    _set_enabled(session, webhook, True)
 
 
 def disable(session: Session, webhook: Which) -> None:
     """Disable a subscription."""
-    changed = session.client.webhooks.change(find(session, webhook).webhook_id, enabled=False)
-    session.show(changed.json, lambda: output.say(f"{changed.webhook_id} disabled"))
+    _set_enabled(session, webhook, False)
+
+
+def _set_enabled(session: Session, webhook: str, enabled: bool) -> None:
+    changed = session.client.webhooks.change(find(session, webhook).webhook_id, enabled=enabled)
+    session.say(changed.json, f"{changed.webhook_id} {'enabled' if enabled else 'disabled'}")
 
 
 def test(session: Session, webhook: Which) -> None:
     """Send a test message to a subscription."""
     sent = session.client.webhooks.test(find(session, webhook).webhook_id)
-    session.show(sent.json, lambda: output.say(f"{sent.delivery_id} {sent.status}"))
+    session.say(sent.json, f"{sent.delivery_id} {sent.status}")
 
 
 def rotate(session: Session, webhook: Which) -> None:
     """Replace the secret, which is shown only once; the previous one stays valid for a while."""
     changed = session.client.webhooks.rotate_secret(find(session, webhook).webhook_id)
-    session.show(changed.json, lambda: output.say(f"secret: {changed.secret}"))
+    session.say(changed.json, f"secret: {changed.secret}")
 
 
 def rm(session: Session, webhook: Which) -> None:
     """Delete a subscription."""
     found = find(session, webhook)
     session.client.webhooks.delete(found.webhook_id)
-    session.show({"webhook_id": found.webhook_id}, lambda: output.say(f"{found.webhook_id} deleted"))
+    session.say({"webhook_id": found.webhook_id}, f"{found.webhook_id} deleted")
 
 
 def deliveries(
@@ -116,12 +106,12 @@ def deliveries(
     job: Annotated[str | None, typer.Option(metavar="ID", help="Only deliveries about this job.")] = None,
     event: Annotated[str | None, typer.Option(help="Such as job.run.failed.")] = None,
     status: Annotated[str | None, typer.Option(help="PENDING, DELIVERED or FAILED.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="The most to show.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="The next page: the cursor that the last one printed.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> None:
     """List deliveries, newest first."""
     client = session.client
-    job_id = ids.job_id(client, job) if job else None
+    job_id = arguments.job_id(client, job) if job else None
     page = client.webhooks.deliveries_page(limit, cursor, job_id=job_id, event=event, status=status)
     rows = [
         [
@@ -136,7 +126,7 @@ def deliveries(
         for one in page.items
     ]
     headings = ("ID", "EVENT", "STATUS", "ATTEMPTS", "LAST", "CREATED", "URL")
-    session.show(page.json, lambda: output.table(headings, rows, "no deliveries"))
+    session.list(page.json, headings, rows, "no deliveries")
 
 
 def redeliver(
@@ -145,21 +135,18 @@ def redeliver(
 ) -> None:
     """Send a message again."""
     sent = session.client.webhooks.redeliver(delivery)
-    session.show(sent.json, lambda: output.say(f"{sent.delivery_id} {sent.status}"))
+    session.say(sent.json, f"{sent.delivery_id} {sent.status}")
 
 
-def secret(is_json: bool, data: Data = Path(), config: File = None, database: Database = None) -> None:
+def secret(is_json: bool, wanted: "Configuration") -> None:
     """Print the secret that signs the webhooks of jobs and offices.
 
     It comes from the configuration, or from the database of a data directory that no server uses.
     """
     from nextslot import offline_commands
 
-    found = asyncio.run(offline_commands.webhook_secret(configuration(data, config, store__url=database)))
-    if is_json:
-        output.print_json({"secret": found})
-    else:
-        output.say(found)
+    found = asyncio.run(offline_commands.webhook_secret(wanted))
+    output.result(is_json, {"secret": found}, found)
 
 
 def _last(delivery: "Delivery") -> str:

@@ -1,7 +1,6 @@
 """Schedules as settings: creates, changes and deletes them. Each change first settles the occurrences before it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields as declared_fields
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from nextslot.domain import (
     json_form,
     request_checks,
 )
+from nextslot.domain.declared_values import declared
 from nextslot.domain.template_defaults import of_schedule
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.settings.audit_log import AuditLog
@@ -33,7 +33,7 @@ from .schedule_trigger import ScheduleTrigger
 
 REQUIRED = ("template_id", "name", "cron_expression")
 _SET_BY_ENGINE = {"schedule_id", "created_at", "deleted_at", "accounted_until", "last_triggered_at", "next_trigger_at"}
-FIELDS = {field.name for field in declared_fields(Schedule)} - _SET_BY_ENGINE
+FIELDS = {one.name for one in declared(Schedule)} - _SET_BY_ENGINE
 # The fields that shape a schedule's jobs: when one of them changes, such a job is checked.
 _JOB_FIELDS = {"template_id", "param_overrides", "priority", "office_id"}
 

@@ -1,7 +1,6 @@
 """Templates, reusable job definitions: creates, changes and archives them. Existing jobs stay as they are (INV-005)."""
 
 from collections.abc import Mapping
-from dataclasses import fields as declared_fields
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +11,7 @@ from nextslot.domain import (
     Template,
     request_checks,
 )
+from nextslot.domain.declared_values import declared
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.submit.intake import Intake
@@ -29,7 +29,7 @@ from nextslot.system.instant import Instant
 
 from .schedule_settings import ScheduleSettings
 
-FIELDS = {field.name for field in declared_fields(Template)} - {"template_id", "created_at", "archived_at"}
+FIELDS = {one.name for one in declared(Template)} - {"template_id", "created_at", "archived_at"}
 
 
 class TemplateSettings:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nextslot.cli import ids, output, parameters
+from nextslot.cli import arguments, output
 from nextslot.cli.session import Session, command, group
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def find(session: Session, text: str) -> str:
     everything = session.client.offices.list()
-    return ids.named(everything, text, "office", lambda one: one.office_id, lambda one: one.name).office_id
+    return arguments.named(everything, text, "office", lambda one: one.office_id, lambda one: one.name).office_id
 
 
 def add(
@@ -85,7 +85,7 @@ def config(
 ) -> None:
     """Show an office's scheduler settings, or change them."""
     offices, office_id = session.client.offices, find(session, office)
-    given: Any = parameters.parsed(changes or (), {})
+    given: Any = arguments.parameters(changes or (), {})
     found = offices.change_config(office_id, **given) if given else offices.config(office_id)
     session.show(found.json, lambda: output.facts(dict(found.json)))
 
@@ -112,7 +112,7 @@ def submit(
     client = session.client
     job: OfficeJobOptions = {"description": description, "role": role}
     if params:
-        job["params"] = parameters.parsed(params, {})
+        job["params"] = arguments.parameters(params, {})
     if priority is not None:
         job["priority"] = priority
     if urgent:
@@ -120,7 +120,7 @@ def submit(
     if job_type is not None:
         job["job_type"] = job_type
     if after:
-        job["depends_on"] = [ids.job_id(client, one) for one in after]
+        job["depends_on"] = [arguments.job_id(client, one) for one in after]
     (made,) = client.offices.submit(find(session, office), [job], task)
     session.show(made.json, lambda: output.say(made.job_id))
 
@@ -155,13 +155,13 @@ def jobs(
 
 def retry(session: Session, office: Which, job: Job) -> None:
     """Retry an office's failed job."""
-    done = session.client.offices.retry(find(session, office), ids.job_id(session.client, job))
+    done = session.client.offices.retry(find(session, office), arguments.job_id(session.client, job))
     session.show(done.json, lambda: output.say(f"{done.job_id} {done.status}"))
 
 
 def cancel(session: Session, office: Which, job: Job) -> None:
     """Cancel an office's job."""
-    done = session.client.offices.cancel(find(session, office), ids.job_id(session.client, job))
+    done = session.client.offices.cancel(find(session, office), arguments.job_id(session.client, job))
     session.show(done.json, lambda: output.say(f"{done.job_id} {done.status}"))
 
 
@@ -192,7 +192,7 @@ def priority(
     """Change the priority of an office's job."""
     if value is None and urgent is None:
         raise typer.BadParameter("say which: a number, or --urgent")
-    job_id = ids.job_id(session.client, job)
+    job_id = arguments.job_id(session.client, job)
     done = session.client.offices.set_priority(find(session, office), job_id, value, urgent)
     session.show(done.json, lambda: output.say(f"{done.job_id} has priority {done.priority}"))
 

@@ -10,6 +10,7 @@ from nextslot.domain import Page as PageOf
 from nextslot.domain.bounds import Text
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.server.auth import caller_of, of_path, scheduler_for, whole
+from nextslot.server.derived_schemas import shows
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import (
     answer,
@@ -20,10 +21,10 @@ from nextslot.server.responses import (
 from nextslot.server.routes.jobs import Cancelled, cancelled
 from nextslot.server.routing import extension_of, needs, router
 from nextslot.server.schemas import (
+    IN_ANSWERS,
     Body,
     Page,
     ResponseModel,
-    RetryPolicy,
     Time,
     WebhookBody,
 )
@@ -98,18 +99,9 @@ class ConfigBody(Body):
     )
 
 
+@shows(Office, IN_ANSWERS)
 class OfficeAnswer(ResponseModel):
-    office_id: str
-    name: str
     status: Literal["active", "paused", "archived"]
-    max_concurrent_jobs: int
-    role_limits: dict[str, int]
-    timeout_seconds: float | None
-    retry_policy: RetryPolicy
-    cancel_mode: Literal["finish", "interrupt"]
-    on_dependency_failure: Literal["wait", "cancel"]
-    webhook: dict[str, Any] | None
-    created_at: Time
 
 
 class Execution(ResponseModel):

@@ -1,16 +1,16 @@
 """Routes of templates: reusable job definitions."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Query, Request, Response
 from pydantic import Field
 
 from nextslot import domain
-from nextslot.domain import MAX_PRIORITY, Scope
-from nextslot.domain.bounds import Seconds, Text
+from nextslot.domain import Scope
+from nextslot.domain.bounds import Text
 from nextslot.server import schemas
 from nextslot.server.auth import scheduler_for, whole
-from nextslot.server.derived_schemas import shows
+from nextslot.server.derived_schemas import asks, shows
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import (
     answer,
@@ -19,27 +19,15 @@ from nextslot.server.responses import (
     page,
 )
 from nextslot.server.routing import needs, router
-from nextslot.server.schemas import (
-    Body,
-    Page,
-    RetryPolicyBody,
-    WebhookBody,
-    partial,
-)
+from nextslot.server.schemas import IN_BODIES, Body, Page, partial
 
 templates = router("Templates")
 
 
+@asks(domain.Template, IN_BODIES, {"params": {}}, without=("template_id", "created_at", "archived_at"))
 class TemplateBody(Body):
     name: Text = Field(description="Unique among those that are not archived", examples=["nightly report"])
     job_type: Text = Field(examples=["research"])
-    params: dict[str, Any] = Field(default_factory=dict, description="What a job needs besides, it must be given")
-    priority: int = Field(0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
-    timeout_seconds: Seconds | None = None
-    retry_policy: RetryPolicyBody | None = None
-    resources: dict[str, int] | list[str] | None = None
-    webhook: WebhookBody | None = None
-    description: Text | None = None
 
 
 class TemplatePatch(partial(TemplateBody)):  # type: ignore[misc]
