@@ -19,7 +19,11 @@ KINDS = ("sqlite", "postgres")
 # What a plain connection raises when the database itself refuses a change.
 REFUSALS = (apsw.ConstraintError, psycopg.IntegrityError)
 
+# SQLite, with commits on the writer's thread and reads on the readers', as on a server whose disk is slow.
+THREADS = "threads"
+
 _kind = "sqlite"
+_is_threaded = False
 _borrowed: dict[str, str] = {}
 
 
@@ -33,10 +37,15 @@ def kind() -> str:
     return _kind
 
 
+def is_threaded() -> bool:
+    """Whether a scheduler on virtual time has the store's threads all the same."""
+    return _is_threaded
+
+
 def use(wanted: str) -> None:
-    """From now on."""
-    global _kind  # One test runs at a time, and all its helpers must agree.
-    _kind = wanted
+    """From now on: one of the two, or `THREADS`."""
+    global _kind, _is_threaded  # One test runs at a time, and all its helpers must agree.
+    _kind, _is_threaded = ("sqlite", True) if wanted == THREADS else (wanted, False)
     if wanted == "postgres":
         postgres.address()  # Started here, by the main thread: it ends with the thread that started it.
 

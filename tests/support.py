@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,6 +23,9 @@ from nextslot.domain import Actor, Event, RequestContext
 from nextslot.scheduler import Services
 from tests import databases
 
+# `./test --all`, as in CI.
+IS_ALL = bool(os.environ.get("NEXTSLOT_TEST_ALL"))
+
 
 @asynccontextmanager
 async def running_scheduler(directory: Path, **options: Any) -> AsyncIterator[Scheduler]:
@@ -31,6 +35,7 @@ async def running_scheduler(directory: Path, **options: Any) -> AsyncIterator[Sc
 
 
 def new_scheduler(directory: Path, **options: Any) -> Scheduler:
+    options = {"is_threaded": databases.is_threaded(), **options}
     scheduler = testing.scheduler(directory, url=databases.url(directory), **options)
     register_handlers(scheduler)
     return scheduler

@@ -292,6 +292,7 @@ def test_recovery_may_fail_in_the_middle_and_is_then_finished(
     assert_lost_once(tmp_path, 5)
 
 
+@pytest.mark.one_thread("counts the turns of the loop")
 def test_recovery_may_be_killed_at_any_point_and_is_then_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

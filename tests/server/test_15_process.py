@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from nextslot import Scheduler
 from nextslot.server.app import Options
@@ -75,12 +76,21 @@ def test_a_second_signal_interrupts_what_runs_and_it_is_retried_after_the_restar
         assert run["failure_kind"] == "interrupted"
 
 
-def test_a_second_server_on_the_same_data_refuses_and_names_the_first(tmp_path: Path) -> None:
-    with started(tmp_path) as server:
-        ended = run(tmp_path, "serve", "--port", "0")
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory, database_of_the_module: str) -> Iterator[tuple[Path, "Running"]]:
+    """A server that others only meet, and its directory."""
+    directory = tmp_path_factory.mktemp("first")
+    with started(directory) as server:
+        yield directory, server
 
-        assert ended.returncode == 1
-        assert str(server.process.pid) in ended.stderr
+
+def test_a_second_server_on_the_same_data_refuses_and_names_the_first(first: tuple[Path, "Running"]) -> None:
+    directory, server = first
+
+    ended = run(directory, "serve", "--port", "0")
+
+    assert ended.returncode == 1
+    assert str(server.process.pid) in ended.stderr
 
 
 def test_any_other_address_than_loopback_needs_a_key_first(tmp_path: Path) -> None:
@@ -95,10 +105,10 @@ def test_any_other_address_than_loopback_needs_a_key_first(tmp_path: Path) -> No
     assert answer.status_code == 401
 
 
-def test_a_port_that_is_taken_is_told_in_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    with started(tmp_path) as server:
-        ended = run(tmp_path / "other", "serve", "--port", server.url.rpartition(":")[2])
+def test_a_port_that_is_taken_is_told_in_a_sentence(tmp_path: Path, first: tuple[Path, "Running"]) -> None:
+    _, server = first
+
+    ended = run(tmp_path, "serve", "--port", server.url.rpartition(":")[2])
 
     assert ended.returncode == 1
     assert "Traceback" not in ended.stderr

@@ -5,7 +5,6 @@ must be refused, much of it after the transaction was touched. All of them meet 
 """
 
 import asyncio
-import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,9 +16,10 @@ import httpx2
 
 from tests import databases
 from tests.crash.server import Server
+from tests.support import IS_ALL
 
 # `./test --all` takes its time.
-SECONDS = 30.0 if os.environ.get("NEXTSLOT_TEST_ALL") else 4.0
+SECONDS = 30.0 if IS_ALL else 4.0
 # For a machine that is busy with other things.
 PATIENCE = 300.0
 CONFIGURATION = """

@@ -10,11 +10,12 @@ from schemathesis.config import SchemathesisConfig
 
 from nextslot import Scheduler
 from nextslot.server.app import describe
+from tests.support import IS_ALL
 
 from .support import ServerThread
 
-# Thousands of cases over all operations; NEXTSLOT_EXAMPLES makes longer runs.
-EXAMPLES = int(os.environ.get("NEXTSLOT_EXAMPLES", "30"))
+# With `./test --all` thousands of cases over all operations; NEXTSLOT_EXAMPLES makes longer runs.
+EXAMPLES = int(os.environ.get("NEXTSLOT_EXAMPLES", "30" if IS_ALL else "8"))
 
 # All checks are on. What a schema cannot say (which ids and job types there are) is a 422, and a slot that does not
 # come free in time is a 503.

@@ -18,6 +18,7 @@ import asyncio
 import json
 import random
 import selectors
+import threading
 import uuid
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
@@ -36,15 +37,20 @@ T = TypeVar("T")
 BEGINNING = Instant(1_794_726_000_000_000)  # 2026-11-15 07:00 in UTC
 
 
+# The virtual loop that a thread works for: its time is the time there too.
+_served = threading.local()
+
+
 class NothingLeftToWaitFor(RuntimeError):
     """Everything waits and no timer is set: on virtual time this would last for ever."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time jumps to the next timer as soon as nothing else can run."""
+    """An event loop whose time jumps to the next timer as soon as nothing else can run, here or in its executors."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.calls_in_threads = 0
         super().__init__(_JumpingSelector(self))
         # asyncio adds this to the time to see what is due. After a year the real resolution, a nanosecond, is lost in a
         # float, and a timer that is due exactly now would never fire.
@@ -53,6 +59,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.seconds
 
+    # The base's signature is generic in the arguments, which are only handed on here.
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+        called = super().run_in_executor(executor, self._serve, func, *args)
+        self.calls_in_threads += 1
+        called.add_done_callback(self._count_down)
+        return called
+
+    def _serve(self, func: Any, *args: Any) -> Any:
+        _served.loop = self
+        return func(*args)
+
+    def _count_down(self, called: "asyncio.Future[Any]") -> None:
+        self.calls_in_threads -= 1
+
 
 class _JumpingSelector(selectors.SelectSelector):
     def __init__(self, loop: VirtualLoop) -> None:
@@ -60,6 +80,9 @@ class _JumpingSelector(selectors.SelectSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[Any]:
+        # While a thread works for this loop, time stands still: wait for that thread, for real.
+        if self._loop.calls_in_threads and timeout != 0:
+            return super().select()
         events = super().select(0)
         if not events and timeout is None:
             raise NothingLeftToWaitFor
@@ -80,7 +103,8 @@ class VirtualClock(SystemClock):
         self._offset = int(beginning)
 
     def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
+        loop = getattr(_served, "loop", None) or asyncio.get_running_loop()
+        return float(loop.time())
 
     def jump(self, seconds: float) -> None:
         self._beginning = self._beginning.after(seconds)

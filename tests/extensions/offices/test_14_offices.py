@@ -114,6 +114,7 @@ async def test_US_JS01_AC2_a_job_with_dependencies_is_ready_after_they_are_done(
         assert [event.job_id for event in await told(scheduler, "job_ready")] == [second.job_id]
 
 
+@pytest.mark.one_thread("a job ends in the instant in which it is read")
 async def test_US_JS01_AC3_a_job_is_ready_only_when_all_of_its_dependencies_are_done(tmp_path: Path) -> None:
     async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=0)
@@ -678,6 +679,7 @@ async def test_the_average_is_from_the_first_start_to_the_completion_of_what_was
         assert await office_jobs(scheduler).stats("o") == stats(done=4, avg_completion_time=22_000.0)
 
 
+@pytest.mark.one_thread("two reads are compared, and others commit between them")
 async def test_the_statistics_are_right_at_every_moment(tmp_path: Path) -> None:
     chance = random.Random(3)
 
