@@ -148,7 +148,7 @@ async def test_more_units_than_there_are_is_refused(tmp_path: Path) -> None:
             ("work", {"anything": 2}),
             ("huge", None),
         ):
-            with pytest.raises(Invalid, match="there are only") as refused:
+            with pytest.raises(Invalid, match="which has only") as refused:
                 await scheduler.submit(job_type, resources=resources)
             assert [problem.field for problem in refused.value.problems] == ["resources"]
         assert await history(scheduler) == []
@@ -729,7 +729,7 @@ async def test_OQ_001_the_policy_is_one_pluggable_object(tmp_path: Path) -> None
         assert await states(scheduler, *one) == ["RUNNING", "RUNNING", "QUEUED", "QUEUED"]
         assert await states(scheduler, *two) == ["RUNNING", "QUEUED"]
         assert await states(scheduler, *free) == ["RUNNING"] * 5
-        with pytest.raises(Invalid, match="there are only 2"):
+        with pytest.raises(Invalid, match="which has only 2"):
             await scheduler.submit("work", role="two", resources={"seats": 3})
         for job in [*one, *two]:
             await scheduler.wait(job.job_id)
