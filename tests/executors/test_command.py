@@ -25,6 +25,8 @@ from nextslot.executors.process_tree.process import WAS_KILLED, WAS_STOPPED
 from tests.support import database, eventually, processes_of
 
 NO_RETRY = {"max_attempts": 0}
+# Only ends a test that hangs: a gigabyte of output takes minutes on a busy machine.
+LIMIT_SECONDS = 300
 ARGUMENTS = [sys.executable, "-ISc", "import json, sys; print(json.dumps(sys.argv[1:]))"]
 
 
@@ -516,7 +518,7 @@ def with_command(
         register_command(scheduler.job_types, "tested", one, guardians)
         try:
             async with scheduler:
-                await asyncio.wait_for(main(scheduler), timeout=60)
+                await asyncio.wait_for(main(scheduler), timeout=LIMIT_SECONDS)
         finally:
             guardians.close()
 
