@@ -26,6 +26,8 @@ from nextslot.executors.process_tree.process import WAS_KILLED, WAS_STOPPED
 from tests.support import database, eventually, processes_of
 
 NO_RETRY = {"max_attempts": 0}
+# Only ends a test that hangs: a gigabyte of output takes minutes on a busy machine.
+LIMIT_SECONDS = 300
 ARGUMENTS = [sys.executable, "-ISc", "import json, sys; print(json.dumps(sys.argv[1:]))"]
 
 
@@ -499,7 +501,7 @@ async def command_scheduler(directory: Path, argv: list[str], **options: Any) ->
     one = command_type({"command": argv, **options}, directory)
     register_command(scheduler.job_types, "tested", one, guardians)
     try:
-        async with scheduler, asyncio.timeout(60):
+        async with scheduler, asyncio.timeout(LIMIT_SECONDS):
             yield scheduler
     finally:
         guardians.close()
