@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from enum import Enum
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Self, TypeVar, dataclass_transform
 
 from nextslot.system.instant import Instant
 
@@ -138,10 +138,6 @@ def is_words(kind: Any) -> bool:
 def item_of(kind: Any) -> Any:
     """Returns the type of a tuple's items; None for any other type."""
     return typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else None
-
-
-def is_literal(kind: Any) -> bool:
-    return typing.get_origin(kind) is Literal
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))

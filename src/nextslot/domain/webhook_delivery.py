@@ -47,7 +47,6 @@ ROTATION_SECONDS = 24 * 3600.0
 NO_FORMATS: Mapping[str, Sequence[str]] = {}
 SERVER = "server"
 SECRET_PREFIX = "whsec_"
-REDIRECTED = "redirects are not followed"
 
 
 class Target(NamedTuple):
