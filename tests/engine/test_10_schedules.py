@@ -235,7 +235,7 @@ def test_many_that_are_due_together_fire_together_a_batch_a_transaction(tmp_path
         ("cron_expression", 5, "text"),
         ("timezone", "Mars/Olympus", "there is no time zone"),
         ("timezone", ["UTC"], "text"),
-        ("name", "", "1 to 1000"),
+        ("name", "", "1 to 1,000"),
         ("template_id", "nobody", "there is no template"),
         ("office_id", "nowhere", "does not exist"),
         ("enabled", "yes", "neither true nor false"),
