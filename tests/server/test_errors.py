@@ -273,3 +273,15 @@ def problem(answer: httpx2.Response) -> tuple[int, str]:
     assert content["title"]
     assert content["detail"]
     return answer.status_code, content["code"]
+
+
+async def test_a_note_of_any_characters_comes_as_a_header(tmp_path: Path) -> None:
+    async def note(params: object) -> str:
+        return "no model\r\nanswers for 등대"
+
+    async with serving(tmp_path) as server:
+        server.scheduler.job_types.register("noted", lambda run: None, note=note)
+        job = await server.client.post("/api/jobs", json={"job_type": "noted"})
+
+        assert job.status_code == 201
+        assert job.headers["x-note"] == "no model answers for \\ub4f1\\ub300"

@@ -36,7 +36,12 @@ async def notes(job_types: JobTypes, jobs: Iterable[Job]) -> dict[str, str]:
     firsts = {job.job_type: job for job in reversed(list(jobs))}
     found = [await job_types.note(job.job_type, job.params) for job in firsts.values()]
     said = dict.fromkeys(note for note in found if note is not None)
-    return {"X-Note": " ".join(said)} if said else {}
+    return {"X-Note": _header_text(" ".join(said))} if said else {}
+
+
+def _header_text(text: str) -> str:
+    """Returns the text as a header can carry it: other characters than those of ASCII become escapes."""
+    return " ".join(text.split()).encode("ascii", "backslashreplace").decode()
 
 
 async def answer_many(items: Iterable[object], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
