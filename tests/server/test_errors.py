@@ -285,3 +285,52 @@ async def test_a_note_of_any_characters_comes_as_a_header(tmp_path: Path) -> Non
 
         assert job.status_code == 201
         assert job.headers["x-note"] == "no model answers for \\ub4f1\\ub300"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "detail"),
+    [
+        ("POST", "/api/jobs", [], "the body is a list; it must be a JSON object"),
+        ("POST", "/api/jobs", {"job_type": "echo", "params": "x"}, "params is text; it must be a JSON object"),
+        ("POST", "/api/jobs", {"job_type": "echo", "depends_on": "x"}, "depends_on is text; it must be a list"),
+        ("POST", "/api/jobs", {"job_type": "echo", "depends_on": [3]}, "depends_on.0 is 3; it must be text"),
+        ("POST", "/api/jobs", {"job_type": "echo", "urgent": "yes"}, "urgent is text; it must be true or false"),
+        (
+            "POST",
+            "/api/jobs",
+            {"job_type": "echo", "scheduled_for": "noon"},
+            "scheduled_for is text; it must be a time such as 2026-11-15T06:30:00Z",
+        ),
+        (
+            "POST",
+            "/api/jobs",
+            {"job_type": "echo", "scheduled_for": "2026-11-15T06:30:00"},
+            "scheduled_for has no time zone; add Z or an offset such as +01:00",
+        ),
+        ("GET", "/api/jobs?limit=0", None, "limit is 0; it must be at least 1"),
+        ("GET", "/api/jobs?limit=many", None, "limit is text; it must be a whole number"),
+        ("GET", "/api/jobs?created_after=noon", None, "created_after is text; it must be a time such as"),
+        ("GET", "/api/events?after=-1", None, "after is -1; it must be at least 0"),
+        ("POST", "/api/job-groups", {"jobs": []}, "mode is missing; give it"),
+        (
+            "POST",
+            "/api/job-groups",
+            {"mode": "zigzag", "jobs": [{"job_type": "echo"}]},
+            "mode is 'zigzag'; it must be 'sequential' or 'parallel'",
+        ),
+        ("POST", "/api/keys", {"name": "a", "scopes": ["rule"]}, "scopes.0 is 'rule'; it must be 'read', 'submit', "),
+        (
+            "POST",
+            "/api/webhooks",
+            {"url": "not a url", "events": ["job.completed"]},
+            "url contains ' '; a URL must be plain ASCII",
+        ),
+    ],
+)
+async def test_a_refusal_says_what_is_wrong_with_the_value_and_what_it_must_be(
+    tmp_path: Path, method: str, path: str, body: object, detail: str
+) -> None:
+    async with serving(tmp_path) as server:
+        answer = await server.client.request(method, path, json=body)
+
+        assert (answer.status_code, answer.json()["detail"][: len(detail)]) == (422, detail)

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 from urllib.parse import SplitResult, urlsplit
 
+from .bounds import must_be
+
 MAX_URL = 2000
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -56,8 +58,10 @@ _EMBEDDING = [ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "64:ff9b:
 
 def url_problem(url: object, allow_private: bool) -> str | None:
     """Says what is wrong with a URL, or None; its host name is not resolved."""
-    if not isinstance(url, str) or not url.isascii() or not url.isprintable() or re.search(r"[\s\\<>\"]", url):
-        return "is not a URL in plain ASCII; write other characters as %XX, and other host names as xn--…"
+    if not isinstance(url, str):
+        return must_be(url, "a URL such as https://example.org/hook")
+    if found := re.search(r"[^!-~]|[\\<>\"]", url):
+        return f"contains {found[0]!r}; a URL must be plain ASCII: write such characters as %XX, host names as xn--…"
     if len(url) > MAX_URL:
         return f"has {len(url):,} characters; a URL must have at most {MAX_URL:,}"
     try:

@@ -75,7 +75,7 @@ def one_of(words: Iterable[str], read: Callable[[Any], object] = str) -> Bound:
     def problem(value: object) -> str | None:
         if isinstance(value, str) and value in known:
             return None
-        return f"is {_quoted(value)}; it must be {allowed}"
+        return f"is {quoted(value)}; it must be {allowed}"
 
     return Bound(problem, {"type": "string", "enum": known}, read)
 
@@ -118,7 +118,8 @@ def _shown(value: object) -> str:
             return f"of the type {type(value).__name__}"
 
 
-def _quoted(value: object) -> str:
+def quoted(value: object) -> str:
+    """Returns a short text in quotes, and the kind of any other value."""
     return repr(value) if isinstance(value, str) and len(value) <= 50 else _shown(value)
 
 

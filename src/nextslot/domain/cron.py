@@ -290,7 +290,12 @@ def _explained(fields: str, error: CronSimError) -> str:
         if said == f"Bad {name.replace(' ', '-')}":
             if name == "day of month" and _is_read(f"* * {field} * *"):
                 return "never happens: no such month has that day"
-            return f"has the {name} {field.lower()!r}, which is out of range, or a range that runs backwards"
+            at = _FIELDS.index(name)
+            if "-" in field and all(
+                _is_read(" ".join(["*"] * at + [end] + ["*"] * (4 - at))) for end in field.split("-")
+            ):
+                return f"has the {name} {field.lower()!r}, a range that runs backwards"
+            return f"has the {name} {field.lower()!r}, which is out of range"
     return said
 
 

@@ -138,7 +138,7 @@ async def identify(request: Request) -> Caller:
         return Caller("local", Scope.ADMIN)
     text = _key_text(request)
     if text is None:
-        raise _unauthorized("this needs a key: send it as X-API-Key, or as Authorization: Bearer")
+        raise _unauthorized("the request has no key; send it as X-API-Key, or as Authorization: Bearer")
     key = await scheduler.keys.find(text)
     if key is None:
         raise _unauthorized("this key is not known; it may have been deleted")

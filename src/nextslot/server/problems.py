@@ -1,6 +1,7 @@
 """Answers errors in the form of RFC 9457 (`application/problem+json`), with one handler for the exception tree."""
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from nextslot.domain.bounds import must_be, quoted
 from nextslot.errors import (
     Conflict,
     DiskLow,
@@ -214,15 +216,60 @@ def field_of(place: tuple[object, ...]) -> str:
     return ".".join(str(part) for part in inner if not (isinstance(part, str) and part.endswith("]")))
 
 
-def sentence_of(found: Mapping[str, object]) -> str:
-    match found["type"]:
-        case "extra_forbidden":
-            return "there is no such field"
-        case "missing" if found["loc"] == ("body",):
-            return "a JSON object is needed as the body"
-        case "missing":
-            return "this is needed"
-        case "model_attributes_type" | "dict_type":
-            return "a JSON object is needed"
-        case _:
-            return str(found["msg"]).removeprefix("Value error, ")
+def sentence_of(found: Mapping[str, Any]) -> str:
+    """Returns what is wrong with a value that pydantic refused: first what it is, then what it must be."""
+    kind, value, context = found["type"], found.get("input"), found.get("ctx", {})
+    if kind == "missing":
+        return "the request has no body; send a JSON object" if found["loc"] == ("body",) else "is missing; give it"
+    if kind == "extra_forbidden":
+        return "there is no such field"
+    if kind in _BOUNDS:
+        name, words = _BOUNDS[kind]
+        return must_be(_read(value), f"{words} {context[name]:,}")
+    if kind in ("literal_error", "enum"):
+        return f"is {quoted(value)}; it must be {context['expected']}"
+    if kind == "string_pattern_mismatch":
+        return f"is {quoted(value)}, which does not match {context['pattern']}"
+    if kind == "too_long":
+        return f"has {context['actual_length']:,} items; it must have at most {context['max_length']:,}"
+    if kind == "too_short":
+        return f"has {context['actual_length']:,} items; it must have at least {context['min_length']:,}"
+    if kind == "timezone_aware":
+        return "has no time zone; add Z or an offset such as +01:00"
+    if kind.startswith("datetime"):
+        return "is not a date with a time that can be read; write it like 2026-11-15T06:30:00Z"
+    if kind in _TYPES:
+        said = must_be(_read(value), _TYPES[kind])
+        return said if found["loc"] != ("body",) else f"the body {said}"
+    return str(found["msg"]).removeprefix("Value error, ")
+
+
+_BOUNDS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "above"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "below"),
+}
+_TYPES = {
+    "model_attributes_type": "a JSON object",
+    "model_type": "a JSON object",
+    "dict_type": "a JSON object",
+    "list_type": "a list",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number of 64 bits",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+}
+
+
+def _read(value: object) -> object:
+    """Returns the number that a text of a query stands for, or the value itself."""
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value):
+        return int(value)
+    return value

@@ -22,6 +22,7 @@ from pydantic import (
 
 from nextslot import domain
 from nextslot.domain import request_checks
+from nextslot.domain.bounds import must_be
 from nextslot.engine.submit.intake import MAX_BATCH
 
 from .derived_schemas import asks, shows
@@ -41,7 +42,7 @@ Time = Annotated[
 def _written(value: object) -> object:
     # Otherwise pydantic would read a number in a query as seconds since 1970.
     if not isinstance(value, str) or not re.match(r"\d{4}-\d\d-\d\d[Tt ]", value):
-        raise ValueError("a time such as 2026-11-15T06:30:00Z")
+        raise ValueError(must_be(value, "a time such as 2026-11-15T06:30:00Z"))
     return value
 
 

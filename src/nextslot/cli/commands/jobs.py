@@ -351,10 +351,10 @@ def change(
 
 
 def _by_id_or_filter(some: list[str] | None, filter: list[str] | None, everything: bool) -> None:
-    if bool(some) + bool(filter) + everything != 1:
-        raise typer.BadParameter(
-            "no jobs were selected, or in several ways; give ids, or --filter NAME=VALUE, or --all"
-        )
+    given = bool(some) + bool(filter) + everything
+    if given != 1:
+        problem = "no jobs were selected" if given == 0 else "jobs were selected in several ways"
+        raise typer.BadParameter(f"{problem}; give ids, or --filter NAME=VALUE, or --all")
 
 
 def _narrowed(wanted: "JobFilter", statuses: str) -> "JobFilter":

@@ -54,7 +54,7 @@ def locked(path: Path) -> Iterator[None]:
 def _opened(path: Path, *, is_writing: bool = False) -> Iterator[apsw.Connection]:
     acknowledged_commits.refuse_if_removed(path.resolve())
     if not path.is_file():
-        raise Absent(f"there is no database {path}; check the path, or start a server to create it")
+        raise Absent(f"there is no database {path}; check the path")
     try:
         connection = connect(path, "FULL") if is_writing else connect_reader(path)
         try:
