@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nextslot.config.loading import Configuration
-from nextslot.domain.webhook_delivery import secret_of
+from nextslot.domain.webhook_signature import secret_of
 from nextslot.engine.cluster.repairs import Repairs
 from nextslot.engine.retention import Keep, Purged, Retention
 from nextslot.engine.settings.audit_log import AuditLog

@@ -15,7 +15,8 @@ import pytest
 
 from nextslot import testing
 from nextslot.config import load
-from nextslot.scheduler_from_config import compose, reload
+from nextslot.configuration_reload import reload
+from nextslot.scheduler_from_config import compose
 from nextslot.telemetry import logs
 from tests.support import running_scheduler
 

@@ -11,6 +11,7 @@ import pytest
 
 from nextslot import Scheduler, offline_commands, testing
 from nextslot.config import Configuration, load
+from nextslot.configuration_reload import ConfiguredScheduler, Reloaded, reload
 from nextslot.domain import PYTHON, Actor, RequestContext
 from nextslot.domain.limits import Limits
 from nextslot.errors import (
@@ -21,13 +22,7 @@ from nextslot.errors import (
     UnknownJobType,
 )
 from nextslot.executors.threads import InlineThreads
-from nextslot.scheduler_from_config import (
-    ConfiguredScheduler,
-    Reloaded,
-    compose,
-    reload,
-    reloadable_settings,
-)
+from nextslot.scheduler_from_config import compose, reloadable_settings
 from tests import databases
 from tests.support import register_handlers, states
 

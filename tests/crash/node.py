@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nextslot import Limits, NewJob, Scheduler
+from nextslot.domain.lease_times import LeaseTimes
 from nextslot.errors import Invalid, Unavailable
-from nextslot.store.membership import LeaseTimes
 from nextslot.system.sidecar_main import now as boottime
 
 # One that stands still is let go at once, so that others have something to take over.

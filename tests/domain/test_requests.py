@@ -20,8 +20,8 @@ from nextslot.domain import (
     RetryPolicy,
     request_checks,
 )
+from nextslot.domain.bounds import MAX_DEPTH
 from nextslot.domain.request_checks import (
-    MAX_DEPTH,
     MAX_INSTANT,
     json_problems,
     problems,

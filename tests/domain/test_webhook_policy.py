@@ -13,6 +13,7 @@ from nextslot.domain import (
     RunStatus,
     Webhook,
     webhook_delivery,
+    webhook_signature,
 )
 from nextslot.domain.webhook_delivery import (
     Target,
@@ -20,10 +21,9 @@ from nextslot.domain.webhook_delivery import (
     problems,
     retry_after,
     run_events,
-    secret_of,
-    signed,
     targets,
 )
+from nextslot.domain.webhook_signature import secret_of, signed
 from nextslot.system.clock import SystemClock
 from nextslot.system.instant import Instant
 
@@ -205,7 +205,7 @@ def test_the_id_and_the_time_are_signed_too(header: str) -> None:
     ],
 )
 def test_a_secret_is_24_to_64_bytes_in_base64(secret: object, is_fine: bool) -> None:
-    assert (webhook_delivery.secret_problem(secret) is None) == is_fine
+    assert (webhook_signature.secret_problem(secret) is None) == is_fine
 
 
 @pytest.mark.parametrize(
@@ -219,4 +219,4 @@ def test_one_event_that_there_is_not_is_one_too_many(events: list[Any], is_fine:
 def test_a_secret_has_24_to_64_bytes(length: int, is_fine: bool) -> None:
     secret = "whsec_" + base64.b64encode(bytes(length)).decode()
 
-    assert (webhook_delivery.secret_problem(secret) is None) == is_fine
+    assert (webhook_signature.secret_problem(secret) is None) == is_fine

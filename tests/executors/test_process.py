@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from nextslot.executors.process_tree.fork_server import Guardians
-from nextslot.executors.process_tree.guardian import LEFTOVER_GRACE, now
-from nextslot.executors.process_tree.kill_tree import descendants, processes
+from nextslot.executors.process_tree.guardian import now
+from nextslot.executors.process_tree.kill_tree import LEFTOVER_GRACE, descendants, processes
 from nextslot.executors.process_tree.process import WAS_KILLED, End, Process, Start
 from nextslot.executors.process_tree.survivors import end_survivors, find_survivors
 from tests.support import eventually, processes_of

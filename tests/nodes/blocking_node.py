@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from nextslot import Limits, Scheduler
-from nextslot.store.membership import LeaseTimes
+from nextslot.domain.lease_times import LeaseTimes
 from tests.nodes import blocking_jobs
 
 

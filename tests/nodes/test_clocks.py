@@ -77,7 +77,7 @@ def set_machine(monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
         def time_ns(self) -> int:
             return time.time_ns() + ahead * 1_000_000_000
 
-    for module in ("nextslot.system.clock", "nextslot.store.postgres.lease"):
+    for module in ("nextslot.system.clock", "nextslot.store.postgres.lease_and_leader"):
         monkeypatch.setattr(f"{module}.time", Machine())
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from nextslot import Limits, Scheduler
+from nextslot.domain.lease_times import LeaseTimes
 from nextslot.errors import (
     AlreadyOpen,
     Conflict,
     Draining,
     NotFound,
 )
-from nextslot.store.membership import LeaseTimes
 from tests import postgres
 
 QUICK = LeaseTimes(renew_seconds=0.2, work_seconds=1.0, lease_seconds=2.0)

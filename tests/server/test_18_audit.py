@@ -13,10 +13,10 @@ import pytest
 import nextslot
 from nextslot import NewJob, Scheduler, extension_api
 from nextslot.config import load
+from nextslot.configuration_reload import ConfiguredScheduler
 from nextslot.domain import Key, RequestContext, Scope
 from nextslot.executors.job_types import JobTypes
 from nextslot.extensions.legacy.legacy_service import LegacyService
-from nextslot.scheduler_from_config import ConfiguredScheduler
 from nextslot.server.app import Options, application, routes_of
 from nextslot.server.auth import SAFE
 from nextslot.server.routing import Route, rule_of

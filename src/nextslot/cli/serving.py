@@ -9,8 +9,9 @@ from functools import partial
 from nextslot import offline_commands
 from nextslot.config import Configuration
 from nextslot.config.loading import without_password
+from nextslot.configuration_reload import ConfiguredScheduler
 from nextslot.errors import Invalid, NextslotError, StoreError
-from nextslot.scheduler_from_config import ConfiguredScheduler, is_loopback
+from nextslot.scheduler_from_config import is_loopback
 from nextslot.server.app import Options
 from nextslot.server.request_guard import Admission
 from nextslot.server.routes.service import Reload

@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, create_model
 
 from nextslot import extension_api
-from nextslot.domain import request_checks
-from nextslot.domain.bounds import Delay, Limit, Seconds, number, whole
-from nextslot.domain.webhook_delivery import secret_problem
+from nextslot.domain.bounds import MAX_PARAMS_BYTES, Delay, Limit, Seconds, number, whole
+from nextslot.domain.webhook_signature import secret_problem
 from nextslot.system.disk_space import DiskLimits
 
 Port = Annotated[int, whole(0, 65_535)]
@@ -118,7 +117,7 @@ class LimitsTable(Section):
         description="How long a limit may hold a job back while other jobs pass it, before units are kept free for it.",
     )
     max_params_bytes: Annotated[int, whole(2, 64 * 1024 * 1024)] = Field(
-        default=request_checks.MAX_PARAMS_BYTES, description="The largest parameters of a job, as JSON."
+        default=MAX_PARAMS_BYTES, description="The largest parameters of a job, as JSON."
     )
     direct_waiting: Annotated[int, whole(1, 100_000)] = Field(
         default=100, description="How many direct callers of an office may wait; further callers get 503."

@@ -52,6 +52,16 @@ from .keys import (
     KeyFields,
     Scope,
 )
+from .lists_and_status import (
+    Held,
+    JobDetail,
+    Listed,
+    OfficeStatus,
+    Page,
+    Placed,
+    QueuePage,
+    SchedulerStatus,
+)
 from .nodes import Node
 from .offices import (
     Lane,
@@ -76,16 +86,6 @@ from .schedules import (
     SkipReason,
     Template,
     Upcoming,
-)
-from .views import (
-    Held,
-    JobDetail,
-    Listed,
-    OfficeStatus,
-    Page,
-    Placed,
-    QueuePage,
-    SchedulerStatus,
 )
 from .webhooks import (
     Attempt,

@@ -12,6 +12,11 @@ from .json_types import Json
 MAX_PRIORITY = 999_999
 URGENT = 1_000_000
 MAX_TEXT = 1000
+MAX_NAME = 200
+# Of a job: the size of its parameters as JSON, how deep they may be nested, and how many jobs it may wait for.
+MAX_PARAMS_BYTES = 256 * 1024
+MAX_DEPTH = 64
+MAX_DEPENDENCIES = 10_000
 # A century: a longer time is a mistake, and sums of times stay far below the largest integer.
 MAX_SECONDS = 100 * 366 * 86400
 

@@ -10,7 +10,6 @@ from . import (
     Decision,
     FailureKind,
     Job,
-    OnDependencyFailure,
     Outcome,
     RetryPolicy,
     RunStatus,
@@ -107,17 +106,3 @@ def cancel(job: Job, interrupt: bool | None, office_mode: CancelMode) -> Cancell
     if CancelMode.INTERRUPT in (wanted, job.cancel_mode):
         return Cancellation.STOPPING
     return Cancellation.FINISHING
-
-
-class Dependents(StrEnum):
-    """What the end of a chain does to a job that waits for it."""
-
-    RELEASE = "release"
-    CANCEL = "cancel"
-    WAIT = "wait"
-
-
-def dependent_after(end: ChainEnd, on_dependency_failure: OnDependencyFailure) -> Dependents:
-    if end is ChainEnd.SUCCEEDED:
-        return Dependents.RELEASE
-    return Dependents.CANCEL if on_dependency_failure is OnDependencyFailure.CANCEL else Dependents.WAIT

@@ -28,12 +28,8 @@ from .declared_values import (
     is_words,
 )
 
-MAX_PARAMS_BYTES = 256 * 1024
-MAX_DEPTH = 64
-MAX_DEPENDENCIES = 10_000
 MAX_TEXT = bounds.MAX_TEXT
 MAX_SECONDS = bounds.MAX_SECONDS
-MAX_NAME = 200
 _UNITS = bounds.whole(1, 1_000_000)
 is_storable = bounds.is_storable
 is_number = bounds.is_number
@@ -116,8 +112,8 @@ def _other_problems(new: NewJob) -> Iterator[Problem]:
 def _dependency_problems(given: object) -> Iterator[Problem]:
     if not isinstance(given, (list, tuple)) or not all(isinstance(other, str) for other in given):
         yield Problem("depends_on", "is not a list of texts; it must be a list of job ids or keys")
-    elif len(given) > MAX_DEPENDENCIES:
-        yield Problem("depends_on", f"has {len(given):,} items; it must have at most {MAX_DEPENDENCIES:,}")
+    elif len(given) > bounds.MAX_DEPENDENCIES:
+        yield Problem("depends_on", f"has {len(given):,} items; it must have at most {bounds.MAX_DEPENDENCIES:,}")
     elif not all(is_storable(other) for other in given):
         yield Problem("depends_on", bounds.UNSTORABLE)
 
@@ -157,7 +153,7 @@ def resource_problems(given: object) -> Iterator[Problem]:
         yield Problem("resources", bounds.must_be(given, "a list of names, or an object of names and units"))
         return
     for name, count in given.items() if isinstance(given, Mapping) else ((name, 1) for name in given):
-        if (problem := bounds.text_problem(name, MAX_NAME)) is not None:
+        if (problem := bounds.text_problem(name, bounds.MAX_NAME)) is not None:
             yield Problem("resources", f"has a name that {problem}")
         elif (problem := _UNITS.problem(count)) is not None:
             yield Problem(f"resources.{name}", problem)
@@ -171,8 +167,8 @@ def json_problems(field: str, value: Mapping[str, Json]) -> Iterator[Problem]:
     stack: list[tuple[str, Any, int]] = [(field, value, 1)]
     while stack:
         where, item, depth = stack.pop()
-        if depth > MAX_DEPTH:
-            yield Problem(where, f"is nested too deep; it must be at most {MAX_DEPTH} levels deep")
+        if depth > bounds.MAX_DEPTH:
+            yield Problem(where, f"is nested too deep; it must be at most {bounds.MAX_DEPTH} levels deep")
         elif isinstance(item, dict):
             for key, inner in item.items():
                 # Exactly these types, here and below: the encoder takes no subclass.
@@ -193,7 +189,7 @@ def _is_plain_object(value: object) -> bool:
 
 def _is_plain(item: Any, depth: int) -> bool:
     kind = type(item)
-    if depth > MAX_DEPTH:
+    if depth > bounds.MAX_DEPTH:
         return False
     if kind is str:
         return bounds.is_unicode(item)

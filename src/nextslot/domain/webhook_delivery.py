@@ -1,12 +1,8 @@
-"""Decides about webhooks: which events there are, who receives one, what follows an attempt, and how it is signed.
+"""Decides about webhooks: which events there are, who receives one, and what follows an attempt.
 
 `engine/webhooks` and the checks of requests call it.
 """
 
-import base64
-import binascii
-import hashlib
-import hmac
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,12 +37,9 @@ RETRY_DELAYS = (5.0, 15.0, 45.0)
 LONGEST_RETRY_AFTER = 3600.0
 # After so many attempts in a row without any answer an endpoint is taken for dead, until it answers again.
 BREAKER_FAILURES = 5
-# How long the old secret of a subscription signs too after a rotation.
-ROTATION_SECONDS = 24 * 3600.0
 
 NO_FORMATS: Mapping[str, Sequence[str]] = {}
 SERVER = "server"
-SECRET_PREFIX = "whsec_"
 
 
 class Target(NamedTuple):
@@ -181,34 +174,3 @@ def retry_after(status_code: int, header: str | None, now: Instant) -> float | N
 
 
 # Signatures: https://www.standardwebhooks.com
-
-
-def secret_problem(secret: object) -> str | None:
-    """Says what is wrong with a secret, without repeating it."""
-    if isinstance(secret, str) and 24 <= len(_key(secret)) <= 64:
-        return None
-    return "is not a signing secret; it must be whsec_ and 24 to 64 bytes in base64"
-
-
-def secret_of(random_text: str) -> str:
-    """Makes a secret of 256 bits from a random text with as many."""
-    return SECRET_PREFIX + base64.b64encode(hashlib.sha256(random_text.encode()).digest()).decode()
-
-
-def signed(message_id: str, body: bytes, secrets: Iterable[str], now: Instant) -> dict[str, str]:
-    """Returns the three headers, with a signature for each secret: one match is enough to verify the message."""
-    timestamp = str(now // 1_000_000)
-    content = f"{message_id}.{timestamp}.".encode() + body
-    signatures = (hmac.new(_key(secret), content, hashlib.sha256).digest() for secret in secrets)
-    return {
-        "webhook-id": message_id,
-        "webhook-timestamp": timestamp,
-        "webhook-signature": " ".join(f"v1,{base64.b64encode(one).decode()}" for one in signatures),
-    }
-
-
-def _key(secret: str) -> bytes:
-    try:
-        return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
-    except (binascii.Error, ValueError):
-        return b""

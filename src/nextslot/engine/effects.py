@@ -99,7 +99,7 @@ class WebhooksConfigured(NamedTuple):
 class SettingsChanged(NamedTuple):
     """The settings of a configuration that was reloaded, as this transaction has stored them."""
 
-    settings: Any  # Of `services/settings_reload.py`, which the engine does not import.
+    settings: Any  # Of `services/settings.py`, which the engine does not import.
 
 
 class ClockCounted(NamedTuple):

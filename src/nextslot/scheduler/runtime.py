@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from nextslot.domain.lease_times import LeaseTimes
 from nextslot.domain.limits import ConcurrencyPolicy
 from nextslot.engine import effects
 from nextslot.engine.cluster.clock_steps import ClockSteps
 from nextslot.engine.cluster.cluster import Cluster, NodeParts
-from nextslot.engine.cluster.leader import Leader
+from nextslot.engine.cluster.leader_duties import Leader
 from nextslot.engine.cluster.node_registry import NodeRegistry
 from nextslot.engine.cluster.recovery import Recovery
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
@@ -46,10 +47,9 @@ from nextslot.executors.job_type_catalog import Catalog
 from nextslot.executors.run_files import RunFiles
 from nextslot.executors.threads import Threads
 from nextslot.services.forecast import ForecastService
-from nextslot.services.settings_reload import SettingsService
+from nextslot.services.settings import SettingsService
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.store.contract import Tx
-from nextslot.store.membership import LeaseTimes
 from nextslot.store.open_store import is_shared
 from nextslot.store.tables.nodes import NodeInfo
 from nextslot.system.clock import Clock

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from nextslot.domain.lease_times import LeaseTimes
 from nextslot.domain.limits import ConcurrencyPolicy, Limits
 from nextslot.engine.dispatch.limits_and_slots import Workers
 from nextslot.engine.dispatch.resource_outages import Probe
@@ -17,7 +18,6 @@ from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from nextslot.executors.threads import DaemonThreads, Threads
 from nextslot.extension_api import Extension, find
 from nextslot.services.unit_of_work import UnitOfWork
-from nextslot.store.membership import LeaseTimes
 from nextslot.store.open_store import (
     data_directory,
     directories,

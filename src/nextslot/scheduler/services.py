@@ -38,7 +38,7 @@ from nextslot.services.offices import OfficeService
 from nextslot.services.retention import RetentionService
 from nextslot.services.run_files import RunFileService
 from nextslot.services.schedules import ScheduleService
-from nextslot.services.settings_reload import SettingsService
+from nextslot.services.settings import SettingsService
 from nextslot.services.templates import TemplateService
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.services.webhooks import WebhookSubscriptions

@@ -7,22 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from nextslot.domain.lease_times import LeaseTimes
+
 # A topic that only the lease sends: look for nodes whose lease has expired.
 LOST = "lost"
 # The topics by which nodes notify each other after a commit.
 TOPICS = ("work", "stop", "timer", "deliveries", "callers", "settings", "nodes", "events")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseTimes:
-    """The times of a lease: how often a node renews it, when a node that could not renew it stops its own work, when
-    other nodes treat it as lost, and how long the sidecar keeps a node alive whose event loop does not answer.
-    """
-
-    renew_seconds: float = 5.0
-    work_seconds: float = 20.0
-    lease_seconds: float = 30.0
-    unresponsive_seconds: float = 300.0
 
 
 class Member(Protocol):

@@ -1,8 +1,9 @@
 """Cluster: this node among those that share its database. It joins, follows what others announce, and leaves.
 
-A node on PostgreSQL has a lease, which `store/postgres/lease.py` renews; its thread calls `renewed`, `lapsed` and
-`fenced`. A node whose lease expired is lost to the others: it stops what it runs and joins again. `leader` does the
-work that one node does for all. Hearing of something twice does no harm: the database decides what is stored.
+A node on PostgreSQL has a lease, which `store/postgres/lease_and_leader.py` renews; its thread calls `renewed`,
+`lapsed` and `fenced`. A node whose lease expired is lost to the others: it stops what it runs and joins again.
+`leader_duties` does the work that one node does for all. Hearing of something twice does no
+harm: the database decides what is stored.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nextslot.domain import FailureKind
+from nextslot.domain.lease_times import LeaseTimes
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.dispatch.dispatcher import Dispatcher
 from nextslot.engine.engine_context import EngineContext
@@ -22,12 +24,12 @@ from nextslot.engine.settings.key_ring import KeyRing
 from nextslot.errors import Unavailable
 from nextslot.executors.job_type_catalog import Catalog
 from nextslot.store.contract import Store, Tx
-from nextslot.store.membership import LeaseTimes, Membership
+from nextslot.store.membership import Membership
 from nextslot.store.tables import lanes, nodes
 from nextslot.system.clock import Clock
 
 from .clock_steps import ClockSteps
-from .leader import Leader
+from .leader_duties import Leader
 from .node_registry import NodeRegistry, Others
 from .recovery import Recovered, Recovery
 

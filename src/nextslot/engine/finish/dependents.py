@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from nextslot.domain import ChainEnd, Job, OnDependencyFailure
-from nextslot.domain.job_lifecycle import Dependents, dependent_after
+from nextslot.domain import ChainEnd, Job
+from nextslot.domain.dependency_failure import Dependents, dependent_after
 from nextslot.engine.engine_context import EngineContext
 from nextslot.errors import DependencyCycle
 from nextslot.store.contract import Tx
@@ -32,13 +32,8 @@ class DependencyResolver:
         """Returns the new jobs to cancel at once, because a prerequisite has already failed permanently."""
         chains = {edge.chain_id for edge in edges if edge.chain_id not in new and not edge.is_met}
         dead = dependencies.dead(tx, chains) if chains else set()
-        return list(
-            dict.fromkeys(
-                edge.job_id
-                for edge in edges
-                if edge.chain_id in dead and new[edge.job_id].on_dependency_failure is OnDependencyFailure.CANCEL
-            )
-        )
+        found = {edge.job_id: new[edge.job_id].on_dependency_failure for edge in edges if edge.chain_id in dead}
+        return [one for one, policy in found.items() if dependent_after(ChainEnd.FAILED, policy) is Dependents.CANCEL]
 
     def after_chain(self, tx: Tx, chain_id: str, end: ChainEnd, now: Instant) -> list[str]:
         """Releases the jobs that waited for this chain. Returns those that must be cancelled instead."""

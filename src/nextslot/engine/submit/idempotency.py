@@ -11,6 +11,10 @@ from nextslot.system.clock import Clock
 
 T = TypeVar("T")
 
+KEPT_SECONDS = 24 * 3600
+# How many expired keys each new key deletes.
+FORGOTTEN_AT_ONCE = 100
+
 
 class Once(NamedTuple, Generic[T]):
     """What identifies a creating request, and the ids of what it has created."""
@@ -40,7 +44,8 @@ def at_most_once(work: Work[T], once: Once[T], key: str, clock: Clock) -> Work[T
             raise Invalid(problems)
         content = _digest(tx, work, once.content)
         office_id, now = once.office_id or "", clock.now()
-        known = idempotency.get(tx, office_id, once.route, key, now)
+        since = now.after(-KEPT_SECONDS)
+        known = idempotency.get(tx, office_id, once.route, key, since)
         if known is not None:
             if known[0] != content:
                 raise IdempotencyMismatch(
@@ -48,6 +53,7 @@ def at_most_once(work: Work[T], once: Once[T], key: str, clock: Clock) -> Work[T
                 )
             raise Replayed(known[1])
         answer = work(tx)
+        idempotency.forget(tx, since, FORGOTTEN_AT_ONCE)
         idempotency.put(tx, office_id, once.route, key, content, once.ids_of(answer), now)
         return answer
 

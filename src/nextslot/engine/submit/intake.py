@@ -20,6 +20,7 @@ from nextslot.domain import (
     Template,
     request_checks,
 )
+from nextslot.domain.bounds import MAX_PARAMS_BYTES
 from nextslot.domain.template_defaults import from_template
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.dependents import DependencyResolver, refuse_cycle
@@ -83,7 +84,7 @@ class Intake:
         queue: QueueManager,
         resolver: DependencyResolver,
         finisher: JobFinisher,
-        max_params_bytes: int = request_checks.MAX_PARAMS_BYTES,
+        max_params_bytes: int = MAX_PARAMS_BYTES,
     ) -> None:
         self._chance = engine.chance
         self._job_types = engine.job_types

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from nextslot.domain import Attempt, Delivery, DeliveryStatus
+from nextslot.domain import Attempt, Delivery, DeliveryStatus, webhook_signature
 from nextslot.domain import webhook_delivery as policy
 from nextslot.domain.webhook_delivery import SERVER, Next
 from nextslot.engine.effects import DeliverySettled
@@ -306,7 +306,7 @@ class DeliveryWorker:
         if not secrets:
             return _UNSIGNED
         headers = {"Content-Type": "application/json", "User-Agent": _AGENT, **delivery.headers}
-        headers |= policy.signed(delivery.delivery_id, body, secrets, now)
+        headers |= webhook_signature.signed(delivery.delivery_id, body, secrets, now)
         try:
             self._sender = self._sender or self._open_sender()
             return await self._traced(self._sender, delivery, headers, body)

@@ -21,6 +21,7 @@ from nextslot.domain import (
     RunStatus,
     Webhook,
     json_form,
+    webhook_signature,
 )
 from nextslot.domain import webhook_delivery as policy
 from nextslot.domain.addresses import origin
@@ -118,7 +119,7 @@ class _Outbox:
 
 class WebhookService:
     def __init__(self, chance: Chance, events: EventLog, settings: WebhookSettings) -> None:
-        problem = None if settings.secret is None else policy.secret_problem(settings.secret)
+        problem = None if settings.secret is None else webhook_signature.secret_problem(settings.secret)
         if problem is not None:
             raise Invalid(problem, field="webhooks.secret")
         self.settings = settings
@@ -161,7 +162,7 @@ class WebhookService:
         """
         stored = settings.secret or webhooks.server_secret(tx)
         if stored is None:
-            stored = policy.secret_of(self._chance.secret())
+            stored = webhook_signature.secret_of(self._chance.secret())
             webhooks.keep_server_secret(tx, stored)
         return stored
 
@@ -312,7 +313,7 @@ class WebhookService:
             raise Conflict(
                 f"there are already {MOST_SUBSCRIPTIONS:,} subscriptions, the most allowed: delete one first"
             )
-        secret = policy.secret_of(self._chance.secret())
+        secret = webhook_signature.secret_of(self._chance.secret())
         webhooks.insert(tx, webhook, secret)
         self._reload_listeners(tx)
         return webhook, secret
@@ -352,8 +353,8 @@ class WebhookService:
     def rotate_secret(self, tx: Tx, webhook_id: str, now: Instant) -> tuple[Webhook, str]:
         """Replaces the secret. For a day the old one signs too, so that the receiver can switch."""
         self.subscription(tx, webhook_id)
-        secret = policy.secret_of(self._chance.secret())
-        webhooks.rotate(tx, webhook_id, secret, now.after(policy.ROTATION_SECONDS))
+        secret = webhook_signature.secret_of(self._chance.secret())
+        webhooks.rotate(tx, webhook_id, secret, now.after(webhook_signature.ROTATION_SECONDS))
         self._reload_listeners(tx)
         return self.subscription(tx, webhook_id), secret
 

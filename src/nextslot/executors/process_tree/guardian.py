@@ -16,12 +16,10 @@ import time
 from collections.abc import Iterator
 
 from .cgroups import enter_cgroup
-from .kill_tree import KillSequence, descendants, start_time
+from .kill_tree import LEFTOVER_GRACE, KillSequence, start_time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 HEARTBEAT_UNTIL = 8  # The offset of the deadline in the heartbeat file.
-# How long processes that outlived the command itself get between TERM and KILL.
-LEFTOVER_GRACE = 2.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
 LONGEST_WAIT = 86400.0  # poll accepts only bounded timeouts.
 # Guardians take orders only from their sockets. Ctrl-C in a terminal or TERM for a whole service is for the scheduler
@@ -54,7 +52,6 @@ class Guardian:
         self._deadline = float("inf")
         self._lease = self._request["lease"] or float("inf")
         self._pause = SHORTEST_PAUSE
-        self._terminated: set[tuple[int, int]] = set()
         self._killing = KillSequence()
         self._buffer = b""
         self._wakeup = Wakeup()
@@ -134,7 +131,7 @@ class Guardian:
             verb, _, number = line.partition(b" ")
             if verb == b"stop":
                 self._deadline = min(self._deadline, now() + float(number))
-                self._terminate()
+                self._killing.terminate()
             elif verb == b"kill":
                 self._deadline = 0
             elif verb == b"lease":
@@ -160,7 +157,7 @@ class Guardian:
             self._has_leftovers = False
             if not self._is_stopping:
                 self._deadline = now() + LEFTOVER_GRACE
-            self._terminate()
+            self._killing.terminate()
         return has_children()
 
     def _act(self) -> float | None:
@@ -174,15 +171,6 @@ class Guardian:
         self._killing.kill_round()
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return self._pause
-
-    def _terminate(self) -> None:
-        """Sends TERM to each process of the tree once: many programs take a second TERM as an order to exit at once."""
-        for pid, start in descendants(os.getpid()):
-            if (pid, start) not in self._terminated and start_time(pid) == start:
-                self._terminated.add((pid, start))
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGTERM)
-                    os.kill(pid, signal.SIGCONT)  # A stopped process does not handle TERM.
 
     def _send_line(self, words: str) -> None:
         with contextlib.suppress(OSError):

@@ -1,4 +1,6 @@
-"""Kills a whole process tree, and reads the process table. The guardian program and the scheduler both use it.
+"""Ends a whole process tree: TERM to each process, then KILL after the grace time. Reads the process table.
+
+The guardian program calls it and keeps the deadline; the grace time of a command is `GRACE_SECONDS` of `command.py`.
 
 Imports only a few modules of the standard library, so that the guardian program starts quickly.
 """
@@ -11,6 +13,8 @@ from collections.abc import Container
 # How many rounds kill only the children, before a round scans all processes, which costs a hundred times as much.
 QUICK_ROUNDS, MANY_ROUNDS = 4, 64
 MAX_SCANS = 20
+# How long processes that outlived the command itself get between TERM and KILL.
+LEFTOVER_GRACE = 2.0
 STOPPED = ("T", "t")  # Process states: stopped by a signal, stopped by a debugger.
 ENDED = ("Z", "X")
 
@@ -25,6 +29,16 @@ class KillSequence:
 
     def __init__(self) -> None:
         self._rounds = 0
+        self._terminated: set[tuple[int, int]] = set()
+
+    def terminate(self) -> None:
+        """Sends TERM to each process of the tree once: many programs take a second TERM as an order to exit at once."""
+        for pid, start in descendants(os.getpid()):
+            if (pid, start) not in self._terminated and start_time(pid) == start:
+                self._terminated.add((pid, start))
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGTERM)
+                    os.kill(pid, signal.SIGCONT)  # A stopped process does not handle TERM.
 
     def kill_round(self, spared: Container[int] = ()) -> bool:
         """Kills one round. Returns whether there was a process to kill."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from fastapi import Request, Response
 from pydantic import Field
 
-from nextslot import domain, scheduler_from_config
+from nextslot import configuration_reload, domain
 from nextslot.domain import RequestContext, Scope, json_form
 from nextslot.errors import Conflict, NotFound
 from nextslot.executors import job_types as handlers
@@ -25,7 +25,7 @@ service = router("Service")
 
 
 # Reads the configuration again, for this caller.
-Reload = Callable[[RequestContext], Awaitable[scheduler_from_config.Reloaded]]
+Reload = Callable[[RequestContext], Awaitable[configuration_reload.Reloaded]]
 
 
 class Health(schemas.ResponseModel):
@@ -163,7 +163,7 @@ async def openapi(request: Request) -> Response:
     return answer(request.app.openapi())
 
 
-def _changes(changes: Iterable[scheduler_from_config.Change]) -> list[dict[str, Any]]:
+def _changes(changes: Iterable[configuration_reload.Change]) -> list[dict[str, Any]]:
     return [{"setting": one.name, "before": one.before, "after": one.after} for one in changes]
 
 

@@ -50,7 +50,7 @@ from nextslot.store.sqlite.readers import Readers
 from nextslot.system.sidecar import NodeVitals
 from nextslot.telemetry.meters import Meters
 
-from .lease import Lease
+from .lease_and_leader import Lease
 from .pipeline import Reply, wire_of
 from .sessions import (
     Address,

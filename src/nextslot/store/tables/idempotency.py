@@ -1,4 +1,4 @@
-"""Idempotency keys: what was answered to a creating request, kept for a day."""
+"""Idempotency keys: what was answered to a request that created something."""
 
 import hashlib
 import json
@@ -9,8 +9,6 @@ from nextslot.store.contract import Tx
 from nextslot.system.instant import Instant
 
 from . import column_codec
-
-KEPT_SECONDS = 24 * 3600
 
 
 def digest(content: object) -> str:
@@ -26,16 +24,15 @@ def _plain(value: object) -> object:
     return repr(value)
 
 
-def get(tx: Tx, office_id: str, route: str, key: str, now: Instant) -> tuple[str, list[str]] | None:
-    """(digest of the request, ids of what it created), if it was less than a day ago."""
+def get(tx: Tx, office_id: str, route: str, key: str, since: Instant) -> tuple[str, list[str]] | None:
+    """Returns the digest of the request and the ids of what it created, if it was stored after `since`."""
     row = tx.row("idempotency.get", office_id=office_id, route=route, idempotency_key=key)
-    if row is None or row[2] <= now.after(-KEPT_SECONDS):
+    if row is None or row[2] <= since:
         return None
     return row[0], column_codec.loads(row[1])
 
 
 def put(tx: Tx, office_id: str, route: str, key: str, digest: str, answer: list[str], now: Instant) -> None:
-    tx.execute("idempotency.forget", before=now.after(-KEPT_SECONDS), limit=100)
     tx.execute(
         "idempotency.put",
         office_id=office_id,
@@ -45,3 +42,8 @@ def put(tx: Tx, office_id: str, route: str, key: str, digest: str, answer: list[
         answer=column_codec.dumps(answer),
         now=now,
     )
+
+
+def forget(tx: Tx, before: Instant, limit: int) -> None:
+    """Deletes some of the keys that were stored before an instant."""
+    tx.execute("idempotency.forget", before=before, limit=limit)

@@ -1,7 +1,7 @@
 """Leader: begins and ends the work that one node does for all, as the node gains and loses leadership.
 
-The leader is elected in `store/postgres/lease.py`: the node whose lease thread gets the leader's lock. A node on SQLite
-is alone and always leads. Two leaders for a moment do no harm: the database decides what is stored.
+The leader is elected in `store/postgres/lease_and_leader.py`: the node whose lease thread gets the leader's lock. A
+node on SQLite is alone and always leads. Two leaders for a moment do no harm: the database decides what is stored.
 """
 
 import logging

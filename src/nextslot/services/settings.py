@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nextslot.domain import Json, Office
+from nextslot.domain.bounds import MAX_PARAMS_BYTES
 from nextslot.domain.limits import ConcurrencyPolicy, Limits
-from nextslot.domain.request_checks import MAX_PARAMS_BYTES
 from nextslot.engine.direct.direct_requests import MOST_WAITING, DirectExecutionHandler
 from nextslot.engine.dispatch.dispatcher import Dispatcher
 from nextslot.engine.dispatch.starvation import STARVATION_AFTER_SECONDS
