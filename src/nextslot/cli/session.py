@@ -153,7 +153,8 @@ def _refuse_server(context: typer.Context) -> None:
 def _registered(
     app: typer.Typer, name: str | None, run: Function, given: int, more: dict[str, tuple[Any, Any]]
 ) -> Callable[[Function], Function]:
-    """Registers `run` with the parameters of a function after its first `given` ones, and with `more`, for typer."""
+    """Registers `run` as a command of typer, whose options are the parameters of a function, without the first `given`
+    ones, and `more`."""
 
     def register(function: Function) -> Function:
         @functools.wraps(function)

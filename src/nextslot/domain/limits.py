@@ -54,7 +54,8 @@ class ConcurrencyPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The default policy: the whole scheduler, the office, the role in it, the type, and each resource in units."""
+    """The default policy. It limits the whole scheduler, each office, each role in an office, each job type, and the
+    units of each resource."""
 
     running: int = 0
     job_types: Mapping[str, int] = field(default_factory=dict)

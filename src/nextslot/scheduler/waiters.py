@@ -1,4 +1,4 @@
-"""Lets callers in this process wait for the end of a chain, for `Services.wait`."""
+"""Lets callers in this process wait until a job and its retries (a chain) have ended, for `Services.wait`."""
 
 import asyncio
 from dataclasses import dataclass

@@ -99,7 +99,7 @@ class Cluster:
     # Joining and leaving.
 
     async def read_clock(self, store: Store) -> None:
-        """Goes by the clock of the database server from now on, because the clock of this machine may be wrong."""
+        """Reads the clock of the database server, which this node uses from now on: the machine's may be wrong."""
         self._local.steps.end()
         if store.is_shared:
             self._clock.adjust(*await store.read(self._server_time))

@@ -66,7 +66,7 @@ class DispatchRound:
         self.holds: list[CapacityHold] = []
         # The units of all holds, by limit.
         self._held: dict[str, int] = {}
-        # The largest turn that an office has been given so far.
+        # The largest turn of an office. Turns grow: the office with the smallest was served longest ago.
         self.turn = turn
         # Open lanes of offices that this transaction has not touched, with their turns; None until they are read.
         self.others: list[tuple[int, Lane]] | None = None

@@ -89,7 +89,7 @@ class Dispatcher:
         self._engine.lanes.counters(tx).office(office_id)
         return tx.local(Started)
 
-    # Direct callers.
+    # Direct callers with a reservation.
 
     def _serve_callers(self, round_: DispatchRound) -> None:
         """Starts the callers with a reservation that fit, the oldest first, and holds the units that the others need.

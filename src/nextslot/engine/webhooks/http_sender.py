@@ -24,7 +24,7 @@ from .webhook_outbox import WebhookService
 FIRST_BYTES = 1000
 # A connection that was idle for longer is not reused, because the other side may be about to close it.
 IDLE_SECONDS = 1.0
-# If a name has several addresses, how long to try each before the next.
+# How long to try one address of a host before the next.
 CONNECT_SECONDS = 3.0
 
 

@@ -90,7 +90,7 @@ class RoleCommand:
         return None
 
     def outcome(self, end: End, output: "TailedOutput") -> Outcome:
-        """Makes the outcome: by the exit code if the role names it, else by the end of the output."""
+        """Decides how a session ended: by its exit code if the role has a rule for it, else by its last lines."""
         if end.refused is not None:
             return Outcome.failed(FailureKind.SESSION_ERROR, self._refusal(end.refused))
         lost = broken(end)

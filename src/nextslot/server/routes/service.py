@@ -105,7 +105,8 @@ def healthy() -> Response:
 @service.get("/ready", response_model=Ready)
 @open_to_all
 async def ready(request: Request) -> Response:
-    """200: it takes and runs jobs, and a write was stored within the last 30 seconds; else this writes one row.
+    """Answers 200 if the server takes and runs jobs and can write. If it has written nothing for 30 seconds, it writes
+    one row first.
 
     503 while it recovers or drains, or its store does not answer, stores nothing, is damaged or has no disk space.
     """
