@@ -142,7 +142,7 @@ def test_keys_missing_wrong_and_too_weak(nextslot: Terminal, own_server: None) -
     admin = nextslot("key", "add", "boss", "--scope", "admin").word
     weak = nextslot("key", "add", "guest", "--scope", "read", "--key", admin).word
 
-    refused(nextslot("ls"), 1, "needs a key", "--key", "NEXTSLOT_API_KEY")
+    refused(nextslot("ls"), 1, "has no key", "--key", "NEXTSLOT_API_KEY")
     refused(nextslot("ls", "--key", "nsk_wrong"), 1, "this key is not known", "NEXTSLOT_API_KEY")
     refused(nextslot("submit", "echo", "--key", weak), 1, "scope 'submit'", "'read'")
     assert re.fullmatch(r"nsk_\S+", admin)

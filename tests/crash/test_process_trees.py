@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx2
@@ -125,10 +126,11 @@ def test_a_process_that_cleared_its_environment_is_ended_before_the_retry(tmp_pa
     with a_scheduler(tmp_path, "scrubbed", cgroup) as scheduler:
         asyncio.run(eventually(lambda: runs(tmp_path, attempt=1), seconds=30))
         ours = [pid for pid, _ in descendants(scheduler.pid) if pid not in processes_of(tmp_path)]
-        for pid in (scheduler.pid, *ours):
-            os.kill(pid, signal.SIGSTOP)
-        for pid in (*ours, scheduler.pid):
-            os.kill(pid, signal.SIGKILL)
+        # A child that has just ended may be among them.
+        for number, order in ((signal.SIGSTOP, (scheduler.pid, *ours)), (signal.SIGKILL, (*ours, scheduler.pid))):
+            for pid in order:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
         scheduler.wait()
     assert is_locked(tmp_path / "lock")
 

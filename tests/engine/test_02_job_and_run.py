@@ -476,7 +476,7 @@ async def test_every_problem_of_a_request_is_named(tmp_path: Path) -> None:
             "params",
             "params.size",
             "priority",
-            "resources",
+            "resources.gpu",
             "title",
         ]
         assert await history(scheduler) == []

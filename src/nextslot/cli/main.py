@@ -75,7 +75,7 @@ def sentence(error: NextslotError) -> str:
             "start one with `nextslot serve`, or give its address with --url"
         )
     if error.status == 401:
-        return f"{str(error).partition(': ')[0]}; give one with --key, or in NEXTSLOT_API_KEY"
+        return f"{str(error).partition('; ')[0]}; give one with --key, or in NEXTSLOT_API_KEY"
     if isinstance(error, NotFound) and str(error).startswith("there is no job "):
         return f"{error}; `nextslot ls` lists jobs"
     return str(error)
