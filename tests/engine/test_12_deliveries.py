@@ -302,6 +302,7 @@ async def test_a_crash_before_the_first_attempt_or_during_one_loses_nothing(tmp_
     assert set(ids) == {one.delivery_id for one in found}
 
 
+@pytest.mark.one_thread("virtual time goes on while a thread works")
 async def test_a_shutdown_gives_attempts_a_short_while_and_leaves_the_rest_for_the_next_start(
     tmp_path: Path, box: Timed
 ) -> None:
