@@ -166,13 +166,14 @@ class DispatchRound:
         if not starting:
             return
         attempts = [self._attempts(one) for one in starting]
-        for one, earlier in zip(starting, attempts, strict=True):
-            is_inside = self.engine.job_types.runs_inside(one.lane.job_type) and not self._is_isolated(one, earlier)
+        isolated = [self._is_isolated(one, earlier) for one, earlier in zip(starting, attempts, strict=True)]
+        for one, is_isolated in zip(starting, isolated, strict=True):
+            is_inside = self.engine.job_types.runs_inside(one.lane.job_type) and not is_isolated
             runs.begin(self.tx, one.run_id, one.job_id, self.now, one.session_id, is_inside)
         for one in starting:
             jobs.start(self.tx, one.job_id, one.worker_id, self.now)
-        for one, earlier in zip(starting, attempts, strict=True):
-            self._launch(one, earlier)
+        for one, earlier, is_isolated in zip(starting, attempts, isolated, strict=True):
+            self._launch(one, 1 + len(earlier), is_isolated)
 
     def _attempts(self, one: _Starting) -> list[Attempt]:
         """Reads the attempts of its chain before this one."""
@@ -185,7 +186,7 @@ class DispatchRound:
             and self.engine.job_types.isolated(one.lane.job_type) is not None
         )
 
-    def _launch(self, one: _Starting, earlier: list[Attempt]) -> None:
+    def _launch(self, one: _Starting, attempt: int, is_isolated: bool) -> None:
         tx, now, lane, spec = self.tx, self.now, one.lane, one.spec
         if spec.group_id is not None:
             groups.begin(tx, spec.group_id, now)
@@ -199,7 +200,7 @@ class DispatchRound:
             lane_id=lane.lane_id,
             job_type=lane.job_type,
             params=column_codec.loads(spec.params),
-            attempt=1 + len(earlier),
+            attempt=attempt,
             worker_id=one.worker_id,
             timeout_seconds=spec.timeout_seconds,
             stall_timeout_seconds=spec.stall_timeout_seconds,
@@ -208,7 +209,7 @@ class DispatchRound:
             role=spec.role,
             task_id=spec.task_id,
             session_id=one.session_id,
-            is_isolated=self._is_isolated(one, earlier),
+            is_isolated=is_isolated,
         )
         tx.local(Started).claims.append(claim)
         if spec.timeout_seconds is not None:

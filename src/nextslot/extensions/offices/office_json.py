@@ -57,7 +57,7 @@ def office_stats(value: OfficeStats) -> dict[str, Json]:
 
 
 def office_config(value: OfficeConfig) -> dict[str, Json]:
-    """Turns a name into camelCase, as the office API has it."""
+    """Returns the configuration with the camelCase names of the office API."""
     return {
         "maxConcurrentJobs": value.max_concurrent_jobs,
         "maxConcurrentByRole": value.max_concurrent_by_role,
