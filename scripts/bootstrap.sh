@@ -58,6 +58,10 @@ prepare_browser() {
     command -v chromium >/dev/null || install chromium "the browser tests need"
 }
 
+prepare_sandbox() {
+    command -v bwrap >/dev/null || install bubblewrap "sandboxes of commands need"
+}
+
 # prepare [uv sync arguments]
 prepare() {
     python="$(find_python)" || exit 1

@@ -24,6 +24,7 @@ from .process_tree.process import End, Process, Start
 from .process_tree.run_marks import RUN_ID
 from .process_tree.survivors import end_survivors
 from .run_context import RunContext
+from .sandbox import Sandbox
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class CommandType:
     grace_seconds: float = GRACE_SECONDS
     log_cap_bytes: int | None = None
     retry_policy: Mapping[str, Any] | None = None
+    sandbox: Sandbox | None = None
 
     @property
     def placeholders(self) -> list[str]:
@@ -129,7 +131,7 @@ class CommandHandler:
         """Runs the command. Returns only when no process of its tree is left, also after a cancel."""
         run.log_cap = self._command.log_cap_bytes
         output = Output(run)
-        process = await self._guardians.start(self._start(run, params), output.write)
+        process = await start_command(self._command, self._start(run, params), run, self._guardians, output)
         end = await until_ended(process, run, self.grace_seconds)
         with suppress(OSError):
             run.artifacts.rmdir()  # The command left no artifact.
@@ -166,6 +168,15 @@ class CommandHandler:
         if number in (errno.ENOENT, errno.ENOTDIR, errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG):
             return Outcome.failed(FailureKind.INVALID, f"{thing} cannot be used: {why}; correct its path")
         return Outcome.failed(FailureKind.ERROR, f"{thing} could not be started: {why}")
+
+
+async def start_command(
+    command: CommandType, start: Start, run: RunContext, guardians: Guardians, output: Output
+) -> Process:
+    """Starts a command under a guardian, in its sandbox if it has one."""
+    if command.sandbox is not None:
+        start = command.sandbox.apply(start, run.artifacts, guardians.private_directories, guardians.private_files)
+    return await guardians.start(start, output.write)
 
 
 async def until_ended(process: Process, run: RunContext, grace_seconds: float) -> End:
@@ -238,6 +249,7 @@ def register_command(job_types: JobTypes, name: str, command: CommandType, guard
             "commands run on Linux only, where a guardian can own a whole process tree; use a Python handler here",
             field="command",
         )
+    check_sandbox(command, guardians)
     return job_types.register(
         name,
         CommandHandler(command, guardians),
@@ -248,3 +260,17 @@ def register_command(job_types: JobTypes, name: str, command: CommandType, guard
         params_schema=command.schema(),
         check=command.problems,
     )
+
+
+def check_sandbox(command: CommandType, guardians: Guardians) -> None:
+    """Raises Invalid if this machine cannot make the command's sandbox, or cannot hold its limits."""
+    if command.sandbox is None:
+        return
+    command.sandbox.try_out()
+    missing = guardians.missing_controllers(command.sandbox.controllers)
+    if missing:
+        raise Invalid(
+            f"limits memory, processors or processes, but the server may not limit {', '.join(sorted(missing))} with a "
+            "cgroup here; start it as a systemd service with Delegate=yes, or remove memory_bytes, cpus and processes",
+            field="sandbox",
+        )

@@ -25,6 +25,7 @@ from .command import (
     CommandType,
 )
 from .job_types import resource_units
+from .sandbox import sandbox_of
 
 # What a configured exit code may mean. Only the scheduler itself decides that a run crashed or was cancelled.
 MEANINGS = frozenset({COMPLETED, SKIPPED, *FailureKind}) - {
@@ -53,6 +54,8 @@ def command_type(table: Mapping[str, Any], base_dir: Path) -> CommandType:
     # Only checks it. The office's policy fills in what is absent.
     retry_policy(table.get("retry_policy"), RetryPolicy())
     options["params_schema"] = _schema(table.get("params_schema"), base_dir)
+    if table.get("sandbox") is not None:
+        options["sandbox"] = sandbox_of(table["sandbox"], base_dir)
     command = CommandType(**options)
     unknown = [name for name in command.placeholders if not _knows(command.params_schema, name)]
     if unknown:

@@ -105,7 +105,12 @@ class Catalog(JobTypes):
 
 def check_job_type(table: Mapping[str, Any], base_dir: Path) -> None:
     """Raises Invalid if a `[job_types.NAME]` table cannot become a job type."""
-    Catalog().add_table("checked", table, base_dir)
+    if isinstance(table, Mapping) and "handler" in table:
+        Catalog().add_table("checked", table, base_dir)
+        return
+    sandbox = command_type(table, base_dir).sandbox
+    if sandbox is not None:  # Whether the server may make cgroups, only the server knows.
+        sandbox.try_out()
 
 
 def load_handler(name: str) -> Handler:

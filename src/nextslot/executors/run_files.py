@@ -28,6 +28,11 @@ class RunFiles:
         self._data = data
         self._log_cap = log_cap
 
+    @property
+    def directories(self) -> list[Path]:
+        """Returns the directories that contain the files of all runs."""
+        return [self._data / "logs", self._data / "artifacts"]
+
     def log_path(self, run_id: str) -> str:
         """Returns the log's path relative to the data directory. The random end of the id spreads logs over 256
         folders.

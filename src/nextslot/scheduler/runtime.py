@@ -94,6 +94,7 @@ class Runtime:
         self.workers = workers
         self.job_types = Catalog()
         self.files = RunFiles(data)
+        self.job_types.guardians.private_directories = self.files.directories
         self.events = EventLog(given.meters, given.clock)
         self.timer = Timer()
         self.lanes = Lanes(policy)

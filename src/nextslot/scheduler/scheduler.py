@@ -20,6 +20,7 @@ from nextslot.extension_api import Extension, find
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.store.open_store import (
     data_directory,
+    database_files,
     directories,
     is_shared,
     open_store,
@@ -91,6 +92,7 @@ class Scheduler(Lifespan):
             place,
             lease or LeaseTimes(),
         )
+        runtime.job_types.guardians.private_files = database_files(url)
         opening = partial(
             open_store,
             url,

@@ -147,6 +147,12 @@ def data_directory(url: str) -> Path:
     return Path("nextslot-data") if url.startswith(_POSTGRES) else _path(url).parent
 
 
+def database_files(url: str) -> list[Path]:
+    """Returns the files of a SQLite database, whether they exist or not."""
+    path = sqlite_path(url)
+    return [] if path is None else [path.with_name(path.name + end) for end in ("", "-wal", "-shm", ".lock")]
+
+
 def directories(url: str, data: Path) -> dict[str, Path]:
     """Returns the directories that need disk space on this machine, by a readable name. A PostgreSQL server has its
     own.

@@ -1,10 +1,14 @@
 """Finds, enters, kills and removes cgroups (version 2). The guardian program and the scheduler both use it."""
 
 import contextlib
+import errno
 import os
+from collections.abc import Iterable, Mapping
 
 # Tests read another directory.
 Proc = str | os.PathLike[str]
+# Where the scheduler's own processes go when the cgroups of its commands have limits.
+OWN_PART = "scheduler"
 
 
 def own_cgroup() -> str | None:
@@ -16,6 +20,8 @@ def own_cgroup() -> str | None:
     """
     group = group_of(os.getpid())
     path = None if group is None else path_of(group)
+    if path is not None and os.path.basename(path) == OWN_PART:  # noqa: PTH119 as below
+        path = os.path.dirname(path)  # noqa: PTH120 as below
     if path is None or not os.access(path, os.W_OK) or not os.access(f"{path}/cgroup.procs", os.W_OK):
         return None
     return path
@@ -54,12 +60,35 @@ def _read(path: str) -> str:
         return ""
 
 
-def enter_cgroup(path: str) -> None:
+def enter_cgroup(path: str, limits: Mapping[str, str]) -> None:
+    """Creates a cgroup with these limits and moves this process into it. Raises OSError if a limit cannot be set."""
     if path:
         with contextlib.suppress(OSError):
             os.mkdir(path)  # noqa: PTH102 as above
-        with contextlib.suppress(OSError):
+        for name, value in limits.items():
+            _write(f"{path}/{name}", value)
+        with contextlib.suppress(OSError) if not limits else contextlib.nullcontext():
             _write(f"{path}/cgroup.procs", str(os.getpid()))
+    elif limits:
+        raise OSError(errno.EPERM, "the limits of the sandbox need a cgroup, and none can be made")
+
+
+def enable_controllers(path: str, wanted: Iterable[str]) -> set[str]:
+    """Lets the cgroups below one limit memory, processors or processes. Returns the controllers that are not there.
+
+    The kernel allows this only while no process is in the cgroup itself, so ours move into a part of it.
+    """
+    missing = set(wanted) - set(_read(f"{path}/cgroup.controllers").split())
+    new = set(wanted) - missing - set(_read(f"{path}/cgroup.subtree_control").split())
+    if new and not missing:
+        own = f"{path}/{OWN_PART}"
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(own)  # noqa: PTH102 as above
+        for pid in _read(f"{path}/cgroup.procs").split():
+            with contextlib.suppress(ProcessLookupError):
+                _write(f"{own}/cgroup.procs", pid)
+        _write(f"{path}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(new)))
+    return missing
 
 
 def kill_cgroup(path: str) -> None:

@@ -10,10 +10,10 @@ import socket
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .cgroups import own_cgroup
+from .cgroups import enable_controllers, own_cgroup
 from .guardian_heartbeat import BEAT_SECONDS
 from .kill_tree import start_time
 from .process import CHUNK, Process, Start
@@ -40,6 +40,9 @@ class Guardians:
         self._heartbeat_file: int | None = None
         self._processes: set[Process] = set()
         self._lock = threading.Lock()
+        # What a sandbox hides from its command: the files of other runs, and those of the database.
+        self.private_directories: Sequence[Path] = ()
+        self.private_files: Sequence[Path] = ()
 
     def renew(self, deadline: float) -> None:
         """Lets every guardian kill its command at this instant of CLOCK_BOOTTIME, unless postponed. Any thread may call
@@ -49,6 +52,10 @@ class Guardians:
             self._lease = deadline
             for process in self._processes:
                 process.renew(deadline)
+
+    def missing_controllers(self, wanted: set[str]) -> set[str]:
+        """Returns which of these limits of cgroups the commands cannot have here."""
+        return enable_controllers(self._cgroup, wanted) if self._cgroup and wanted else wanted
 
     def use_heartbeat_file(self, heartbeat_file: int | None) -> None:
         """Sets the node's heartbeat file. Guardians that start from now on read there whether the sidecar has
@@ -78,6 +85,8 @@ class Guardians:
                 "cwd": start.cwd,
                 "lease": self._lease,
                 "tag": tag_of(run_id),
+                "wrapped": start.is_wrapped,
+                "limits": dict(start.cgroup_limits),
             }
             file = _file_of(json.dumps(request).encode())
             theirs.callback(os.close, file)

@@ -73,12 +73,12 @@ class Guardian:
     # Starting the command.
 
     def _mark(self, cgroup: str) -> None:
-        """Marks this process, and thereby all that it starts, as part of the run. Skips marks that the system
-        refuses."""
+        """Marks this process, and thereby all that it starts, as part of the run. Skips marks that the system refuses,
+        but no limit."""
         with contextlib.suppress(OSError, ValueError):
             _, most = resource.getrlimit(resource.RLIMIT_RTTIME)
             resource.setrlimit(resource.RLIMIT_RTTIME, (self._request["tag"], most))
-        enter_cgroup(cgroup)
+        enter_cgroup(cgroup, self._request["limits"])
 
     def _start(self) -> bool:
         """Starts the program. Returns whether that worked, and reports the error to the scheduler if not.
@@ -131,7 +131,7 @@ class Guardian:
             verb, _, number = line.partition(b" ")
             if verb == b"stop":
                 self._deadline = min(self._deadline, now() + float(number))
-                self._killing.terminate()
+                self._terminate()
             elif verb == b"kill":
                 self._deadline = 0
             elif verb == b"lease":
@@ -139,6 +139,10 @@ class Guardian:
             elif verb == b"ping":
                 with contextlib.suppress(OSError):  # A scheduler that does not read will ping again; do not block here.
                     self._control.send(b"pong\n", socket.MSG_DONTWAIT)
+
+    def _terminate(self) -> None:
+        """Sends TERM to the tree, but not to a sandbox: that ends when the command has ended."""
+        self._killing.terminate(spared=self._command if self._request["wrapped"] else None)
 
     def _scheduler_died(self, fd: int) -> None:
         """Kills the tree without grace once the scheduler has died, since another scheduler may be about to retry the
@@ -157,7 +161,7 @@ class Guardian:
             self._has_leftovers = False
             if not self._is_stopping:
                 self._deadline = now() + LEFTOVER_GRACE
-            self._killing.terminate()
+            self._terminate()
         return has_children()
 
     def _act(self) -> float | None:

@@ -31,10 +31,10 @@ class KillSequence:
         self._rounds = 0
         self._terminated: set[tuple[int, int]] = set()
 
-    def terminate(self) -> None:
+    def terminate(self, spared: int | None = None) -> None:
         """Sends TERM to each process of the tree once: many programs take a second TERM as an order to exit at once."""
         for pid, start in descendants(os.getpid()):
-            if (pid, start) not in self._terminated and start_time(pid) == start:
+            if pid != spared and (pid, start) not in self._terminated and start_time(pid) == start:
                 self._terminated.add((pid, start))
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGTERM)

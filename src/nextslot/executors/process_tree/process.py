@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .guardian_heartbeat import BEAT_SECONDS, Heartbeat, Verdict, Watched
 from .kill_tree import ENDED, STOPPED, status
@@ -37,12 +37,17 @@ SERVER_WAS_STOPPED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A command to start: exactly these arguments and this environment; nothing is inherited."""
+    """A command to start: exactly these arguments and this environment; nothing is inherited.
+
+    `is_wrapped`: the program is a sandbox, which waits for the command and hands its exit code on, so it gets no TERM.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str | None = None
     stdin: bytes = b""
+    is_wrapped: bool = False
+    cgroup_limits: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

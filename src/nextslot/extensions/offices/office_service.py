@@ -67,7 +67,7 @@ class OfficeJobService(Attached):
 
         `roles` have the form of the `[roles.ROLE]` tables of a configuration.
         """
-        checked = checked_roles(roles, base_dir)
+        checked = checked_roles(roles, base_dir, self.host.job_types.guardians)
         if self._sessions is None and checked:
             self._sessions = SessionHandler(checked, self.host.job_types.guardians)
             if SESSION not in self.host.job_types:

@@ -19,7 +19,9 @@ from nextslot.errors import Invalid, NoHandler, Problem
 from nextslot.executors.command import (
     CommandType,
     broken,
+    check_sandbox,
     environment,
+    start_command,
     until_ended,
     with_process,
 )
@@ -164,7 +166,7 @@ class SessionHandler:
             return Outcome.failed(FailureKind.SESSION_ERROR, f"the role {run.role!r} has no command any more")
         run.log_cap = role.command.log_cap_bytes
         output = TailedOutput(run)
-        process = await self._guardians.start(_start(role.command, run), output.write)
+        process = await start_command(role.command, _start(role.command, run), run, self._guardians, output)
         end = await until_ended(process, run, role.command.grace_seconds)
         with suppress(OSError):
             run.artifacts.rmdir()  # Nothing was left in it.
@@ -183,7 +185,7 @@ def _start(command: CommandType, run: RunContext) -> Start:
 
 
 def checked_roles(
-    tables: Mapping[str, RoleCommand | Mapping[str, Any]], base_dir: Path | str | None
+    tables: Mapping[str, RoleCommand | Mapping[str, Any]], base_dir: Path | str | None, guardians: Guardians
 ) -> dict[str, RoleCommand]:
     """Makes roles of values or of tables of a configuration, all or none; each problem names its place."""
     roles: dict[str, RoleCommand] = {}
@@ -192,6 +194,7 @@ def checked_roles(
         problems += [Problem(f"roles.{name}", one.problem) for one in text_problems("role", name)]
         try:
             roles[name] = table if isinstance(table, RoleCommand) else RoleCommand.of(table, base_dir)
+            check_sandbox(roles[name].command, guardians)
         except Invalid as error:
             problems += [Problem(".".join(filter(None, ["roles", name, p.field])), p.problem) for p in error.problems]
     if problems:

@@ -39,6 +39,9 @@ class RoleTable(Section):
     patterns: dict[str, str] = Field(
         default={}, description="Regular expressions for the output, each with the failure kind that a match means."
     )
+    sandbox: dict[str, Any] | None = Field(
+        default=None, description="What its sessions may see, write, reach and use; see [sandboxes](sandbox.md)."
+    )
     default_patterns: bool = Field(
         default=True, description="Whether to recognise merge conflicts and missing permissions as well."
     )
