@@ -87,10 +87,10 @@ def licence_of(package: str) -> str | None:
         found = metadata(package)
     except PackageNotFoundError:
         return PLATFORMS.get(package)
-    classifiers = [line.rpartition(" :: ")[2] for line in found.get_all("Classifier") or () if "License ::" in line]
-    texts: list[str | None] = [found.get("License-Expression"), found.get("License"), *classifiers]
+    texts = [text for field in ("License-Expression", "License") for text in found.get_all(field) or ()]
+    texts += [line.rpartition(" :: ")[2] for line in found.get_all("Classifier") or () if "License ::" in line]
     for text in texts:
-        if text and words(KNOWN_AS.get(text, text)) <= ALLOWED:
+        if words(KNOWN_AS.get(text, text)) <= ALLOWED:
             return KNOWN_AS.get(text, text)
     return None
 
