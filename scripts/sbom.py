@@ -87,7 +87,7 @@ def licence_of(package: str) -> str | None:
         found = metadata(package)
     except PackageNotFoundError:
         return PLATFORMS.get(package)
-    texts = [text for field in ("License-Expression", "License") for text in found.get_all(field) or ()]
+    texts: list[str] = [text for field in ("License-Expression", "License") for text in found.get_all(field) or ()]
     texts += [line.rpartition(" :: ")[2] for line in found.get_all("Classifier") or () if "License ::" in line]
     for text in texts:
         if words(KNOWN_AS.get(text, text)) <= ALLOWED:
