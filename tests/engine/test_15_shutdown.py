@@ -33,7 +33,7 @@ HOUR = 3600
 
 
 async def test_CON_003_stop_waits_for_what_runs_however_long_and_starts_nothing_more(tmp_path: Path) -> None:
-    first = await started(tmp_path)
+    first = await started(tmp_path, shutdown_grace_seconds=None)
     running = await first.submit("work", {"seconds": 10 * HOUR})
     queued = await first.submit("work")
 
@@ -180,7 +180,7 @@ def test_a_scheduler_can_live_again_in_another_event_loop(tmp_path: Path) -> Non
 async def test_after_the_grace_time_what_runs_is_interrupted_and_retried_in_the_next_life(
     tmp_path: Path, how: str
 ) -> None:
-    first = await started(tmp_path, shutdown_grace_seconds=30 if how == "by setting" else None)
+    first = await started(tmp_path, shutdown_grace_seconds=30 if how == "by setting" else HOUR)
     job = await first.submit("work", {"seconds": HOUR, "answer": 42})
     stopping = asyncio.ensure_future(first.stop(30 if how == "by argument" else None))
     await asyncio.sleep(29)
@@ -198,6 +198,29 @@ async def test_after_the_grace_time_what_runs_is_interrupted_and_retried_in_the_
         assert (retry.status, retry.scheduled_for) == ("RUNNING", lost.finished_at)
         assert (await second.wait(job.job_id)).result == {"answer": 42}
     assert_counters(tmp_path)
+
+
+async def test_the_grace_time_is_an_hour_and_its_rest_is_said_while_it_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "nextslot")
+    scheduler = await started(tmp_path)
+    job = await scheduler.submit("work", {"seconds": 2 * HOUR})
+
+    stopping = asyncio.ensure_future(scheduler.stop())
+    await asyncio.sleep(600)
+    said = await scheduler.readiness()
+    assert await stopping
+
+    assert said is not None
+    assert said.endswith("no new jobs are taken; what still runs is interrupted in 50 minutes")
+    lines = [message for message in caplog.messages if message.startswith("stopping: 1 jobs are running")]
+    assert (lines[0], lines[-1], len(lines)) == (
+        "stopping: 1 jobs are running and are interrupted in 60 minutes",
+        "stopping: 1 jobs are running and are interrupted in 60 seconds",
+        60,
+    )
+    assert stored_states(tmp_path)[job.job_id] == "FAILED"
 
 
 async def test_work_that_ends_within_the_grace_time_is_not_interrupted(tmp_path: Path) -> None:

@@ -386,6 +386,7 @@ class Status(ClientValue):
     node: str
     live_nodes: int
     ready: bool
+    not_ready_because: str | None
     now: datetime
     paused: Paused
     offices: tuple[OfficeStatus, ...]

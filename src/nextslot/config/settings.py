@@ -82,9 +82,9 @@ class ServerSettings(Section):
     max_body_bytes: Annotated[int, whole(1024)] = Field(
         default=64 * 1024 * 1024, description="The largest request body; a larger one is refused with 413."
     )
-    shutdown_grace_seconds: Delay | None = Field(
-        default=None,
-        description="How long running work may continue after SIGTERM before it is interrupted; none: until it ends.",
+    shutdown_grace_seconds: Delay = Field(
+        default=3600,
+        description="How long running work may continue after SIGTERM before it is interrupted.",
     )
 
 

@@ -16,6 +16,12 @@ from nextslot.system.disk_space import DiskSpace
 PROBE_SECONDS = 5
 
 
+def in_words(microseconds: int) -> str:
+    """Returns the rest of a grace time as people say it: minutes, below two of them seconds."""
+    seconds = max(0, round(microseconds / 1_000_000))
+    return f"{seconds // 60} minutes" if seconds >= 120 else f"{seconds} seconds"
+
+
 class Readiness:
     def __init__(self, access: UnitOfWork, disk: DiskSpace, node_id: str) -> None:
         self._access = access
@@ -26,7 +32,11 @@ class Readiness:
     async def problem(self) -> str | None:
         """Returns what keeps the scheduler from taking and running jobs; None if nothing does."""
         if self._access.gate.is_draining:
-            return "the scheduler is stopping: running work finishes, and no new jobs are taken"
+            at = self._access.gate.interrupts_at
+            rest = (
+                "" if at is None else f"; what still runs is interrupted in {in_words(at - self._access.clock.now())}"
+            )
+            return f"the scheduler is stopping: running work finishes, and no new jobs are taken{rest}"
         if self._access.gate.store is None:
             return self._access.gate.obstacle or "the scheduler is starting: it repairs what the last process left"
         store = self._access.store

@@ -55,7 +55,7 @@ class Scheduler(Lifespan):
         node_resources: Mapping[str, int] | None = None,
         lease: LeaseTimes | None = None,
         starvation_after_seconds: float = STARVATION_AFTER_SECONDS,
-        shutdown_grace_seconds: float | None = None,
+        shutdown_grace_seconds: float | None = 3600.0,
         synchronous: str = "FULL",
         disk: DiskLimits | None = None,
         webhooks: WebhookSettings | None = None,

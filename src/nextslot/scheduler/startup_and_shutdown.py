@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import signal
 from contextlib import ExitStack
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from nextslot.store.contract import (
 from nextslot.store.open_store import abandon_store
 from nextslot.store.tables import lanes
 
+from .readiness import in_words
 from .runtime import Runtime
 from .services import Services
 
@@ -29,6 +31,8 @@ log = logging.getLogger(__name__)
 
 # How long interrupted work may take to end at shutdown, before it is left to the next start.
 STOP_GRACE_SECONDS = 10.0
+# How often the log says how much of the grace time is left.
+REMINDER_SECONDS = 60.0
 
 
 class OpenStore(Protocol):
@@ -75,7 +79,7 @@ class Lifespan(Services):
             self._close_transaction, effects=effects, opening=runtime.open_transaction, refresh=self._refresh
         )
         runner.open(store)
-        self._gate.is_draining = False
+        self._gate.is_draining, self._gate.interrupts_at = False, None
         runtime.events.open(store)
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         try:
@@ -153,8 +157,9 @@ class Lifespan(Services):
         self._gate.is_draining = True
         runtime.dispatcher.stop()
         await runtime.direct.drain(store)
-        log.info("stopping: %d jobs are running", len(runner.running))
         grace_seconds = self.shutdown_grace_seconds if grace_seconds is None else grace_seconds
+        if grace_seconds is not None:
+            self._gate.interrupts_at = runtime.clock.now().after(grace_seconds)
         await self._wait_for_the_end(runner, grace_seconds)
         await self._cluster.leave(runner.has_stored_all)
         await runtime.direct.close()
@@ -177,13 +182,26 @@ class Lifespan(Services):
     async def _wait_for_the_end(self, runner: Runner, grace_seconds: float | None) -> None:
         """Waits for running work, then interrupts it, then leaves what ignores that to the next recovery."""
         executor = self._runtime.executor
-        if not await self._within(grace_seconds, runner.idle(), self._hurry.wait()) or runner.running:
+        if not await self._wait_and_say(runner, grace_seconds) or runner.running:
             executor.stop_all(FailureKind.INTERRUPTED)
             grace_seconds = STOP_GRACE_SECONDS + executor.longest_grace()
             if not await self._within(grace_seconds, runner.idle()):
                 left = ", ".join(claim.job_id for claim in runner.running)
                 log.error("these jobs ignore the signal to stop and are left to the next start: %s", left)
                 await runner.abandon()
+
+    async def _wait_and_say(self, runner: Runner, grace_seconds: float | None) -> bool:
+        """Waits for running work, and logs how much is left to wait. Returns whether it ended, or somebody hurries."""
+        left = math.inf if grace_seconds is None else grace_seconds
+        while True:
+            rest = f" and are interrupted in {in_words(round(left * 1_000_000))}" if left < math.inf else ""
+            log.info("stopping: %d jobs are running%s", len(runner.running), rest if runner.running else "")
+            part = min(left, REMINDER_SECONDS)
+            if await self._within(part, runner.idle(), self._hurry.wait()):
+                return True
+            left -= part
+            if left <= 0:
+                return False
 
     async def _within(self, seconds: float | None, *ends: Any) -> bool:
         """Returns whether one of `ends` came within that time."""

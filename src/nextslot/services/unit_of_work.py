@@ -11,6 +11,7 @@ from nextslot.errors import Draining, Unavailable
 from nextslot.store.contract import Store, Tx, Work
 from nextslot.system.clock import Clock
 from nextslot.system.disk_space import DiskSpace
+from nextslot.system.instant import Instant
 from nextslot.telemetry.tracing import Tracer
 
 T = TypeVar("T")
@@ -23,6 +24,8 @@ class Gate:
     # None until callers may use it, and after the scheduler has stopped.
     store: Store | None = None
     is_draining: bool = False
+    # When a scheduler that is stopping interrupts what still runs.
+    interrupts_at: Instant | None = None
     # What keeps the scheduler from starting, in a sentence for callers.
     obstacle: str | None = None
 

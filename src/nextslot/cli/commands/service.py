@@ -94,7 +94,7 @@ def status(session: Session) -> None:
 
     def tables() -> None:
         of_many = f" of {found.live_nodes} live ones" if (found.live_nodes or 1) > 1 else ""
-        ready = "ready" if found.ready else "not ready"
+        ready = "ready" if found.ready else f"not ready: {found.not_ready_because}"
         output.say(f"nextslot {found.version}, node {found.node}{of_many}, {ready}")
         rows = [
             [

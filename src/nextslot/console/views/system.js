@@ -19,6 +19,7 @@ export default function System() {
       ${shown && canWhole("operate") && html`<${PauseAll} isPaused=${shown.paused.scheduler} again=${status.again} />`}
       ${canWhole("admin") && html`<button onClick=${reload}>Read the configuration again</button>`}</div>
     <${Trouble} error=${status.error} />
+    ${shown?.not_ready_because && html`<p class="trouble" role="status">Not ready: ${shown.not_ready_because}</p>`}
     ${me.office_id !== null && html`<${Empty}>This key is for the office ${me.office_id}: it does not see the whole scheduler.<//>`}
     ${
       shown &&

@@ -82,6 +82,7 @@ class Status(schemas.ResponseModel):
     node: str = Field(description="The one that answers")
     live_nodes: int = Field(description="How many share the database now")
     ready: bool
+    not_ready_because: str | None = Field(description="What keeps it from taking and running jobs")
     now: schemas.Time
     paused: Paused
     offices: list[OfficeStatus]
@@ -139,10 +140,10 @@ async def show_status(request: Request) -> Response:
     """Shows offices, limits, pauses and outages; its cost does not grow with ended jobs."""
     scheduler = scheduler_for(request)
     found = json_form.status(await scheduler.lists.status())
-    is_ready = await scheduler.readiness() is None
+    trouble = await scheduler.readiness()
     live = sum(one.is_live for one in await scheduler.nodes.list())
-    known = {"version": version("nextslot"), "node": scheduler.node, "live_nodes": live, "ready": is_ready}
-    return answer({**known, **found})
+    known = {"version": version("nextslot"), "node": scheduler.node, "live_nodes": live}
+    return answer({**known, "ready": trouble is None, "not_ready_because": trouble, **found})
 
 
 @service.post("/api/config/reload", response_model=Reloaded)
