@@ -21,7 +21,7 @@ RESTART = (
     "server.allowed_origins",
     "server.root_path",
     "server.docs",
-    "server.max_body_bytes",
+    "server.max_",
     "store.",
     "node.",
     "logs.format",

@@ -13,6 +13,7 @@ from nextslot.configuration_reload import ConfiguredScheduler
 from nextslot.errors import Invalid, NextslotError, StoreError
 from nextslot.scheduler_from_config import is_loopback
 from nextslot.server.app import Options
+from nextslot.server.request_body import Bodies, BodyLimits
 from nextslot.server.request_guard import Admission
 from nextslot.server.routes.service import Reload
 from nextslot.server.serve import Process
@@ -61,8 +62,8 @@ def options_of(configuration: Configuration, reload: Reload | None = None) -> Op
             allowed_hosts=tuple(server.allowed_hosts),
             allowed_origins=tuple(server.allowed_origins),
             is_loopback=is_loopback(server.host),
-            max_body_bytes=server.max_body_bytes,
         ),
+        bodies=Bodies(BodyLimits(body=server.max_body_bytes, batch=server.max_batch_bytes)),
         root_path=server.root_path,
         has_docs=server.docs,
         reload=reload,

@@ -80,7 +80,11 @@ class ServerSettings(Section):
     )
     docs: bool = Field(default=True, description="Whether /docs and /openapi.json are served.")
     max_body_bytes: Annotated[int, whole(1024)] = Field(
-        default=64 * 1024 * 1024, description="The largest request body; a larger one is refused with 413."
+        default=1024 * 1024,
+        description="The largest request body, or item of a batch; a larger one is refused with 413.",
+    )
+    max_batch_bytes: Annotated[int, whole(1024)] = Field(
+        default=64 * 1024 * 1024, description="The largest body of a batch, a group, or an order of the queue."
     )
     shutdown_grace_seconds: Delay | None = Field(
         default=None,

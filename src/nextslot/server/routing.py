@@ -1,21 +1,18 @@
 """Routes with a rule that says who may use them; a route without a rule cannot be made."""
 
-import json
-import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
-from starlette.exceptions import HTTPException
 
 from nextslot.domain import Scope
 from nextslot.errors import Invalid
 from nextslot.extension_api import Attached
 
-from .auth import OfficeOf, admit, scheduler_for
+from .auth import OfficeOf, admit, lane_of, scheduler_for
+from .request_body import NO_BODY, Bodies
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 A = TypeVar("A", bound=Attached)
@@ -35,12 +32,19 @@ class Rule:
     creates: bool = False
     # It may answer 409.
     conflicts: bool = False
+    # Its body may be as large as that of a batch.
+    is_batch: bool = False
 
 
 def needs(
-    scope: Scope, office: OfficeOf | None = None, *, creates: bool = False, conflicts: bool = False
+    scope: Scope,
+    office: OfficeOf | None = None,
+    *,
+    creates: bool = False,
+    conflicts: bool = False,
+    is_batch: bool = False,
 ) -> Callable[[Endpoint], Endpoint]:
-    return _ruled(Rule(scope, office, creates, conflicts))
+    return _ruled(Rule(scope, office, creates, conflicts, is_batch))
 
 
 def open_to_all(endpoint: Endpoint) -> Endpoint:
@@ -63,40 +67,6 @@ def rule_of(endpoint: Callable[..., Any]) -> Rule:
     return rule
 
 
-# A number with fewer digits always fits 64 bits.
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
-
-
-class OurRequest(Request):
-    """Reads JSON with a parser that bounds depth and numbers, and refuses NaN."""
-
-    async def json(self) -> Any:
-        if not hasattr(self, "_json"):
-            body = await self.body()
-            self._json = orjson.loads(body)
-            if _LONG_NUMBER.search(body):
-                _check_numbers(body)
-        return self._json
-
-
-def _check_numbers(body: bytes) -> None:
-    """Refuses whole numbers that do not fit 64 bits: the fast parser would make floats of them, with other values.
-
-    It raises HTTPExceptions, because the framework hides every other error that is raised while it reads a body.
-    """
-    try:
-        json.loads(body, parse_int=_checked)
-    except RecursionError:
-        raise HTTPException(422, "the body is nested too deep") from None
-
-
-def _checked(digits: str) -> int:
-    number = int(digits)
-    if not -(2**63) <= number < 2**64:
-        raise HTTPException(422, f"the number {digits} does not fit 64 bits; send it as a text")
-    return number
-
-
 def _check_query(request: Request) -> None:
     """Refuses a parameter that is given twice: the framework would silently use the last value."""
     seen: set[str] = set()
@@ -111,16 +81,27 @@ class Route(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle, rule = super().get_route_handler(), rule_of(self.endpoint)
-        has_query = bool(self.dependant.query_params)
+        has_query, has_body = bool(self.dependant.query_params), self.body_field is not None
 
         async def admit_and_handle(request: Request) -> Response:
-            request = OurRequest(request.scope, request.receive)
             await admit(request, rule.scope, rule.office)
             if has_query and request.url.query:
                 _check_query(request)
-            return await handle(request)
+            if not has_body:
+                return await handle(request)
+            bodies: Bodies = request.app.state.bodies
+            caller = lane_of(request)
+            with bodies.of(caller) as reservation:
+                _use_body(request, await bodies.read(request, caller, reservation, rule.is_batch))
+                return await handle(request)
 
         return admit_and_handle
+
+
+def _use_body(request: Request, value: Any) -> None:
+    """Lets the framework use a parsed body: it asks for the bytes only to see whether there are any."""
+    request._body = b"" if value is NO_BODY else b"-"
+    request._json = value
 
 
 def extension_of(request: Request, kind: type[A]) -> A:
