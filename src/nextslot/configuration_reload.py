@@ -22,6 +22,8 @@ RESTART = (
     "server.root_path",
     "server.docs",
     "server.max_",
+    "server.head_timeout_seconds",
+    "server.idle_timeout_seconds",
     "store.",
     "node.",
     "logs.format",

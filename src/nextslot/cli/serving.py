@@ -13,6 +13,7 @@ from nextslot.configuration_reload import ConfiguredScheduler
 from nextslot.errors import Invalid, NextslotError, StoreError
 from nextslot.scheduler_from_config import is_loopback
 from nextslot.server.app import Options
+from nextslot.server.connections import ConnectionLimits, Connections
 from nextslot.server.request_body import Bodies, BodyLimits
 from nextslot.server.request_guard import Admission
 from nextslot.server.routes.service import Reload
@@ -64,6 +65,14 @@ def options_of(configuration: Configuration, reload: Reload | None = None) -> Op
             is_loopback=is_loopback(server.host),
         ),
         bodies=Bodies(BodyLimits(body=server.max_body_bytes, batch=server.max_batch_bytes)),
+        connections=Connections(
+            ConnectionLimits(
+                most=server.max_connections,
+                most_of_peer=server.max_connections_per_peer,
+                head_seconds=server.head_timeout_seconds,
+                idle_seconds=server.idle_timeout_seconds,
+            )
+        ),
         root_path=server.root_path,
         has_docs=server.docs,
         reload=reload,

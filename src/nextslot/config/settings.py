@@ -86,6 +86,21 @@ class ServerSettings(Section):
     max_batch_bytes: Annotated[int, whole(1024)] = Field(
         default=64 * 1024 * 1024, description="The largest body of a batch, a group, or an order of the queue."
     )
+    max_connections: Annotated[int, whole(0, 1_000_000)] = Field(
+        default=0,
+        description="How many connections may be open; 0: half the process's limit of open files. Beyond it, those "
+        "that have waited longest without a request are closed.",
+    )
+    max_connections_per_peer: Annotated[int, whole(0, 1_000_000)] = Field(
+        default=0,
+        description="How many connections an address may have open; 0: a quarter of all, and no limit on this machine.",
+    )
+    head_timeout_seconds: Seconds = Field(
+        default=10, description="How long a caller may take to send the head of a request."
+    )
+    idle_timeout_seconds: Seconds = Field(
+        default=5, description="How long a connection may be idle after an answer before it is closed."
+    )
     shutdown_grace_seconds: Delay | None = Field(
         default=None,
         description="How long running work may continue after SIGTERM before it is interrupted; none: until it ends.",

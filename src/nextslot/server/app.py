@@ -29,6 +29,7 @@ from nextslot.server.routes.webhooks import webhooks
 from nextslot.telemetry.meters import HttpMeters
 
 from . import problems, schemas
+from .connections import Connections
 from .metrics import Exposition, metrics
 from .request_body import Bodies
 from .request_guard import Admission, Guard
@@ -74,6 +75,7 @@ class Options:
 
     admission: Admission = field(default_factory=Admission)
     bodies: Bodies = field(default_factory=Bodies)
+    connections: Connections = field(default_factory=Connections)
     root_path: str = ""
     has_docs: bool = True
     # None: there is no configuration that could be read again.
