@@ -69,7 +69,7 @@ async def test_silent_connections_keep_nobody_out(tmp_path: Path) -> None:
 async def test_a_request_in_progress_is_never_closed_to_make_room(tmp_path: Path) -> None:
     async with bounded(tmp_path, most=20, head_seconds=600) as (server, connections):
         waiting = asyncio.create_task(server.client.post("/api/direct/gate", json={}))
-        await until(lambda: connections.open == 1)
+        await until(lambda: server.process._options.http.in_progress == 1)
         with ExitStack() as held:
             for _ in range(60):
                 line = held.enter_context(socket.create_connection(("127.0.0.1", server.client.base_url.port)))

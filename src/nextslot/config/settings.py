@@ -95,6 +95,16 @@ class ServerSettings(Section):
         default=0,
         description="How many connections an address may have open; 0: a quarter of all, and no limit on this machine.",
     )
+    max_requests_per_second: Annotated[int, whole(0, 1_000_000)] = Field(
+        default=2000,
+        description="How many requests a second a caller may send, on average over two seconds; 0: no limit.",
+    )
+    max_streams: Annotated[int, whole(1, 1_000_000)] = Field(
+        default=1000, description="How many streams and waiting direct callers there may be."
+    )
+    max_streams_per_caller: Annotated[int, whole(1, 1_000_000)] = Field(
+        default=200, description="How many streams and waiting direct callers an office, a key or an address may have."
+    )
     head_timeout_seconds: Seconds = Field(
         default=10, description="How long a caller may take to send the head of a request."
     )

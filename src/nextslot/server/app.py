@@ -30,6 +30,7 @@ from nextslot.telemetry.meters import HttpMeters
 
 from . import problems, schemas
 from .connections import Connections
+from .fair_shares import FairShares
 from .metrics import Exposition, metrics
 from .request_body import Bodies
 from .request_guard import Admission, Guard
@@ -76,6 +77,7 @@ class Options:
     admission: Admission = field(default_factory=Admission)
     bodies: Bodies = field(default_factory=Bodies)
     connections: Connections = field(default_factory=Connections)
+    shares: FairShares = field(default_factory=FairShares)
     root_path: str = ""
     has_docs: bool = True
     # None: there is no configuration that could be read again.
@@ -139,6 +141,7 @@ def application(scheduler: Scheduler, options: Options) -> FastAPI:
     app.state.scheduler = scheduler
     app.state.options = options
     app.state.bodies = options.bodies
+    app.state.shares = options.shares
     app.state.off = {path: one.name for one in extension_api.find_all() if one not in used for path in one.paths}
     app.state.exposition = Exposition(app, scheduler, options.http)
     app.openapi = lambda: app.openapi_schema or _describe(app)  # type: ignore[method-assign]

@@ -130,6 +130,13 @@ def _open_files() -> int:
 def written(response: Response, *more: tuple[bytes, bytes]) -> bytes:
     """Writes a response as HTTP, for a connection that is then closed."""
     status = HTTPStatus(response.status_code)
-    headers = [*response.raw_headers, *more, (b"connection", b"close"), (b"date", formatdate(usegmt=True).encode())]
+    safe = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+    headers = [
+        *response.raw_headers,
+        *more,
+        *safe,
+        (b"connection", b"close"),
+        (b"date", formatdate(usegmt=True).encode()),
+    ]
     first = f"HTTP/1.1 {status.value} {status.phrase}".encode()
     return b"\r\n".join([first, *(name + b": " + value for name, value in headers), b"", bytes(response.body)])

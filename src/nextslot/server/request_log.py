@@ -111,7 +111,11 @@ class _LoggedResponse:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self._answered = self._seconds()
-            MutableHeaders(scope=message)[HEADER] = self._request_id
+            headers = MutableHeaders(scope=message)
+            headers[HEADER] = self._request_id
+            headers["X-Content-Type-Options"] = "nosniff"
+            # Answers hold what a key may see; the pages and their scripts, which say for themselves, hold no data.
+            headers.setdefault("Cache-Control", "no-store")
         await self._send(message)
 
     def fail(self) -> None:

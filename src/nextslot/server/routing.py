@@ -1,6 +1,7 @@
 """Routes with a rule that says who may use them; a route without a rule cannot be made."""
 
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from nextslot.errors import Invalid
 from nextslot.extension_api import Attached
 
 from .auth import OfficeOf, admit, lane_of, scheduler_for
+from .fair_shares import FairShares
 from .request_body import NO_BODY, Bodies
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -34,6 +36,8 @@ class Rule:
     conflicts: bool = False
     # Its body may be as large as that of a batch.
     is_batch: bool = False
+    # Which of its requests stream, or wait for work: they count as streams.
+    is_long: Callable[[Request], bool] = lambda request: False
 
 
 def needs(
@@ -43,8 +47,14 @@ def needs(
     creates: bool = False,
     conflicts: bool = False,
     is_batch: bool = False,
+    is_long: Callable[[Request], bool] = lambda request: False,
 ) -> Callable[[Endpoint], Endpoint]:
-    return _ruled(Rule(scope, office, creates, conflicts, is_batch))
+    return _ruled(Rule(scope, office, creates, conflicts, is_batch, is_long))
+
+
+def always(request: Request) -> bool:
+    """For `is_long` of a route whose callers wait for work."""
+    return True
 
 
 def open_to_all(endpoint: Endpoint) -> Endpoint:
@@ -87,15 +97,29 @@ class Route(APIRoute):
             await admit(request, rule.scope, rule.office)
             if has_query and request.url.query:
                 _check_query(request)
-            if not has_body:
+            if rule.scope is None:
                 return await handle(request)
+            lane = lane_of(request)
             bodies: Bodies = request.app.state.bodies
-            caller = lane_of(request)
-            with bodies.of(caller) as reservation:
-                _use_body(request, await bodies.read(request, caller, reservation, rule.is_batch))
-                return await handle(request)
+            with bodies.of(lane) as reservation:
+                if has_body:
+                    _use_body(request, await bodies.read(request, lane, reservation, rule.is_batch))
+                return await _share(request, rule, lane, handle)
 
         return admit_and_handle
+
+
+async def _share(
+    request: Request, rule: Rule, lane: str, handle: Callable[[Request], Coroutine[Any, Any, Response]]
+) -> Response:
+    """Handles a request when the turn of its lane has come; a long one at once, and counts it until its answer ends."""
+    shares: FairShares = request.app.state.shares
+    if rule.is_long(request):
+        until_answered: AsyncExitStack = request.scope["fastapi_inner_astack"]
+        until_answered.callback(shares.open_stream(lane))
+        return await handle(request)
+    async with shares.request(lane):
+        return await handle(request)
 
 
 def _use_body(request: Request, value: Any) -> None:
