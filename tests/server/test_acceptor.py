@@ -11,6 +11,7 @@ import pytest
 
 from nextslot.server.acceptor import TAKEN_AT_ONCE, Acceptor
 from nextslot.server.app import Options
+from nextslot.server.connections import ConnectionLimits, Connections
 from nextslot.server.request_guard import Admission
 
 from .support import ServerThread, serving
@@ -146,24 +147,30 @@ def test_a_probe_is_answered_while_more_connections_wait_than_the_loop_takes_at_
     assert {answer[:15] for answer in answers} == {b"HTTP/1.1 200 OK"}
 
 
-async def test_beyond_the_connection_limit_nothing_is_accepted_until_the_loop_takes_some() -> None:
+async def test_beyond_the_connection_limit_nothing_is_accepted_until_one_is_closed() -> None:
     limit = 5
-    taken: list[socket.socket] = []
+    taken: list[tuple[socket.socket, str]] = []
+    connections = Connections(ConnectionLimits(most=limit))
 
     listener = socket.create_server(("127.0.0.1", 0))
     where = listener.getsockname()
-    acceptor = Acceptor(listener, Admission(), lambda: True, taken.append, lambda *_: None, most_untaken=limit)
+    acceptor = Acceptor(
+        listener, Admission(), lambda: True, lambda *one: taken.append(one), lambda *_: None, connections
+    )
     lines = [socket.create_connection(where, timeout=30) for _ in range(2 * limit)]
     for line in lines:
         line.sendall(b"GET /ready HTTP/1.1\r\n\r\n")
-    # The event loop is in this turn, so it takes nothing yet.
-    until(lambda: acceptor.untaken == limit)
-    accepted_at_first = acceptor.untaken
+    async with asyncio.timeout(30):
+        while len(taken) < limit:  # noqa: ASYNC110 - the acceptor's thread has no event of this loop
+            await asyncio.sleep(0.01)
+    accepted_at_first = connections.open
+    for _, peer in taken[:limit]:
+        connections.leave(peer)
     async with asyncio.timeout(30):
         while len(taken) < 2 * limit:  # noqa: ASYNC110 - the acceptor's thread has no event of this loop
             await asyncio.sleep(0.01)
     acceptor.close()
-    for line in (*lines, *taken):
+    for line in (*lines, *(line for line, _ in taken)):
         line.close()
     assert accepted_at_first == limit
 

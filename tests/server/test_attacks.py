@@ -176,3 +176,24 @@ def test_a_query_that_names_something_twice_is_refused_with_the_way_to_write_it(
 
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
     assert "by comma" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/api/jobs", 200), ("GET", "/api/jobs/none", 404), ("GET", "/nowhere", 404), ("DELETE", "/api/jobs", 405),
+     ("POST", "/api/jobs", 422), ("GET", "/openapi.json", 200), ("GET", "/health", 200), ("GET", "/metrics", 200)],
+)  # fmt: skip
+def test_every_answer_says_that_it_is_neither_kept_nor_guessed(
+    client: httpx2.Client, method: str, path: str, status: int
+) -> None:
+    answer = client.request(method, path)
+
+    assert answer.status_code == status
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "no-store" in answer.headers["cache-control"]
+    if status >= 400:
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_files_of_the_console_are_not_guessed_either(client: httpx2.Client) -> None:
+    assert client.get("/console/").headers.get_list("x-content-type-options") == ["nosniff"]

@@ -9,7 +9,7 @@ import pytest
 
 from nextslot.server.app import Options
 from nextslot.server.problems import TITLES
-from nextslot.server.request_guard import Admission
+from nextslot.server.request_body import Bodies, BodyLimits
 from nextslot.system.disk_space import DiskLimits
 
 from ..support import eventually
@@ -18,7 +18,7 @@ from .support import ServerThread, serving
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory, database_of_the_module: str) -> Iterator[httpx2.Client]:
-    options = Options(admission=Admission(max_body_bytes=10_000))
+    options = Options(bodies=Bodies(BodyLimits(body=10_000)))
     tmp_path = tmp_path_factory.mktemp("errors")
     with ServerThread(tmp_path, options) as server, httpx2.Client(base_url=server.url, timeout=30) as made:
         yield made

@@ -13,6 +13,9 @@ from nextslot.configuration_reload import ConfiguredScheduler
 from nextslot.errors import Invalid, NextslotError, StoreError
 from nextslot.scheduler_from_config import is_loopback
 from nextslot.server.app import Options
+from nextslot.server.connections import ConnectionLimits, Connections
+from nextslot.server.fair_shares import FairShares, ShareLimits
+from nextslot.server.request_body import Bodies, BodyLimits
 from nextslot.server.request_guard import Admission
 from nextslot.server.routes.service import Reload
 from nextslot.server.serve import Process
@@ -61,7 +64,22 @@ def options_of(configuration: Configuration, reload: Reload | None = None) -> Op
             allowed_hosts=tuple(server.allowed_hosts),
             allowed_origins=tuple(server.allowed_origins),
             is_loopback=is_loopback(server.host),
-            max_body_bytes=server.max_body_bytes,
+        ),
+        bodies=Bodies(BodyLimits(body=server.max_body_bytes, batch=server.max_batch_bytes)),
+        connections=Connections(
+            ConnectionLimits(
+                most=server.max_connections,
+                most_of_peer=server.max_connections_per_peer,
+                head_seconds=server.head_timeout_seconds,
+                idle_seconds=server.idle_timeout_seconds,
+            )
+        ),
+        shares=FairShares(
+            ShareLimits(
+                per_second=server.max_requests_per_second,
+                streams=server.max_streams,
+                streams_of_lane=server.max_streams_per_caller,
+            )
         ),
         root_path=server.root_path,
         has_docs=server.docs,

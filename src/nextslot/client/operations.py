@@ -96,13 +96,15 @@ class RequestRetries:
 
     def pause(self, failures: int, reply: Reply | Lost, request: Request) -> float | None:
         """Returns how long to wait before the request is repeated; None if it must not be repeated again."""
-        if not request.is_repeatable or failures > self.retries:
+        # Nothing of a request that was refused with 429 was carried out.
+        is_refused = isinstance(reply, Reply) and reply.status == 429
+        if not (request.is_repeatable or is_refused) or failures > self.retries:
             return None
         usual: float = min(FIRST_PAUSE_SECONDS * 2 ** (failures - 1), LONGEST_PAUSE_SECONDS)
         if isinstance(reply, Lost):
             return usual
         asked = reply.headers.get("retry-after", "")
-        if reply.status != 503 or not asked.isdecimal() or int(asked) > LONGEST_PAUSE_SECONDS:
+        if reply.status not in (429, 503) or not asked.isdecimal() or int(asked) > LONGEST_PAUSE_SECONDS:
             return None
         return max(usual, float(asked))
 

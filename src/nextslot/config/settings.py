@@ -80,7 +80,36 @@ class ServerSettings(Section):
     )
     docs: bool = Field(default=True, description="Whether /docs and /openapi.json are served.")
     max_body_bytes: Annotated[int, whole(1024)] = Field(
-        default=64 * 1024 * 1024, description="The largest request body; a larger one is refused with 413."
+        default=1024 * 1024,
+        description="The largest request body, or item of a batch; a larger one is refused with 413.",
+    )
+    max_batch_bytes: Annotated[int, whole(1024)] = Field(
+        default=64 * 1024 * 1024, description="The largest body of a batch, a group, or an order of the queue."
+    )
+    max_connections: Annotated[int, whole(0, 1_000_000)] = Field(
+        default=0,
+        description="How many connections may be open; 0: half the process's limit of open files. Beyond it, those "
+        "that have waited longest without a request are closed.",
+    )
+    max_connections_per_peer: Annotated[int, whole(0, 1_000_000)] = Field(
+        default=0,
+        description="How many connections an address may have open; 0: a quarter of all, and no limit on this machine.",
+    )
+    max_requests_per_second: Annotated[int, whole(0, 1_000_000)] = Field(
+        default=2000,
+        description="How many requests a second a caller may send, on average over two seconds; 0: no limit.",
+    )
+    max_streams: Annotated[int, whole(1, 1_000_000)] = Field(
+        default=1000, description="How many streams and waiting direct callers there may be."
+    )
+    max_streams_per_caller: Annotated[int, whole(1, 1_000_000)] = Field(
+        default=200, description="How many streams and waiting direct callers an office, a key or an address may have."
+    )
+    head_timeout_seconds: Seconds = Field(
+        default=10, description="How long a caller may take to send the head of a request."
+    )
+    idle_timeout_seconds: Seconds = Field(
+        default=5, description="How long a connection may be idle after an answer before it is closed."
     )
     shutdown_grace_seconds: Delay = Field(
         default=3600,

@@ -7,21 +7,22 @@ acceptor for its listener.
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import re
-import resource
 import selectors
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from email.utils import formatdate
 
 from nextslot.server.routes.service import healthy
 from nextslot.system.randomness import Chance, SystemChance
 
+from .connections import SHARE_CLOSED, Connections, written
+from .problems import problem
 from .request_guard import Admission
 from .request_log import HEADER
 
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 
 # How long a new connection may stay silent before the event loop gets it as it is.
 SILENT_SECONDS = 1.0
+# How long it may stay silent while there is no room for others.
+PATIENT_SECONDS = 0.2
 # Connections that the event loop takes in one turn.
 TAKEN_AT_ONCE = 128
 # How often the thread checks whether it may accept connections again.
@@ -52,15 +55,14 @@ class Acceptor:
         listener: socket.socket,
         admission: Admission,
         is_responsive: Callable[[], bool],
-        admit: Callable[[socket.socket], None],
+        admit: Callable[[socket.socket, str], None],
         answered: Callable[[str, float], None],
+        connections: Connections | None = None,
         chance: Chance | None = None,
-        most_untaken: int | None = None,
     ) -> None:
-        """`is_responsive` says whether the event loop responds; `answered` gets a probe's request id and its seconds.
-
-        `most_untaken` is the connection limit: so many connections wait for the event loop, the next ones wait in the
-        kernel's backlog. By default it is half the limit of open files; the rest is for the database and the jobs.
+        """`is_responsive` says whether the event loop responds; `admit` gets a connection and its peer's address, and
+        `answered` a probe's request id and its seconds. While `connections` has no room, new connections wait in the
+        kernel's backlog.
         """
         self._listener = listener
         self._admission = admission
@@ -69,9 +71,11 @@ class Acceptor:
         self._answered = answered
         self._chance = chance or SystemChance()
         self._loop = asyncio.get_running_loop()
-        self._most_untaken = most_untaken or _open_files() // 2
-        # Connections for the event loop. While there is one, `_take` is scheduled.
-        self._untaken: deque[socket.socket] = deque()
+        self._connections = connections or Connections()
+        # The peers of the connections that this thread has.
+        self._peers: dict[socket.socket, str] = {}
+        # Connections for the event loop, with their peers. While there is one, `_take` is scheduled.
+        self._untaken: deque[tuple[socket.socket, str]] = deque()
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         # New connections without a byte yet, and when the event loop gets them as they are, the earliest first.
@@ -103,16 +107,26 @@ class Acceptor:
                 for key, _ in self._selector.select(self._seconds_to_wait()):
                     self._serve(key.fileobj)
                 self._hand_over_silent()
-        for connection in self._silent:
-            connection.close()
+        for connection in list(self._silent):
+            self._close(connection)
 
     def _listen_while_there_is_room(self) -> None:
-        has_room = len(self._untaken) + len(self._silent) < self._most_untaken
+        has_room = self._connections.has_room
+        if not has_room:
+            self._make_room()
         if has_room and not self._is_listening:
             self._selector.register(self._listener, selectors.EVENT_READ)
         elif self._is_listening and not has_room:
             self._selector.unregister(self._listener)
         self._is_listening = has_room
+
+    def _make_room(self) -> None:
+        since = time.monotonic() + SILENT_SECONDS - PATIENT_SECONDS
+        too_silent = [connection for connection, until in self._silent.items() if until < since]
+        for connection in too_silent[: max(1, self._connections.most // SHARE_CLOSED)]:
+            self._end_silence(connection)
+            self._close(connection)
+        self._loop.call_soon_threadsafe(self._connections.make_room)
 
     def _seconds_to_wait(self) -> float | None:
         if not self._is_listening:
@@ -128,14 +142,24 @@ class Acceptor:
 
     def _accept(self) -> socket.socket | None:
         try:
-            connection, _ = self._listener.accept()
+            connection, (peer, *_) = self._listener.accept()
         except OSError as error:
             if error.errno in _EXHAUSTED and not self._is_over.is_set():
                 log.error("a connection cannot be accepted: %s; raise the limit of open files", error.strerror)
                 self._is_over.wait(PAUSE_SECONDS)
             return None
         connection.setblocking(False)
+        if not self._connections.enter(peer):
+            with contextlib.suppress(OSError):
+                connection.send(_TOO_MANY)
+            connection.close()
+            return None
+        self._peers[connection] = peer
         return connection
+
+    def _close(self, connection: socket.socket) -> None:
+        connection.close()
+        self._connections.leave(self._peers.pop(connection))
 
     def _decide(self, connection: socket.socket) -> None:
         began = time.perf_counter()
@@ -149,7 +173,7 @@ class Acceptor:
             self._silent[connection] = time.monotonic() + SILENT_SECONDS
             self._selector.register(connection, selectors.EVENT_READ)
         except OSError:  # The caller has hung up.
-            connection.close()
+            self._close(connection)
 
     def _is_for_me(self, head: bytes) -> bool:
         if not _PROBE.fullmatch(head) or not self._is_responsive():
@@ -162,8 +186,8 @@ class Acceptor:
     def _answer(self, connection: socket.socket, head: bytes, began: float) -> None:
         request_id = self._chance.new_id()
         connection.recv(len(head))  # A connection that is closed with unread bytes is reset, and its answer lost.
-        connection.send(_answer(request_id))
-        connection.close()
+        connection.send(written(healthy(), (HEADER.lower().encode(), request_id.encode())))
+        self._close(connection)
         self._loop.call_soon_threadsafe(self._answered, request_id, time.perf_counter() - began)
 
     def _hand_over_silent(self) -> None:
@@ -178,7 +202,7 @@ class Acceptor:
 
     def _hand_over(self, connection: socket.socket) -> None:
         with self._lock:
-            self._untaken.append(connection)
+            self._untaken.append((connection, self._peers.pop(connection)))
             if len(self._untaken) == 1:
                 self._loop.call_soon_threadsafe(self._take)
 
@@ -189,19 +213,10 @@ class Acceptor:
             taken = [self._untaken.popleft() for _ in range(min(TAKEN_AT_ONCE, len(self._untaken)))]
             if self._untaken:
                 self._loop.call_soon(self._take)
-        for connection in taken:
-            self._admit(connection)
+        for connection, peer in taken:
+            self._admit(connection, peer)
 
 
-def _open_files() -> int:
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1_048_576 if limit == resource.RLIM_INFINITY else limit
-
-
-def _answer(request_id: str) -> bytes:
-    """Writes the answer of the route `/health` as HTTP."""
-    response = healthy()
-    headers = [*response.raw_headers, (HEADER.lower().encode(), request_id.encode()), (b"connection", b"close")]
-    headers.append((b"date", formatdate(usegmt=True).encode()))
-    lines = [b"HTTP/1.1 200 OK", *(name + b": " + value for name, value in headers), b"", bytes(response.body)]
-    return b"\r\n".join(lines)
+_TOO_MANY = written(
+    problem(429, "overloaded", "your address has too many connections open; close some of them", {"Retry-After": "1"})
+)

@@ -29,7 +29,10 @@ from nextslot.server.routes.webhooks import webhooks
 from nextslot.telemetry.meters import HttpMeters
 
 from . import problems, schemas
+from .connections import Connections
+from .fair_shares import FairShares
 from .metrics import Exposition, metrics
+from .request_body import Bodies
 from .request_guard import Admission, Guard
 from .request_log import RequestLog
 from .routing import Route, Rule, rule_of
@@ -72,6 +75,9 @@ class Options:
     """What the application gets besides the scheduler."""
 
     admission: Admission = field(default_factory=Admission)
+    bodies: Bodies = field(default_factory=Bodies)
+    connections: Connections = field(default_factory=Connections)
+    shares: FairShares = field(default_factory=FairShares)
     root_path: str = ""
     has_docs: bool = True
     # None: there is no configuration that could be read again.
@@ -134,6 +140,8 @@ def application(scheduler: Scheduler, options: Options) -> FastAPI:
     used = scheduler.extensions
     app.state.scheduler = scheduler
     app.state.options = options
+    app.state.bodies = options.bodies
+    app.state.shares = options.shares
     app.state.off = {path: one.name for one in extension_api.find_all() if one not in used for path in one.paths}
     app.state.exposition = Exposition(app, scheduler, options.http)
     app.openapi = lambda: app.openapi_schema or _describe(app)  # type: ignore[method-assign]
@@ -204,7 +212,16 @@ def _refusals(operation: dict[str, Any], rule: Rule) -> dict[int, str]:
     if rule.scope is not None:
         found |= {401: "No key, or one that is not known", 403: "The key, the host or the page does not allow this"}
     if has_body:
-        found |= {400: "The body is not JSON", 413: "The body is too large", 415: "The body is not JSON by its type"}
+        found |= {
+            400: "The body is not JSON",
+            408: "The body arrived too slowly",
+            413: "The body is too large",
+            415: "The body is not JSON by its type",
+        }
+    if rule.scope is not None:
+        found[429] = "Too much is in progress, or a quota is used up; `Retry-After` says when to try again"
+    if parameters:
+        found.setdefault(400, "The address has a NUL character")
     if has_body or parameters or rule.creates:
         found[422] = "It cannot be carried out as it stands; `errors` says where and what"
         found[404] = "There is no such thing"

@@ -132,6 +132,14 @@ def caller_of(request: Request) -> Caller:
     return caller
 
 
+def lane_of(request: Request) -> str:
+    """Returns whose share of the server a request uses: its key's office, its key, or without keys its address."""
+    caller: Caller | None = getattr(request.state, "caller", None)
+    if caller is not None and caller.key_id is not None:
+        return f"key {caller.key_id}" if caller.office_id is None else f"office {caller.office_id}"
+    return f"address {request.client.host if request.client else '-'}"
+
+
 async def identify(request: Request) -> Caller:
     scheduler: Scheduler = request.app.state.scheduler
     if not await scheduler.keys.is_guarded():

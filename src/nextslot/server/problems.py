@@ -1,6 +1,7 @@
 """Answers errors in the form of RFC 9457 (`application/problem+json`), with one handler for the exception tree."""
 
 import logging
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -45,6 +46,9 @@ TITLES = {
     "already_dispatched": "It has been dispatched",
     "already_finished": "It has ended",
     "too_large": "The request is too large",
+    "too_slow": "The request took too long to arrive",
+    "overloaded": "Too much is in progress",
+    "over_quota": "The quota is used up",
     "unsupported_media_type": "This content type is not understood",
     "invalid": "The request cannot be carried out as it stands",
     "unknown_job_type": "There is no such job type",
@@ -79,6 +83,11 @@ class HttpProblem(Exception):
         self.detail = detail
         self.headers = headers
         self.data = data or {}
+
+
+def overloaded(detail: str, seconds: float = 1) -> HttpProblem:
+    """Makes the refusal of a request that may be sent again after some seconds; nothing of it was carried out."""
+    return HttpProblem(429, "overloaded", detail, headers={"Retry-After": str(max(1, math.ceil(seconds)))})
 
 
 def problem(
@@ -180,10 +189,6 @@ async def _of_framework(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return problem(404, "not_found", _missing(request))
-    if error.status_code == 413:
-        return problem(413, "too_large", str(error.detail))
-    if error.status_code == 422:
-        return of_error(Invalid(str(error.detail)))
     if error.status_code == 405:
         allowed = ", ".join(sorted(_methods(request)))
         detail = f"{request.url.path} does not know {request.method}, but {allowed}"

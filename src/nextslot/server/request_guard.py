@@ -1,4 +1,4 @@
-"""Refuses requests for foreign hosts, from foreign pages or of unbounded size, before any route gets them.
+"""Refuses requests for foreign hosts, from foreign pages or with NUL in their address, before any route gets them.
 
 A page in a browser can send requests to a scheduler on localhost, by its name or by one that the page's owner lets
 point there (DNS rebinding). So the Host must be ours, and an unsafe request that names an Origin must name ours.
@@ -8,8 +8,7 @@ import ipaddress
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .auth import SAFE
 from .problems import problem
@@ -19,14 +18,13 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Which hosts, origins and body sizes the guard accepts."""
+    """Which hosts and origins the guard accepts."""
 
     # Host names besides the local ones and plain addresses; "*" is any.
     allowed_hosts: tuple[str, ...] = ()
     # Origins besides our own whose pages may send requests.
     allowed_origins: tuple[str, ...] = ()
     is_loopback: bool = True
-    max_body_bytes: int = 64 * 1024 * 1024
 
     def serves(self, host: str) -> bool:
         name = host_name(host)
@@ -53,9 +51,11 @@ class Guard:
         if refusal is not None:
             await problem(*refusal)(scope, receive, send)
             return
-        await self._app(scope, _bounded(receive, self._admission.max_body_bytes), send)
+        await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str, str] | None:
+        if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:
+            return 400, "malformed", "the address has a NUL character; remove it"
         host = headers.get("host", "")
         if not self._admission.serves(host):
             detail = f"this server does not answer to the name {host!r}; [server] allowed_hosts can add it"
@@ -68,43 +68,18 @@ class Guard:
             return 403, "forbidden_origin", detail
         if origin is None and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             return 403, "forbidden_origin", "a page of another site may not change anything here"
-        return self._body_refusal(headers)
-
-    def _body_refusal(self, headers: Headers) -> tuple[int, str, str] | None:
-        length, limit = headers.get("content-length", "0"), self._admission.max_body_bytes
-        if length.isdecimal() and int(length) > limit:
-            return 413, "too_large", f"the body has {int(length):,} bytes; at most {limit:,} are taken here"
-        encoding = headers.get("content-encoding", "identity").lower()
-        if encoding != "identity":
-            return 415, "unsupported_media_type", f"send the body as it is, without content-encoding {encoding!r}"
-        has_body = length != "0" or "transfer-encoding" in headers
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if has_body and kind != "application/json":
-            return 415, "unsupported_media_type", f"send JSON with content-type application/json, not {kind!r}"
-        return None
+        return _body_refusal(headers)
 
 
-class BodyTooLarge(HTTPException):
-    """An HTTPException, because the framework hides every other error that is raised while it reads a body."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(413, f"the body has more than {limit:,} bytes, which is the most that is taken here")
-
-
-def _bounded(receive: Receive, limit: int) -> Receive:
-    """Counts the bytes of a body, for requests without a content-length."""
-    seen = 0
-
-    async def bounded() -> Message:
-        nonlocal seen
-        message = await receive()
-        if message["type"] == "http.request":
-            seen += len(message.get("body", b""))
-            if seen > limit:
-                raise BodyTooLarge(limit)
-        return message
-
-    return bounded
+def _body_refusal(headers: Headers) -> tuple[int, str, str] | None:
+    encoding = headers.get("content-encoding", "identity").lower()
+    if encoding != "identity":
+        return 415, "unsupported_media_type", f"send the body as it is, without content-encoding {encoding!r}"
+    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if has_body and kind != "application/json":
+        return 415, "unsupported_media_type", f"send JSON with content-type application/json, not {kind!r}"
+    return None
 
 
 def host_name(host: str) -> str:

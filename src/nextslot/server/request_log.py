@@ -17,6 +17,8 @@ from nextslot.telemetry.logs import bound
 from nextslot.telemetry.meters import HttpMeters
 from nextslot.telemetry.tracing import Span, Tracer
 
+from .log_throttle import Throttle
+
 log = logging.getLogger(__name__)
 
 HEADER = "X-Request-ID"
@@ -45,6 +47,7 @@ class RequestLog:
         self._seconds = seconds
         self._tracer = tracer or Tracer()
         self._chance = chance or SystemChance()
+        self._throttle = Throttle(seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -85,7 +88,12 @@ class RequestLog:
         caller = scope.get("state", {}).get("caller")
         if caller is not None:
             about["caller"] = caller.name
-        log.log(_level(route, status), "%s %s %d", method, route, status, extra=about)
+        line = f"{method} {route} {status}"
+        # Each failure of ours has its line; a refusal, which a caller can repeat at will, has one a second.
+        is_refusal = 400 <= status < 500 or status == 503
+        left_out = self._throttle.left_out(f"{line} {about.get('caller')}") if is_refusal else ""
+        if left_out is not None:
+            log.log(_level(route, status), "%s%s", line, left_out, extra=about)
 
 
 class _LoggedResponse:
@@ -103,7 +111,11 @@ class _LoggedResponse:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self._answered = self._seconds()
-            MutableHeaders(scope=message)[HEADER] = self._request_id
+            headers = MutableHeaders(scope=message)
+            headers[HEADER] = self._request_id
+            headers["X-Content-Type-Options"] = "nosniff"
+            # Answers hold what a key may see; the pages and their scripts, which say for themselves, hold no data.
+            headers.setdefault("Cache-Control", "no-store")
         await self._send(message)
 
     def fail(self) -> None:

@@ -65,7 +65,7 @@ def page(found: Page[T], shown: Callable[[T], object] = methodcaller("to_dict"))
 
 def log_answer(part: LogPart) -> Response:
     """Answers a part of a log as plain text, so that a browser never runs what a job has written."""
-    headers = {"X-Log-Size": str(part.size), "X-Log-Next": str(part.next), "X-Content-Type-Options": "nosniff"}
+    headers = {"X-Log-Size": str(part.size), "X-Log-Next": str(part.next)}
     return Response(part.text, headers=headers, media_type="text/plain; charset=utf-8")
 
 
@@ -82,8 +82,7 @@ def event(data: object, *, event: str | None = None, id: str | None = None) -> b
 
 
 def stream(events: AsyncGenerator[bytes, None]) -> StreamingResponse:
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_kept_alive(events), headers=headers, media_type="text/event-stream")
+    return StreamingResponse(_kept_alive(events), headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
 
 
 async def _kept_alive(events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:

@@ -1,21 +1,20 @@
 """Routes with a rule that says who may use them; a route without a rule cannot be made."""
 
-import json
-import re
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
-from starlette.exceptions import HTTPException
 
 from nextslot.domain import Scope
 from nextslot.errors import Invalid
 from nextslot.extension_api import Attached
 
-from .auth import OfficeOf, admit, scheduler_for
+from .auth import OfficeOf, admit, lane_of, scheduler_for
+from .fair_shares import FairShares
+from .request_body import NO_BODY, Bodies
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 A = TypeVar("A", bound=Attached)
@@ -35,12 +34,27 @@ class Rule:
     creates: bool = False
     # It may answer 409.
     conflicts: bool = False
+    # Its body may be as large as that of a batch.
+    is_batch: bool = False
+    # Which of its requests stream, or wait for work: they count as streams.
+    is_long: Callable[[Request], bool] = lambda request: False
 
 
 def needs(
-    scope: Scope, office: OfficeOf | None = None, *, creates: bool = False, conflicts: bool = False
+    scope: Scope,
+    office: OfficeOf | None = None,
+    *,
+    creates: bool = False,
+    conflicts: bool = False,
+    is_batch: bool = False,
+    is_long: Callable[[Request], bool] = lambda request: False,
 ) -> Callable[[Endpoint], Endpoint]:
-    return _ruled(Rule(scope, office, creates, conflicts))
+    return _ruled(Rule(scope, office, creates, conflicts, is_batch, is_long))
+
+
+def always(request: Request) -> bool:
+    """For `is_long` of a route whose callers wait for work."""
+    return True
 
 
 def open_to_all(endpoint: Endpoint) -> Endpoint:
@@ -63,40 +77,6 @@ def rule_of(endpoint: Callable[..., Any]) -> Rule:
     return rule
 
 
-# A number with fewer digits always fits 64 bits.
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
-
-
-class OurRequest(Request):
-    """Reads JSON with a parser that bounds depth and numbers, and refuses NaN."""
-
-    async def json(self) -> Any:
-        if not hasattr(self, "_json"):
-            body = await self.body()
-            self._json = orjson.loads(body)
-            if _LONG_NUMBER.search(body):
-                _check_numbers(body)
-        return self._json
-
-
-def _check_numbers(body: bytes) -> None:
-    """Refuses whole numbers that do not fit 64 bits: the fast parser would make floats of them, with other values.
-
-    It raises HTTPExceptions, because the framework hides every other error that is raised while it reads a body.
-    """
-    try:
-        json.loads(body, parse_int=_checked)
-    except RecursionError:
-        raise HTTPException(422, "the body is nested too deep") from None
-
-
-def _checked(digits: str) -> int:
-    number = int(digits)
-    if not -(2**63) <= number < 2**64:
-        raise HTTPException(422, f"the number {digits} does not fit 64 bits; send it as a text")
-    return number
-
-
 def _check_query(request: Request) -> None:
     """Refuses a parameter that is given twice: the framework would silently use the last value."""
     seen: set[str] = set()
@@ -111,16 +91,41 @@ class Route(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle, rule = super().get_route_handler(), rule_of(self.endpoint)
-        has_query = bool(self.dependant.query_params)
+        has_query, has_body = bool(self.dependant.query_params), self.body_field is not None
 
         async def admit_and_handle(request: Request) -> Response:
-            request = OurRequest(request.scope, request.receive)
             await admit(request, rule.scope, rule.office)
             if has_query and request.url.query:
                 _check_query(request)
-            return await handle(request)
+            if rule.scope is None:
+                return await handle(request)
+            lane = lane_of(request)
+            bodies: Bodies = request.app.state.bodies
+            with bodies.of(lane) as reservation:
+                if has_body:
+                    _use_body(request, await bodies.read(request, lane, reservation, rule.is_batch))
+                return await _share(request, rule, lane, handle)
 
         return admit_and_handle
+
+
+async def _share(
+    request: Request, rule: Rule, lane: str, handle: Callable[[Request], Coroutine[Any, Any, Response]]
+) -> Response:
+    """Handles a request when the turn of its lane has come; a long one at once, and counts it until its answer ends."""
+    shares: FairShares = request.app.state.shares
+    if rule.is_long(request):
+        until_answered: AsyncExitStack = request.scope["fastapi_inner_astack"]
+        until_answered.callback(shares.open_stream(lane))
+        return await handle(request)
+    async with shares.request(lane):
+        return await handle(request)
+
+
+def _use_body(request: Request, value: Any) -> None:
+    """Lets the framework use a parsed body: it asks for the bytes only to see whether there are any."""
+    request._body = b"" if value is NO_BODY else b"-"
+    request._json = value
 
 
 def extension_of(request: Request, kind: type[A]) -> A:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import signal
 import socket
 import threading
@@ -22,6 +23,8 @@ from nextslot.system.watchdog import BLOCKED_SECONDS
 
 from .acceptor import Acceptor
 from .app import Options, create_app
+from .connections import Connections
+from .http_protocol import BoundedHttp
 from .request_log import note_probe
 
 log = logging.getLogger(__name__)
@@ -36,6 +39,8 @@ LONGEST_PAUSE = 4.0
 class _UvicornServer(uvicorn.Server):
     """uvicorn without its signal handlers and its listener: on SIGTERM it would close the listener first."""
 
+    connections: Connections
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -45,22 +50,28 @@ class _UvicornServer(uvicorn.Server):
         self._connecting: set[asyncio.Task[None]] = set()
         self.started = True
 
-    def admit(self, connection: socket.socket) -> None:
+    def admit(self, connection: socket.socket, peer: str) -> None:
         """Serves a connection that the acceptor has accepted."""
-        task = asyncio.create_task(self._connect(connection), name="nextslot-connection")
+        task = asyncio.create_task(self._connect(connection, peer), name="nextslot-connection")
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    async def _connect(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # The caller has hung up.
-            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+    async def _connect(self, connection: socket.socket, peer: str) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(partial(self._protocol, peer), connection)
+        except OSError:  # The caller has hung up.
+            connection.close()
+            self.connections.leave(peer)
 
-    def _protocol(self) -> asyncio.Protocol:
+    def _protocol(self, peer: str) -> asyncio.Protocol:
         """Makes the protocol of a connection, as uvicorn's own listener would."""
-        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        return BoundedHttp(
+            self.connections,
+            peer,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
         )
-        return made
 
 
 class Process:
@@ -98,8 +109,11 @@ class Process:
                 lifespan="off",
                 server_header=False,
                 timeout_graceful_shutdown=CLOSE_SECONDS,
+                timeout_keep_alive=math.ceil(options.connections.limits.idle_seconds),
+                ws="none",
             )
         )
+        self._server.connections = options.connections
 
     async def run(self, ready: Callable[[str], None] = lambda address: None) -> bool:
         """Serves until `stop` or a signal. Returns whether the outcome of everything that ran has been stored."""
@@ -128,6 +142,7 @@ class Process:
             lambda: heartbeat.silent_seconds < BLOCKED_SECONDS,
             self._server.admit,
             partial(note_probe, self._options.http, "/health"),
+            self._options.connections,
         )
 
     async def _start_and_stop(self, ready: Callable[[str], None]) -> bool:

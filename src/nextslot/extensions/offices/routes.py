@@ -225,7 +225,7 @@ async def change_office(office_id: str, body: OfficeChange, request: Request) ->
 
 
 @offices.post("/api/offices/{office_id}/jobs", status_code=201, response_model=OfficeJobs)
-@needs(Scope.SUBMIT, of_path, creates=True)
+@needs(Scope.SUBMIT, of_path, creates=True, is_batch=True)
 async def submit_jobs(office_id: str, body: OfficeJobsBody, request: Request) -> Response:
     """Submits a graph of jobs, all or none. The error about a cycle names its jobs."""
     wanted = [job.given() for job in body.jobs]

@@ -28,7 +28,7 @@ from nextslot.server.responses import (
     wants_stream,
 )
 from nextslot.server.routes.direct import begun, told
-from nextslot.server.routing import needs, router
+from nextslot.server.routing import always, needs, router
 from nextslot.services.run_files import RunFileService
 
 from .story import read_story
@@ -126,7 +126,7 @@ _FAILED: dict[int | str, dict[str, Any]] = {
 
 
 @generate.post("/story/generate", response_model=StoryAnswer, responses=_STREAMED)
-@needs(Scope.SUBMIT, of_default)
+@needs(Scope.SUBMIT, of_default, is_long=always)
 async def generate_story(body: StoryBody, request: Request) -> Response:
     """Waits for the next slot and for the story. Work that failed is a 200 too: `success` and `error` say so.
 
@@ -141,7 +141,7 @@ async def generate_story(body: StoryBody, request: Request) -> Response:
 
 
 @generate.post("/research/run", response_model=ResearchAnswer, responses={**_STREAMED, **_FAILED})
-@needs(Scope.SUBMIT, of_default)
+@needs(Scope.SUBMIT, of_default, is_long=always)
 async def run_research(body: ResearchBody, request: Request) -> Response:
     """Waits for the next slot and for the card. 502: the work failed. 504: it took too long.
 

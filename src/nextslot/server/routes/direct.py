@@ -32,7 +32,7 @@ from nextslot.server.responses import (
     unless_hung_up,
     wants_stream,
 )
-from nextslot.server.routing import needs, router
+from nextslot.server.routing import always, needs, router
 from nextslot.server.schemas import Body, Page, WebhookBody
 
 direct = router("Direct requests")
@@ -78,7 +78,7 @@ class DirectDetail(schemas.Direct):
         204: {"description": "The caller hung up (nobody sees this)"},
     },
 )
-@needs(Scope.SUBMIT, conflicts=True)
+@needs(Scope.SUBMIT, conflicts=True, is_long=always)
 async def run_direct(name: Named, body: DirectBody, request: Request) -> Response:
     """Waits for the next slot, runs the work, and answers with its outcome: work that failed is a 200 too.
 

@@ -37,7 +37,7 @@ class EventQuery(PageQuery):
 
 
 @events.get("/api/events", response_model=Page[schemas.Event], responses={200: {"content": {"text/event-stream": {}}}})
-@needs(Scope.READ)
+@needs(Scope.READ, is_long=wants_stream)
 async def list_events(query: Annotated[EventQuery, Query()], request: Request) -> Response:
     """Lists events, the oldest first. With `Accept: text/event-stream` new ones follow; `Last-Event-ID` resumes."""
     scheduler = scheduler_for(request)

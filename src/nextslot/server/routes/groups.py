@@ -51,7 +51,7 @@ class GroupCancelled(schemas.Group):
 
 
 @groups.post("/api/job-groups", status_code=201, response_model=GroupDetail)
-@needs(Scope.SUBMIT, creates=True)
+@needs(Scope.SUBMIT, creates=True, is_batch=True)
 async def create_group(body: GroupBody, request: Request) -> Response:
     """Puts all jobs of a group into the queue, or none."""
     scheduler = scheduler_for(request)

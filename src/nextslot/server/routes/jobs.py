@@ -148,7 +148,7 @@ async def create_job(body: JobBody, request: Request) -> Response:
 
 
 @jobs.post("/api/jobs/batch", status_code=201, response_model=Items)
-@needs(Scope.SUBMIT, creates=True)
+@needs(Scope.SUBMIT, creates=True, is_batch=True)
 async def create_jobs(body: BatchBody, request: Request) -> Response:
     """Puts many jobs into the queue, all or none. They may depend on each other by `key`."""
     scheduler, caller = _of(request)
@@ -260,13 +260,17 @@ async def new_jobs(items: Sequence[Any], caller: Caller) -> list[NewJob]:
     """Validates a long list of jobs in parts, so that other requests get turns in between."""
     wanted: list[NewJob] = []
     errors: list[Any] = []
-    for start in range(0, len(items), SOME):
+    start, size = 0, SOME
+    while start < len(items) and len(errors) < MOST_PROBLEMS:
         try:
-            wanted += [new_job(body, caller) for body in _SOME.validate_python(items[start : start + SOME])]
+            wanted += [new_job(body, caller) for body in _SOME.validate_python(items[start : start + size])]
         except ValidationError as error:
+            if error.error_count() > MOST_PROBLEMS and size > 1:
+                # Listing all of them would take too long: the first ones are enough.
+                size = 1
+                continue
             errors += [_placed(one, start) for one in error.errors()]
-            if len(errors) >= MOST_PROBLEMS:
-                break
+        start += size
         await asyncio.sleep(0)
     if errors:
         raise RequestValidationError(errors)

@@ -88,7 +88,7 @@ async def retry_run(run_id: str, request: Request, body: RetryBody | None = None
     response_class=Response,
     responses={200: {"content": {"text/plain": {}, "text/event-stream": {}}}},
 )
-@needs(Scope.READ, of_run)
+@needs(Scope.READ, of_run, is_long=wants_stream)
 async def get_log(
     run_id: str,
     request: Request,

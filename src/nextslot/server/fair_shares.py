@@ -1,0 +1,160 @@
+"""Shares the server between callers: how many requests of each are in progress, how fast they come, how many stream.
+
+A *lane* is whose share a request uses (`auth.lane_of`). Nothing here is stored: each server process counts for itself.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from .problems import HttpProblem, overloaded
+
+# A lane that was active in the last second shares the server with the others.
+ACTIVE_SECONDS = 1.0
+# Lanes that are remembered before those without requests are forgotten.
+MANY_LANES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ShareLimits:
+    # Requests in progress of all lanes, and of one lane while another one is active too.
+    in_progress: int = 64
+    in_progress_beside_others: int = 4
+    # Requests of a lane that wait for their turn; further ones get 429.
+    waiting: int = 1000
+    # Requests per second of a lane, on average over two seconds; 0: no limit.
+    per_second: float = 2000
+    # Streams, and direct callers who wait: of a lane, and of all.
+    streams_of_lane: int = 200
+    streams: int = 1000
+
+
+@dataclass(slots=True)
+class _Lane:
+    tokens: float
+    seen: float
+    in_progress: int = 0
+    streams: int = 0
+    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+
+
+class FairShares:
+    def __init__(
+        self,
+        limits: ShareLimits | None = None,
+        rate_of: Callable[[str], float | None] = lambda lane: None,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`rate_of` may name another number of requests per second for a lane, such as an office's quota."""
+        self._limits = limits or ShareLimits()
+        self.rate_of = rate_of
+        self._seconds = seconds
+        self._lanes: dict[str, _Lane] = {}
+        self.in_progress = self.waiting = self.streams = 0
+
+    @asynccontextmanager
+    async def request(self, name: str) -> AsyncIterator[None]:
+        """Waits for the caller's turn; raises 429 if too many wait already, or come too fast."""
+        lane = self._lane(name)
+        self._take_token(name, lane)
+        if lane.waiting or not self._has_room(lane):
+            await self._wait(lane)
+        else:
+            self._begin(lane)
+        try:
+            yield
+        finally:
+            lane.in_progress -= 1
+            self.in_progress -= 1
+            self._begin_next()
+
+    def open_stream(self, name: str) -> Callable[[], None]:
+        """Counts a stream; returns what ends it. Raises 429 if there are too many."""
+        lane = self._lane(name)
+        self._take_token(name, lane)
+        if lane.streams >= self._limits.streams_of_lane or self.streams >= self._limits.streams:
+            whose = "this caller has" if lane.streams >= self._limits.streams_of_lane else "all callers together have"
+            raise overloaded(f"{whose} too many streams and waiting calls open; end some of them", 5)
+        lane.streams += 1
+        self.streams += 1
+
+        def close() -> None:
+            lane.streams -= 1
+            self.streams -= 1
+
+        return close
+
+    def _lane(self, name: str) -> _Lane:
+        now = self._seconds()
+        if len(self._lanes) > MANY_LANES:
+            self._lanes = {known: lane for known, lane in self._lanes.items() if self._is_active(lane, now)}
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = _Lane(tokens=max(2 * self._rate(name), 1.0), seen=now)
+        return lane
+
+    def _rate(self, name: str) -> float:
+        quota = self.rate_of(name)
+        return self._limits.per_second if quota is None else quota
+
+    def _take_token(self, name: str, lane: _Lane) -> None:
+        """Takes one token of a bucket that holds two seconds' worth of them, and at least one."""
+        now, rate = self._seconds(), self._rate(name)
+        lane.tokens = min(max(2 * rate, 1.0), lane.tokens + rate * (now - lane.seen))
+        lane.seen = now
+        if not rate:
+            return
+        if lane.tokens < 1:
+            later = (1 - lane.tokens) / rate
+            detail = f"more than {rate:g} requests a second came from this caller; send it again in {later:.1f} s"
+            raise HttpProblem(429, "over_quota", detail, headers={"Retry-After": str(max(1, round(later)))})
+        lane.tokens -= 1
+
+    def _has_room(self, lane: _Lane) -> bool:
+        if self.in_progress >= self._limits.in_progress:
+            return False
+        if lane.in_progress < self._limits.in_progress_beside_others:
+            return True
+        now = self._seconds()
+        return not any(other is not lane and self._is_active(other, now) for other in self._lanes.values())
+
+    def _is_active(self, lane: _Lane, now: float) -> bool:
+        return bool(lane.in_progress or lane.waiting or lane.streams) or now - lane.seen < ACTIVE_SECONDS
+
+    def _begin(self, lane: _Lane) -> None:
+        lane.in_progress += 1
+        self.in_progress += 1
+
+    async def _wait(self, lane: _Lane) -> None:
+        if len(lane.waiting) >= self._limits.waiting:
+            raise overloaded("too many requests of this caller wait already; send this one again later")
+        turn = asyncio.get_running_loop().create_future()
+        lane.waiting.append(turn)
+        self.waiting += 1
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # Its turn had come: it goes to the next one.
+                lane.in_progress -= 1
+                self.in_progress -= 1
+                self._begin_next()
+            else:
+                lane.waiting.remove(turn)
+            raise
+        finally:
+            self.waiting -= 1
+
+    def _begin_next(self) -> None:
+        """Lets requests begin, each time one of the lane with the fewest in progress."""
+        while self.waiting:
+            lanes = [lane for lane in self._lanes.values() if lane.waiting and self._has_room(lane)]
+            if not lanes:
+                return
+            lane = min(lanes, key=lambda one: one.in_progress)
+            turn = lane.waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                self._begin(lane)

@@ -1,0 +1,145 @@
+"""Reads the bodies of requests: bounded in bytes, values and time, each alone and all that are in progress together.
+
+A route calls it after it has admitted the caller, so a stranger's body is never read.
+"""
+
+import asyncio
+import functools
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from . import json_body
+from .problems import HttpProblem, overloaded
+
+# What an empty body is parsed to.
+NO_BODY = object()
+MIB = 1024 * 1024
+# A body of so many bytes is always taken, and parsed on the event loop, in about a millisecond.
+SMALL_BYTES = 16 * 1024
+# Commas and opening brackets: what a body costs in memory once it is parsed, and how many problems it can have.
+MOST_VALUES = 100_000
+MOST_VALUES_OF_BATCH = 3_000_000
+# How long a body waits for others in progress, and how slowly it may arrive.
+WAIT_SECONDS = 10.0
+FIRST_SECONDS = 10.0
+BYTES_PER_SECOND = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """Bounds in bytes: of a body, of the body of a batch, and of all bodies in progress of a caller and together."""
+
+    body: int = MIB
+    batch: int = 64 * MIB
+    of_caller: int = 64 * MIB
+    of_all: int = 256 * MIB
+
+
+class Bodies:
+    def __init__(self, limits: BodyLimits | None = None, wait_seconds: float = WAIT_SECONDS) -> None:
+        self._limits = limits or BodyLimits()
+        self._wait_seconds = wait_seconds
+        self._of_callers: Counter[str] = Counter()
+        # Set, and replaced, when bytes become free.
+        self._freed = asyncio.Event()
+        # One thread: of several large bodies one is parsed after the other.
+        self._thread = ThreadPoolExecutor(1, "nextslot-bodies")
+
+    @property
+    def bytes_in_progress(self) -> int:
+        return self._of_callers.total()
+
+    @contextmanager
+    def of(self, caller: str) -> Iterator["Reservation"]:
+        """Counts the bytes that the block reads as in progress, until the block ends."""
+        reservation = Reservation()
+        try:
+            yield reservation
+        finally:
+            if reservation.bytes:
+                self._release(caller, reservation.bytes)
+
+    async def read(self, request: Request, caller: str, reservation: "Reservation", is_batch: bool) -> Any:
+        """Returns the parsed body, or NO_BODY."""
+        limit = self._limits.batch if is_batch else self._limits.body
+        size = _declared(request, limit)
+        if size > SMALL_BYTES:
+            await self._reserve(caller, size)
+            reservation.bytes = size
+        try:
+            async with asyncio.timeout(FIRST_SECONDS + size / BYTES_PER_SECOND):
+                body = await _received(request, limit, MOST_VALUES_OF_BATCH if is_batch else MOST_VALUES)
+        except TimeoutError:
+            raise HttpProblem(408, "too_slow", "the body did not arrive in time; send it again, faster") from None
+        if not body:
+            return NO_BODY
+        parse = functools.partial(json_body.parse, body, self._limits.body)
+        if len(body) <= SMALL_BYTES:
+            return parse()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, parse)
+
+    async def _reserve(self, caller: str, size: int) -> None:
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                while not self._fits(caller, size):
+                    await self._freed.wait()
+        except TimeoutError:
+            detail = "other bodies of this caller are in progress, or too many of all; send this one again later"
+            raise overloaded(detail) from None
+        self._of_callers[caller] += size
+
+    def _fits(self, caller: str, size: int) -> bool:
+        # A body that is larger than a bound is taken alone.
+        of_caller, of_all = self._of_callers[caller], self._of_callers.total()
+        fits_caller = not of_caller or of_caller + size <= self._limits.of_caller
+        return fits_caller and (not of_all or of_all + size <= self._limits.of_all)
+
+    def _release(self, caller: str, size: int) -> None:
+        self._of_callers[caller] -= size
+        if not self._of_callers[caller]:
+            del self._of_callers[caller]
+        freed, self._freed = self._freed, asyncio.Event()
+        freed.set()
+
+
+@dataclass(slots=True)
+class Reservation:
+    bytes: int = 0
+
+
+def _declared(request: Request, limit: int) -> int:
+    """Returns the bytes that a body has at most: as its content-length says, or as many as are allowed."""
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal():
+        return limit if "transfer-encoding" in request.headers else 0
+    if int(length) > limit:
+        detail = f"the body has {int(length):,} bytes; at most {limit:,} are taken here"
+        raise HttpProblem(413, "too_large", detail)
+    return int(length)
+
+
+async def _received(request: Request, limit: int, most_values: int) -> bytearray:
+    body, values = bytearray(), 0
+    async for some in _parts(request):
+        body += some
+        values += some.count(b",") + some.count(b"[") + some.count(b"{")
+        if len(body) > limit:
+            raise HttpProblem(413, "too_large", f"the body has more than {limit:,} bytes, the most that are taken here")
+        if values > most_values:
+            detail = f"the body has more than {most_values:,} values, the most that are taken here; send fewer"
+            raise HttpProblem(413, "too_large", detail)
+    return body
+
+
+async def _parts(request: Request) -> AsyncIterator[bytes]:
+    try:
+        async for some in request.stream():
+            yield some
+    except ClientDisconnect:
+        raise HttpProblem(400, "malformed", "the body ended before its time") from None

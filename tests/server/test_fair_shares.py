@@ -1,0 +1,152 @@
+"""Callers share the server: none waits for the flood, the streams or the waiting calls of another one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from nextslot.server.app import Options
+from nextslot.server.fair_shares import FairShares, ShareLimits
+from nextslot.server.problems import HttpProblem
+
+from .support import Server, serving
+
+
+@asynccontextmanager
+async def of_two_offices(
+    tmp_path: Path, shares: FairShares
+) -> AsyncIterator[tuple[Server, httpx2.AsyncClient, httpx2.AsyncClient]]:
+    async with serving(tmp_path, Options(shares=shares)) as server:
+        await server.scheduler.keys.create("admin", ["admin"])
+        keys = []
+        for office in ("a", "b"):
+            await server.scheduler.offices.create(office)
+            keys.append((await server.scheduler.keys.create(office, ["submit"], office))[1])
+        async with AsyncExitStack() as clients:
+            a, b = [
+                await clients.enter_async_context(
+                    httpx2.AsyncClient(
+                        base_url=server.client.base_url,
+                        timeout=60,
+                        headers={"X-API-Key": key},
+                        limits=httpx2.Limits(max_connections=None),
+                    )
+                )
+                for key in keys
+            ]
+            yield server, a, b
+
+
+async def until(is_so: Any) -> None:
+    async with asyncio.timeout(30):
+        while not is_so():  # noqa: ASYNC110 - the server's time
+            await asyncio.sleep(0.01)
+
+
+async def test_a_caller_with_too_many_streams_is_refused_and_another_is_not(tmp_path: Path) -> None:
+    shares = FairShares(ShareLimits(streams_of_lane=3))
+    stream = {"accept": "text/event-stream"}
+    async with of_two_offices(tmp_path, shares) as (_, a, b):
+        async with AsyncExitStack() as held:
+            for _ in range(3):
+                await held.enter_async_context(b.stream("GET", "/api/events", headers=stream))
+            refused = await b.get("/api/events", headers=stream)
+            other = await held.enter_async_context(a.stream("GET", "/api/events", headers=stream))
+
+            assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
+            assert int(refused.headers["retry-after"]) >= 1
+            assert other.status_code == 200
+        await until(lambda: shares.streams == 0)
+        async with b.stream("GET", "/api/events", headers=stream) as again:
+            assert again.status_code == 200
+
+
+async def test_direct_callers_who_wait_count_as_streams_and_hold_up_no_other_request(tmp_path: Path) -> None:
+    shares = FairShares(ShareLimits(in_progress=2, in_progress_beside_others=1, streams_of_lane=5))
+    async with of_two_offices(tmp_path, shares) as (server, _, b):
+        calls = [asyncio.create_task(b.post("/api/direct/gate", json={"office_id": "b"})) for _ in range(5)]
+        await until(lambda: shares.streams == 5)
+        refused = await b.post("/api/direct/gate", json={"office_id": "b"})
+        created = await b.post("/api/jobs", json={"job_type": "echo", "office_id": "b"})
+        server.gate.opened.set()
+
+        assert (refused.status_code, created.status_code) == (429, 201)
+        assert {(await call).status_code for call in calls} == {200}
+
+
+async def test_a_caller_beyond_its_rate_is_told_when_to_come_back_and_another_is_served(tmp_path: Path) -> None:
+    shares = FairShares(rate_of=lambda lane: 0.001 if lane == "office b" else None)
+    async with of_two_offices(tmp_path, shares) as (_, a, b):
+        answers = [await b.get("/api/jobs") for _ in range(2)]
+
+        assert [answer.status_code for answer in answers] == [200, 429]
+        assert answers[1].json()["code"] == "over_quota"
+        assert int(answers[1].headers["retry-after"]) > 500
+        assert (await a.get("/api/jobs")).status_code == 200
+
+
+async def test_requests_beyond_the_bound_of_those_that_wait_are_refused() -> None:
+    shares = FairShares(ShareLimits(in_progress=1, waiting=2))
+    async with shares.request("b"):
+        waiting = [asyncio.create_task(enter(shares, "b", [])) for _ in range(2)]
+        await until(lambda: shares.waiting == 2)
+
+        with pytest.raises(HttpProblem) as refusal:
+            await enter(shares, "b", [])
+    await asyncio.gather(*waiting)
+
+    assert refusal.value.status == 429
+    assert (shares.in_progress, shares.waiting) == (0, 0)
+
+
+async def test_a_flood_leaves_room_for_another_caller_who_begins_at_once() -> None:
+    shares = FairShares(ShareLimits(in_progress=64, in_progress_beside_others=4))
+    ended, order = asyncio.Event(), list[str]()
+
+    async def work(lane: str) -> None:
+        async with shares.request(lane):
+            order.append(lane)
+            await ended.wait()
+
+    async with shares.request("a"):
+        flood = [asyncio.create_task(work("b")) for _ in range(100)]
+        await until(lambda: shares.waiting == 96)
+    others = [asyncio.create_task(work("a")) for _ in range(4)]
+    await until(lambda: len(order) == 8)
+    ended.set()
+    await asyncio.gather(*flood, *others)
+
+    assert order[4:8] == ["a"] * 4
+
+
+async def test_alone_a_caller_gets_the_whole_server() -> None:
+    shares = FairShares(ShareLimits(in_progress=64, in_progress_beside_others=4))
+    async with AsyncExitStack() as held:
+        for _ in range(64):
+            await held.enter_async_context(shares.request("b"))
+
+        assert (shares.in_progress, shares.waiting) == (64, 0)
+
+
+async def test_a_caller_who_leaves_while_waiting_passes_its_turn_on() -> None:
+    shares = FairShares(ShareLimits(in_progress=1))
+    entered: list[str] = []
+    async with shares.request("b"):
+        leaving = asyncio.create_task(enter(shares, "b", entered))
+        staying = asyncio.create_task(enter(shares, "b", entered))
+        await until(lambda: shares.waiting == 2)
+        leaving.cancel()
+    # The turn of the first one came in the same moment in which it left.
+    await asyncio.gather(leaving, staying, return_exceptions=True)
+
+    assert entered == ["b"]
+    assert (shares.in_progress, shares.waiting) == (0, 0)
+
+
+async def enter(shares: FairShares, lane: str, entered: list[str]) -> None:
+    async with shares.request(lane):
+        entered.append(lane)
