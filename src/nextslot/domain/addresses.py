@@ -37,6 +37,7 @@ _NEVER = [
         "::/128",  # unspecified
         "100::/64",  # discard
         "2001:db8::/32", "3fff::/20",  # documentation
+        "5f00::/16",  # segment routing inside a site: releases of Python differ about whether it is public
         "fe80::/10", "fec0::/10",  # link-local, site-local
         "ff00::/8",  # multicast
     )

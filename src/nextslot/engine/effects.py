@@ -185,7 +185,7 @@ class SendersRenewed(NamedTuple):
 
 
 class DirectStarted(NamedTuple):
-    direct_id: str
+    run_id: str
 
 
 class DirectMoved(NamedTuple):

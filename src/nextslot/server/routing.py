@@ -15,7 +15,7 @@ from nextslot.domain import Scope
 from nextslot.errors import Invalid
 from nextslot.extension_api import Attached
 
-from .auth import OfficeOf, admit, scheduler_for
+from .auth import OfficeCheck, admit, scheduler_for
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 A = TypeVar("A", bound=Attached)
@@ -30,7 +30,7 @@ class Rule:
 
     # None: open to everybody, with or without a key.
     scope: Scope | None
-    office: OfficeOf | None = None
+    office: OfficeCheck | None = None
     # It creates something and takes an Idempotency-Key.
     creates: bool = False
     # It may answer 409.
@@ -38,7 +38,7 @@ class Rule:
 
 
 def needs(
-    scope: Scope, office: OfficeOf | None = None, *, creates: bool = False, conflicts: bool = False
+    scope: Scope, office: OfficeCheck | None = None, *, creates: bool = False, conflicts: bool = False
 ) -> Callable[[Endpoint], Endpoint]:
     return _ruled(Rule(scope, office, creates, conflicts))
 

@@ -77,7 +77,7 @@ class Dispatcher:
         """Returns a round with the pauses, outages and holds that a claim would find now; starts nothing."""
         round_ = DispatchRound(self._engine, self._outages, tx, self._turn)
         for holder, lane in self._callers(round_):
-            round_.hold(WorkKind.DIRECT, holder.direct_id, lane)
+            round_.hold(WorkKind.DIRECT, holder.run_id, lane)
         if not round_.is_scheduler_paused:
             for lane, head in starving(round_, self.starvation_after_seconds):
                 if round_.could_ever_fit(lane):
@@ -104,7 +104,7 @@ class Dispatcher:
                 continue
             if not is_here:
                 round_.tx.announce("work")
-            round_.hold(WorkKind.DIRECT, holder.direct_id, lane)
+            round_.hold(WorkKind.DIRECT, holder.run_id, lane)
 
     def _callers(self, round_: DispatchRound) -> Iterator[tuple[direct.Holder, Lane]]:
         """Yields the callers with a reservation whose resources answer, the oldest first."""

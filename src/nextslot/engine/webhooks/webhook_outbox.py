@@ -218,7 +218,7 @@ class WebhookService:
         """Adds a message to the request's own webhook only; none if the caller left before its work began."""
         if ended.status is DirectStatus.CANCELLED:
             return
-        own = direct.webhook(tx, ended.direct_id)
+        own = direct.webhook(tx, ended.run_id)
         event = f"direct.{ended.status.lower()}"
         for target in policy.targets(event, own, None, (), policy.DIRECT_EVENTS):
             self._add(tx, event, target, {"direct": ended.to_dict()}, now, ended.office_id)

@@ -251,7 +251,7 @@ async def _saved(files: RunFileService, ended: Direct, story: dict[str, Any]) ->
     """Returns the title, the text and its file; no text if the file was deleted meanwhile."""
     [artifact] = [one for one in ended.artifacts if one.name == story["file"]]
     try:
-        file = await asyncio.to_thread(files.artifact, ended.direct_id, artifact)
+        file = await asyncio.to_thread(files.artifact, ended.run_id, artifact)
         text = await asyncio.to_thread(Path.read_text, file, "utf-8")
     except (NotFound, OSError):
         return story["title"], None, None
