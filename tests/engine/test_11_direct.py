@@ -536,6 +536,35 @@ async def test_an_id_of_ones_own_choice_is_used_once(tmp_path: Path) -> None:
             await scheduler.run_direct("work", direct_id="mine")
 
 
+async def test_spec_4_12_callers_who_come_without_end_do_not_starve_the_job_of_another_office(tmp_path: Path) -> None:
+    async with running_scheduler(
+        tmp_path, limits=Limits(resources={"gpu": 1}), starvation_after_seconds=600
+    ) as scheduler:
+
+        async def render(run: Any) -> None:
+            await asyncio.sleep(30)
+
+        scheduler.job_types.add("render", render, resources={"gpu": 1})
+        for office_id in ("a", "b"):
+            await scheduler.offices.create(office_id, max_concurrent_jobs=0)
+
+        async def call_again_and_again() -> None:
+            while True:
+                await scheduler.run_direct("render", office_id="b", wait_timeout_seconds=10_000)
+
+        callers = [asyncio.create_task(call_again_and_again()) for _ in range(3)]
+        await testing.settled()
+        job = await scheduler.submit("render", office_id="a")
+        await asyncio.wait_for(scheduler.wait(job.job_id), 1000)
+        ended = await scheduler.job(job.job_id)
+        for caller in callers:
+            caller.cancel()
+        await asyncio.gather(*callers, return_exceptions=True)
+
+        assert ended.started_at is not None
+        assert 600 <= (ended.started_at - job.created_at) / 1_000_000 <= 600 + 3 * 30
+
+
 async def test_two_offices_may_choose_the_same_id_and_each_finds_its_own(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("web")

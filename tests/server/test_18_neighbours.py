@@ -1,5 +1,7 @@
 """Issue 17: no office or key can read, change or starve what is another's. Each law was an attack that worked."""
 
+import asyncio
+import stat
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -7,8 +9,10 @@ from typing import Any
 
 import httpx2
 import pytest
+from pytest_httpserver import HTTPServer
 
 from nextslot import Limits
+from nextslot.executors.run_context import RunContext
 
 from .support import Server, serving
 
@@ -126,3 +130,55 @@ def _shape(answer: httpx2.Response, name: str) -> tuple[int, Any]:
     return answer.status_code, {
         key: str(value).replace(name, "…") for key, value in content.items() if key != "request_id"
     }
+
+
+async def test_h4_what_receivers_answer_is_shown_to_operators_only(tmp_path: Path, httpserver: HTTPServer) -> None:
+    httpserver.expect_request("/inside").respond_with_data("the password is fish", status=418)
+    async with neighbours(tmp_path, "a") as (server, keys):
+        _, text = await server.scheduler.keys.create("submitter", ["submit"], "a")
+        body = {"job_type": "echo", "webhook": {"url": httpserver.url_for("/inside")}}
+        async with client_of(server, text) as submitter:
+            job = (await submitter.post("/api/jobs", json=body)).json()["job_id"]
+            path = f"/api/webhook-deliveries?job_id={job}"
+            await _attempted(server, job)
+            lower, upper = (await submitter.get(path)).text, (await keys["a"].get(path)).text
+
+        assert ("fish" in upper, "418" in upper) == (True, True)
+        assert ("fish" in lower, "418" in lower) == (False, False)
+
+
+async def test_spec_18_14_files_of_runs_and_the_lock_are_their_owners_alone(tmp_path: Path) -> None:
+    def leave(run: RunContext) -> None:
+        run.log.info("a secret")
+        (run.artifacts / "film.txt").write_text("another")
+
+    data = tmp_path / "data"
+    async with neighbours(tmp_path, "a", data=data) as (server, _):
+        server.scheduler.job_types.add("leave", leave)
+        job = await server.scheduler.submit("leave", office_id="a")
+        await server.scheduler.wait(job.job_id)
+
+        roots = [data / "logs", data / "artifacts"]
+        files = [path for root in roots for path in root.rglob("*") if path.is_file()]
+        locks = list(tmp_path.rglob("*.lock"))
+
+    assert [stat.S_IMODE(root.stat().st_mode) for root in roots] == [0o700, 0o700]
+    assert {path.name for path in files} >= {"film.txt"}
+    assert all(_others_cannot_read(path, data) for path in files)
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in locks)
+
+
+def _others_cannot_read(path: Path, top: Path) -> bool:
+    """Whether the file, or a directory on the way to it, is closed to everybody but the owner."""
+    way = [path, *(parent for parent in path.parents if top in parent.parents)]
+    return any(one.stat().st_mode & 0o077 == 0 for one in way if one.exists())
+
+
+async def _attempted(server: Server, job_id: str) -> None:
+    """Returns once the webhook of the job was tried."""
+    async with asyncio.timeout(20):
+        while True:
+            found = (await server.scheduler.webhooks.deliveries(job_id=job_id)).items
+            if found and found[0].attempts:
+                return
+            await asyncio.sleep(0.01)

@@ -143,6 +143,14 @@ def _meanings(address: Address) -> Iterator[Address]:
         yield ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
 
 
+def is_loopback(host: str) -> bool:
+    """Returns whether a server that listens on this host can be reached from its own machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def origin(url: str) -> str:
     """Returns scheme, host and port: an endpoint that is dead or slow is so for all URLs of its origin."""
     parts = urlsplit(url)
