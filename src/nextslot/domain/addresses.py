@@ -143,6 +143,25 @@ def _meanings(address: Address) -> Iterator[Address]:
         yield ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
 
 
+def network(text: object) -> Network | None:
+    """Reads an address or a network such as `10.0.0.0/8`; None if it is neither."""
+    try:
+        return ipaddress.ip_network(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def is_among(host: str, networks: Sequence[str]) -> bool:
+    """Returns whether an address is in one of the networks."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return _is_in(address, [one for text in networks if (one := network(text)) is not None])
+
+
 def is_loopback(host: str) -> bool:
     """Returns whether a server that listens on this host can be reached from its own machine only."""
     try:

@@ -15,6 +15,8 @@ class RequestContext(Value):
     idempotency_key: str | None = None
     # The office that the caller's key is for; None for every office.
     office_id: str | None = None
+    # The types of work that the caller's key may make; none: all.
+    job_types: tuple[str, ...] = ()
     # The span of the request. New jobs are linked to it in memory; it is not stored.
     trace: object = None
 

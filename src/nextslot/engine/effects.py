@@ -113,6 +113,10 @@ class KeysMade(NamedTuple):
     """A key exists: every caller needs one from now on."""
 
 
+class KeysEnded(NamedTuple):
+    """A key, or one of its texts, opens nothing any more."""
+
+
 class NodeJoined(NamedTuple):
     life: int
 

@@ -194,6 +194,7 @@ class Runtime:
                 effects.DueBy: self.timer.note_due,
             },
             actions={
+                effects.KeysEnded: self.keys.note_ended,
                 effects.WakeBy: self.timer.wake_by,
                 effects.Launch: runner.launch,
                 effects.Stop: self.executor.stop,

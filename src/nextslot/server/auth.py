@@ -1,7 +1,7 @@
 """Identifies the caller of a request and checks the caller's key: its scope, and its office."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request
@@ -12,6 +12,7 @@ from nextslot.domain import (
     RequestContext,
     Scope,
 )
+from nextslot.domain.addresses import is_among
 from nextslot.errors import NotFound
 from nextslot.scheduler import Scheduler, Services
 
@@ -27,6 +28,10 @@ class Caller:
     key_id: str | None = None
     # A key for one office opens nothing else.
     office_id: str | None = None
+    # The types of jobs that the key may make; none: all.
+    job_types: tuple[str, ...] = ()
+    # What the caller has sent: by this a stream finds out whether the key still opens it.
+    text: str | None = field(default=None, repr=False)
 
     def check_office(self, office_id: str | None) -> None:
         """Raises 404 for another office than that of the key, and 403 for None, which is the whole scheduler."""
@@ -144,6 +149,7 @@ async def admit(request: Request, scope: Scope | None, office: OfficeCheck | Non
         is_read_only=is_read_only,
         idempotency_key=request.headers.get("idempotency-key"),
         office_id=caller.office_id,
+        job_types=caller.job_types,
         trace=scheduler.tracer.current(),
     )
     request.state.scheduler = services = scheduler.for_caller(context)
@@ -171,8 +177,14 @@ async def identify(request: Request) -> Caller:
         raise _unauthorized("the request has no key; send it as X-API-Key, or as Authorization: Bearer")
     key = await scheduler.keys.find(text)
     if key is None:
-        raise _unauthorized("this key is not known; it may have been deleted")
-    return Caller(key.name, key.scope, key.key_id, key.office_id)
+        raise _unauthorized("this key is not known; it may have been deleted, or replaced by a rotation")
+    if key.expires_at is not None and key.expires_at <= scheduler.keys.now():
+        raise _unauthorized(f"this key has expired on {key.expires_at}; ask an admin for another one")
+    host = request.client.host if request.client is not None else ""
+    if key.allowed_addresses and not is_among(host, key.allowed_addresses):
+        raise HttpProblem(403, "forbidden", f"this key may not be used from {host or 'here'}")
+    scheduler.keys.note_use_soon(key)
+    return Caller(key.name, key.scope, key.key_id, key.office_id, key.job_types, text)
 
 
 def _key_text(request: Request) -> str | None:

@@ -34,6 +34,7 @@ from nextslot.engine.effects import (
     WorkKind,
 )
 from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.submit import new_work
 from nextslot.engine.submit.intake import Intake
 from nextslot.errors import (
     Conflict,
@@ -138,6 +139,7 @@ class DirectExecutionHandler:
             wait_until=now.after(wanted.wait_timeout_seconds),
         )
         direct.insert(tx, caller, wanted.webhook)
+        new_work.note(tx, [new_work.Created(caller.office_id, caller.job_type, 1)])
         counters.callers += 1
         if not direct.is_reserved(tx, wanted.office_id):
             self._reserve(tx, wanted.office_id, run_id, now)

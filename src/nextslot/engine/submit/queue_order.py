@@ -26,6 +26,8 @@ from nextslot.store.tables import jobs, lanes, offices
 from nextslot.store.tables.jobs import Place
 from nextslot.system.instant import Instant
 
+from . import new_work
+
 # The distance of two positions: 20 moves to the same place fit in before other jobs must be moved.
 GAP = 1 << 20
 # Larger than the length of any queue.
@@ -52,6 +54,8 @@ class QueueManager:
     def enqueue(self, tx: Tx, new: Sequence[Job], now: Instant) -> None:
         """Stores new jobs, each at the position that `back` has returned."""
         jobs.insert(tx, new)
+        made = Counter((job.office_id, job.job_type) for job in new)
+        new_work.note(tx, (new_work.Created(*of, count) for of, count in made.items()))
         links = self._tracer.links_of(new)
         if links:
             tx.cause(RequestsLinked(links))

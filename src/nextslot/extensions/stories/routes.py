@@ -165,7 +165,7 @@ async def _answered(request: Request, job_type: str, body: Asked, params: dict[s
             except HttpProblem as error:
                 return event(content_of(error), event="error")
 
-        return stream(await begun(told(scheduler, job_type, params, options, last)))
+        return stream(await begun(told(scheduler, job_type, params, options, last)), request)
     ended = await unless_hung_up(request, scheduler.run_direct(job_type, params, **options))
     return Response(status_code=204) if ended is None else answer(await shown(ended))
 

@@ -96,7 +96,7 @@ async def run_direct(name: Named, body: DirectBody, request: Request) -> Respons
     if caller.key_id is not None:
         options["created_by"] = caller.name
     if wants_stream(request):
-        return stream(await begun(told(scheduler, name, body.params, options, _shown)))
+        return stream(await begun(told(scheduler, name, body.params, options, _shown)), request)
     ended = await unless_hung_up(request, scheduler.run_direct(name, body.params, **options))
     return Response(status_code=204) if ended is None else answer(ended.to_dict())
 
