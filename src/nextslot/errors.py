@@ -83,6 +83,12 @@ class NotFound(NextslotError):
         super().__init__(f"there is no {kind} {name!r}" + (f" here: {where}" if where else ""))
 
 
+class Forbidden(NextslotError):
+    """The caller's key does not allow this."""
+
+    code = "forbidden"
+
+
 class Conflict(NextslotError):
     """The request is fine, but what it is about is not in a state that allows it."""
 

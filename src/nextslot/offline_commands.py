@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nextslot.config.loading import Configuration
-from nextslot.domain.webhook_signature import secret_of
+from nextslot.domain.addresses import url_problem
+from nextslot.domain.webhook_signature import secret_for, secret_of
 from nextslot.engine.cluster.repairs import Repairs
 from nextslot.engine.retention import Keep, Purged, Retention
 from nextslot.engine.settings.audit_log import AuditLog
@@ -40,7 +41,7 @@ from nextslot.system.clock import SystemClock
 from nextslot.system.disk_space import DiskLimits, DiskSpace
 from nextslot.system.randomness import SystemChance
 
-from .domain import Actor, RequestContext, default_office
+from .domain import DEFAULT_OFFICE, Actor, RequestContext, default_office
 from .errors import AlreadyOpen, Conflict, StoreError
 
 OFFLINE = RequestContext(actor=Actor(name="offline command", key_id=None, action="offline", target="data directory"))
@@ -100,13 +101,13 @@ async def is_guarded(configuration: Configuration) -> bool:
         return await found.is_guarded()
 
 
-async def webhook_secret(configuration: Configuration) -> str:
-    """Returns the secret that signs the webhooks of jobs and offices: the configured one, else a generated and stored
-    one.
+async def webhook_secret(configuration: Configuration, office_id: str = DEFAULT_OFFICE) -> str:
+    """Returns the secret that signs the webhooks of an office and its jobs. It derives from the configured one, else
+    from a generated and stored one.
     """
     given = configuration.settings.webhooks.secret
     if given is not None:
-        return given.get_secret_value()
+        return secret_for(given.get_secret_value(), office_id)
 
     def work(tx: Tx) -> str:
         kept = webhooks.server_secret(tx)
@@ -116,7 +117,7 @@ async def webhook_secret(configuration: Configuration) -> str:
         return kept
 
     async with opened(configuration) as access:
-        return await access.write(work)
+        return secret_for(await access.write(work), office_id)
 
 
 def pending(configuration: Configuration) -> list[str]:
@@ -139,7 +140,8 @@ def doctor(configuration: Configuration, repair: bool = False) -> Examined:
             repaired = database.repair()
         if database.ask(unstored_outcomes):
             retried = asyncio.run(_retry_unstored(configuration, online))
-    return Examined((*database.examine(), *_disk_findings(configuration)), repaired, retried)
+    findings = (*database.examine(), *_disk_findings(configuration), *_webhook_findings(configuration, database))
+    return Examined(findings, repaired, retried)
 
 
 async def _retry_unstored(configuration: Configuration, online: str) -> int:
@@ -155,6 +157,23 @@ def _disk_findings(configuration: Configuration) -> Iterator[Finding]:
     space = DiskSpace(limits, directories(configuration.store_url, configuration.data), SystemClock().now)
     if (warning := space.warning()) is not None:
         yield Finding("disk", warning, f"free some space: below {limits.refuse_bytes:,} bytes new work is refused")
+
+
+def _webhook_findings(configuration: Configuration, database: Maintenance) -> Iterator[Finding]:
+    """Names subscriptions and offices whose webhooks the server does not send, because of their addresses."""
+    if configuration.settings.allow_private(database.ask(stored_keys.has_admin)):
+        return
+    for name, url in database.ask(_receivers):
+        if url_problem(url, allow_private=True) is None and (problem := url_problem(url, allow_private=False)):
+            remedy = "set `[webhooks] allow_private = true` if every key may reach your network, or change the URL"
+            yield Finding("webhooks", f"nothing is sent to {name}: its URL {problem}", remedy)
+
+
+def _receivers(tx: Tx) -> list[tuple[str, str]]:
+    """Returns who gets messages, and at which URL."""
+    subscriptions = [(f"the subscription {one.webhook_id}", one.url) for one in webhooks.enabled(tx)]
+    offices = [(f"the office {name!r}", str(webhook["url"])) for name, webhook in webhooks.offices(tx).items()]
+    return subscriptions + offices
 
 
 def backup(

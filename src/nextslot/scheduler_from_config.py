@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping
 from importlib.metadata import version
-from ipaddress import ip_address
 from typing import Any
 
 from nextslot.config.loading import Configuration
@@ -60,23 +59,17 @@ def reloadable_settings(settings: Settings) -> ReloadableSettings:
 
 
 def _webhooks(settings: Settings) -> WebhookSettings:
-    """Returns the webhook settings. By default, local addresses are allowed only if the server itself is local (spec
-    12.9).
+    """Returns the webhook settings. By default, private addresses are allowed only while all callers are local: the
+    server is on loopback, serves no other host name, and has no key (spec 12.9, spec 12.12).
     """
     given = settings.webhooks
     return WebhookSettings(
         secret=None if given.secret is None else given.secret.get_secret_value(),
-        allow_private=is_loopback(settings.server.host) if given.allow_private is None else given.allow_private,
+        allow_private=settings.allow_private(has_keys=False),
+        is_private_until_keyed=given.allow_private is None,
         timeout_seconds=given.timeout_seconds,
         concurrency=given.concurrency,
     )
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def job_types_of(scheduler: Scheduler, configuration: Configuration) -> dict[str, JobType]:

@@ -267,6 +267,17 @@ def test_a_directory_without_a_database_is_told(tmp_path: Path, command: Callabl
 # The doctor.
 
 
+async def test_spec_12_12_the_doctor_names_subscriptions_that_a_key_stops(tmp_path: Path) -> None:
+    async with composed_server(tmp_path) as scheduler:
+        webhook, _ = await scheduler.webhooks.create("http://127.0.0.1:9/")
+        assert found(tmp_path) == []
+        await scheduler.keys.create("admin", ["admin"])
+
+    (finding,) = offline_commands.doctor(configuration(tmp_path)).findings
+    assert webhook.webhook_id in finding.problem
+    assert "allow_private" in finding.suggestion
+
+
 async def test_the_doctor_finds_nothing_in_a_busy_database_also_while_the_server_runs(tmp_path: Path) -> None:
     async with composed_server(tmp_path, crash=True) as scheduler:
         await busy(scheduler)

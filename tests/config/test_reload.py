@@ -14,6 +14,7 @@ from nextslot.config import Configuration, load
 from nextslot.configuration_reload import ConfiguredScheduler, Reloaded, reload
 from nextslot.domain import PYTHON, Actor, RequestContext
 from nextslot.domain.limits import Limits
+from nextslot.domain.webhook_signature import secret_for
 from nextslot.errors import (
     Conflict,
     Invalid,
@@ -356,7 +357,7 @@ async def test_the_secret_of_the_file_signs_at_once_and_without_one_the_kept_sec
         kept = server.scheduler.webhooks.secret()
 
         await server.reload(f"[webhooks]\nsecret = '{SECRET}'")
-        assert server.scheduler.webhooks.secret() == SECRET != kept
+        assert server.scheduler.webhooks.secret() == secret_for(SECRET, "default") != kept
 
         await server.reload("")
         assert server.scheduler.webhooks.secret() == kept
@@ -370,6 +371,23 @@ async def test_private_addresses_are_allowed_to_a_local_server_until_the_file_sa
 
         with pytest.raises(Invalid, match="allow_private"):
             await server.scheduler.webhooks.create(HERE)
+
+
+async def test_spec_12_12_a_key_or_an_allowed_host_ends_private_addresses(tmp_path: Path) -> None:
+    behind_a_proxy = load(tmp_path, environment={}, overrides={"server.allowed_hosts": ["jobs.example.org"]})
+    assert not reloadable_settings(behind_a_proxy.settings).webhooks.allow_private
+
+    async with reloadable_server(tmp_path, "") as server:
+        await server.scheduler.webhooks.create(HERE)
+        await server.scheduler.keys.create("admin", ["admin"])
+
+        with pytest.raises(Invalid, match="allow_private"):
+            await server.scheduler.webhooks.create(HERE)
+
+        await server.reload("[webhooks]\nallow_private = true")
+        await server.scheduler.webhooks.create(HERE)
+        for webhook in (await server.scheduler.webhooks.list()).items:
+            await server.scheduler.webhooks.delete(webhook.webhook_id)
 
 
 @pytest.mark.parametrize(

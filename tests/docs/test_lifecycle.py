@@ -116,7 +116,7 @@ def allows(connection: apsw.Connection, before: DirectStatus, after: DirectStatu
     connection.execute("begin")
     try:
         connection.execute(
-            "insert into direct_executions (direct_id, arrival, node_id, office_id, lane_id, job_type, params, status,"
+            "insert into direct_executions (run_id, arrival, node_id, office_id, lane_id, job_type, params, status,"
             " is_detached, timeout_seconds, created_at, wait_until)"
             " values ('x', 1, 'local', 'default', 1, 'work', '{}', 'WAITING', 0, 1, 1, 1)"
         )

@@ -31,7 +31,7 @@ def test_every_setting_is_on_the_page_with_its_default() -> None:
     shown = {
         field.name: f"{field.default:g}" for field in fields(WebhookSettings) if type(field.default) in (int, float)
     }
-    assert listed == {"secret": "generated", "allow_private": "true", **shown}
+    assert listed == {"secret": "generated", "allow_private": "true", "is_private_until_keyed": "false", **shown}
 
 
 def test_every_method_is_in_the_reference_with_its_parameters() -> None:

@@ -13,6 +13,7 @@ from nextslot.errors import (
     Conflict,
     Draining,
     Invalid,
+    NotFound,
     SlotBusy,
     UnknownJobType,
 )
@@ -109,8 +110,8 @@ async def test_a_direct_request_makes_no_job_and_is_recorded(tmp_path: Path) -> 
         assert (stored.status, stored.result, stored.created_by) == (DirectStatus.COMPLETED, {"x": 1}, "me")
         assert (stored.waited_seconds, stored.ran_seconds) == (0, 3)
         assert count(tmp_path, "jobs") == count(tmp_path, "runs") == 0
-        assert [(r.status, r.direct_id) for r in (await scheduler.lists.reservations()).items] == [
-            ("RELEASED", ended.direct_id)
+        assert [(r.status, r.run_id) for r in (await scheduler.lists.reservations()).items] == [
+            ("RELEASED", ended.run_id)
         ]
         assert [e.type for e in await history(scheduler)] == ["reservation_made", "reservation_released"]
 
@@ -512,6 +513,7 @@ class SlowPlaces:
         ({"job_type": "work", "wait_timeout_seconds": -0.5}, Invalid),
         ({"job_type": "work", "timeout_seconds": -1}, Invalid),
         ({"job_type": "work", "direct_id": ""}, Invalid),
+        ({"job_type": "work", "direct_id": "0199a7f0-0000-7000-8000-000000000000"}, Invalid),
         ({"job_type": "work", "colour": "red"}, Invalid),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
@@ -532,6 +534,56 @@ async def test_an_id_of_ones_own_choice_is_used_once(tmp_path: Path) -> None:
 
         with pytest.raises(Conflict, match="already"):
             await scheduler.run_direct("work", direct_id="mine")
+
+
+async def test_spec_4_12_callers_who_come_without_end_do_not_starve_the_job_of_another_office(tmp_path: Path) -> None:
+    async with running_scheduler(
+        tmp_path, limits=Limits(resources={"gpu": 1}), starvation_after_seconds=600
+    ) as scheduler:
+
+        async def render(run: Any) -> None:
+            await asyncio.sleep(30)
+
+        scheduler.job_types.add("render", render, resources={"gpu": 1})
+        for office_id in ("a", "b"):
+            await scheduler.offices.create(office_id, max_concurrent_jobs=0)
+
+        async def call_again_and_again() -> None:
+            while True:
+                await scheduler.run_direct("render", office_id="b", wait_timeout_seconds=10_000)
+
+        callers = [asyncio.create_task(call_again_and_again()) for _ in range(3)]
+        await testing.settled()
+        job = await scheduler.submit("render", office_id="a")
+        await asyncio.wait_for(scheduler.wait(job.job_id), 1000)
+        ended = await scheduler.job(job.job_id)
+        for caller in callers:
+            caller.cancel()
+        await asyncio.gather(*callers, return_exceptions=True)
+
+        assert ended.started_at is not None
+        assert 600 <= (ended.started_at - job.created_at) / 1_000_000 <= 600 + 3 * 30
+
+
+async def test_two_offices_may_choose_the_same_id_and_each_finds_its_own(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        await scheduler.offices.create("web")
+        ours = await scheduler.run_direct("work", {"x": 1}, direct_id="mine")
+        theirs = await scheduler.run_direct("work", {"x": 2}, direct_id="mine", office_id="web")
+
+        assert await scheduler.direct("mine") == ours
+        assert await scheduler.direct("mine", "web") == theirs
+        assert await scheduler.direct(theirs.run_id) == theirs
+        assert ours.run_id != theirs.run_id
+
+
+async def test_h1_a_chosen_id_names_no_file_and_no_run(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        ended = await scheduler.run_direct("work", {"x": 1}, direct_id="mine")
+
+        assert "mine" not in (ended.run_id, *(path.stem for path in tmp_path.rglob("*")))
+        with pytest.raises(NotFound):
+            await scheduler.run_by_id("mine")
 
 
 def watch_starts(scheduler: Scheduler) -> list[str]:

@@ -303,6 +303,20 @@ async def test_a_private_address_behind_a_name_is_refused_unless_it_is_allowed(
         assert receiver.connections == 0
 
 
+async def test_spec_12_12_the_first_key_ends_what_is_sent_to_private_addresses(tmp_path: Path) -> None:
+    async with (
+        scheduler_on_sockets(tmp_path, WebhookSettings(is_private_until_keyed=True)) as (scheduler, _),
+        Receiver(answers()) as receiver,
+    ):
+        webhook, _ = await scheduler.webhooks.create(receiver.url)
+        await scheduler.keys.create("admin", ["admin"])
+        await scheduler.webhooks.test(webhook.webhook_id)
+        delivery = await attempted(scheduler)
+
+        assert "is loopback or private" in (delivery.reason or "")
+        assert receiver.connections == 0
+
+
 async def test_a_name_is_resolved_once_for_a_connection_and_what_was_checked_is_connected_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

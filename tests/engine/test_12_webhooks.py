@@ -15,7 +15,7 @@ from nextslot import (
     errors,
     testing,
 )
-from nextslot.domain import json_form
+from nextslot.domain import json_form, webhook_signature
 from nextslot.engine.webhooks.delivery_worker import EndpointResponse
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from nextslot.testing import Mailbox, Message
@@ -344,13 +344,27 @@ async def test_during_a_rotation_either_secret_verifies_and_afterwards_only_the_
             verified(after, old)
 
 
+async def test_spec_12_11_each_office_has_a_signing_secret_of_its_own(tmp_path: Path, box: Mailbox) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
+        for office_id in ("a", "b"):
+            await scheduler.offices.create(office_id)
+        await scheduler.submit("skip", office_id="a", webhook={"url": "http://example.com/hook"})
+        await testing.settled()
+
+        (message,) = box.messages
+        assert verified(message, scheduler.webhooks.secret("a"))
+        for other in (scheduler.webhooks.secret("b"), scheduler.webhooks.secret()):
+            with pytest.raises(WebhookVerificationError):
+                verified(message, other)
+
+
 async def test_the_server_s_secret_is_generated_once_kept_and_overruled_by_the_configuration(tmp_path: Path) -> None:
     async with new_scheduler(tmp_path) as first:
         generated = first.webhooks.secret()
     async with new_scheduler(tmp_path, seed=1) as second:
         assert second.webhooks.secret() == generated
     async with new_scheduler(tmp_path, webhooks=WebhookSettings(secret=SECRET)) as third:
-        assert third.webhooks.secret() == SECRET
+        assert third.webhooks.secret() == webhook_signature.secret_for(SECRET, "default")
 
     assert generated.startswith("whsec_")
 

@@ -125,8 +125,9 @@ async def test_a_direct_caller_goes_first_in_the_forecast_too_DEC_004(tmp_path: 
 
         made = await assert_comes_true(scheduler, jobs)
 
-        waited = [(await caller).started_at for caller in callers]
-        assert [made.jobs[f"d{n}"].expected_start for n in range(2)] == pytest.approx(waited, abs=1000)
+        ended = [await caller for caller in callers]
+        expected = [made.jobs[one.run_id].expected_start for one in ended]
+        assert expected == pytest.approx([one.started_at for one in ended], abs=1000)
 
 
 async def test_a_caller_whose_work_runs_is_given_its_usual_time(tmp_path: Path) -> None:

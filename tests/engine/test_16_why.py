@@ -217,9 +217,8 @@ async def test_a_direct_execution_that_holds_a_limit_is_named_too(tmp_path: Path
 
         reason = first(await scheduler.forecast.why(job.job_id), "limit_full")
 
-        assert [(one["kind"], one["id"]) for one in reason.data["held_by"]] == [("direct", "d1")]
-        assert "direct execution d1" in reason.text
-        await caller
+        assert [(one["kind"], one["id"]) for one in reason.data["held_by"]] == [("direct", (await caller).run_id)]
+        assert f"direct execution {(await caller).run_id}" in reason.text
 
 
 async def test_a_holder_of_another_limit_is_not_named(tmp_path: Path) -> None:
@@ -285,7 +284,8 @@ async def test_units_kept_back_for_a_caller_of_another_office_are_a_reason(tmp_p
         why = await scheduler.forecast.why(job.job_id)
 
         assert codes(why) == ["reserved"]
-        assert why.reasons[0].data == {"id": "d1", "limits": ["resource:gpu"], "office_id": "default"}
+        run_id = (await scheduler.direct("d1")).run_id
+        assert why.reasons[0].data == {"id": run_id, "limits": ["resource:gpu"], "office_id": "default"}
         await caller
 
 

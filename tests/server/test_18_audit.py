@@ -64,7 +64,7 @@ CHANGES: dict[str, Case] = {
     "POST /api/job-groups": Case("/api/job-groups", {"mode": "parallel", "jobs": [{"job_type": "echo"}]}, 201),
     "POST /api/job-groups/{group_id}/cancel": Case("/api/job-groups/{group}/cancel", {}),
     "POST /api/direct/{name}": Case("/api/direct/echo", {"office_id": "busy"}),
-    "POST /api/direct/{direct_id}/cancel": Case("/api/direct/{direct}/cancel"),
+    "POST /api/direct/{direct_id}/cancel": Case("/api/direct/{direct}/cancel?office_id=busy"),
     "POST /story/generate": Case("/story/generate", {}),
     "POST /research/run": Case("/research/run", {"topic": TOPIC}, 502),
     "POST /jobs/story/trigger": Case("/jobs/story/trigger", {}, 202),

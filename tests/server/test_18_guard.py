@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from nextslot.scheduler_from_config import is_loopback
+from nextslot.domain.addresses import is_loopback
 from nextslot.server.request_guard import Admission, host_name
 
 from ..browser import open_browser

@@ -72,7 +72,7 @@ RESERVE = (
     "values (:id, :office, 1, 'caller', 2, 'ACTIVE')"
 )
 WAIT = (
-    "insert into direct_executions (direct_id, arrival, node_id, office_id, lane_id, job_type, params, status, "
+    "insert into direct_executions (run_id, arrival, node_id, office_id, lane_id, job_type, params, status, "
     "is_detached, timeout_seconds, created_at, wait_until) "
     "values (:id, :arrival, 'local', 'default', 1, 'work', '{}', :status, 0, 1.0, 1, 2)"
 )
@@ -696,7 +696,7 @@ def test_DEC_004_a_direct_execution_has_no_other_status(db: Attacked) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    ["direct_id = 'other'", "node_id = 'other'", "arrival = 2", "office_id = 'elsewhere'", "job_type = 'x'",
+    ["run_id = 'other'", "node_id = 'other'", "arrival = 2", "office_id = 'elsewhere'", "job_type = 'x'",
      "params = '[]'", "created_at = 7"],
 )  # fmt: skip
 def test_DEC_004_what_a_direct_execution_is_never_changes(db: Attacked, change: str) -> None:
@@ -704,7 +704,7 @@ def test_DEC_004_what_a_direct_execution_is_never_changes(db: Attacked, change: 
     db.run(WAIT, id="other", arrival=2, status="WAITING")
 
     for verb in ("update", "update or replace"):
-        db.refuses(DIRECT_ONCE, f"{verb} direct_executions set {change} where direct_id = 'first'")
+        db.refuses(DIRECT_ONCE, f"{verb} direct_executions set {change} where run_id = 'first'")
 
 
 @pytest.mark.parametrize("verb", ["insert", "insert or replace"])
@@ -1036,16 +1036,16 @@ def test_spec_2_11_the_foreign_key_stands_behind_the_rule(db: Attacked) -> None:
 def test_no_direct_execution_refers_to_nothing(db: Attacked, column: str, value: str) -> None:
     db.connection.pragma("foreign_keys", True)
     db.run(WAIT, id="first", arrival=1, status="WAITING")
-    changes = {"direct_id": "'second'", "arrival": "2", column: value}
+    changes = {"run_id": "'second'", "arrival": "2", column: value}
 
-    db.refuses(FOREIGN, db.copy("insert", "direct_executions", "direct_id = 'first'", **changes))
+    db.refuses(FOREIGN, db.copy("insert", "direct_executions", "run_id = 'first'", **changes))
 
 
 def test_no_reservation_is_for_nobody(db: Attacked) -> None:
     db.connection.pragma("foreign_keys", True)
     db.run(RESERVE, id="first", office="default")
 
-    db.refuses(FOREIGN, "update reservations set direct_id = 'nobody'")
+    db.refuses(FOREIGN, "update reservations set run_id = 'nobody'")
 
 
 # Maintenance.

@@ -23,6 +23,14 @@ def given(**values: Any) -> Any:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def seconds(text: str) -> float:
+    """Reads a duration such as 90s, 30m, 12h or 7d; a plain number is seconds."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", text.strip())
+    if found is None:
+        raise Invalid(f"{text!r} is not a duration; give for example 90s, 30m, 12h or 7d")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
+
+
 # Parameters: a value is JSON if the schema of the job type allows it, else text. `key:=json` is always JSON, a value
 # `@file` is the content of the file, and `@file` alone is a whole JSON object.
 

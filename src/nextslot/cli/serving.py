@@ -10,8 +10,8 @@ from nextslot import offline_commands
 from nextslot.config import Configuration
 from nextslot.config.loading import without_password
 from nextslot.configuration_reload import ConfiguredScheduler
+from nextslot.domain.addresses import is_loopback
 from nextslot.errors import Invalid, NextslotError, StoreError
-from nextslot.scheduler_from_config import is_loopback
 from nextslot.server.app import Options
 from nextslot.server.connections import ConnectionLimits, Connections
 from nextslot.server.fair_shares import FairShares, ShareLimits

@@ -325,10 +325,24 @@ class Keys(Collection[Way, Key]):
     PATH, KIND = "/api/keys", Key
 
     @verb
-    def create(self, name: str, scopes: Sequence[str], office_id: str | None = None) -> Operation[Key]:
+    def create(
+        self,
+        name: str,
+        scopes: Sequence[str],
+        office_id: str | None = None,
+        expires_at: Time | None = None,
+        allowed_addresses: Sequence[str] = (),
+        job_types: Sequence[str] = (),
+    ) -> Operation[Key]:
         """Creates a key. Only this answer has its text, so the request is never repeated."""
-        body = {"name": name, "scopes": [*scopes], **given(office_id=office_id)}
+        limits = {"allowed_addresses": [*allowed_addresses], "job_types": [*job_types]}
+        body = {"name": name, "scopes": [*scopes], **given(office_id=office_id, expires_at=expires_at), **limits}
         return self._ask(post("/api/keys", body), Key.read)
+
+    @verb
+    def rotate(self, key_id: str, overlap_seconds: float = 0) -> Operation[Key]:
+        """Gives a key another text, which only this answer has; the text before works for `overlap_seconds` more."""
+        return self._ask(post(f"/api/keys/{part(key_id)}/rotate", {"overlap_seconds": overlap_seconds}), Key.read)
 
     @verb
     def delete(self, key_id: str) -> Operation[None]:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from . import streams
 from .binding import Operation, StreamOperation, Way, stream_verb, verb
 from .jobs import JobVerbs
-from .operations import Request, RequestRetries, asked, create, get, given, part, post
+from .operations import Request, RequestRetries, asked, create, get, given, part, post, texts
 from .options import DirectOptions, EventFilter, NewJob, RunFilter, Values
 from .streams import End, Message
 from .subjects import Keys, Nodes, Offices, Schedules, Templates, Webhooks
@@ -70,12 +70,12 @@ class Verbs(JobVerbs[Way]):
         """Returns the whole log so far, or its last lines."""
         return self._log(f"/api/job-runs/{part(run_id)}/log", tail)
 
-    async def _log(self, path: str, tail: int | None) -> str:
+    async def _log(self, path: str, tail: int | None, **query: str | None) -> str:
         """Reads a log part by part; the server says where the next part begins."""
         pieces: list[bytes] = []
         offset = 0
         while True:
-            request = get(path, {"tail": tail, "offset": offset or None})
+            request = get(path, {"tail": tail, "offset": offset or None, **query})
             reply = await asked(self._transport, self._retries, request, lambda reply: reply)
             pieces.append(reply.content)
             offset = int(reply.headers.get("x-log-next", offset + len(reply.content)))
@@ -157,16 +157,18 @@ class Verbs(JobVerbs[Way]):
         return streams.heard_once(self._transport, self._retries, request, _update)
 
     @verb
-    def direct(self, direct_id: str) -> Operation[Direct]:
-        return self._ask(get(f"/api/direct/{part(direct_id)}"), Direct.read)
+    def direct(self, direct_id: str, office_id: str | None = None) -> Operation[Direct]:
+        """Returns a direct execution; `office_id` is the office in which its id was chosen."""
+        return self._ask(get(f"/api/direct/{part(direct_id)}", {"office_id": office_id}), Direct.read)
 
     @verb
-    def direct_log(self, direct_id: str) -> Operation[str]:
-        return self._log(f"/api/direct/{part(direct_id)}/log", None)
+    def direct_log(self, direct_id: str, office_id: str | None = None) -> Operation[str]:
+        return self._log(f"/api/direct/{part(direct_id)}/log", None, office_id=office_id)
 
     @verb
-    def cancel_direct(self, direct_id: str) -> Operation[Direct]:
-        return self._ask(post(f"/api/direct/{part(direct_id)}/cancel"), Direct.read)
+    def cancel_direct(self, direct_id: str, office_id: str | None = None) -> Operation[Direct]:
+        query = texts({"office_id": office_id})
+        return self._ask(post(f"/api/direct/{part(direct_id)}/cancel", query=query), Direct.read)
 
     @verb
     def directs_page(

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, create_model
 
 from nextslot import extension_api
+from nextslot.domain.addresses import is_loopback
 from nextslot.domain.bounds import MAX_PARAMS_BYTES, Delay, Limit, Seconds, number, whole
 from nextslot.domain.webhook_signature import secret_problem
 from nextslot.system.disk_space import DiskLimits
@@ -208,11 +209,12 @@ class OfficeTable(Section):
 class WebhookTable(Section):
     secret: WebhookSecret | None = Field(
         default=None,
-        description="The secret that signs the webhooks of jobs; none: one is generated and stored in the database.",
+        description="The secret from which those of offices derive; none: one is generated and stored in the database.",
     )
     allow_private: bool | None = Field(
         default=None,
-        description="Whether webhooks may go to loopback and private addresses; none: only from a server on loopback.",
+        description="Whether webhooks may go to loopback and private addresses; none: only from a server on loopback "
+        "that has no `allowed_hosts` and no key.",
     )
     timeout_seconds: Seconds = Field(default=10, description="How long an endpoint may take to respond.")
     concurrency: Annotated[int, whole(1, 1000)] = Field(
@@ -271,6 +273,12 @@ class Settings(Section):
     logs: LogSettings = LogSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     extensions: ExtensionSettings = ExtensionSettings()
+
+    def allow_private(self, has_keys: bool) -> bool:
+        """Returns whether webhooks may go to private addresses: by default while all callers are local (spec 12.12)."""
+        if self.webhooks.allow_private is not None:
+            return self.webhooks.allow_private
+        return is_loopback(self.server.host) and not self.server.allowed_hosts and not has_keys
 
 
 @cache

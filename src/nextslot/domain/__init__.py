@@ -50,6 +50,7 @@ from .keys import (
     AuditEntry,
     Key,
     KeyFields,
+    NewKey,
     Scope,
 )
 from .lists_and_status import (
@@ -137,6 +138,7 @@ __all__ = [
     "Limit",
     "Listed",
     "NewJob",
+    "NewKey",
     "Node",
     "Occurrence",
     "Office",

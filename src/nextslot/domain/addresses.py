@@ -37,6 +37,7 @@ _NEVER = [
         "::/128",  # unspecified
         "100::/64",  # discard
         "2001:db8::/32", "3fff::/20",  # documentation
+        "5f00::/16",  # segment routing inside a site: releases of Python differ about whether it is public
         "fe80::/10", "fec0::/10",  # link-local, site-local
         "ff00::/8",  # multicast
     )
@@ -140,6 +141,33 @@ def _meanings(address: Address) -> Iterator[Address]:
         yield from address.teredo
     if address != ipaddress.IPv6Address("::1") and any(address in network for network in _EMBEDDING):
         yield ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+
+
+def network(text: object) -> Network | None:
+    """Reads an address or a network such as `10.0.0.0/8`; None if it is neither."""
+    try:
+        return ipaddress.ip_network(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def is_among(host: str, networks: Sequence[str]) -> bool:
+    """Returns whether an address is in one of the networks."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return _is_in(address, [one for text in networks if (one := network(text)) is not None])
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether a server that listens on this host can be reached from its own machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def origin(url: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Generic, Literal
+from typing import Annotated, Generic, Literal
 
 from nextslot.system.instant import Instant
 
@@ -11,6 +11,7 @@ from .declared_values import (
     Id,
     Internal,
     Later,
+    Says,
     Value,
 )
 from .json_types import Json
@@ -30,9 +31,10 @@ class DirectStatus(StrEnum):
 class DirectFields(OutcomeFields, Generic[At]):
     """A direct request: what its caller asked for, and how it ended. It never becomes a job."""
 
-    FIRST = ("direct_id", "job_type", "status")
+    FIRST = ("direct_id", "run_id", "job_type", "status")
 
-    direct_id: str
+    run_id: Id
+    direct_id: Annotated[str, Says("The id that its caller chose, unique in its office; else the `run_id`")]
     office_id: str
     job_type: str
     params: Mapping[str, Json]
@@ -78,7 +80,7 @@ class Reservation(Value, Generic[At]):
     """The reservation of an office's next slot for a direct request."""
 
     reservation_id: Id
-    direct_id: str | None
+    run_id: str | None
     office_id: str
     reserved_at: At
     reserved_by: str

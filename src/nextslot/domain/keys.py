@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Generic
 
+from nextslot.system.instant import Instant
+
 from .declared_values import (
     At,
     Id,
@@ -37,6 +39,11 @@ class KeyFields(Value, Generic[At]):
     office_id: str | None = None
     created_by: str | None = None
     created_at: At
+    expires_at: Annotated[At | None, Says("From then on it opens nothing")] = None
+    last_used_at: Annotated[At | None, Says("To the minute")] = None
+    allowed_addresses: Annotated[tuple[str, ...], Says("Networks that it may be used from; none: all")] = ()
+    job_types: Annotated[tuple[str, ...], Says("The types of jobs that it may make; none: all")] = ()
+    old_key_until: Annotated[At | None, Says("Until then the text before its rotation opens too")] = None
 
 
 class Key(KeyFields):
@@ -50,6 +57,17 @@ class Key(KeyFields):
     @property
     def scopes(self) -> list[str]:
         return [one.value for one in Scope if self.scope.includes(one)]
+
+
+class NewKey(Value):
+    """A key to be made: what it may do, from where, and until when."""
+
+    name: str
+    scopes: tuple[str, ...]
+    office_id: str | None = None
+    expires_at: Instant | None = None
+    allowed_addresses: tuple[str, ...] = ()
+    job_types: tuple[str, ...] = ()
 
 
 class Actor(Value):

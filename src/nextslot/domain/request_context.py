@@ -13,6 +13,10 @@ class RequestContext(Value):
     is_read_only: bool = False
     # A creating request that is sent again with this key gets its first answer.
     idempotency_key: str | None = None
+    # The office that the caller's key is for; None for every office.
+    office_id: str | None = None
+    # The types of work that the caller's key may make; none: all.
+    job_types: tuple[str, ...] = ()
     # The span of the request. New jobs are linked to it in memory; it is not stored.
     trace: object = None
 
@@ -20,11 +24,6 @@ class RequestContext(Value):
     def asked_by(self) -> str | None:
         """Returns the caller's name; None for a caller in Python."""
         return None if self.actor is None else self.actor.name
-
-    @property
-    def office_id(self) -> str | None:
-        """Returns the office that the caller's key is for; None for every office."""
-        return None if self.actor is None else self.actor.office_id
 
 
 PYTHON = RequestContext()

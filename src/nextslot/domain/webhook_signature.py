@@ -25,6 +25,12 @@ def secret_of(random_text: str) -> str:
     return SECRET_PREFIX + base64.b64encode(hashlib.sha256(random_text.encode()).digest()).decode()
 
 
+def secret_for(server_secret: str, office_id: str) -> str:
+    """Derives the secret of one office from the server's, which no office gets to know."""
+    derived = hmac.new(_key(server_secret), f"nextslot:office:{office_id}".encode(), hashlib.sha256).digest()
+    return SECRET_PREFIX + base64.b64encode(derived).decode()
+
+
 def signed(message_id: str, body: bytes, secrets: Iterable[str], now: Instant) -> dict[str, str]:
     """Returns the three headers, with a signature for each secret: one match is enough to verify the message."""
     timestamp = str(now // 1_000_000)

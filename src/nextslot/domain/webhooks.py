@@ -44,7 +44,10 @@ class Attempt(Value, Generic[At]):
     duration_seconds: float
     status_code: int | None = None
     error: str | None = None
-    answer: Annotated[str | None, Says("The first bytes of the answer")] = None
+    answer: Annotated[
+        str | None,
+        Says("The first bytes of the answer; as the status code and the error, for keys with the scope `operate` only"),
+    ] = None
     retry_after_seconds: float | None = None
 
 

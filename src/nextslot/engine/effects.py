@@ -113,6 +113,10 @@ class KeysMade(NamedTuple):
     """A key exists: every caller needs one from now on."""
 
 
+class KeysEnded(NamedTuple):
+    """A key, or one of its texts, opens nothing any more."""
+
+
 class NodeJoined(NamedTuple):
     life: int
 
@@ -185,7 +189,7 @@ class SendersRenewed(NamedTuple):
 
 
 class DirectStarted(NamedTuple):
-    direct_id: str
+    run_id: str
 
 
 class DirectMoved(NamedTuple):

@@ -12,7 +12,7 @@ from nextslot.domain import Artifact
 from nextslot.domain.request_checks import is_storable
 from nextslot.system.instant import Instant
 
-from .run_log import LOG_CAP, RunLog, join
+from .run_log import LOG_CAP, RunLog, join, make_private
 from .run_log_reader import LogPaths
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class RunFiles:
 
     def artifacts_directory(self, run_id: str) -> Path:
         path = self.artifacts_root(run_id)
-        path.mkdir(parents=True, exist_ok=True)
+        make_private(path)
         return path
 
     def collect_artifacts(self, run_id: str) -> tuple[Artifact, ...]:

@@ -13,6 +13,7 @@ import os
 import shutil
 import threading
 from collections import deque
+from pathlib import Path
 
 import orjson
 
@@ -34,7 +35,7 @@ class RunLog:
 
     def __init__(self, paths: LogPaths, cap: int) -> None:
         """Begins an empty log. A run is executed once, so an existing log of this name is obsolete."""
-        paths.log.parent.mkdir(parents=True, exist_ok=True)
+        make_private(paths.log.parent)
         paths.remove()
         self._paths = paths
         self._head = max(1, cap // 2)
@@ -103,7 +104,7 @@ class RunLog:
             self._complete.append((self._path, self._size))
             self._complete_size += self._size
         else:
-            self._paths.pieces.mkdir(parents=True, exist_ok=True)
+            make_private(self._paths.pieces)
             self._is_in_pieces = True
         while self._complete and self._complete_size + self._piece > self._tail:
             path, size = self._complete.popleft()
@@ -151,3 +152,14 @@ def _write_cut(paths: LogPaths, cut: Cut) -> None:
 
 def _for_the_owner(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
+
+
+def make_private(directory: Path) -> None:
+    """Creates a directory and its missing parents, for their owner only: a run's files may be another's secrets."""
+    try:
+        directory.mkdir(0o700)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        make_private(directory.parent)
+        make_private(directory)

@@ -173,6 +173,10 @@ class Runtime:
             self.clock, self.executor, finishers, self.direct.callers, self.durations, self.meters, self.tracer
         )
 
+    def _key_made(self) -> None:
+        self.keys.note_made()
+        self.webhooks.note_key()
+
     def interpreter(self, runner: Runner) -> effects.Interpreter:
         """Says which component carries out which effect of a committed transaction."""
         return effects.Interpreter(
@@ -184,13 +188,14 @@ class Runtime:
                 effects.WebhooksConfigured: self.webhooks.use,
                 effects.SettingsChanged: self.settings.use,
                 effects.ClockCounted: self.clock_steps.note,
-                effects.KeysMade: self.keys.note_made,
+                effects.KeysMade: self._key_made,
                 effects.NodeJoined: self.cluster.registry.note_life,
                 effects.RequestsLinked: self.tracer.link,
                 effects.WakeBy: self.timer.note_earlier,
                 effects.DueBy: self.timer.note_due,
             },
             actions={
+                effects.KeysEnded: self.keys.note_ended,
                 effects.WakeBy: self.timer.wake_by,
                 effects.Launch: runner.launch,
                 effects.Stop: self.executor.stop,

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from nextslot.domain import (
+    DEFAULT_OFFICE,
     Direct,
     Event,
     Group,
@@ -266,8 +267,9 @@ class Services:
         )
 
     async def reorder(self, job_ids: Sequence[str]) -> list[Job]:
+        office_id = self._access.context.office_id
         return await self._access.write(
-            lambda tx: self._runtime.queue.reorder(tx, job_ids, self._clock.now()), rows=len(job_ids)
+            lambda tx: self._runtime.queue.reorder(tx, job_ids, self._clock.now(), office_id), rows=len(job_ids)
         )
 
     async def change(self, job_id: str, **changes: Any) -> Job:
@@ -319,13 +321,14 @@ class Services:
             raise Draining(f"node {self.node} is being drained and takes no direct requests: ask another node")
         self._access.refuse_new_work()
 
-    async def direct(self, direct_id: str) -> Direct:
-        return arguments.found(
-            await self._access.read(lambda tx: direct.get(tx, direct_id)), "direct execution", direct_id
-        )
+    async def direct(self, direct_id: str, office_id: str = DEFAULT_OFFICE) -> Direct:
+        """Returns a direct execution. `office_id` is the one in which a caller chose the id; others need none."""
+        found = await self._access.read(lambda tx: direct.find(tx, direct_id, office_id))
+        return arguments.found(found, "direct execution", direct_id)
 
-    async def cancel_direct(self, direct_id: str) -> Direct:
-        return await self._access.write(lambda tx: self._runtime.direct.cancel(tx, direct_id, self._clock.now()))
+    async def cancel_direct(self, direct_id: str, office_id: str = DEFAULT_OFFICE) -> Direct:
+        handler = self._runtime.direct
+        return await self._access.write(lambda tx: handler.cancel(tx, direct_id, office_id, self._clock.now()))
 
     # Reads.
 

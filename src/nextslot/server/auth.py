@@ -1,7 +1,7 @@
 """Identifies the caller of a request and checks the caller's key: its scope, and its office."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request
@@ -12,6 +12,8 @@ from nextslot.domain import (
     RequestContext,
     Scope,
 )
+from nextslot.domain.addresses import is_among
+from nextslot.errors import NotFound
 from nextslot.scheduler import Scheduler, Services
 
 from .problems import HttpProblem
@@ -26,12 +28,30 @@ class Caller:
     key_id: str | None = None
     # A key for one office opens nothing else.
     office_id: str | None = None
+    # The types of jobs that the key may make; none: all.
+    job_types: tuple[str, ...] = ()
+    # What the caller has sent: by this a stream finds out whether the key still opens it.
+    text: str | None = field(default=None, repr=False)
 
     def check_office(self, office_id: str | None) -> None:
-        """Raises 403 unless the key is for this office. None means the whole scheduler."""
+        """Raises 404 for another office than that of the key, and 403 for None, which is the whole scheduler."""
+        if self.office_id is not None and office_id is None:
+            detail = f"this key is for the office {self.office_id!r}, and this is the whole scheduler"
+            raise HttpProblem(403, "forbidden", detail)
         if self.office_id is not None and office_id != self.office_id:
-            what = "the whole scheduler" if office_id is None else f"the office {office_id!r}"
-            raise HttpProblem(403, "forbidden", f"this key is for the office {self.office_id!r}, and this is {what}")
+            raise NotFound("office", str(office_id))
+
+    def check_thing(self, office_id: str | None, kind: str, name: str) -> None:
+        """Raises what a request about nothing gets, unless the key is for the office of this thing."""
+        if self.office_id is not None and office_id != self.office_id:
+            raise NotFound(kind, name)
+
+    def office_for(self, body: Any) -> str:
+        """Returns the office that a body names; if it names none, that of the key, else the default one.
+
+        `body` is any model with the field `office_id`; models made by decorators have it unknown to type checkers.
+        """
+        return self.narrowed_to(body.office_id if "office_id" in body.model_fields_set else None)
 
     def narrowed(self, office_ids: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the offices that a list may show: the given ones, or that of the key."""
@@ -41,60 +61,74 @@ class Caller:
             self.check_office(office_id)
         return (self.office_id,)
 
+    def narrowed_to(self, office_id: str | None) -> str:
+        """Returns the given office if the key may use it; if none is given, that of the key, else the default one."""
+        if office_id is not None:
+            self.check_office(office_id)
+        return office_id or self.office_id or DEFAULT_OFFICE
 
-# Finds the office that a request is about; None if it is about the whole scheduler.
-OfficeOf = Callable[[Services, Request], Awaitable[str | None]]
+
+# Refuses the key of an office, the caller, for a request that is about anything else than this office.
+OfficeCheck = Callable[[Services, Request, Caller], Awaitable[None]]
 
 
-async def whole(scheduler: Services, request: Request) -> str | None:
+async def whole(scheduler: Services, request: Request, caller: Caller) -> None:
     """For a route that is about the whole scheduler, which a key of one office may not use."""
-    return None
+    caller.check_office(None)
 
 
-async def of_default(scheduler: Services, request: Request) -> str | None:
-    """For a route without offices: it works in the default office."""
-    return DEFAULT_OFFICE
+async def of_default(scheduler: Services, request: Request, caller: Caller) -> None:
+    """For a route without offices: it works in the default office, and another office may not use it."""
+    if caller.office_id != DEFAULT_OFFICE:
+        caller.check_office(None)
 
 
-async def of_path(scheduler: Services, request: Request) -> str | None:
-    return str(request.path_params["office_id"])
+async def of_path(scheduler: Services, request: Request, caller: Caller) -> None:
+    caller.check_office(str(request.path_params["office_id"]))
 
 
-def _office_of(place: str, get: Callable[[Services, str], Awaitable[Any]]) -> OfficeOf:
-    """Finds the office of the thing whose id is at this place in the path."""
+def _of_thing(kind: str, place: str, get: Callable[[Services, str], Awaitable[Any]]) -> OfficeCheck:
+    """Makes the check for a route with the id of a thing at this place in its path."""
 
-    async def find(scheduler: Services, request: Request) -> str | None:
-        office_id: str | None = (await get(scheduler, request.path_params[place])).office_id
-        return office_id
+    async def check(scheduler: Services, request: Request, caller: Caller) -> None:
+        name = request.path_params[place]
+        caller.check_thing((await get(scheduler, name)).office_id, kind, name)
 
-    return find
-
-
-of_job = _office_of("job_id", lambda scheduler, job_id: scheduler.job(job_id))
-of_group = _office_of("group_id", lambda scheduler, group_id: scheduler.group(group_id))
-of_direct = _office_of("direct_id", lambda scheduler, direct_id: scheduler.direct(direct_id))
-of_named_direct = _office_of("name", lambda scheduler, direct_id: scheduler.direct(direct_id))
-of_schedule = _office_of("schedule_id", lambda scheduler, schedule_id: scheduler.schedules.get(schedule_id))
-of_webhook = _office_of("webhook_id", lambda scheduler, webhook_id: scheduler.webhooks.get(webhook_id))
-of_delivery = _office_of("delivery_id", lambda scheduler, delivery_id: scheduler.webhooks.delivery(delivery_id))
+    return check
 
 
-async def of_run(scheduler: Services, request: Request) -> str | None:
+of_job = _of_thing("job", "job_id", lambda scheduler, job_id: scheduler.job(job_id))
+of_group = _of_thing("group", "group_id", lambda scheduler, group_id: scheduler.group(group_id))
+of_schedule = _of_thing("schedule", "schedule_id", lambda scheduler, name: scheduler.schedules.get(name))
+of_webhook = _of_thing("webhook", "webhook_id", lambda scheduler, name: scheduler.webhooks.get(name))
+of_delivery = _of_thing("delivery", "delivery_id", lambda scheduler, name: scheduler.webhooks.delivery(name))
+
+
+async def of_direct(scheduler: Services, request: Request, caller: Caller) -> None:
+    """For a route with a `direct_id` in its path, which a caller may have chosen in the office of the query."""
+    name = request.path_params.get("direct_id") or request.path_params["name"]
+    found = await scheduler.direct(name, caller.narrowed_to(request.query_params.get("office_id")))
+    caller.check_thing(found.office_id, "direct execution", name)
+
+
+async def of_run(scheduler: Services, request: Request, caller: Caller) -> None:
     run = await scheduler.run_by_id(request.path_params["run_id"])
-    return (await scheduler.job(run.job_id)).office_id
+    caller.check_thing((await scheduler.job(run.job_id)).office_id, "run", run.run_id)
 
 
-async def of_deliveries(scheduler: Services, request: Request) -> str | None:
-    """Finds the office by the job or the webhook in the query; without both it is the whole scheduler."""
+async def of_deliveries(scheduler: Services, request: Request, caller: Caller) -> None:
+    """Checks the job or the webhook in the query; without both the request is about the whole scheduler."""
     asked = request.query_params
     if "job_id" in asked:
-        return (await scheduler.job(asked["job_id"])).office_id
-    if "webhook_id" in asked:
-        return (await scheduler.webhooks.get(asked["webhook_id"])).office_id
-    return None
+        caller.check_thing((await scheduler.job(asked["job_id"])).office_id, "job", asked["job_id"])
+    elif "webhook_id" in asked:
+        webhook = await scheduler.webhooks.get(asked["webhook_id"])
+        caller.check_thing(webhook.office_id, "webhook", webhook.webhook_id)
+    else:
+        caller.check_office(None)
 
 
-async def admit(request: Request, scope: Scope | None, office: OfficeOf | None) -> None:
+async def admit(request: Request, scope: Scope | None, office: OfficeCheck | None) -> None:
     """Refuses a caller who may not use the route; else stores the caller and its services in the request.
 
     This is the one place that makes a `RequestContext` of a request. A route reaches the scheduler by `scheduler_for`
@@ -114,11 +148,13 @@ async def admit(request: Request, scope: Scope | None, office: OfficeOf | None) 
         actor=None if is_read_only else _actor(request, caller),
         is_read_only=is_read_only,
         idempotency_key=request.headers.get("idempotency-key"),
+        office_id=caller.office_id,
+        job_types=caller.job_types,
         trace=scheduler.tracer.current(),
     )
     request.state.scheduler = services = scheduler.for_caller(context)
     if office is not None and caller.office_id is not None:
-        caller.check_office(await office(services, request))
+        await office(services, request, caller)
 
 
 def scheduler_for(request: Request) -> Services:
@@ -149,8 +185,14 @@ async def identify(request: Request) -> Caller:
         raise _unauthorized("the request has no key; send it as X-API-Key, or as Authorization: Bearer")
     key = await scheduler.keys.find(text)
     if key is None:
-        raise _unauthorized("this key is not known; it may have been deleted")
-    return Caller(key.name, key.scope, key.key_id, key.office_id)
+        raise _unauthorized("this key is not known; it may have been deleted, or replaced by a rotation")
+    if key.expires_at is not None and key.expires_at <= scheduler.keys.now():
+        raise _unauthorized(f"this key has expired on {key.expires_at}; ask an admin for another one")
+    host = request.client.host if request.client is not None else ""
+    if key.allowed_addresses and not is_among(host, key.allowed_addresses):
+        raise HttpProblem(403, "forbidden", f"this key may not be used from {host or 'here'}")
+    scheduler.keys.note_use_soon(key)
+    return Caller(key.name, key.scope, key.key_id, key.office_id, key.job_types, text)
 
 
 def _key_text(request: Request) -> str | None:

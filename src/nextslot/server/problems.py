@@ -17,6 +17,7 @@ from nextslot.errors import (
     Conflict,
     DiskLow,
     Draining,
+    Forbidden,
     Invalid,
     NextslotError,
     NotFound,
@@ -152,6 +153,8 @@ def _status(error: NextslotError) -> int:
             return 422
         case NotFound():
             return 404
+        case Forbidden():
+            return 403
         case Conflict():
             return 409
         case Unavailable() | StoreError():

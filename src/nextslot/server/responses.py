@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from itertools import islice
 from operator import methodcaller
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 from fastapi import Request
@@ -13,11 +13,11 @@ from starlette.responses import Response, StreamingResponse
 
 from nextslot.domain import Job, Page
 from nextslot.engine.submit.idempotency import Replayed
-from nextslot.errors import NextslotError
+from nextslot.errors import NextslotError, Unavailable
 from nextslot.executors.job_types import JobTypes
 from nextslot.executors.run_log_reader import LogPart
 
-from .problems import problem_of
+from .problems import HttpProblem, content_of, problem_of
 from .schemas import SOME
 
 T = TypeVar("T")
@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 
 # How often a silent stream sends a comment, so that proxies and readers know that the connection is alive.
 KEEP_ALIVE_SECONDS = 15.0
+
+
+_KEY_ENDED = content_of(HttpProblem(401, "unauthorized", "the key of this stream opens nothing any more"))
 
 
 def answer(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -81,20 +84,63 @@ def event(data: object, *, event: str | None = None, id: str | None = None) -> b
     return "\n".join([*lines, f"data: {orjson.dumps(data).decode()}", "", ""]).encode()
 
 
-def stream(events: AsyncGenerator[bytes, None]) -> StreamingResponse:
-    return StreamingResponse(_kept_alive(events), headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
+def stream(events: AsyncGenerator[bytes, None], request: Request) -> StreamingResponse:
+    """Answers with the events. The stream ends when the key of its caller has been deleted, rotated or has expired."""
+    headers = {"X-Accel-Buffering": "no"}
+    return StreamingResponse(_kept_alive(events, KeyCheck(request)), headers=headers, media_type="text/event-stream")
 
 
-async def _kept_alive(events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+class KeyCheck:
+    """Finds out whether the key of a stream still opens it: when a key ends on this node, and every 15 seconds."""
+
+    def __init__(self, request: Request) -> None:
+        self._keys = request.app.state.scheduler.keys
+        self._text: str | None = request.state.caller.text
+        self._is_due = asyncio.Event()
+        self._last = 0.0
+
+    def begin(self) -> Callable[[], None]:
+        """Starts to follow the ends of keys, until the returned function is called."""
+        self._last = asyncio.get_running_loop().time()
+        stop: Callable[[], None] = self._keys.watch(self._is_due.set)
+        return stop
+
+    async def wait(self, upcoming: asyncio.Future[bytes]) -> None:
+        """Waits for the next event, for the end of a key, or for the next time to look."""
+        ended = asyncio.ensure_future(self._is_due.wait())
+        both: list[asyncio.Future[Any]] = [upcoming, ended]
+        try:
+            await asyncio.wait(both, timeout=KEEP_ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+
+    async def is_over(self) -> bool:
+        """Returns whether the key opens nothing any more; looks only if it is time to."""
+        now = asyncio.get_running_loop().time()
+        if self._text is None or not (self._is_due.is_set() or now >= self._last + KEEP_ALIVE_SECONDS):
+            return False
+        self._is_due.clear()
+        self._last = now
+        try:
+            return not await self._keys.opens(self._text)
+        except Unavailable:
+            return False  # The stream outlives an outage of the database, and looks again.
+
+
+async def _kept_alive(events: AsyncGenerator[bytes, None], key: KeyCheck) -> AsyncIterator[bytes]:
     """Yields the events, and a comment after each silence; closes the events when the reader leaves."""
     upcoming: asyncio.Task[bytes] | None = None
+    stop = key.begin()
     try:
         # At once: the reader then knows that it is connected.
         yield b": open\n\n"
         while True:
             upcoming = upcoming or asyncio.ensure_future(anext(events))
-            done, _ = await asyncio.wait([upcoming], timeout=KEEP_ALIVE_SECONDS)
-            if not done:
+            await key.wait(upcoming)
+            if await key.is_over():
+                yield event(_KEY_ENDED, event="error")
+                return
+            if not upcoming.done():
                 yield b": still here\n\n"
                 continue
             try:
@@ -108,6 +154,7 @@ async def _kept_alive(events: AsyncGenerator[bytes, None]) -> AsyncIterator[byte
                 return
             upcoming = None
     finally:
+        stop()
         if upcoming is not None:
             # Even if it has just ended: its exception must be retrieved.
             upcoming.cancel()

@@ -12,7 +12,7 @@ from nextslot.domain import Scope
 from nextslot.errors import Invalid
 from nextslot.extension_api import Attached
 
-from .auth import OfficeOf, admit, lane_of, scheduler_for
+from .auth import OfficeCheck, admit, lane_of, scheduler_for
 from .fair_shares import FairShares
 from .request_body import NO_BODY, Bodies
 
@@ -29,7 +29,7 @@ class Rule:
 
     # None: open to everybody, with or without a key.
     scope: Scope | None
-    office: OfficeOf | None = None
+    office: OfficeCheck | None = None
     # It creates something and takes an Idempotency-Key.
     creates: bool = False
     # It may answer 409.
@@ -42,7 +42,7 @@ class Rule:
 
 def needs(
     scope: Scope,
-    office: OfficeOf | None = None,
+    office: OfficeCheck | None = None,
     *,
     creates: bool = False,
     conflicts: bool = False,

@@ -69,10 +69,13 @@ class ForecastService:
         self._kept: dict[str, _Kept] = {}
         self._making: dict[str, asyncio.Lock] = {}
 
-    async def why(self, job_id: str) -> Why:
-        """Returns every reason why a job is not running, the most important first, and when it is expected to run."""
+    async def why(self, job_id: str, seen_by: str | None = None) -> Why:
+        """Returns every reason why a job is not running, the most important first, and when it is expected to run.
+
+        Callers of one office, `seen_by`, see no ids, titles or types of other offices.
+        """
         explained = await self._access.read(
-            lambda tx: self._explainer.explain(tx, job_id, is_stopping=self._access.gate.is_draining)
+            lambda tx: self._explainer.explain(tx, job_id, self._access.gate.is_draining, seen_by)
         )
         job = explained.job
         note = await self._note(job.job_type, job.params) if job.stage is Stage.QUEUED else None

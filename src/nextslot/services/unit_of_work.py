@@ -1,13 +1,15 @@
 """The one way of the services to the store: admission of new work, idempotency, and the audit log."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from nextslot.domain import PYTHON, RequestContext
 from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.submit.idempotency import Once, at_most_once
-from nextslot.errors import Draining, Unavailable
+from nextslot.engine.submit.new_work import Created, NewWork
+from nextslot.errors import Draining, Forbidden, Unavailable
 from nextslot.store.contract import Store, Tx, Work
 from nextslot.system.clock import Clock
 from nextslot.system.disk_space import DiskSpace
@@ -99,9 +101,18 @@ class UnitOfWork:
         if self.disk is not None:
             self.disk.refuse_if_low()
 
+    def _refuse_types(self, created: Sequence[Created]) -> None:
+        """Raises if a work has created jobs of types that the caller's key may not make."""
+        allowed = self.context.job_types
+        for one in created if allowed else ():
+            if one.job_type not in allowed:
+                raise Forbidden(f"this key may not make jobs of the type {one.job_type!r}, only {', '.join(allowed)}")
+
     def _audited(self, work: Work[T]) -> Work[T]:
         def audited(tx: Tx) -> T:
+            before = len(tx.local(NewWork).created)
             answer = work(tx)
+            self._refuse_types(tx.local(NewWork).created[before:])
             self.audit.note(tx, self.context.actor, self.clock.now())
             return answer
 

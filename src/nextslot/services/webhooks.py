@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nextslot.domain import (
+    DEFAULT_OFFICE,
     Delivery,
     DeliveryStatus,
     Page,
@@ -121,9 +122,9 @@ class WebhookSubscriptions:
 
     # The server's own secret.
 
-    def secret(self) -> str:
-        """Returns the secret that signs the webhooks of jobs, direct requests and offices, for their receivers only."""
-        return self._service.secret()
+    def secret(self, office_id: str = DEFAULT_OFFICE) -> str:
+        """Returns the secret that signs the webhooks of an office, its jobs and direct requests: for receivers only."""
+        return self._service.secret(office_id)
 
     def _changed(self, tx: Tx, before: Webhook | None, after: Webhook | None) -> None:
         self._access.audit.changed(

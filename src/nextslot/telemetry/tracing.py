@@ -97,7 +97,7 @@ class Tracer:
     def link(self, links: Mapping[str, Any]) -> None:
         """Links the runs and deliveries of stored jobs to these requests."""
 
-    def called(self, direct_id: str) -> None:
+    def called(self, run_id: str) -> None:
         """Links a direct execution to the current request of its caller."""
 
     def close(self) -> None:
@@ -179,7 +179,9 @@ class OtelTracer(Tracer):
             "nextslot.job_type": claim.job_type,
             "nextslot.attempt": claim.attempt,
         }
-        return self._span(f"run {claim.job_type}", SpanKind.CONSUMER, Context(), about, claim.job_id)
+        # A caller may choose the id of a direct execution, and so one that is the id of a job.
+        linked = claim.job_id if claim.kind == "job" else claim.run_id
+        return self._span(f"run {claim.job_type}", SpanKind.CONSUMER, Context(), about, linked)
 
     def attempt(self, delivery_id: str, event: str, job_id: str | None, number: int) -> AbstractContextManager[Span]:
         from opentelemetry.context import Context
@@ -232,10 +234,10 @@ class OtelTracer(Tracer):
         for job_id, link in links.items():
             self._remember(job_id, link)
 
-    def called(self, direct_id: str) -> None:
+    def called(self, run_id: str) -> None:
         request_span = self.current()
         if request_span is not None:
-            self._remember(direct_id, request_span)
+            self._remember(run_id, request_span)
 
     def close(self) -> None:
         self._provider.shutdown()

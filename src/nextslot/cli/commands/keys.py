@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -13,6 +14,7 @@ from nextslot.cli.session import Session, add_group, configuration
 
 if TYPE_CHECKING:
     from nextslot.config import Configuration
+    from nextslot.domain import Key
     from nextslot.services.keys import KeyService
 
 T = TypeVar("T")
@@ -24,7 +26,7 @@ Data = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    add_group(app, "key", "API keys of a data directory or of a server.", add, ls, rm)
+    add_group(app, "key", "API keys of a data directory or of a server.", add, ls, rotate, rm)
 
 
 def add(
@@ -32,19 +34,29 @@ def add(
     name: Annotated[str, typer.Argument(help="The name of the key's holder.", show_default=False)],
     scope: Annotated[str, typer.Option(help="read, submit, operate or admin.")] = "read",
     office: Annotated[str | None, typer.Option("--office", help="Restrict the key to this office.")] = None,
+    expires: Annotated[str | None, typer.Option(help="How long it opens, such as 12h or 30d; default: always.")] = None,
+    address: Annotated[
+        list[str] | None, typer.Option(help="An address or network that it may be used from; repeat it for more.")
+    ] = None,
+    job_type: Annotated[
+        list[str] | None, typer.Option(help="A type of jobs that it may make; repeat it for more; default: all.")
+    ] = None,
     data: Data = None,
     config: File = None,
     database: Database = None,
 ) -> None:
     """Create a key, which is shown only once."""
+    limits: dict[str, Any] = {"allowed_addresses": address or (), "job_types": job_type or ()}
+    if expires is not None:
+        limits["expires_at"] = datetime.now(UTC) + timedelta(seconds=arguments.seconds(expires))
     if _is_online(session, data, database):
-        made = session.client.keys.create(name, [scope], office)
+        made = session.client.keys.create(name, [scope], office, **limits)
         json, text = dict(made.json), made.key
     else:
         directory = data or Path()
         directory.mkdir(parents=True, exist_ok=True)
         wanted = configuration(directory, config, store__url=database)
-        key, text = _offline(wanted, lambda keys: keys.create(name, [scope], office), creates=True)
+        key, text = _offline(wanted, lambda keys: keys.create(name, [scope], office, **limits), creates=True)
         json = {**key.to_dict(), "key": text}
     session.say(json, text or "")
 
@@ -58,10 +70,18 @@ def ls(session: Session, data: Data = None, config: File = None, database: Datab
         page = _offline(wanted, lambda keys: keys.list(None, 500))
         json = {"items": [one.to_dict() for one in page.items], "next_cursor": page.next_cursor}
     rows = [
-        [output.short(one["key_id"]), one["name"], one["scopes"][-1], one["office_id"] or "all", one["created_at"]]
+        [
+            output.short(one["key_id"]),
+            one["name"],
+            one["scopes"][-1],
+            one["office_id"] or "all",
+            one["created_at"],
+            one["last_used_at"] or "never",
+            one["expires_at"] or "never",
+        ]
         for one in json["items"]
     ]
-    headings = ("ID", "NAME", "SCOPE", "OFFICE", "CREATED")
+    headings = ("ID", "NAME", "SCOPE", "OFFICE", "CREATED", "LAST USED", "EXPIRES")
     session.show(json, lambda: output.table(headings, rows, "no keys: a server on loopback accepts all local callers"))
 
 
@@ -83,11 +103,41 @@ def rm(
     session.say({"key_id": key_id}, f"{key_id} deleted")
 
 
+def rotate(
+    session: Session,
+    which: Annotated[str, typer.Argument(metavar="KEY", help="The key's name or id.", show_default=False)],
+    overlap: Annotated[str, typer.Option(help="How long the previous text works too, such as 30m, 1h or 7d.")] = "0s",
+    data: Data = None,
+    config: File = None,
+    database: Database = None,
+) -> None:
+    """Replace the text of a key; the new one is shown only once."""
+    seconds = arguments.seconds(overlap)
+    if _is_online(session, data, database):
+        everything = session.client.keys.list()
+        key_id = arguments.named(everything, which, "key", lambda one: one.key_id, lambda one: one.name).key_id
+        changed = session.client.keys.rotate(key_id, seconds)
+        json, text = dict(changed.json), changed.key
+    else:
+        wanted = configuration(data or Path(), config, store__url=database)
+        key, text = _offline(wanted, lambda keys: _rotated(keys, which, seconds))
+        json = {**key.to_dict(), "key": text}
+    session.say(json, text or "")
+
+
 async def _deleted(keys: "KeyService", text: str) -> str:
-    page = await keys.list(None, 500)
-    key_id = arguments.named(page.items, text, "key", lambda one: one.key_id, lambda one: one.name).key_id
+    key_id = await _id_of(keys, text)
     await keys.delete(key_id)
     return key_id
+
+
+async def _rotated(keys: "KeyService", text: str, seconds: float) -> "tuple[Key, str]":
+    return await keys.rotate(await _id_of(keys, text), seconds)
+
+
+async def _id_of(keys: "KeyService", text: str) -> str:
+    page = await keys.list(None, 500)
+    return arguments.named(page.items, text, "key", lambda one: one.key_id, lambda one: one.name).key_id
 
 
 def _is_online(session: Session, data: Path | None, database: str | None) -> bool:

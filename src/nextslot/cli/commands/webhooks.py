@@ -138,14 +138,18 @@ def redeliver(
     session.say(sent.json, f"{sent.delivery_id} {sent.status}")
 
 
-def secret(is_json: bool, wanted: "Configuration") -> None:
-    """Print the secret that signs the webhooks of jobs and offices.
+def secret(
+    is_json: bool,
+    wanted: "Configuration",
+    office: Annotated[str, typer.Option("--office", help="The office.")] = "default",
+) -> None:
+    """Print the secret that signs the webhooks of an office and of its jobs.
 
     It comes from the configuration, or from the database of a data directory that no server uses.
     """
     from nextslot import offline_commands
 
-    found = asyncio.run(offline_commands.webhook_secret(wanted))
+    found = asyncio.run(offline_commands.webhook_secret(wanted, office))
     output.result(is_json, {"secret": found}, found)
 
 

@@ -23,8 +23,8 @@ function List() {
         ? html`<${Scroll} label="Direct requests"><table><thead><tr><th>Status</th><th>Type</th>
       <th>Office</th><th>Came</th><th class="number">Waited</th><th class="number">Ran</th></tr></thead>
     <tbody>${items.map(
-      (one) => html`<tr key=${one.direct_id}><td class="tight"><${Status} status=${one.status} /></td>
-      <td><a href=${link(["direct", one.direct_id])}>${one.job_type}</a></td><td>${one.office_id}</td>
+      (one) => html`<tr key=${one.run_id}><td class="tight"><${Status} status=${one.status} /></td>
+      <td><a href=${link(["direct", one.run_id])}>${one.job_type}</a></td><td>${one.office_id}</td>
       <td class="tight"><${When} at=${one.created_at} /></td>
         <td class="number">${one.waited_seconds === null ? "–" : duration(one.waited_seconds)}</td>
         <td class="number">${one.ran_seconds === null ? "–" : duration(one.ran_seconds)}</td></tr>`,

@@ -135,11 +135,11 @@ function Slots({ running, direct, progress, capacity, again }) {
   return html`<${Section}
     title=${capacity ? `Slots: ${count(use)} of ${count(capacity)} in use` : `Slots: ${count(use)} in use, no limit`}>
     <div class="slots">
-      ${holders.map((one) => html`<${Caller} key=${one.direct_id} direct=${one} again=${again} />`)}
+      ${holders.map((one) => html`<${Caller} key=${one.run_id} direct=${one} again=${again} />`)}
       ${running.map((job) => html`<${Held} key=${job.job_id} job=${job} progress=${progress[job.job_id]}
         again=${again} />`)}
       ${Array.from({ length: free }, (_, index) => html`<div class="slot free" key=${`free ${index}`}>free</div>`)}
-      ${callers.map((one, index) => html`<${Caller} key=${one.direct_id} direct=${one} ahead=${index}
+      ${callers.map((one, index) => html`<${Caller} key=${one.run_id} direct=${one} ahead=${index}
         again=${again} />`)}
     </div>
   <//>`;
@@ -177,9 +177,9 @@ function Held({ job, progress: reported, again }) {
 }
 
 function Caller({ direct, ahead = null, again }) {
-  const cancel = () => attempt(() => post(`api/direct/${direct.direct_id}/cancel`), "Told to stop.").then(again);
+  const cancel = () => attempt(() => post(`api/direct/${direct.run_id}/cancel`), "Told to stop.").then(again);
   return html`<div class="slot direct">
-    <strong><a href=${link(["direct", direct.direct_id])}>direct: ${direct.job_type}</a></strong>
+    <strong><a href=${link(["direct", direct.run_id])}>direct: ${direct.job_type}</a></strong>
     <span class="number"><${When} at=${direct.started_at || direct.created_at} /></span>
     <span class="note">${ahead === null ? "runs for somebody on the line" : ahead === 0 ? "holds the next slot" : `${plural(ahead, "caller")} ahead`}
       ${direct.created_by ? ` · ${direct.created_by}` : ""}

@@ -153,4 +153,4 @@ def _is_away(tx: Tx, node_id: str | None) -> bool:
 def _running_run_ids(tx: Tx, node_id: str | None) -> list[str]:
     """Returns the runs of jobs and direct callers that a surviving process may still work for."""
     found = (runs.of_job(tx, job.job_id) for job in jobs.running(tx, node_id))
-    return [run.run_id for run in found if run is not None] + [one.direct_id for one in direct.unfinished(tx, node_id)]
+    return [run.run_id for run in found if run is not None] + [one.run_id for one in direct.unfinished(tx, node_id)]

@@ -19,7 +19,8 @@ class Update:
 
 
 class ConnectedCaller:
-    def __init__(self) -> None:
+    def __init__(self, direct_id: str) -> None:
+        self._direct_id = direct_id
         self.ended: asyncio.Future[Direct] = asyncio.get_running_loop().create_future()
         self.updates: asyncio.Queue[Update] | None = None
         # The number of callers before this one, if its wait timed out.
@@ -31,38 +32,38 @@ class ConnectedCaller:
         if self.updates is not None:
             self.updates.put_nowait(Update(kind, data))
 
-    def send_place(self, direct_id: str, ahead: int) -> None:
+    def send_place(self, ahead: int) -> None:
         """Sends the place if it has changed. Drops a place that was read before the start and arrives after it."""
         if not self._has_started and ahead != self._place:
             self._place = ahead
-            self.send("place", {"direct_id": direct_id, "ahead": ahead})
+            self.send("place", {"direct_id": self._direct_id, "ahead": ahead})
 
-    def send_started(self, direct_id: str) -> None:
+    def send_started(self) -> None:
         self._has_started = True
-        self.send("started", {"direct_id": direct_id})
+        self.send("started", {"direct_id": self._direct_id})
 
 
 class ConnectedCallers(dict[str, ConnectedCaller]):
-    """The callers by the id of their direct execution."""
+    """The callers by the id of their run."""
 
     def __init__(self) -> None:
         super().__init__()
         self._places_sent = 0
 
-    def listener(self, direct_id: str) -> Callable[[str, Mapping[str, Any]], None] | None:
+    def listener(self, run_id: str) -> Callable[[str, Mapping[str, Any]], None] | None:
         """Returns the function that receives progress and output of a run; None if nobody follows the run."""
-        caller = self.get(direct_id)
+        caller = self.get(run_id)
         return None if caller is None or caller.updates is None else caller.send
 
-    def send_started(self, direct_id: str) -> None:
-        if (caller := self.get(direct_id)) is not None:
-            caller.send_started(direct_id)
+    def send_started(self, run_id: str) -> None:
+        if (caller := self.get(run_id)) is not None:
+            caller.send_started()
 
     def send_places(self, waiting: Sequence[str]) -> None:
         self._places_sent += 1
-        for ahead, direct_id in enumerate(waiting):
-            if (caller := self.get(direct_id)) is not None:
-                caller.send_place(direct_id, ahead)
+        for ahead, run_id in enumerate(waiting):
+            if (caller := self.get(run_id)) is not None:
+                caller.send_place(ahead)
 
     async def read_places(self, store: Store, office_id: str) -> None:
         """Reads and sends the places. Reads again if places were sent meanwhile, since those may be newer."""
@@ -73,7 +74,7 @@ class ConnectedCallers(dict[str, ConnectedCaller]):
                 return self.send_places(waiting)
 
     def send_ended(self, ended: Direct, ahead: int = 0) -> None:
-        caller = self.pop(ended.direct_id, None)
+        caller = self.pop(ended.run_id, None)
         if caller is not None:
             caller.ahead = ahead
             caller.send("result", {"direct": ended})

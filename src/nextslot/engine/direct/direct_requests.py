@@ -34,6 +34,7 @@ from nextslot.engine.effects import (
     WorkKind,
 )
 from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.submit import new_work
 from nextslot.engine.submit.intake import Intake
 from nextslot.errors import (
     Conflict,
@@ -62,6 +63,8 @@ CANCELLED = "cancelled"
 OWNER_GONE = "its owner is gone"
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+# The form of the ids that we give: a chosen id must not have it, so that the two are never mixed up.
+_OURS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +111,11 @@ class DirectExecutionHandler:
 
     # Functions over a transaction.
 
-    def request(self, tx: Tx, wanted: NewDirect, direct_id: str, now: Instant) -> Direct:
+    def request(self, tx: Tx, wanted: NewDirect, run_id: str, now: Instant) -> Direct:
         """Stores the caller behind those who wait. The first of its office gets the reservation."""
         office = self._intake.office(tx, wanted.office_id)
-        if direct.get(tx, direct_id) is not None:
+        direct_id = wanted.direct_id or run_id
+        if direct.find(tx, direct_id, wanted.office_id) is not None:
             raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
         counters = self._lanes.counters(tx).office(wanted.office_id)
         if counters.callers >= self.most_waiting:
@@ -119,6 +123,7 @@ class DirectExecutionHandler:
         job_type = self._job_types.get(wanted.job_type)
         resources = job_type.needs(wanted.params)
         caller = Direct(
+            run_id=run_id,
             direct_id=direct_id,
             node_id=self._node,
             office_id=wanted.office_id,
@@ -134,9 +139,10 @@ class DirectExecutionHandler:
             wait_until=now.after(wanted.wait_timeout_seconds),
         )
         direct.insert(tx, caller, wanted.webhook)
+        new_work.note(tx, [new_work.Created(caller.office_id, caller.job_type, 1)])
         counters.callers += 1
         if not direct.is_reserved(tx, wanted.office_id):
-            self._reserve(tx, wanted.office_id, direct_id, now)
+            self._reserve(tx, wanted.office_id, run_id, now)
         self._timer.note_here(tx, caller.wait_until)
         return caller
 
@@ -144,17 +150,17 @@ class DirectExecutionHandler:
         """Claims the work of a caller, and counts it in its limits."""
         lane = self._lanes.lane(tx, holder.lane_id)
         worker_id = self._workers.take(tx, lane)
-        started = direct.start(tx, holder.direct_id, worker_id, now)
+        started = direct.start(tx, holder.run_id, worker_id, now)
         assert started is not None
         counters = self._lanes.counters(tx)
         counters.take(lane)
         counters.caller_leaves(holder.office_id)
         self._timer.note_here(tx, now.after(started.timeout_seconds))
-        tx.cause(DirectStarted(holder.direct_id))
+        tx.cause(DirectStarted(holder.run_id))
         claim = Claim(
             kind=WorkKind.DIRECT,
-            run_id=holder.direct_id,
-            job_id=holder.direct_id,
+            run_id=holder.run_id,
+            job_id=started.direct_id,
             office_id=holder.office_id,
             lane_id=holder.lane_id,
             job_type=lane.job_type,
@@ -169,7 +175,7 @@ class DirectExecutionHandler:
     def finish(
         self,
         tx: Tx,
-        direct_id: str,
+        run_id: str,
         _job_id: str,
         outcome: Outcome,
         now: Instant,
@@ -178,23 +184,23 @@ class DirectExecutionHandler:
     ) -> Direct | None:
         """Stores an outcome that has waited `waited_us`, and passes the reservation on to the next caller.
 
-        A direct execution has one id, which stands for its run and its job. `lost` are the callers whose node has
+        It has no job: what its caller calls it stands in for the job's id. `lost` are the callers whose node has
         crashed. Returns None if it had ended already.
         """
-        ended = direct.finish(tx, direct_id, outcome, Instant(now - waited_us))
+        ended = direct.finish(tx, run_id, outcome, Instant(now - waited_us))
         if ended is None:
             return None
         lane = self._lanes.lane(tx, ended.lane_id)
         self._workers.free(tx, ended.worker_id, lane)
         self._lanes.counters(tx).give_back(lane)
         self._outages.after_run(tx, lane, outcome, now)
-        self._pass_on(tx, direct_id, ended.office_id, "EXPIRED" if lost else "RELEASED", now, lost)
-        return self._answer(tx, direct_id, now)
+        self._pass_on(tx, run_id, ended.office_id, "EXPIRED" if lost else "RELEASED", now, lost)
+        return self._answer(tx, run_id, now)
 
     def give_up(
         self,
         tx: Tx,
-        direct_id: str,
+        run_id: str,
         reason: str,
         now: Instant,
         kind: FailureKind | None = None,
@@ -203,14 +209,14 @@ class DirectExecutionHandler:
     ) -> Direct | None:
         """Ends a caller who waits, with `ahead` callers before it. Returns None if it does not wait."""
         status = DirectStatus.CANCELLED if kind is None else DirectStatus.FAILED
-        office_id = direct.give_up(tx, direct_id, status, reason, kind, now)
+        office_id = direct.give_up(tx, run_id, status, reason, kind, now)
         if office_id is None:
             return None
         counters = self._lanes.counters(tx)
         counters.caller_leaves(office_id)
         counters.is_freed = True
-        self._pass_on(tx, direct_id, office_id, "RELEASED" if kind is None else "EXPIRED", now, lost)
-        return self._answer(tx, direct_id, now, ahead)
+        self._pass_on(tx, run_id, office_id, "RELEASED" if kind is None else "EXPIRED", now, lost)
+        return self._answer(tx, run_id, now, ahead)
 
     def do_due(self, tx: Tx, now: Instant, limit: int) -> tuple[bool, Instant | None]:
         """Ends waits that timed out, stops work that timed out, and renews reservations, for the callers of this node.
@@ -219,16 +225,16 @@ class DirectExecutionHandler:
         """
         here = self._here
         over = direct.over(tx, here, now, limit)
-        for direct_id in over:
-            self._end_wait(tx, direct_id, now)
+        for run_id in over:
+            self._end_wait(tx, run_id, now)
         overdue = direct.overdue(tx, here, now, limit)
-        for direct_id, expires_at in direct.expiring(tx, here, now.after(RENEWED_BEFORE_SECONDS)):
-            if self.is_connected(direct_id):
-                direct.renew(tx, direct_id, now.after(RESERVATION_SECONDS))
-            elif expires_at <= now and self.give_up(tx, direct_id, OWNER_GONE, now, FailureKind.CRASH) is None:
-                overdue.append(direct_id)  # It runs, and its caller is gone: stop it, and `finish` releases.
-        for direct_id in overdue:
-            tx.cause(Stop(direct_id, FailureKind.TIMEOUT))
+        for run_id, expires_at in direct.expiring(tx, here, now.after(RENEWED_BEFORE_SECONDS)):
+            if self.is_connected(run_id):
+                direct.renew(tx, run_id, now.after(RESERVATION_SECONDS))
+            elif expires_at <= now and self.give_up(tx, run_id, OWNER_GONE, now, FailureKind.CRASH) is None:
+                overdue.append(run_id)  # It runs, and its caller is gone: stop it, and `finish` releases.
+        for run_id in overdue:
+            tx.cause(Stop(run_id, FailureKind.TIMEOUT))
         wait, timeout, expiry = direct.next_instants(tx, here, now)
         renewal = None if expiry is None else max(expiry.after(-RENEWED_BEFORE_SECONDS), now.after(1))
         upcoming = [at for at in (wait, timeout, renewal) if at is not None]
@@ -243,8 +249,8 @@ class DirectExecutionHandler:
         """Returns whether the caller is connected to this node, which then does the work."""
         return holder.node_id == self._node
 
-    def is_connected(self, direct_id: str) -> bool:
-        return direct_id in self.callers
+    def is_connected(self, run_id: str) -> bool:
+        return run_id in self.callers
 
     def recover(self, tx: Tx, node_id: str | None = None) -> int:
         """Ends what a crash of one node, or of all, has left: executions FAILED, reservations EXPIRED (spec 11.10).
@@ -253,50 +259,50 @@ class DirectExecutionHandler:
         """
         now = self._clock.now()
         unfinished = direct.unfinished(tx, node_id)
-        lost = {one.direct_id for one in unfinished}
+        lost = {one.run_id for one in unfinished}
         for caller in unfinished:
             if caller.status is DirectStatus.RUNNING:
                 outcome = Outcome.failed(FailureKind.CRASH, CRASH_ERROR)
-                self.finish(tx, caller.direct_id, caller.direct_id, outcome, now, lost=lost)
+                self.finish(tx, caller.run_id, caller.run_id, outcome, now, lost=lost)
             else:
-                self.give_up(tx, caller.direct_id, CRASH_ERROR, now, FailureKind.CRASH, lost=lost)
+                self.give_up(tx, caller.run_id, CRASH_ERROR, now, FailureKind.CRASH, lost=lost)
         return len(unfinished)
 
-    def _end_wait(self, tx: Tx, direct_id: str, now: Instant) -> None:
+    def _end_wait(self, tx: Tx, run_id: str, now: Instant) -> None:
         """Ends a wait that timed out; the answer says how many callers were ahead."""
-        found = direct.get(tx, direct_id)
+        found = direct.get(tx, run_id)
         assert found is not None
-        ahead = direct.waiting_ids(tx, found.office_id).index(direct_id)
-        self.give_up(tx, direct_id, WAITED_TOO_LONG, now, ahead=ahead)
+        ahead = direct.waiting_ids(tx, found.office_id).index(run_id)
+        self.give_up(tx, run_id, WAITED_TOO_LONG, now, ahead=ahead)
 
-    def _reserve(self, tx: Tx, office_id: str, direct_id: str, now: Instant) -> None:
+    def _reserve(self, tx: Tx, office_id: str, run_id: str, now: Instant) -> None:
         reservation_id = self._chance.new_id()
         expires_at = now.after(RESERVATION_SECONDS)
-        direct.reserve(tx, reservation_id, direct_id, expires_at, now)
+        direct.reserve(tx, reservation_id, run_id, expires_at, now)
         self._timer.note_here(tx, now.after(RESERVATION_SECONDS - RENEWED_BEFORE_SECONDS))
         tx.announce("callers")
-        details = {"reservation_id": reservation_id, "direct_id": direct_id}
+        details = {"reservation_id": reservation_id, "run_id": run_id}
         self._events.note(tx, "reservation_made", now, office_id, details=details)
 
-    def _pass_on(self, tx: Tx, direct_id: str, office_id: str, status: str, now: Instant, lost: Set[str]) -> None:
+    def _pass_on(self, tx: Tx, run_id: str, office_id: str, status: str, now: Instant, lost: Set[str]) -> None:
         """Gives the reservation to the next caller, in the transaction that releases the one before."""
         waiting = direct.waiting_ids(tx, office_id)
-        if self._end_reservation(tx, direct_id, office_id, status, now):
+        if self._end_reservation(tx, run_id, office_id, status, now):
             following = next((one for one in waiting if one not in lost), None)
             if following is not None:
                 self._reserve(tx, office_id, following, now)
         tx.announce("callers")
         tx.cause(DirectMoved(waiting))
 
-    def _end_reservation(self, tx: Tx, direct_id: str, office_id: str, status: str, now: Instant) -> bool:
-        reservation_id = direct.release(tx, direct_id, status)
+    def _end_reservation(self, tx: Tx, run_id: str, office_id: str, status: str, now: Instant) -> bool:
+        reservation_id = direct.release(tx, run_id, status)
         if reservation_id is not None:
-            details = {"reservation_id": reservation_id, "direct_id": direct_id}
+            details = {"reservation_id": reservation_id, "run_id": run_id}
             self._events.note(tx, f"reservation_{status.lower()}", now, office_id, details=details)
         return reservation_id is not None
 
-    def _answer(self, tx: Tx, direct_id: str, now: Instant, ahead: int = 0) -> Direct:
-        ended = direct.get(tx, direct_id)
+    def _answer(self, tx: Tx, run_id: str, now: Instant, ahead: int = 0) -> Direct:
+        ended = direct.get(tx, run_id)
         assert ended is not None
         self._webhooks.direct_ended(tx, ended, now)
         tx.cause(DirectEnded(ended, ahead))
@@ -308,25 +314,25 @@ class DirectExecutionHandler:
         """Waits for the slot and for the work. Returns how it ended. A caller that is cancelled gives up its place."""
         # Read now, because a caller may disconnect after the scheduler has closed its store.
         store = access.store
-        direct_id, caller = self._connect(wanted)
+        run_id, caller = self._connect(wanted)
         try:
-            await access.create(lambda tx: self.request(tx, wanted, direct_id, self._clock.now()))
+            await access.create(lambda tx: self.request(tx, wanted, run_id, self._clock.now()))
             return answered(await caller.ended, caller.ahead)
         except asyncio.CancelledError:
-            self._disconnect(store, direct_id, wanted.detach)
+            self._disconnect(store, run_id, wanted.detach)
             raise
         finally:
             if not (wanted.detach and caller.ended.cancelled()):
-                self.callers.pop(direct_id, None)
+                self.callers.pop(run_id, None)
 
     async def stream(self, access: CallersStore, wanted: NewDirect) -> AsyncGenerator[Update, None]:
         """Does the same as `execute`, and yields place, progress and output as they come, and the result at the end."""
         store = access.store
-        direct_id, caller = self._connect(wanted)
+        run_id, caller = self._connect(wanted)
         caller.updates = asyncio.Queue()
         is_over = False
         try:
-            await access.create(lambda tx: self.request(tx, wanted, direct_id, self._clock.now()))
+            await access.create(lambda tx: self.request(tx, wanted, run_id, self._clock.now()))
             await self.callers.read_places(store, wanted.office_id)
             while not is_over:
                 update = await caller.updates.get()
@@ -334,40 +340,40 @@ class DirectExecutionHandler:
                 yield update
         finally:
             if not is_over:
-                self._disconnect(store, direct_id, wanted.detach)
+                self._disconnect(store, run_id, wanted.detach)
             if is_over or not wanted.detach:
-                self.callers.pop(direct_id, None)
+                self.callers.pop(run_id, None)
 
     async def drain(self, store: Store) -> None:
         """Ends all callers who wait; work that runs goes on."""
-        for direct_id in list(self.callers):
-            await store.write(lambda tx, d=direct_id: self.give_up(tx, d, DRAINING, self._clock.now()))  # type: ignore[misc]
+        for run_id in list(self.callers):
+            await store.write(lambda tx, d=run_id: self.give_up(tx, d, DRAINING, self._clock.now()))  # type: ignore[misc]
 
     async def close(self) -> None:
         if self._goodbyes:
             await asyncio.wait(self._goodbyes)
 
-    def cancel(self, tx: Tx, direct_id: str, now: Instant) -> Direct:
+    def cancel(self, tx: Tx, direct_id: str, office_id: str, now: Instant) -> Direct:
         """Ends a direct execution that waits, or stops the work of one that runs."""
-        found = direct.get(tx, direct_id)
+        found = direct.find(tx, direct_id, office_id)
         if found is None:
             raise NotFound("direct execution", direct_id)
         if found.finished_at is not None:
             raise Conflict(
                 f"direct execution {direct_id} is {found.status} since {found.finished_at}: there is nothing to cancel"
             )
-        ended = self.give_up(tx, direct_id, CANCELLED, now)
+        ended = self.give_up(tx, found.run_id, CANCELLED, now)
         if ended is None:
-            direct.request_cancel(tx, direct_id, now)
+            direct.request_cancel(tx, found.run_id, now)
             tx.announce("stop")
-            tx.cause(Stop(direct_id, FailureKind.CANCELLED))
+            tx.cause(Stop(found.run_id, FailureKind.CANCELLED))
         return ended or found
 
     async def look(self, store: Store) -> None:
         """Reads what another node may have changed, and sends it to the callers of this node."""
         waited_in: dict[str, None] = {}
-        for direct_id, caller in list(self.callers.items()):
-            found = await store.read(lambda tx, d=direct_id: direct.get(tx, d))  # type: ignore[misc]
+        for run_id, caller in list(self.callers.items()):
+            found = await store.read(lambda tx, d=run_id: direct.get(tx, d))  # type: ignore[misc]
             if found is not None and found.finished_at is not None:
                 self.callers.send_ended(found)
             elif found is not None and found.status is DirectStatus.WAITING and caller.updates is not None:
@@ -391,35 +397,36 @@ class DirectExecutionHandler:
             raise Invalid("is not a number of seconds from 0 on; give for example 30", field="wait_timeout_seconds")
         if not isinstance(wanted.detach, bool):
             raise Invalid("is neither true nor false; give one of them", field="detach")
-        if wanted.direct_id is not None and not _is_id(wanted.direct_id):
-            raise Invalid("is not an id; use up to 100 letters, digits, '_' and '-'", field="direct_id")
-        direct_id = wanted.direct_id or self._chance.new_id()
-        if direct_id in self.callers:
-            raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
-        self._tracer.called(direct_id)
-        caller = self.callers[direct_id] = ConnectedCaller()
-        return direct_id, caller
+        if wanted.direct_id is not None:
+            _refuse_wrong_id(wanted.direct_id)
+        run_id = self._chance.new_id()
+        self._tracer.called(run_id)
+        caller = self.callers[run_id] = ConnectedCaller(wanted.direct_id or run_id)
+        return run_id, caller
 
-    def _disconnect(self, store: Store, direct_id: str, detach: bool) -> None:
+    def _disconnect(self, store: Store, run_id: str, detach: bool) -> None:
         """Ends the wait or the work in a new task, because the task of the caller is being cancelled."""
-        task = asyncio.get_running_loop().create_task(self._leave(store, direct_id, detach), name="nextslot-disconnect")
+        task = asyncio.get_running_loop().create_task(self._leave(store, run_id, detach), name="nextslot-disconnect")
         self._goodbyes.add(task)
         task.add_done_callback(self._goodbyes.discard)
 
-    async def _leave(self, store: Store, direct_id: str, detach: bool) -> None:
+    async def _leave(self, store: Store, run_id: str, detach: bool) -> None:
         """Gives up the place, or stops the work unless it is detached."""
 
         def leave(tx: Tx) -> None:
-            if self.give_up(tx, direct_id, HUNG_UP, self._clock.now()) is None and not detach:
-                tx.cause(Stop(direct_id, FailureKind.CANCELLED))
+            if self.give_up(tx, run_id, HUNG_UP, self._clock.now()) is None and not detach:
+                tx.cause(Stop(run_id, FailureKind.CANCELLED))
 
         with suppress(Unavailable):
             await store.write(leave)
 
 
-def _is_id(value: object) -> bool:
-    """Returns whether the id is safe in a path: the log and the artifacts are named after it."""
-    return isinstance(value, str) and _ID.fullmatch(value) is not None
+def _refuse_wrong_id(direct_id: object) -> None:
+    """Raises Invalid for an id that a caller may not choose."""
+    if not isinstance(direct_id, str) or _ID.fullmatch(direct_id) is None:
+        raise Invalid("is not an id; use up to 100 letters, digits, '_' and '-'", field="direct_id")
+    if _OURS.fullmatch(direct_id) is not None:
+        raise Invalid("has the form of an id that the scheduler gives; choose one of another form", field="direct_id")
 
 
 def answered(ended: Direct, ahead: int) -> Direct:

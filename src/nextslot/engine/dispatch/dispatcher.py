@@ -16,7 +16,7 @@ from nextslot.store.tables import direct
 from .dispatch_round import DispatchRound, Started
 from .fairness import start_next
 from .resource_outages import Outages
-from .starvation import STARVATION_AFTER_SECONDS, serve_starving, starving
+from .starvation import STARVATION_AFTER_SECONDS, note_passed_over_by_caller, serve_starving, starving
 
 
 class Dispatcher:
@@ -77,7 +77,7 @@ class Dispatcher:
         """Returns a round with the pauses, outages and holds that a claim would find now; starts nothing."""
         round_ = DispatchRound(self._engine, self._outages, tx, self._turn)
         for holder, lane in self._callers(round_):
-            round_.hold(WorkKind.DIRECT, holder.direct_id, lane)
+            round_.hold(WorkKind.DIRECT, holder.run_id, lane)
         if not round_.is_scheduler_paused:
             for lane, head in starving(round_, self.starvation_after_seconds):
                 if round_.could_ever_fit(lane):
@@ -94,17 +94,21 @@ class Dispatcher:
     def _serve_callers(self, round_: DispatchRound) -> None:
         """Starts the callers with a reservation that fit, the oldest first, and holds the units that the others need.
 
-        Pauses do not apply to them, and the order of the queue stays as it is.
+        Pauses do not apply to them, and the order of the queue stays as it is. A job of another office that has starved
+        for longer than the reservation exists goes before its caller (spec 4.12).
         """
         for holder, lane in self._callers(round_):
+            if not round_.is_scheduler_paused:
+                serve_starving(round_, self.starvation_after_seconds, before=holder)
             is_here = self._direct.is_here(holder)
             if is_here and round_.fits(lane):
                 self._direct.start(round_.tx, holder, round_.now)
                 round_.note_probe(lane)
+                note_passed_over_by_caller(round_, lane)
                 continue
             if not is_here:
                 round_.tx.announce("work")
-            round_.hold(WorkKind.DIRECT, holder.direct_id, lane)
+            round_.hold(WorkKind.DIRECT, holder.run_id, lane)
 
     def _callers(self, round_: DispatchRound) -> Iterator[tuple[direct.Holder, Lane]]:
         """Yields the callers with a reservation whose resources answer, the oldest first."""

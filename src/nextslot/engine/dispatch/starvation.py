@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from nextslot.domain import Lane
 from nextslot.engine.effects import WorkKind
-from nextslot.store.tables import jobs
+from nextslot.store.tables import jobs, lanes
+from nextslot.store.tables.direct import Holder
 from nextslot.store.tables.jobs import FirstInLane
 
 from .dispatch_round import DispatchRound
@@ -19,13 +20,27 @@ STARVATION_AFTER_SECONDS = 600
 MOST_STARVING = 100
 
 
-def serve_starving(round_: DispatchRound, after_seconds: float) -> None:
-    """Starts starving jobs that fit, and holds the units that the others need."""
+def serve_starving(round_: DispatchRound, after_seconds: float, before: Holder | None = None) -> None:
+    """Starts starving jobs that fit, and holds the units that the others need.
+
+    With `before`, serves those of other offices that have starved for longer than this caller's reservation exists.
+    """
+    if round_.hints.passed_over_since is None:
+        return
+    round_.write_starts()  # What was started must not be found again.
+    held = {hold.id for hold in round_.holds}
     for lane, head in starving(round_, after_seconds):
+        if head.job_id in held or (before is not None and not _goes_before(lane, head, before)):
+            continue
         if round_.fits(lane):
             round_.start(lane, head)
         elif round_.could_ever_fit(lane):
             round_.hold(WorkKind.JOB, head.job_id, lane)
+
+
+def _goes_before(lane: Lane, head: FirstInLane, caller: Holder) -> bool:
+    since = head.passed_over_since
+    return lane.office_id != caller.office_id and since is not None and since < caller.reserved_at
 
 
 def starving(round_: DispatchRound, after_seconds: float) -> list[tuple[Lane, FirstInLane]]:
@@ -51,6 +66,21 @@ def note_passed_over(round_: DispatchRound, office: OfficeCounters, fitting: lis
         if head.passed_over_since is None:
             jobs.pass_over(round_.tx, head.job_id, round_.now)
             round_.replace_head(lane, head._replace(passed_over_since=round_.now))
+
+
+def note_passed_over_by_caller(round_: DispatchRound, started: Lane) -> None:
+    """Stores since when the first jobs of other offices are passed over that shared limits hold back while a direct
+    caller starts. Without this, callers that come one after the other would starve them unnoticed.
+    """
+    if not round_.hints.has_open_lanes:
+        return
+    for lane_id, _ in lanes.first_open(round_.tx, but=[started.office_id]):
+        lane = round_.engine.lanes.lane(round_.tx, lane_id)
+        if started.needs.keys() & lane.shared.keys() and round_.is_allowed(lane) and not round_.fits_elsewhere(lane):
+            head = round_.head(lane)
+            if head.passed_over_since is None:
+                jobs.pass_over(round_.tx, head.job_id, round_.now)
+                round_.replace_head(lane, head._replace(passed_over_since=round_.now))
 
 
 def _held_back(

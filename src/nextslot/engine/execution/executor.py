@@ -59,6 +59,8 @@ class Executor:
 
     async def run(self, claim: Claim, listen: Listener | None = None) -> Outcome:
         """Runs the handler and returns its outcome. Raises only if something other than `stop` cancels the task."""
+        if claim.run_id in self._active:
+            raise ValueError(f"run {claim.run_id} is running already: each run needs an id of its own")
         kind = self._expected.pop(claim.run_id, None)
         if kind is not None:
             return Outcome.failed(kind, _STOP_ERRORS[kind])
@@ -75,7 +77,7 @@ class Executor:
             run.log.warning(ISOLATED)
         if listen is not None:
             run.listen = _on_loop(listen)
-        watch = self._watch(claim, run)
+        watch = self._watch(claim, active)
         try:
             if job_type.is_async:
                 outcome = await self._await(job_type, run)
@@ -99,29 +101,32 @@ class Executor:
     def stop(self, run_id: str, kind: FailureKind) -> None:
         """Asks a run to stop. The first kind that is given becomes the failure kind of its outcome."""
         active = self._active.get(run_id)
-        if active is None and run_id in self._expected:
+        if active is not None:
+            self._stop(active, kind)
+        elif run_id in self._expected:
             self._expected[run_id] = self._expected[run_id] or kind
-        if active is None or active.stopped_by is not None:
+
+    def _stop(self, active: _Active, kind: FailureKind) -> None:
+        if active.stopped_by is not None:
             return
         active.stopped_by = kind
         active.run.request_stop()
         if active.task is not None:
             active.task.cancel()
 
-    def _watch(self, claim: Claim, run: RunContext) -> asyncio.Task[None] | None:
+    def _watch(self, claim: Claim, active: _Active) -> asyncio.Task[None] | None:
         """Starts a task that stops the run if it stalls."""
         if claim.stall_timeout_seconds is None:
             return None
-        run.now, run.last_active = self._clock.monotonic, self._clock.monotonic()
-        work = self._stop_if_stalled(claim.run_id, claim.stall_timeout_seconds, run)
+        active.run.now, active.run.last_active = self._clock.monotonic, self._clock.monotonic()
+        work = self._stop_if_stalled(active, claim.stall_timeout_seconds)
         return asyncio.get_running_loop().create_task(work)
 
-    async def _stop_if_stalled(self, run_id: str, seconds: float, run: RunContext) -> None:
-        await wait_for_stall(run, seconds, self._clock)
-        active = self._active.get(run_id)
-        if active is not None and active.stopped_by is None:
+    async def _stop_if_stalled(self, active: _Active, seconds: float) -> None:
+        await wait_for_stall(active.run, seconds, self._clock)
+        if active.stopped_by is None:
             active.error = f"no output and no progress for {seconds:g} seconds"
-        self.stop(run_id, FailureKind.TIMEOUT)
+        self._stop(active, FailureKind.TIMEOUT)
 
     def longest_grace(self) -> float:
         """Returns the longest time that a running handler may take to stop: a command has its `grace_seconds`."""

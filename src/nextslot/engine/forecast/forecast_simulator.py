@@ -293,7 +293,7 @@ class _ConnectedCallers(DirectExecutionHandler):
     def is_here(self, holder: Holder) -> bool:
         return True
 
-    def is_connected(self, direct_id: str) -> bool:
+    def is_connected(self, run_id: str) -> bool:
         return True
 
 

@@ -191,12 +191,12 @@ def _running(running: Rows, runs: Rows) -> list[Working]:
 
 
 def _direct(callers: Rows) -> list[Working]:
-    wanted = ("direct_id", "job_type", "office_id", "started_at", "timeout_at", "lane_id", "worker_id", "status")
+    wanted = ("run_id", "job_type", "office_id", "started_at", "timeout_at", "lane_id", "worker_id", "status")
     return [
         Working(
             kind=WorkKind.DIRECT,
-            id=direct_id,
-            run_id=direct_id,
+            id=run_id,
+            run_id=run_id,
             job_type=job_type,
             office_id=office_id,
             started_at=Instant(started_at),
@@ -205,7 +205,7 @@ def _direct(callers: Rows) -> list[Working]:
             worker_id=worker_id,
             is_stopping=False,
         )
-        for direct_id, job_type, office_id, started_at, timeout_at, lane_id, worker_id, status in zip(
+        for run_id, job_type, office_id, started_at, timeout_at, lane_id, worker_id, status in zip(
             *(callers.column(name) for name in wanted), strict=True
         )
         if status == "RUNNING"

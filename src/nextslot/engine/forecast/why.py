@@ -71,21 +71,22 @@ class Explainer:
         self._dispatcher = dispatcher
         self._registry = registry
 
-    def explain(self, tx: Tx, job_id: str, is_stopping: bool = False) -> Explained:
+    def explain(self, tx: Tx, job_id: str, is_stopping: bool = False, seen_by: str | None = None) -> Explained:
+        """Explains to everybody, or to the callers of one office, `seen_by`, who see nothing of other offices."""
         job = jobs.get(tx, job_id)
         if job is None:
             raise NotFound("job", job_id)
         if job.stage is not Stage.QUEUED:
             return Explained(job, (_past(tx, job),), 0, False)
         ahead = forecast_reads.ahead(tx, job.office_id, jobs.place_of(job), MOST_AHEAD + 1)
-        reasons = [*([_stopping()] if is_stopping else []), *self._reasons(tx, job)]
+        reasons = [*([_stopping()] if is_stopping else []), *self._reasons(tx, job, seen_by)]
         if ahead:
             reasons.append(_ahead(ahead))
         if not reasons:
             reasons.append(Reason(code="next", text="Nothing holds it back: it is about to start."))
         return Explained(job, tuple(reasons), ahead, any(map(_is_blocking, reasons)))
 
-    def _reasons(self, tx: Tx, job: Job) -> Iterator[Reason]:
+    def _reasons(self, tx: Tx, job: Job, seen_by: str | None) -> Iterator[Reason]:
         view, lane = self._dispatcher.look(tx), self._lanes.lane(tx, job.lane_id)
         yield from self._not_allowed(tx, job, lane, view)
         if job.unmet:
@@ -95,7 +96,7 @@ class Explainer:
         if not job.is_due:
             yield _not_before(job)
         if job.is_ready:
-            yield from self._no_room(tx, job, lane, view)
+            yield from self._no_room(tx, job, lane, view, seen_by)
 
     def _not_allowed(self, tx: Tx, job: Job, lane: Lane, view: DispatchRound) -> Iterator[Reason]:
         if view.is_scheduler_paused:
@@ -114,7 +115,7 @@ class Explainer:
         if held:
             yield from _held(tx, held)
 
-    def _no_room(self, tx: Tx, job: Job, lane: Lane, view: DispatchRound) -> Iterator[Reason]:
+    def _no_room(self, tx: Tx, job: Job, lane: Lane, view: DispatchRound, seen_by: str | None) -> Iterator[Reason]:
         """Yields limits that are full, and units that are kept back for others."""
         holders = forecast_reads.holders(tx, MOST_HOLDERS)
         is_full = False
@@ -125,18 +126,25 @@ class Explainer:
                 yield _never_fits(limit, units)
             elif view.counters.room({key: units}) < 1:
                 is_full = True
-                yield _full(limit, units, [one for one in holders if key in self._lanes.lane(tx, one.lane_id).needs])
+                yield _full(limit, units, list(self._holders_of(tx, key, holders, seen_by)))
         nowhere = self._nowhere(tx, lane, holders)
         # If a limit is full as well, do not report the nodes: running work that ends makes room in both.
         if nowhere is not None and not (is_full and nowhere.data["is_possible"]):
             yield nowhere
         waiting = direct.waiting_ids(tx, job.office_id)
         if waiting:
-            yield _callers_wait(waiting)
+            yield _callers_wait(direct.waiting_direct_ids(tx, job.office_id))
         for hold in view.holds:
             kept = self._kept(job, lane, view, hold)
             if kept and hold.id not in waiting:
-                yield _kept_back(tx, hold, kept)
+                yield _kept_back(tx, hold, kept, seen_by)
+
+    def _holders_of(self, tx: Tx, key: str, holders: list[Holding], seen_by: str | None) -> Iterator[dict[str, Json]]:
+        """Yields who holds units of a limit. A caller of one office sees only since when others hold them."""
+        for one in holders:
+            lane = self._lanes.lane(tx, one.lane_id)
+            if key in lane.needs:
+                yield _holder(one, is_seen=seen_by in (None, lane.office_id))
 
     def _nowhere(self, tx: Tx, lane: Lane, holders: list[Holding]) -> Reason | None:
         running = ((one.node_id, self._lanes.lane(tx, one.lane_id).resources) for one in holders)
@@ -267,17 +275,18 @@ def _not_before(job: Job) -> Reason:
     return Reason(code="not_before", text=text, data={"scheduled_for": str(job.scheduled_for), "is_retry": is_retry})
 
 
-def _full(limit: Limit, units: int, holders: list[Holding]) -> Reason:
-    held_by = [
-        {
-            "kind": "direct" if one.is_direct else "job",
-            "id": one.id,
-            "title": one.title,
-            "job_type": one.job_type,
-            "since": str(one.since),
-        }
-        for one in holders[:MOST_NAMED]
-    ]
+def _holder(one: Holding, is_seen: bool) -> dict[str, Json]:
+    return {
+        "kind": "direct" if one.is_direct else "job",
+        "id": one.id if is_seen else None,
+        "title": one.title if is_seen else None,
+        "job_type": one.job_type if is_seen else None,
+        "since": str(one.since),
+    }
+
+
+def _full(limit: Limit, units: int, holders: list[dict[str, Json]]) -> Reason:
+    held_by = holders[:MOST_NAMED]
     parts = ", ".join(f"{_named(one)} since {one['since']}" for one in held_by[:3])
     more = f" and {len(holders) - 3:,} more" if len(holders) > 3 else ""
     wants = f", and it needs {units}" if units > 1 else ""
@@ -305,17 +314,25 @@ def _callers_wait(waiting: list[str]) -> Reason:
     )
 
 
-def _kept_back(tx: Tx, hold: CapacityHold, keys: list[str]) -> Reason:
+def _kept_back(tx: Tx, hold: CapacityHold, keys: list[str], seen_by: str | None) -> Reason:
     limits = list(lanes.limits(tx, keys).values())
     what = " and ".join(_limit(limit, first=False) for limit in limits)
     data = {"id": hold.id, "limits": [limit.limit_key for limit in limits]}
     if hold.kind is WorkKind.DIRECT:
         found = direct.get(tx, hold.id)
         office = found.office_id if found else ""
+        if seen_by not in (None, office):
+            text = f"The free units of {what} are kept for a direct caller of another office."
+            return Reason(code="reserved", text=text, data={**data, "id": None, "office_id": None})
         text = f"The free units of {what} are kept for a direct caller of the office {office!r}: {hold.id}."
         return Reason(code="reserved", text=text, data={**data, "office_id": office})
     job = jobs.get(tx, hold.id)
     since = str(job.passed_over_since) if job and job.passed_over_since else None
+    if seen_by is not None and (job is None or job.office_id != seen_by):
+        text = (
+            f"The free units of {what} are kept for a job of another office, which has been passed over since {since}."
+        )
+        return Reason(code="starving", text=text, data={**data, "id": None, "since": since})
     text = f"The free units of {what} are kept for job {hold.id}, which has been passed over since {since}."
     return Reason(code="starving", text=text, data={**data, "since": since})
 
@@ -350,6 +367,8 @@ def _limit(limit: Limit, first: bool = True) -> str:
 def _named(one: Mapping[str, Any]) -> str:
     kind = "direct execution" if one.get("kind") == "direct" else "job"
     id_ = one.get("job_id") or one.get("id")
+    if id_ is None:
+        return f"a {kind} of another office"
     title = one.get("title")
     return f"{kind} {id_}" + (f" ({_short(title)})" if title else "")
 

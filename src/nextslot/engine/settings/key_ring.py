@@ -1,10 +1,10 @@
 """KeyRing: creates and deletes API keys. The text of a key is shown once, and only its digest is stored."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 
-from nextslot.domain import Key, Scope, request_checks
-from nextslot.engine.effects import KeysMade
+from nextslot.domain import Key, NewKey, Scope, addresses, request_checks
+from nextslot.engine.effects import KeysEnded, KeysMade
 from nextslot.errors import (
     Conflict,
     Invalid,
@@ -17,6 +17,7 @@ from nextslot.system.instant import Instant
 from nextslot.system.randomness import Chance
 
 PREFIX = "nsk_"
+LONGEST_OVERLAP_SECONDS = 30 * 86_400.0
 
 
 class KeyRing:
@@ -24,24 +25,28 @@ class KeyRing:
         self._chance = chance
         # Whether a key exists, so that every request needs one; None if that is not known.
         self.is_guarded: bool | None = None
+        # Called when a key, or one of its texts, has ended: streams that are open by it end with it.
+        self.watchers: set[Callable[[], None]] = set()
 
-    def create(
-        self, tx: Tx, name: str, scopes: Sequence[str], office_id: str | None, created_by: str | None, now: Instant
-    ) -> tuple[Key, str]:
+    def create(self, tx: Tx, wanted: NewKey, created_by: str | None, now: Instant) -> tuple[Key, str]:
         """Creates a key. Returns it with its text, which its holder sends."""
-        scope = self._scope(tx, name, scopes, office_id)
-        if scope is not Scope.ADMIN and not keys.has_admin(tx):
+        scope = self._scope(tx, wanted, now)
+        if (scope is not Scope.ADMIN or wanted.expires_at is not None) and not keys.lasting_admins(tx):
             raise Conflict(
-                "there is no admin key yet: give the first key the scope admin, which can create and delete keys"
+                "there is no admin key yet: give the first key the scope admin, which can create and delete keys, "
+                "and no expiry"
             )
         text = PREFIX + self._chance.secret()
         key = Key(
             key_id=self._chance.new_id(),
-            name=name,
+            name=wanted.name,
             scope=scope,
-            office_id=office_id,
+            office_id=wanted.office_id,
             created_by=created_by,
             created_at=now,
+            expires_at=wanted.expires_at,
+            allowed_addresses=wanted.allowed_addresses,
+            job_types=wanted.job_types,
         )
         keys.insert(tx, key, digest(text))
         nodes.settings_changed(tx)
@@ -61,15 +66,36 @@ class KeyRing:
         key = keys.get(tx, key_id)
         if key is None:
             raise NotFound("key", key_id)
-        if key.scope is Scope.ADMIN and keys.admins(tx) == 1:
+        if key.scope is Scope.ADMIN and key.expires_at is None and keys.lasting_admins(tx) == 1:
             raise Conflict(
-                "this is the last admin key, without which nobody can create or delete keys: create another one first"
+                "this is the last admin key that does not expire, without which nobody can create or delete keys: "
+                "create another one first"
             )
         keys.delete(tx, key_id)
+        tx.cause(KeysEnded())
         return key
 
-    def _scope(self, tx: Tx, name: str, scopes: Sequence[str], office_id: str | None) -> Scope:
-        problems = list(request_checks.text_problems("name", name))
+    def rotate(self, tx: Tx, key_id: str, overlap_seconds: float, now: Instant) -> tuple[Key, str]:
+        """Gives a key another text, and returns both. The text before opens for `overlap_seconds` more."""
+        if not request_checks.is_number(overlap_seconds, above=-1e-9) or overlap_seconds > LONGEST_OVERLAP_SECONDS:
+            raise Invalid("is not a number of seconds from 0 to 30 days; give for example 3600", "overlap_seconds")
+        if keys.get(tx, key_id) is None:
+            raise NotFound("key", key_id)
+        text = PREFIX + self._chance.secret()
+        keys.rotate(tx, key_id, digest(text), now.after(overlap_seconds))
+        tx.cause(KeysEnded())
+        changed = keys.get(tx, key_id)
+        assert changed is not None
+        return changed, text
+
+    def note_ended(self) -> None:
+        """Follows the commit that ended a key, or one of its texts: what is open by keys is checked again."""
+        for check_again in list(self.watchers):
+            check_again()
+
+    def _scope(self, tx: Tx, wanted: NewKey, now: Instant) -> Scope:
+        scopes, office_id = wanted.scopes, wanted.office_id
+        problems = [*request_checks.text_problems("name", wanted.name), *_limit_problems(wanted, now)]
         unknown = [scope for scope in scopes if scope not in list(Scope)]
         if unknown or not scopes:
             problems.append(
@@ -91,6 +117,17 @@ class KeyRing:
         if problems:
             raise Invalid(problems)
         return max((Scope(scope) for scope in scopes), key=list(Scope).index)
+
+
+def _limit_problems(wanted: NewKey, now: Instant) -> Iterator[Problem]:
+    if wanted.expires_at is not None and wanted.expires_at <= now:
+        yield Problem("expires_at", f"is {wanted.expires_at}, which has passed; give a later time")
+    for address in wanted.allowed_addresses:
+        if addresses.network(address) is None:
+            problem = f"has {address!r}, which is neither an address nor a network; give for example 10.0.0.0/8"
+            yield Problem("allowed_addresses", problem)
+    for job_type in wanted.job_types:
+        yield from request_checks.text_problems("job_types", job_type)
 
 
 def digest(text: str) -> str:

@@ -252,7 +252,7 @@ class Intake:
         return self._problems(new, now, is_complete=False)
 
     def _problems(self, new: NewJob, now: Instant, is_complete: bool = True) -> list[Problem]:
-        problems = request_checks.problems(new, now, self._webhooks.settings.allow_private, self._webhooks.format_words)
+        problems = request_checks.problems(new, now, self._webhooks.allow_private, self._webhooks.format_words)
         if any(problem.field.startswith(("job_type", "params")) for problem in problems):
             return problems
         try:

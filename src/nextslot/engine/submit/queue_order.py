@@ -18,7 +18,6 @@ from nextslot.engine.engine_context import EngineContext
 from nextslot.errors import (
     AlreadyDispatched,
     AlreadyFinished,
-    Conflict,
     Invalid,
     NotFound,
 )
@@ -26,6 +25,8 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import jobs, lanes, offices
 from nextslot.store.tables.jobs import Place
 from nextslot.system.instant import Instant
+
+from . import new_work
 
 # The distance of two positions: 20 moves to the same place fit in before other jobs must be moved.
 GAP = 1 << 20
@@ -53,6 +54,8 @@ class QueueManager:
     def enqueue(self, tx: Tx, new: Sequence[Job], now: Instant) -> None:
         """Stores new jobs, each at the position that `back` has returned."""
         jobs.insert(tx, new)
+        made = Counter((job.office_id, job.job_type) for job in new)
+        new_work.note(tx, (new_work.Created(*of, count) for of, count in made.items()))
         links = self._tracer.links_of(new)
         if links:
             tx.cause(RequestsLinked(links))
@@ -97,9 +100,14 @@ class QueueManager:
             priority, position = self._beside(tx, job, at, is_before=True) if at else self._at_the_back(tx, job)
         return self._put(tx, job, priority, position, now)
 
-    def reorder(self, tx: Tx, job_ids: Sequence[str], now: Instant) -> list[Job]:
-        """Gives the jobs, in the given order, the places that they have now; all or none."""
-        found = jobs.get_many(tx, job_ids)
+    def reorder(self, tx: Tx, job_ids: Sequence[str], now: Instant, office_id: str | None = None) -> list[Job]:
+        """Gives the jobs, in the given order, the places that they have now; all or none.
+
+        A caller of one office, `office_id`, finds only the jobs of this office.
+        """
+        found = {
+            job_id: job for job_id, job in jobs.get_many(tx, job_ids).items() if office_id in (None, job.office_id)
+        }
         self._check_reorder(job_ids, found)
         places = sorted(jobs.place_of(job) for job in found.values())
         return [
@@ -191,12 +199,12 @@ class QueueManager:
     # Places.
 
     def _place_of_other(self, tx: Tx, job: Job, other_id: str) -> Place:
-        other = self.queued(tx, other_id)
-        if other.job_id == job.job_id:
+        found = jobs.get(tx, other_id)
+        if found is None or found.office_id != job.office_id:
+            raise NotFound("job", other_id, f"this is the queue of the office {job.office_id!r}")
+        if other_id == job.job_id:
             raise Invalid(f"job {other_id} cannot be moved beside itself; name another job")
-        if other.office_id != job.office_id:
-            raise Conflict(f"job {other_id} is in the office {other.office_id!r}, not in {job.office_id!r}")
-        return jobs.place_of(other)
+        return jobs.place_of(self.queued(tx, other_id))
 
     def _at_the_back(self, tx: Tx, job: Job) -> tuple[int, int]:
         last = jobs.last(tx, job.office_id, but=job.job_id)

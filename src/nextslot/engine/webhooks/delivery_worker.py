@@ -9,7 +9,7 @@ due there.
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -130,6 +130,8 @@ class DeliveryWorker:
         self._store: Store | None = None
         self._endpoints: dict[str, _Endpoint] = {}
         self._in_flight = 0
+        # The attempts in progress by office: no office takes all places.
+        self._in_flight_of: Counter[str | None] = Counter()
         self._is_full = False
         self._is_closing = False
         self._results: deque[_Result] = deque()
@@ -144,6 +146,7 @@ class DeliveryWorker:
         self._store = store
         self._is_closing = self._is_full = False
         self._endpoints, self._in_flight = {}, 0
+        self._in_flight_of.clear()
         await self.refresh()
 
     async def refresh(self) -> None:
@@ -225,10 +228,12 @@ class DeliveryWorker:
         if endpoint.is_tripped and len(endpoint.taken) > len(endpoint.ready):
             return  # One attempt at a time, and only after the shared result of the last one is stored.
         while endpoint.ready and endpoint.in_flight < endpoint.room:
-            if self._in_flight >= self._service.settings.concurrency:
+            delivery = next((one for one in endpoint.ready if self._has_place(one.office_id)), None)
+            if delivery is None:
                 self._is_full = True
                 return
-            self._begin(endpoint, endpoint.ready.popleft())
+            endpoint.ready.remove(delivery)
+            self._begin(endpoint, delivery)
         if endpoint.next_due is not None and endpoint.has_room_for_more:
             if endpoint.next_due <= self._clock.now():
                 endpoint.is_reading = True
@@ -237,6 +242,14 @@ class DeliveryWorker:
                 self._timer.wake_by(endpoint.next_due)
         elif endpoint.is_over:
             self._endpoints.pop(endpoint.origin, None)
+
+    def _has_place(self, office_id: str | None) -> bool:
+        """Returns whether an attempt for this office may begin: an office takes at most half of what others leave.
+
+        So an office whose endpoints are all silent never takes the last places, and an office alone has half of them.
+        """
+        free = self._service.settings.concurrency - self._in_flight
+        return free > 0 and self._in_flight_of[office_id] <= free
 
     async def _fill(self, endpoint: _Endpoint, store: Store) -> None:
         """Reads due deliveries from the store, and skips those that are in memory already."""
@@ -260,6 +273,7 @@ class DeliveryWorker:
     def _begin(self, endpoint: _Endpoint, delivery: Delivery) -> None:
         endpoint.in_flight += 1
         self._in_flight += 1
+        self._in_flight_of[delivery.office_id] += 1
         self._own(self._attempts, self._attempt(endpoint, delivery), delivery.delivery_id)
 
     def _own(self, tasks: set[asyncio.Task[None]], work: Coroutine[object, object, None], name: str) -> None:
@@ -277,6 +291,9 @@ class DeliveryWorker:
         finally:
             endpoint.in_flight -= 1
             self._in_flight -= 1
+            self._in_flight_of[delivery.office_id] -= 1
+            if not self._in_flight_of[delivery.office_id]:
+                del self._in_flight_of[delivery.office_id]
         took = self._clock.monotonic() - since
         if answer is not _UNSIGNED:
             endpoint.answered(answer)
@@ -302,7 +319,7 @@ class DeliveryWorker:
 
     async def _send(self, delivery: Delivery, now: Instant) -> EndpointResponse:
         body = delivery.body.encode()
-        secrets = self._service.secrets_of(delivery.signers, now)
+        secrets = self._service.secrets_of(delivery, now)
         if not secrets:
             return _UNSIGNED
         headers = {"Content-Type": "application/json", "User-Agent": _AGENT, **delivery.headers}

@@ -181,7 +181,7 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
     ) -> httpcore2.AsyncNetworkStream:
         found = await self._resolve(host, port)
         for address in found:
-            problem = address_problem(address, self._service.settings.allow_private)
+            problem = address_problem(address, self._service.allow_private)
             if problem is not None:
                 # One forbidden address is enough: a name that also leads there cannot be trusted.
                 raise _Refused(f"refused: {problem}")

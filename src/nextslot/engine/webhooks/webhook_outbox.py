@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from nextslot.domain import (
+    DEFAULT_OFFICE,
     Delivery,
     DeliveryStatus,
     Direct,
@@ -41,6 +42,7 @@ from nextslot.store.tables import (
     direct,
     groups,
     jobs,
+    keys,
     nodes,
     offices,
     runs,
@@ -58,10 +60,12 @@ DELETED = "its subscription was deleted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookSettings:
-    """How webhooks are sent. `secret` signs those of jobs and offices; without it, one is generated and stored."""
+    """How webhooks are sent. The secrets of offices derive from `secret`; without it, one is generated and stored."""
 
     secret: str | None = field(default=None, repr=False)
     allow_private: bool = True
+    # Whether private addresses are allowed only until the first key exists: from then on callers may be strangers.
+    is_private_until_keyed: bool = False
     timeout_seconds: float = 10.0
     concurrency: int = 64
 
@@ -73,6 +77,7 @@ class Listeners:
     subscriptions: Sequence[Webhook] = ()
     offices: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     secrets: Mapping[str, Secrets] = field(default_factory=dict)
+    has_keys: bool = False
 
     def of(self, office_id: str | None) -> list[Webhook]:
         return [one for one in self.subscriptions if one.office_id is None or one.office_id == office_id]
@@ -152,6 +157,16 @@ class WebhookService:
         """Takes over committed settings."""
         self.settings, self._server_secret = settings, server_secret
 
+    @property
+    def allow_private(self) -> bool:
+        """Returns whether a webhook may go to a loopback or private address now."""
+        is_over = self.settings.is_private_until_keyed and self._listeners.has_keys
+        return self.settings.allow_private and not is_over
+
+    def note_key(self) -> None:
+        """Follows the commit of a key."""
+        self._listeners = replace(self._listeners, has_keys=True)
+
     def use_listeners(self, listeners: Listeners) -> None:
         """Takes over committed subscriptions."""
         self._listeners = listeners
@@ -218,7 +233,7 @@ class WebhookService:
         """Adds a message to the request's own webhook only; none if the caller left before its work began."""
         if ended.status is DirectStatus.CANCELLED:
             return
-        own = direct.webhook(tx, ended.direct_id)
+        own = direct.webhook(tx, ended.run_id)
         event = f"direct.{ended.status.lower()}"
         for target in policy.targets(event, own, None, (), policy.DIRECT_EVENTS):
             self._add(tx, event, target, {"direct": ended.to_dict()}, now, ended.office_id)
@@ -381,13 +396,13 @@ class WebhookService:
 
     def refuse_wrong(self, field: str, webhook: Mapping[str, Json], events: Sequence[str]) -> None:
         """Raises Invalid if a request's own webhook is wrong; `events` are those it may name."""
-        problems = list(policy.problems(field, webhook, events, self.settings.allow_private, self.format_words))
+        problems = list(policy.problems(field, webhook, events, self.allow_private, self.format_words))
         if problems:
             raise Invalid(problems)
 
     def _check(self, tx: Tx, webhook: Webhook) -> None:
         problems = [
-            *policy.url_problems("url", webhook.url, self.settings.allow_private),
+            *policy.url_problems("url", webhook.url, self.allow_private),
             *policy.event_problems("events", webhook.events, policy.EVENTS),
         ]
         if webhook.office_id is not None and not isinstance(webhook.office_id, str):
@@ -420,16 +435,16 @@ class WebhookService:
         assert again is not None
         return again
 
-    def secret(self) -> str:
-        """Returns the secret that signs the webhooks of jobs and offices."""
-        return self._server_secret
+    def secret(self, office_id: str) -> str:
+        """Returns the secret that signs the webhooks of an office and of its jobs."""
+        return webhook_signature.secret_for(self._server_secret, office_id)
 
-    def secrets_of(self, signers: Iterable[str], now: Instant) -> list[str]:
+    def secrets_of(self, delivery: Delivery, now: Instant) -> list[str]:
         """Returns the secrets that sign a message now; none if its subscriptions are gone."""
         found = []
-        for signer in signers:
+        for signer in delivery.signers:
             if signer == SERVER:
-                found.append(self._server_secret)
+                found.append(self.secret(delivery.office_id or DEFAULT_OFFICE))
             elif (own := self._listeners.secrets.get(signer)) is not None:
                 found.append(own.secret)
                 if own.old_secret is not None and own.old_until is not None and now < own.old_until:
@@ -456,7 +471,7 @@ class SilentWebhooks(WebhookService):
 
 
 def _read(tx: Tx) -> Listeners:
-    return Listeners(webhooks.enabled(tx), webhooks.offices(tx), webhooks.secrets(tx))
+    return Listeners(webhooks.enabled(tx), webhooks.offices(tx), webhooks.secrets(tx), keys.has_admin(tx))
 
 
 def _job_content(tx: Tx, job: Job) -> dict[str, Json]:

@@ -165,7 +165,7 @@ async def _answered(request: Request, job_type: str, body: Asked, params: dict[s
             except HttpProblem as error:
                 return event(content_of(error), event="error")
 
-        return stream(await begun(told(scheduler, job_type, params, options, last)))
+        return stream(await begun(told(scheduler, job_type, params, options, last)), request)
     ended = await unless_hung_up(request, scheduler.run_direct(job_type, params, **options))
     return Response(status_code=204) if ended is None else answer(await shown(ended))
 
@@ -251,7 +251,7 @@ async def _saved(files: RunFileService, ended: Direct, story: dict[str, Any]) ->
     """Returns the title, the text and its file; no text if the file was deleted meanwhile."""
     [artifact] = [one for one in ended.artifacts if one.name == story["file"]]
     try:
-        file = await asyncio.to_thread(files.artifact, ended.direct_id, artifact)
+        file = await asyncio.to_thread(files.artifact, ended.run_id, artifact)
         text = await asyncio.to_thread(Path.read_text, file, "utf-8")
     except (NotFound, OSError):
         return story["title"], None, None

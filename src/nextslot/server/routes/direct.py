@@ -14,7 +14,7 @@ from nextslot.engine.direct.direct_requests import answered
 from nextslot.errors import NextslotError
 from nextslot.scheduler import Services
 from nextslot.server import schemas
-from nextslot.server.auth import caller_of, of_direct, of_named_direct, scheduler_for
+from nextslot.server.auth import caller_of, of_direct, scheduler_for
 from nextslot.server.problems import problem_of
 from nextslot.server.queries import (
     PageQuery,
@@ -44,6 +44,10 @@ LOG_BYTES = 64 * 1024
 # OpenAPI has one name for a place in a path: here it is a job type for POST, and a direct_id for GET.
 Named = Annotated[str, Path(description="POST: a job type. GET: a `direct_id`.", max_length=200)]
 
+ChosenIn = Annotated[
+    str | None, Query(description="Where the id was chosen; default: the key's office, else `default`")
+]
+
 
 class DirectBody(Body):
     params: dict[str, Any] = Field(default_factory=dict)
@@ -52,7 +56,7 @@ class DirectBody(Body):
     detach: bool = Field(False, description="The work goes on if the caller hangs up while it runs")
     direct_id: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$", description="Of your own choice")
     webhook: WebhookBody | None = None
-    office_id: str = DEFAULT_OFFICE
+    office_id: str = Field(DEFAULT_OFFICE, description="Default: the key's office, else `default`")
 
 
 @in_query(DirectFilter)
@@ -87,12 +91,12 @@ async def run_direct(name: Named, body: DirectBody, request: Request) -> Respons
     """
     scheduler = scheduler_for(request)
     caller = caller_of(request)
-    caller.check_office(body.office_id)
     options = {name: value for name, value in body.given().items() if name != "params" and value is not None}
+    options["office_id"] = caller.office_for(body)
     if caller.key_id is not None:
         options["created_by"] = caller.name
     if wants_stream(request):
-        return stream(await begun(told(scheduler, name, body.params, options, _shown)))
+        return stream(await begun(told(scheduler, name, body.params, options, _shown)), request)
     ended = await unless_hung_up(request, scheduler.run_direct(name, body.params, **options))
     return Response(status_code=204) if ended is None else answer(ended.to_dict())
 
@@ -107,33 +111,37 @@ async def list_direct(query: Annotated[DirectQuery, Query()], request: Request) 
 
 
 @direct.get("/api/direct/{name}", response_model=DirectDetail)
-@needs(Scope.READ, of_named_direct)
-async def get_direct(name: Named, request: Request) -> Response:
+@needs(Scope.READ, of_direct)
+async def get_direct(name: Named, request: Request, office_id: ChosenIn = None) -> Response:
     """Shows a direct execution, also one that was detached, with its result."""
     scheduler = scheduler_for(request)
-    found = await scheduler.direct(name)
-    log = await scheduler.files.log(name, limit=LOG_BYTES) if await _is_here(scheduler, found) else None
+    found = await scheduler.direct(name, caller_of(request).narrowed_to(office_id))
+    log = await scheduler.files.log(found.run_id, limit=LOG_BYTES) if await _is_here(scheduler, found) else None
     return answer({**found.to_dict(), "log": None if log is None else log.text.decode(errors="replace")})
 
 
 @direct.get("/api/direct/{direct_id}/log", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 @needs(Scope.READ, of_direct)
 async def get_direct_log(
-    direct_id: str, request: Request, offset: Annotated[int, Query(ge=0, le=2**53)] = 0
+    direct_id: str,
+    request: Request,
+    offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    office_id: ChosenIn = None,
 ) -> Response:
     """Returns at most 1 MiB of a log, from a byte on. Of several nodes, the one that ran the work has it."""
     scheduler = scheduler_for(request)
-    found = await scheduler.direct(direct_id)
+    found = await scheduler.direct(direct_id, caller_of(request).narrowed_to(office_id))
     if not await _is_here(scheduler, found):
         scheduler.files.check_node("log", direct_id, found.worker_id)
-    return log_answer(await scheduler.files.log(direct_id, offset))
+    return log_answer(await scheduler.files.log(found.run_id, offset))
 
 
 @direct.post("/api/direct/{direct_id}/cancel", response_model=schemas.Direct)
 @needs(Scope.OPERATE, of_direct, conflicts=True)
-async def cancel_direct(direct_id: str, request: Request) -> Response:
+async def cancel_direct(direct_id: str, request: Request, office_id: ChosenIn = None) -> Response:
     """Cancels a direct request: refuses it if it waits, interrupts it if it runs."""
-    return answer((await scheduler_for(request).cancel_direct(direct_id)).to_dict())
+    office_id = caller_of(request).narrowed_to(office_id)
+    return answer((await scheduler_for(request).cancel_direct(direct_id, office_id)).to_dict())
 
 
 @direct.get("/api/reservations", response_model=Page[schemas.Reservation])
@@ -179,7 +187,7 @@ async def told(
 async def _is_here(scheduler: Services, found: Direct) -> bool:
     """Returns whether the log is on this disk, or does not exist: work that wrote nothing has none."""
     has_none = found.log_path is None and found.finished_at is not None
-    return found.node_id == scheduler.node or has_none or await scheduler.files.has_log(found.direct_id)
+    return found.node_id == scheduler.node or has_none or await scheduler.files.has_log(found.run_id)
 
 
 async def _shown(ended: Direct) -> bytes:

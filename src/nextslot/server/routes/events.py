@@ -43,7 +43,7 @@ async def list_events(query: Annotated[EventQuery, Query()], request: Request) -
     scheduler = scheduler_for(request)
     wanted = filter_of(EventFilter, query.model_dump(), caller_of(request))
     if wants_stream(request):
-        return stream(_followed(scheduler, wanted, _resumed(request, query.after)))
+        return stream(_followed(scheduler, wanted, _resumed(request, query.after)), request)
     found = await scheduler.lists.events(query.after, wanted, query.cursor, query.limit)
     return page(found)
 

@@ -241,8 +241,8 @@ async def move_job(job_id: str, body: MoveBody, request: Request) -> Response:
 @needs(Scope.READ, of_job)
 async def why_job(job_id: str, request: Request) -> Response:
     """Explains why a job is not running, and when it is expected to start."""
-    scheduler, _ = _of(request)
-    return answer(json_form.why(await scheduler.forecast.why(job_id)))
+    scheduler, caller = _of(request)
+    return answer(json_form.why(await scheduler.forecast.why(job_id, caller.office_id)))
 
 
 @jobs.post("/api/jobs/{job_id}/rerun", status_code=201, response_model=schemas.Job)
@@ -295,8 +295,7 @@ def cancelled(done: BulkCancelled) -> Response:
 
 
 def new_job(body: JobBody, caller: Caller) -> NewJob:
-    caller.check_office(body.office_id)
-    fields = body.given()
+    fields = body.given() | {"office_id": caller.office_for(body)}
     if caller.key_id is not None:
         fields["created_by"] = caller.name
     return arguments.new_job(**fields)

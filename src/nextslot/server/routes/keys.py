@@ -19,7 +19,7 @@ from nextslot.server.responses import (
     page,
 )
 from nextslot.server.routing import needs, router
-from nextslot.server.schemas import Body, Page
+from nextslot.server.schemas import Body, Page, When
 
 keys = router("Keys and audit")
 
@@ -28,6 +28,15 @@ class KeyBody(Body):
     name: Text = Field(examples=["ci"])
     scopes: Annotated[list[Literal["read", "submit", "operate", "admin"]], Field(min_length=1, max_length=4)]
     office_id: str | None = Field(None, description="For this office only; not for an admin's")
+    expires_at: When | None = Field(None, description="From then on it opens nothing; not for the first admin's")
+    allowed_addresses: list[str] = Field(
+        [], max_length=100, description="Addresses and networks that it may be used from", examples=[["10.0.0.0/8"]]
+    )
+    job_types: list[Text] = Field([], max_length=1000, description="The types of jobs that it may make; none: all")
+
+
+class RotateBody(Body):
+    overlap_seconds: float = Field(0, ge=0, le=30 * 86_400, description="How long the text before opens too")
 
 
 @shows(domain.Key, schemas.IN_ANSWERS)
@@ -77,7 +86,7 @@ async def create_key(body: KeyBody, request: Request) -> Response:
     """Makes a key. The first must have the scope admin; from then on every caller needs a key."""
     scheduler = scheduler_for(request)
     try:
-        key, text = await scheduler.keys.create(body.name, list(body.scopes), body.office_id)
+        key, text = await scheduler.keys.create(**body.given())
     except Replayed as before:
         key = await scheduler.keys.get(before.ids[0])
         return created(key.to_dict(), f"/api/keys/{key.key_id}", is_new=False)
@@ -98,6 +107,14 @@ async def delete_key(key_id: str, request: Request) -> Response:
     """Deletes a key. The last admin key cannot be deleted."""
     await scheduler_for(request).keys.delete(key_id)
     return Response(status_code=204)
+
+
+@keys.post("/api/keys/{key_id}/rotate", response_model=NewKey)
+@needs(Scope.ADMIN, whole)
+async def rotate_key(key_id: str, request: Request, body: RotateBody | None = None) -> Response:
+    """Gives a key another text, which no other answer shows; the text before opens for `overlap_seconds` more."""
+    key, text = await scheduler_for(request).keys.rotate(key_id, (body or RotateBody()).overlap_seconds)
+    return answer({**key.to_dict(), "key": text})
 
 
 @keys.get("/api/audit", response_model=Page[Entry])

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 from pydantic import Field
 
-from nextslot.domain import DEFAULT_OFFICE, Scope, json_form
+from nextslot.domain import Scope, json_form
 from nextslot.scheduler import Services
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, scheduler_for
@@ -18,7 +18,7 @@ queue = router("Queue")
 
 
 class QueueQuery(PageQuery):
-    office_id: str = DEFAULT_OFFICE
+    office_id: str | None = Field(None, description="Default: the key's office, else `default`")
 
 
 class OrderBody(Body):
@@ -66,9 +66,8 @@ class Paused(schemas.ResponseModel):
 @needs(Scope.READ)
 async def show_queue(query: Annotated[QueueQuery, Query()], request: Request) -> Response:
     """Shows running jobs, and all QUEUED and WAITING jobs in their order."""
-    caller = caller_of(request)
-    caller.check_office(query.office_id)
-    return answer(await _shown(scheduler_for(request), query.office_id, query.cursor, query.limit))
+    office_id = caller_of(request).narrowed_to(query.office_id)
+    return answer(await _shown(scheduler_for(request), office_id, query.cursor, query.limit))
 
 
 @queue.put("/api/queue/order", response_model=Queue)
@@ -76,12 +75,8 @@ async def show_queue(query: Annotated[QueueQuery, Query()], request: Request) ->
 async def order_queue(body: OrderBody, request: Request) -> Response:
     """Puts these jobs, in this order, into the places that they hold now."""
     scheduler = scheduler_for(request)
-    caller = caller_of(request)
-    office_id = (await scheduler.job(body.job_ids[0])).office_id
-    # Jobs of several offices are refused by the queue itself.
-    caller.check_office(office_id)
-    await scheduler.reorder(body.job_ids)
-    return answer(await _shown(scheduler, office_id, None, 50))
+    moved = await scheduler.reorder(body.job_ids)
+    return answer(await _shown(scheduler, moved[0].office_id, None, 50))
 
 
 @queue.post("/api/queue/pause", response_model=Paused)

@@ -107,7 +107,7 @@ async def get_log(
     files = scheduler.files
     if wants_stream(request):
         start = offset if tail is None else (await files.tail(run_id, tail)).start
-        return stream(_followed(scheduler, run_id, start))
+        return stream(_followed(scheduler, run_id, start), request)
     return log_answer(await (files.log(run_id, offset) if tail is None else files.tail(run_id, tail)))
 
 

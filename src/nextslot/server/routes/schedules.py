@@ -37,7 +37,7 @@ class ScheduleBody(Body):
     timezone: str = Field("UTC", max_length=100, examples=["Europe/Berlin"])
     enabled: bool = True
     param_overrides: dict[str, Any] | None = None
-    office_id: str = DEFAULT_OFFICE
+    office_id: str = Field(DEFAULT_OFFICE, description="Default: the key's office, else `default`")
     catch_up: Literal["latest", "all", "none"] = Field("latest", description="What becomes of missed occurrences")
     catch_up_window_seconds: Seconds = Field(86_400, description="Older ones are outside the window")
     overlap: Literal["allow", "skip"] = Field("allow", description="While the job before has not ended")
@@ -97,8 +97,7 @@ class PreviewQuery(UpcomingQuery):
 @needs(Scope.OPERATE, creates=True, conflicts=True)
 async def create_schedule(body: ScheduleBody, request: Request) -> Response:
     scheduler = scheduler_for(request)
-    caller_of(request).check_office(body.office_id)
-    fields = body.given()
+    fields = body.given() | {"office_id": caller_of(request).office_for(body)}
     schedule, is_new = await create_once(scheduler.schedules.create(**fields), scheduler.schedules.get)
     return created(json_form.schedule(schedule), f"/api/schedules/{schedule.schedule_id}", is_new)
 

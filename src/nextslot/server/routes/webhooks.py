@@ -12,6 +12,7 @@ from nextslot.domain.webhook_delivery import EVENTS
 from nextslot.engine.submit.idempotency import Replayed
 from nextslot.server import schemas
 from nextslot.server.auth import (
+    Caller,
     caller_of,
     of_deliveries,
     of_delivery,
@@ -34,7 +35,7 @@ webhooks = router("Webhooks")
 class SubscriptionBody(Body):
     url: str = Field(max_length=2000, examples=["https://example.org/hook"])
     events: list[str] | None = Field(None, max_length=100, description=f"Of {', '.join(EVENTS)}; default: the runs'")
-    office_id: str | None = Field(None, description="Default: all offices")
+    office_id: str | None = Field(None, description="Default: the key's office, else all offices")
 
 
 class SubscriptionWithState(SubscriptionBody):
@@ -77,9 +78,11 @@ class DeliveryQuery(PageQuery):
 async def create_webhook(body: SubscriptionBody, request: Request) -> Response:
     """Makes a subscription. No other answer shows its secret."""
     scheduler = scheduler_for(request)
-    caller_of(request).check_office(body.office_id)
+    caller = caller_of(request)
+    fields = {"office_id": caller.office_id, **body.given()}
+    caller.check_office(fields["office_id"])
     try:
-        made, secret = await scheduler.webhooks.create(**body.given())
+        made, secret = await scheduler.webhooks.create(**fields)
     except Replayed as before:
         made = await scheduler.webhooks.get(before.ids[0])
         return created(made.to_dict(), f"/api/webhooks/{made.webhook_id}", is_new=False)
@@ -141,13 +144,14 @@ async def list_deliveries(query: Annotated[DeliveryQuery, Query()], request: Req
     found = await scheduler_for(request).webhooks.deliveries(**query.model_dump())
     # The webhook may have belonged to another office before.
     mine = tuple(one for one in found.items if caller_of(request).office_id in (None, one.office_id))
-    return page(replace(found, items=mine))
+    caller = caller_of(request)
+    return page(replace(found, items=mine), lambda one: _shown(one, caller))
 
 
 @webhooks.get("/api/webhook-deliveries/{delivery_id}", response_model=Delivery)
 @needs(Scope.READ, of_delivery)
 async def get_delivery(delivery_id: str, request: Request) -> Response:
-    return answer((await scheduler_for(request).webhooks.delivery(delivery_id)).to_dict())
+    return answer(_shown(await scheduler_for(request).webhooks.delivery(delivery_id), caller_of(request)))
 
 
 @webhooks.post("/api/webhook-deliveries/{delivery_id}/redeliver", status_code=202, response_model=Delivery)
@@ -155,3 +159,14 @@ async def get_delivery(delivery_id: str, request: Request) -> Response:
 async def redeliver(delivery_id: str, request: Request) -> Response:
     """Sends the same message once more, under the same `webhook-id`."""
     return answer((await scheduler_for(request).webhooks.redeliver(delivery_id)).to_dict(), 202)
+
+
+def _shown(delivery: domain.Delivery, caller: Caller) -> dict[str, object]:
+    """Returns the JSON form. What receivers answered is for `operate` only: it would show others a private network."""
+    if not caller.scope.includes(Scope.OPERATE):
+        bare = (
+            replace(one, status_code=None, error=None, answer=None, retry_after_seconds=None)
+            for one in delivery.attempts
+        )
+        delivery = replace(delivery, reason=None, attempts=tuple(bare))
+    return delivery.to_dict()

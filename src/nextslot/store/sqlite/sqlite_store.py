@@ -391,7 +391,7 @@ class FileLock:
         self._path = path.with_name(path.name + ".lock")
         # Not inheritable, so that no child program keeps the lock; a forked child closes it below.
         try:
-            self._file: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreError(
                 f"{path} cannot be opened: {error.strerror}; check the path and its permissions"

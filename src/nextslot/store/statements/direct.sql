@@ -4,53 +4,61 @@ select {direct.new_values}, coalesce(max(arrival), 0) + 1, 'WAITING', :webhook
 from direct_executions;
 
 -- get: one direct execution
-select {direct.columns} from direct_executions where direct_id = :direct_id;
+select {direct.columns} from direct_executions where run_id = :run_id;
 
--- waiting_ids: the callers of an office that wait, in order
+-- find: one direct execution by the id that its caller knows; no chosen id has the form of a run's
+select {direct.columns} from direct_executions where office_id = :office_id and direct_id = :direct_id
+union
+select {direct.columns} from direct_executions where run_id = :direct_id;
+
+-- waiting_direct_ids: the callers of an office that wait, in order, as they know themselves
 select direct_id from direct_executions where office_id = :office_id and status = 'WAITING' order by arrival;
 
+-- waiting_ids: the callers of an office that wait, in order
+select run_id from direct_executions where office_id = :office_id and status = 'WAITING' order by arrival;
+
 -- first_waiting: the caller of an office who is next
-select direct_id from direct_executions where office_id = :office_id and status = 'WAITING' order by arrival limit 1;
+select run_id from direct_executions where office_id = :office_id and status = 'WAITING' order by arrival limit 1;
 
 -- holders: callers who hold a reservation and wait, the oldest reservation first
-select reservations.reserved_at, direct_executions.direct_id, direct_executions.office_id, direct_executions.lane_id,
+select reservations.reserved_at, direct_executions.run_id, direct_executions.office_id, direct_executions.lane_id,
     direct_executions.node_id
-from reservations join direct_executions on direct_executions.direct_id = reservations.direct_id
+from reservations join direct_executions on direct_executions.run_id = reservations.run_id
 where reservations.status = 'ACTIVE' and direct_executions.status = 'WAITING'
 order by reservations.reserved_at, reservations.reservation_id;
 
 -- start: the caller's work begins
 update direct_executions set status = 'RUNNING', started_at = :now, worker_id = :worker_id,
     timeout_at = :now + cast(timeout_seconds * 1000000 as bigint)
-where direct_id = :direct_id and status = 'WAITING'
-returning params, timeout_seconds, stall_timeout_seconds;
+where run_id = :run_id and status = 'WAITING'
+returning params, timeout_seconds, stall_timeout_seconds, direct_id;
 
 -- finish: the caller's work has ended, once
 update direct_executions set status = :status, finished_at = :now, exit_code = :exit_code, error = :error,
     failure_kind = :failure_kind, reason = :reason, log_path = :log_path, session_id = :session_id, result = :result,
     artifacts = :artifacts
-where direct_id = :direct_id and status = 'RUNNING'
+where run_id = :run_id and status = 'RUNNING'
 returning office_id, lane_id, worker_id;
 
 -- give_up: a caller who waits leaves, or is sent away
 update direct_executions set status = :status, finished_at = :now, reason = :reason, error = :error,
     failure_kind = :failure_kind
-where direct_id = :direct_id and status = 'WAITING'
+where run_id = :run_id and status = 'WAITING'
 returning office_id;
 
 -- over: callers whose patience is at an end
-select direct_id from direct_executions where status = 'WAITING' and wait_until <= :now
+select run_id from direct_executions where status = 'WAITING' and wait_until <= :now
     and node_id = coalesce(:node_id, node_id)
 order by wait_until limit :limit;
 
 -- overdue: work whose time is up
-select direct_id from direct_executions where status = 'RUNNING' and timeout_at <= :now
+select run_id from direct_executions where status = 'RUNNING' and timeout_at <= :now
     and node_id = coalesce(:node_id, node_id)
 order by timeout_at limit :limit;
 
 -- request_cancel: its work is to stop, wherever it runs
 update direct_executions set cancel_requested_at = :now
-where direct_id = :direct_id and status = 'RUNNING' and cancel_requested_at is null;
+where run_id = :run_id and status = 'RUNNING' and cancel_requested_at is null;
 
 -- unfinished: what waits or runs, for recovery
 select {direct.columns} from direct_executions where status = 'RUNNING' and node_id = coalesce(:node_id, node_id)
@@ -58,22 +66,22 @@ union all
 select {direct.columns} from direct_executions where status = 'WAITING' and node_id = coalesce(:node_id, node_id);
 
 -- reserve: the next slot of an office is this caller's
-insert into reservations (reservation_id, direct_id, office_id, reserved_at, reserved_by, expires_at, status)
-select :reservation_id, direct_id, office_id, :now, node_id, :expires_at, 'ACTIVE'
-from direct_executions where direct_id = :direct_id;
+insert into reservations (reservation_id, run_id, office_id, reserved_at, reserved_by, expires_at, status)
+select :reservation_id, run_id, office_id, :now, node_id, :expires_at, 'ACTIVE'
+from direct_executions where run_id = :run_id;
 
 -- is_reserved: whether an office has an ACTIVE reservation
-select direct_id from reservations where office_id = :office_id and status = 'ACTIVE';
+select run_id from reservations where office_id = :office_id and status = 'ACTIVE';
 
 -- release: a caller's reservation ends
-update reservations set status = :status where direct_id = :direct_id and status = 'ACTIVE'
+update reservations set status = :status where run_id = :run_id and status = 'ACTIVE'
 returning reservation_id, office_id;
 
 -- renew: its owner lives
-update reservations set expires_at = :expires_at where direct_id = :direct_id and status = 'ACTIVE';
+update reservations set expires_at = :expires_at where run_id = :run_id and status = 'ACTIVE';
 
 -- expiring: reservations that end soon
-select direct_id, expires_at from reservations
+select run_id, expires_at from reservations
 where status = 'ACTIVE' and expires_at <= :by and reserved_by = coalesce(:node_id, reserved_by) order by expires_at;
 
 -- next_instants: the earliest of each thing that a timer must do
@@ -84,4 +92,4 @@ select (select min(wait_until) from direct_executions where status = 'WAITING' a
         where status = 'ACTIVE' and reserved_by = coalesce(:node_id, reserved_by));
 
 -- webhook: where a caller wants to be told
-select webhook from direct_executions where direct_id = :direct_id;
+select webhook from direct_executions where run_id = :run_id;

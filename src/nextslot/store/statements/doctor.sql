@@ -70,7 +70,7 @@ order by group_id limit 100;
 
 -- forgotten_reservations: reservations that are held for somebody who has left
 select reservations.reservation_id
-from reservations join direct_executions on direct_executions.direct_id = reservations.direct_id
+from reservations join direct_executions on direct_executions.run_id = reservations.run_id
 where reservations.status = 'ACTIVE' and direct_executions.finished_at is not null
 order by reservations.reservation_id limit 100;
 

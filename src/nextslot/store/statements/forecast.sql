@@ -48,11 +48,11 @@ where office_id in (select key from json_each(:office_ids));
 select scope, name, paused_at from pauses;
 
 -- callers: who waits on the line, and whose work runs
-select direct_id, arrival, office_id, lane_id, job_type, status, timeout_seconds, created_at, wait_until, started_at,
+select run_id, arrival, office_id, lane_id, job_type, status, timeout_seconds, created_at, wait_until, started_at,
     timeout_at, worker_id
 from direct_executions where status = 'WAITING'
 union all
-select direct_id, arrival, office_id, lane_id, job_type, status, timeout_seconds, created_at, wait_until, started_at,
+select run_id, arrival, office_id, lane_id, job_type, status, timeout_seconds, created_at, wait_until, started_at,
     timeout_at, worker_id
 from direct_executions where status = 'RUNNING';
 
@@ -87,5 +87,5 @@ select job_id, title, job_type, started_at, lane_id, worker_id from jobs
 where stage = 'RUNNING' and finished_at is null order by started_at, job_id limit :limit;
 
 -- direct_holders: running direct executions as those who hold limits, the oldest first
-select direct_id, job_type, started_at, lane_id, node_id from direct_executions
-where status = 'RUNNING' order by started_at, direct_id;
+select run_id, job_type, started_at, lane_id, node_id from direct_executions
+where status = 'RUNNING' order by started_at, run_id;

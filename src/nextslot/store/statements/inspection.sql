@@ -11,10 +11,10 @@ where events.seq > :seq and events.type = 'job_started' order by events.seq;
 select lane_id from jobs where stage = 'RUNNING' and finished_at is null;
 
 -- callers: direct executions that have not ended, and whether they hold their office's reservation
-select direct_executions.direct_id, direct_executions.office_id, direct_executions.lane_id, direct_executions.status,
+select direct_executions.run_id, direct_executions.office_id, direct_executions.lane_id, direct_executions.status,
     reservations.reservation_id is not null
 from direct_executions left join reservations
-    on reservations.direct_id = direct_executions.direct_id and reservations.status = 'ACTIVE'
+    on reservations.run_id = direct_executions.run_id and reservations.status = 'ACTIVE'
 where direct_executions.finished_at is null order by direct_executions.arrival;
 
 -- lanes: what a job of a lane needs
@@ -36,7 +36,7 @@ select seq, type, job_id, run_id, office_id, details, timestamp from events wher
 select 1 from runs join jobs on jobs.job_id = runs.job_id
 where runs.run_id = :run_id and runs.status is null and jobs.stage = 'RUNNING' and jobs.finished_at is null
 union all
-select 1 from direct_executions where direct_id = :run_id and status = 'RUNNING';
+select 1 from direct_executions where run_id = :run_id and status = 'RUNNING';
 
 -- jobs: every job with its run, as far as laws of its life ask
 select jobs.job_id, jobs.chain_id, jobs.retry_of, jobs.office_id, jobs.lane_id, jobs.stage, jobs.outcome, jobs.decision,

@@ -1,15 +1,29 @@
 -- columns: what a key is; never its digest
-key_id, name, scope, office_id, created_by, created_at;
+key_id, name, scope, office_id, created_by, created_at, expires_at, last_used_at, allowed_addresses, job_types,
+old_key_until
 
 -- insert: a new key
-insert into api_keys (key_id, name, digest, scope, office_id, created_by, created_at)
-values (:key_id, :name, :digest, :scope, :office_id, :created_by, :created_at);
+insert into api_keys (key_id, name, digest, scope, office_id, created_by, created_at, expires_at, allowed_addresses,
+    job_types)
+values (:key_id, :name, :digest, :scope, :office_id, :created_by, :created_at, :expires_at, :allowed_addresses,
+    :job_types);
 
 -- get: by its id
 select {keys.columns} from api_keys where key_id = :key_id;
 
 -- by_digest: whose key this is
-select {keys.columns} from api_keys where digest = :digest;
+select {keys.columns} from api_keys where digest = :digest
+union all
+select {keys.columns} from api_keys where old_digest = :digest and old_key_until > :now;
+
+-- rotate: another text opens; the one before does so too for a while
+update api_keys set old_digest = digest, old_key_until = :until, digest = :digest where key_id = :key_id;
+
+-- note_use: when it was last used
+update api_keys set last_used_at = :now where key_id = :key_id;
+
+-- lasting_admins: how many keys have the highest scope and do not expire
+select count(*) from api_keys where scope = 'admin' and expires_at is null;
 
 -- page: the newest first, below an id
 select {keys.columns} from api_keys where key_id < :before order by key_id desc limit :limit;

@@ -78,5 +78,5 @@ select runs.run_id from jobs join runs on runs.job_id = jobs.job_id
 where jobs.stage = 'RUNNING' and jobs.finished_at is null and jobs.cancel_mode = 'interrupt'
     and worker_id >= :node_id || '/slot-' and worker_id < :node_id || '/slot.'
 union all
-select direct_id from direct_executions
+select run_id from direct_executions
 where status = 'RUNNING' and cancel_requested_at is not null and node_id = :node_id;

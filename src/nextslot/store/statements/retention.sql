@@ -60,13 +60,13 @@ limit :limit;
 delete from occurrences where schedule_id = :schedule_id and instant = :instant;
 
 -- direct: direct executions that ended before a time
-select direct_id from direct_executions where finished_at < :before order by arrival limit :limit;
+select run_id from direct_executions where finished_at < :before order by arrival limit :limit;
 
 -- drop_reservations: of direct executions
-delete from reservations where direct_id in (select key from json_each(:direct_ids)) and status <> 'ACTIVE';
+delete from reservations where run_id in (select key from json_each(:run_ids)) and status <> 'ACTIVE';
 
 -- drop_direct: direct executions
-delete from direct_executions where direct_id in (select key from json_each(:direct_ids));
+delete from direct_executions where run_id in (select key from json_each(:run_ids));
 
 -- first_recent_event: from here on events are kept; the newest always is
 select coalesce((select seq from events where timestamp >= :before order by seq limit 1), (select max(seq) from events));
@@ -99,5 +99,5 @@ delete from audit where audit_id in (select key from json_each(:audit_ids));
 -- known: which of these runs and direct executions are stored, and whether they have ended
 select run_id, finished_at is not null from runs where run_id in (select key from json_each(:run_ids))
 union all
-select direct_id, finished_at is not null from direct_executions
-where direct_id in (select key from json_each(:run_ids));
+select run_id, finished_at is not null from direct_executions
+where run_id in (select key from json_each(:run_ids));

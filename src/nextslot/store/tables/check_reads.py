@@ -25,7 +25,7 @@ class Waiting(NamedTuple):
 
 
 class WaitingCaller(NamedTuple):
-    direct_id: str
+    run_id: str
     office_id: str
     lane_id: int
     status: str

@@ -22,7 +22,7 @@ class Holder(NamedTuple):
     """A caller who waits with the reservation of its office."""
 
     reserved_at: int
-    direct_id: str
+    run_id: str
     office_id: str
     lane_id: int
     node_id: str
@@ -32,6 +32,7 @@ class StartedDirect(NamedTuple):
     params: str
     timeout_seconds: float
     stall_timeout_seconds: float | None
+    direct_id: str
 
 
 class EndedDirect(NamedTuple):
@@ -44,19 +45,29 @@ def insert(tx: Tx, direct: Direct, webhook: Mapping[str, Json] | None) -> None:
     tx.execute("direct.insert", **DIRECT.named(direct), webhook=column_codec.optional(webhook))
 
 
-def get(tx: Tx, direct_id: str) -> Direct | None:
-    row = tx.row("direct.get", direct_id=direct_id)
+def get(tx: Tx, run_id: str) -> Direct | None:
+    row = tx.row("direct.get", run_id=run_id)
     return None if row is None else of_row(row)
 
 
-def webhook(tx: Tx, direct_id: str) -> Mapping[str, Json] | None:
-    row = tx.row("direct.webhook", direct_id=direct_id)
+def find(tx: Tx, direct_id: str, office_id: str) -> Direct | None:
+    """Finds one by the id that its caller chose in this office, or by the id of its run."""
+    row = tx.row("direct.find", direct_id=direct_id, office_id=office_id)
+    return None if row is None else of_row(row)
+
+
+def webhook(tx: Tx, run_id: str) -> Mapping[str, Json] | None:
+    row = tx.row("direct.webhook", run_id=run_id)
     found: Mapping[str, Json] | None = None if row is None else column_codec.parsed(row[0])
     return found
 
 
 def waiting_ids(tx: Tx, office_id: str) -> list[str]:
     return [row[0] for row in tx.rows("direct.waiting_ids", office_id=office_id)]
+
+
+def waiting_direct_ids(tx: Tx, office_id: str) -> list[str]:
+    return [row[0] for row in tx.rows("direct.waiting_direct_ids", office_id=office_id)]
 
 
 def first_waiting(tx: Tx, office_id: str) -> str | None:
@@ -68,16 +79,16 @@ def holders(tx: Tx) -> list[Holder]:
     return [Holder(*row) for row in tx.rows("direct.holders")]
 
 
-def start(tx: Tx, direct_id: str, worker_id: str, now: Instant) -> StartedDirect | None:
-    row = tx.row("direct.start", direct_id=direct_id, worker_id=worker_id, now=now)
+def start(tx: Tx, run_id: str, worker_id: str, now: Instant) -> StartedDirect | None:
+    row = tx.row("direct.start", run_id=run_id, worker_id=worker_id, now=now)
     return None if row is None else StartedDirect(*row)
 
 
-def finish(tx: Tx, direct_id: str, outcome: Outcome, now: Instant) -> EndedDirect | None:
+def finish(tx: Tx, run_id: str, outcome: Outcome, now: Instant) -> EndedDirect | None:
     """Writes the outcome, once: None if it had ended already."""
     row = tx.row(
         "direct.finish",
-        direct_id=direct_id,
+        run_id=run_id,
         now=now,
         **column_codec.outcome_values(outcome),
         artifacts=column_codec.dumps([[a.name, a.path, a.size] for a in outcome.artifacts])
@@ -88,13 +99,11 @@ def finish(tx: Tx, direct_id: str, outcome: Outcome, now: Instant) -> EndedDirec
 
 
 def give_up(
-    tx: Tx, direct_id: str, status: DirectStatus, reason: str, kind: FailureKind | None, now: Instant
+    tx: Tx, run_id: str, status: DirectStatus, reason: str, kind: FailureKind | None, now: Instant
 ) -> str | None:
     """A caller who waits leaves; its office, or None if it does not wait any more."""
     error = None if kind is None else reason
-    row = tx.row(
-        "direct.give_up", direct_id=direct_id, status=status, reason=reason, error=error, failure_kind=kind, now=now
-    )
+    row = tx.row("direct.give_up", run_id=run_id, status=status, reason=reason, error=error, failure_kind=kind, now=now)
     return row[0] if row else None
 
 
@@ -111,33 +120,33 @@ def unfinished(tx: Tx, node_id: str | None = None) -> list[Direct]:
     return [of_row(row) for row in tx.rows("direct.unfinished", node_id=node_id)]
 
 
-def request_cancel(tx: Tx, direct_id: str, now: Instant) -> None:
+def request_cancel(tx: Tx, run_id: str, now: Instant) -> None:
     """Wherever it runs, it is to stop."""
-    tx.execute("direct.request_cancel", direct_id=direct_id, now=now)
+    tx.execute("direct.request_cancel", run_id=run_id, now=now)
 
 
-def reserve(tx: Tx, reservation_id: str, direct_id: str, expires_at: Instant, now: Instant) -> None:
+def reserve(tx: Tx, reservation_id: str, run_id: str, expires_at: Instant, now: Instant) -> None:
     """For the node that the caller is on the line of."""
-    tx.execute("direct.reserve", reservation_id=reservation_id, direct_id=direct_id, expires_at=expires_at, now=now)
+    tx.execute("direct.reserve", reservation_id=reservation_id, run_id=run_id, expires_at=expires_at, now=now)
 
 
 def is_reserved(tx: Tx, office_id: str) -> bool:
     return tx.row("direct.is_reserved", office_id=office_id) is not None
 
 
-def release(tx: Tx, direct_id: str, status: str) -> str | None:
+def release(tx: Tx, run_id: str, status: str) -> str | None:
     """Ends a caller's reservation; its id, or None if it held none."""
-    row = tx.row("direct.release", direct_id=direct_id, status=status)
+    row = tx.row("direct.release", run_id=run_id, status=status)
     return row[0] if row else None
 
 
-def renew(tx: Tx, direct_id: str, expires_at: Instant) -> None:
-    tx.execute("direct.renew", direct_id=direct_id, expires_at=expires_at)
+def renew(tx: Tx, run_id: str, expires_at: Instant) -> None:
+    tx.execute("direct.renew", run_id=run_id, expires_at=expires_at)
 
 
 def expiring(tx: Tx, node_id: str | None, by: Instant) -> list[tuple[str, Instant]]:
     rows = tx.rows("direct.expiring", node_id=node_id, by=by)
-    return [(direct_id, Instant(expires_at)) for direct_id, expires_at in rows]
+    return [(run_id, Instant(expires_at)) for run_id, expires_at in rows]
 
 
 def active_reservation(tx: Tx, office_id: str) -> Reservation | None:

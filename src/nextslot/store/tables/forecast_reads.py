@@ -137,8 +137,8 @@ def holders(tx: Tx, limit: int) -> list[Holding]:
         for job_id, title, job_type, since, lane_id, worker_id in tx.rows("forecast.holders", limit=limit)
     ]
     found += [
-        Holding(direct_id, None, job_type, Instant(since), lane_id, node_id, True)
-        for direct_id, job_type, since, lane_id, node_id in tx.rows("forecast.direct_holders")
+        Holding(run_id, None, job_type, Instant(since), lane_id, node_id, True)
+        for run_id, job_type, since, lane_id, node_id in tx.rows("forecast.direct_holders")
     ]
     return sorted(found, key=lambda one: (one.since, one.id))
 

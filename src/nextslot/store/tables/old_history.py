@@ -90,13 +90,13 @@ def drop_skipped(tx: Tx, entries: Iterable[tuple[str, int]]) -> None:
 
 
 def direct(tx: Tx, before: Instant, limit: int) -> list[str]:
-    return [direct_id for (direct_id,) in tx.rows("retention.direct", before=before, limit=limit)]
+    return [run_id for (run_id,) in tx.rows("retention.direct", before=before, limit=limit)]
 
 
-def drop_direct(tx: Tx, direct_ids: Iterable[str]) -> None:
-    ids = column_codec.key_set(direct_ids)
-    tx.execute("retention.drop_reservations", direct_ids=ids)
-    tx.execute("retention.drop_direct", direct_ids=ids)
+def drop_direct(tx: Tx, run_ids: Iterable[str]) -> None:
+    ids = column_codec.key_set(run_ids)
+    tx.execute("retention.drop_reservations", run_ids=ids)
+    tx.execute("retention.drop_direct", run_ids=ids)
 
 
 def old_events(tx: Tx, before: Instant) -> tuple[int, int]:

@@ -127,13 +127,13 @@ class Watch:
         for one in started:
             used.subtract(facts.needs[one.lane_id].units)
         new_callers = [
-            one for one in facts.callers if one.status == "RUNNING" and one.direct_id not in self._running_callers
+            one for one in facts.callers if one.status == "RUNNING" and one.run_id not in self._running_callers
         ]
-        self._running_callers = {one.direct_id for one in facts.callers if one.status == "RUNNING"}
+        self._running_callers = {one.run_id for one in facts.callers if one.status == "RUNNING"}
         for caller in new_callers:
             used.subtract(facts.needs[caller.lane_id].units)
         for caller in new_callers:
-            yield from _over_limit(facts, used, facts.needs[caller.lane_id].units, f"direct {caller.direct_id}")
+            yield from _over_limit(facts, used, facts.needs[caller.lane_id].units, f"direct {caller.run_id}")
             used.update(facts.needs[caller.lane_id].units)
         for number, one in enumerate(started):
             needs = facts.needs[one.lane_id]
@@ -277,7 +277,7 @@ def unfinished(tx: Tx, now: int) -> Iterator[Broken]:
         if job.stage == "RUNNING" and job.finished_at is None:
             yield Broken("nothing runs for ever", f"job {job.job_id} since {job.started_at}")
     for caller in check_reads.callers(tx):
-        yield Broken("every direct request gets its answer", f"{caller.direct_id} is {caller.status}")
+        yield Broken("every direct request gets its answer", f"{caller.run_id} is {caller.status}")
     for reservation_id, _ in check_reads.reservations(tx):
         yield Broken("no reservation outlives its caller", reservation_id)
     for message in check_reads.messages(tx):

@@ -1,0 +1,155 @@
+"""Keys expire, rotate, are limited to addresses and job types, and end what is open by them (spec 18.13, 18.15)."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from .support import Server, serving
+from .test_18_neighbours import client_of, neighbours
+
+
+async def made(server: Server, **limits: Any) -> tuple[str, str]:
+    key, text = await server.scheduler.keys.create("made", ["operate"], "a", **limits)
+    return key.key_id, text
+
+
+async def status(server: Server, text: str, **body: Any) -> int:
+    async with client_of(server, text) as client:
+        return (await client.post("/api/jobs", json={"job_type": "echo", **body})).status_code
+
+
+async def test_a_key_opens_nothing_once_it_has_expired(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a") as (server, _):
+        _, text = await made(server, expires_at=datetime.now(UTC) + timedelta(seconds=2))
+
+        before = await status(server, text)
+        async with asyncio.timeout(20):
+            while True:
+                after = await status(server, text)
+                if after == 401:
+                    break
+                await asyncio.sleep(0.05)
+
+        assert (before, after) == (201, 401)
+
+
+async def test_the_only_admin_key_does_not_expire(tmp_path: Path) -> None:
+    soon = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    async with serving(tmp_path) as server:
+        first = await server.client.post("/api/keys", json={"name": "x", "scopes": ["admin"], "expires_at": soon})
+        lasting, text = await server.scheduler.keys.create("lasting", ["admin"])
+        async with client_of(server, text) as admin:
+            second = await admin.post("/api/keys", json={"name": "x", "scopes": ["admin"], "expires_at": soon})
+            last = await admin.delete(f"/api/keys/{lasting.key_id}")
+
+        assert [one.status_code for one in (first, second, last)] == [409, 201, 409]
+
+
+async def test_a_rotated_key_opens_by_both_texts_until_the_overlap_is_over(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a") as (server, keys):
+        key_id, old = await made(server)
+
+        answer = await keys["admin"].post(f"/api/keys/{key_id}/rotate", json={"overlap_seconds": 3600})
+        both = [await status(server, text) for text in (old, answer.json()["key"])]
+        again = await keys["admin"].post(f"/api/keys/{key_id}/rotate")
+        last = [await status(server, text) for text in (old, answer.json()["key"], again.json()["key"])]
+        audit = (await keys["admin"].get("/api/audit")).text
+
+        assert (answer.status_code, both, last) == (200, [201, 201], [401, 401, 201])
+        assert "POST /api/keys/{key_id}/rotate" in audit
+        assert not any(text in audit for text in (old, answer.json()["key"], again.json()["key"]))
+
+
+@pytest.mark.parametrize(("networks", "expected"), [(["10.0.0.0/8"], 403), (["127.0.0.0/8", "::1"], 201)])
+async def test_a_key_opens_only_from_its_addresses(tmp_path: Path, networks: list[str], expected: int) -> None:
+    async with neighbours(tmp_path, "a") as (server, _):
+        _, text = await made(server, allowed_addresses=networks)
+
+        assert await status(server, text) == expected
+
+
+async def test_a_key_makes_only_jobs_of_its_types_by_whatever_way(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a") as (server, keys):
+        _, text = await made(server, job_types=["echo"])
+        failed = await server.scheduler.submit("fail", office_id="a")
+        await server.scheduler.wait(failed.job_id)
+        run = await server.scheduler.run_of(failed.job_id)
+        assert run is not None
+        ways: list[tuple[str, Any]] = [
+            ("/api/jobs", {"job_type": "fail"}),
+            ("/api/jobs/batch", {"jobs": [{"job_type": "echo"}, {"job_type": "fail"}]}),
+            ("/api/job-groups", {"mode": "parallel", "jobs": [{"job_type": "fail"}]}),
+            ("/api/direct/fail", {}),
+            (f"/api/jobs/{failed.job_id}/rerun", {}),
+            (f"/api/job-runs/{run.run_id}/retry", {}),
+            ("/api/offices/a/jobs", {"jobs": [{"description": "d", "role": "FE", "job_type": "fail"}]}),
+        ]
+        before = (await keys["admin"].get("/api/jobs")).json()["items"]
+
+        async with client_of(server, text) as client:
+            refused = {path: (await client.post(path, json=body)).status_code for path, body in ways}
+
+        assert refused == {path: 403 for path, _ in ways}
+        assert (await keys["admin"].get("/api/jobs")).json()["items"] == before
+        assert await status(server, text) == 201
+
+
+async def test_the_last_use_of_a_key_is_stored_and_not_with_every_request(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a") as (server, _):
+        key_id, text = await made(server)
+        before = (await server.scheduler.keys.get(key_id)).last_used_at
+
+        await status(server, text)
+        async with asyncio.timeout(20):
+            while True:
+                first = (await server.scheduler.keys.get(key_id)).last_used_at
+                if first is not None:
+                    break
+                await asyncio.sleep(0.01)
+        await status(server, text)
+        await server.scheduler.submit("echo", office_id="a")
+
+        assert before is None
+        assert (await server.scheduler.keys.get(key_id)).last_used_at == first
+
+
+@pytest.mark.parametrize("path", ["/api/events", "/api/direct/gate"])
+async def test_spec_18_13_a_deleted_key_ends_its_streams(tmp_path: Path, path: str) -> None:
+    async with neighbours(tmp_path, "a") as (server, keys):
+        key_id, text = await made(server)
+        method = "POST" if "direct" in path else "GET"
+        options: dict[str, Any] = {"json": {}} if method == "POST" else {}
+        async with (
+            client_of(server, text) as client,
+            client.stream(method, path, headers={"Accept": "text/event-stream"}, **options) as stream,
+            asyncio.timeout(20),
+        ):
+            pieces = stream.aiter_text()
+            await anext(pieces)
+            deleted = await keys["admin"].delete(f"/api/keys/{key_id}")
+            rest = "".join([piece async for piece in pieces])
+
+        assert deleted.status_code == 204
+        assert "opens nothing any more" in rest
+
+
+async def test_a_stream_of_another_key_goes_on(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a") as (server, keys):
+        key_id, _ = await made(server)
+        async with (
+            keys["a"].stream("GET", "/api/events", headers={"Accept": "text/event-stream"}) as stream,
+            asyncio.timeout(20),
+        ):
+            pieces = stream.aiter_text()
+            await anext(pieces)
+            await keys["admin"].delete(f"/api/keys/{key_id}")
+            job = await server.scheduler.submit("echo", office_id="a")
+            async for piece in pieces:
+                if job.job_id in piece:
+                    break
+
+        assert isinstance(stream, httpx2.Response)
