@@ -11,7 +11,7 @@ from nextslot.engine.cluster.recovery import Recovered
 from nextslot.engine.execution.left_logs import join_left_logs
 from nextslot.engine.execution.runner import Runner
 from nextslot.errors import NextslotError, Unavailable
-from nextslot.services.unit_of_work import UnitOfWork
+from nextslot.services.unit_of_work import STARTING, UnitOfWork
 from nextslot.store.contract import (
     Closing,
     Effects,
@@ -75,7 +75,7 @@ class Lifespan(Services):
             self._close_transaction, effects=effects, opening=runtime.open_transaction, refresh=self._refresh
         )
         runner.open(store)
-        self._gate.is_draining = False
+        self._gate.is_draining, self._gate.obstacle = False, self._gate.obstacle or STARTING
         runtime.events.open(store)
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         try:
