@@ -150,6 +150,7 @@ async def test_until_it_has_recovered_it_lives_and_is_not_ready(tmp_path: Path) 
 
     assert (health.status_code, ready.status_code, jobs.status_code) == (200, 503, 503)
     assert "starting" in ready.json()["detail"]
+    assert jobs.json()["detail"] == ready.json()["detail"]
     assert ready.headers["retry-after"]
 
 

@@ -244,6 +244,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "GET /api/job-groups": ("/api/job-groups", None),
     "GET /api/job-groups/{group_id}": ("/api/job-groups/{group}", None),
     "POST /api/job-groups/{group_id}/cancel": ("/api/job-groups/{group}/cancel", {}),
+    "GET /api/direct/{direct_id}/artifacts/{name:path}": ("/api/direct/{direct}/artifacts/none", None),
     "POST /api/direct/{name}": (
         "/api/direct/echo", {"office_id": "{office_id}", "wait_timeout_seconds": 0.01},
     ),

@@ -75,6 +75,16 @@ def say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def write(content: bytes) -> None:
+    """Prints a file: unchanged into a pipe or a file, without control characters on a terminal."""
+    raw = getattr(sys.stdout, "buffer", None)
+    if raw is None or sys.stdout.isatty():
+        say(clean(content.decode(errors="replace").removesuffix("\n")))
+    else:
+        raw.write(content)
+        raw.flush()
+
+
 def result(is_json: bool, json: Any, text: str) -> None:
     if is_json:
         print_json(json)

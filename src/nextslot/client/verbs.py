@@ -10,7 +10,7 @@ from .jobs import JobVerbs
 from .operations import Request, RequestRetries, asked, create, get, given, part, post, texts
 from .options import DirectOptions, EventFilter, NewJob, RunFilter, Values
 from .streams import End, Message
-from .subjects import Keys, Nodes, Offices, Schedules, Templates, Webhooks
+from .subjects import Keys, Library, Nodes, Offices, Schedules, Templates, Webhooks
 from .values import (
     AuditEntry,
     Direct,
@@ -39,6 +39,7 @@ class Verbs(JobVerbs[Way]):
         self.schedules: Schedules[Way] = Schedules(transport, retries)
         self.webhooks: Webhooks[Way] = Webhooks(transport, retries)
         self.offices: Offices[Way] = Offices(transport, retries)
+        self.library: Library[Way] = Library(transport, retries)
         self.keys: Keys[Way] = Keys(transport, retries)
         self.nodes: Nodes[Way] = Nodes(transport, retries)
 
@@ -91,6 +92,11 @@ class Verbs(JobVerbs[Way]):
     @verb
     def artifact(self, run_id: str, name: str) -> Operation[bytes]:
         request = get(f"/api/job-runs/{part(run_id)}/artifacts/{quote(name)}")
+        return asked(self._transport, self._retries, request, lambda reply: reply.content)
+
+    @verb
+    def direct_artifact(self, direct_id: str, name: str) -> Operation[bytes]:
+        request = get(f"/api/direct/{part(direct_id)}/artifacts/{quote(name)}")
         return asked(self._transport, self._retries, request, lambda reply: reply.content)
 
     # Groups.

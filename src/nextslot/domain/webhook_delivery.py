@@ -43,11 +43,14 @@ SERVER = "server"
 
 
 class Target(NamedTuple):
-    """A delivery to be made: its URL, whose secrets sign it, and whether it is the job's own webhook."""
+    """A delivery to be made: its URL, whose secrets sign it, whether it is the job's own webhook, and whether it
+    speaks the words of the office API.
+    """
 
     url: str
     signers: tuple[str, ...]
     is_own: bool
+    in_office_words: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +123,27 @@ def targets(
     office: Mapping[str, Json] | None,
     subscriptions: Iterable[Webhook],
     own_default: Sequence[str] = RUN_EVENTS,
+    in_office_words: bool = False,
 ) -> list[Target]:
-    """Returns one target for each URL; a URL that several subscriptions have is signed with the secret of each."""
+    """Returns one target for each URL; a URL that several subscriptions have is signed with the secret of each.
+
+    `in_office_words`: whether the office's own webhook has other words than the rest, and so a message of its own.
+    """
     found: dict[str, Target] = {}
     if own is not None and event in _wanted(own, own_default):
         found[own["url"]] = Target(own["url"], (SERVER,), True)
+    apart: list[Target] = []
     if office is not None and event in _wanted(office, OFFICE_EVENTS):
-        found.setdefault(office["url"], Target(office["url"], (SERVER,), False))
+        target = Target(office["url"], (SERVER,), False, in_office_words)
+        if in_office_words:
+            apart.append(target)
+        else:
+            found.setdefault(target.url, target)
     for one in subscriptions:
         if event in one.events:
             known = found.get(one.url) or Target(one.url, (), False)
             found[one.url] = known._replace(signers=(*known.signers, one.webhook_id))
-    return list(found.values())
+    return [*found.values(), *apart]
 
 
 def _wanted(webhook: Mapping[str, Json], default: Sequence[str]) -> Sequence[str]:

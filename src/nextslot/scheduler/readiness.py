@@ -7,7 +7,7 @@ cannot. Otherwise the check itself writes one row. So an idle scheduler that nob
 import asyncio
 
 from nextslot.errors import NextslotError
-from nextslot.services.unit_of_work import UnitOfWork
+from nextslot.services.unit_of_work import STARTING, UnitOfWork
 from nextslot.store.contract import Store
 from nextslot.store.tables import nodes
 from nextslot.system.disk_space import DiskSpace
@@ -38,7 +38,7 @@ class Readiness:
             )
             return f"the scheduler is stopping: running work finishes, and no new jobs are taken{rest}"
         if self._access.gate.store is None:
-            return self._access.gate.obstacle or "the scheduler is starting: it repairs what the last process left"
+            return self._access.gate.obstacle or STARTING
         store = self._access.store
         try:
             await store.read(lambda tx: None)

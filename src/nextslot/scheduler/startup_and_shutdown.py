@@ -12,7 +12,7 @@ from nextslot.engine.cluster.recovery import Recovered
 from nextslot.engine.execution.left_logs import join_left_logs
 from nextslot.engine.execution.runner import Runner
 from nextslot.errors import NextslotError, Unavailable
-from nextslot.services.unit_of_work import UnitOfWork
+from nextslot.services.unit_of_work import STARTING, UnitOfWork
 from nextslot.store.contract import (
     Closing,
     Effects,
@@ -80,6 +80,7 @@ class Lifespan(Services):
         )
         runner.open(store)
         self._gate.is_draining, self._gate.interrupts_at = False, None
+        self._gate.obstacle = self._gate.obstacle or STARTING
         runtime.events.open(store)
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         try:

@@ -2,14 +2,17 @@
 
 import asyncio
 import logging
+import mimetypes
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from itertools import islice
 from operator import methodcaller
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import orjson
 from fastapi import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from nextslot.domain import Job, Page
 from nextslot.engine.submit.idempotency import Replayed
@@ -70,6 +73,17 @@ def log_answer(part: LogPart) -> Response:
     """Answers a part of a log as plain text, so that a browser never runs what a job has written."""
     headers = {"X-Log-Size": str(part.size), "X-Log-Next": str(part.next)}
     return Response(part.text, headers=headers, media_type="text/plain; charset=utf-8")
+
+
+def file_answer(path: Path, name: str) -> FileResponse:
+    """Answers a file that work has made, as a download, so that a browser never runs it."""
+    headers = {
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": "sandbox",
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(path.name)}",
+    }
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    return FileResponse(path, headers=headers, media_type=kind)
 
 
 def wants_stream(request: Request) -> bool:

@@ -19,6 +19,7 @@ import uvicorn
 
 from nextslot.errors import Away, Invalid, Unavailable
 from nextslot.scheduler import Scheduler
+from nextslot.services.unit_of_work import STARTING
 from nextslot.system.watchdog import BLOCKED_SECONDS
 
 from .acceptor import Acceptor
@@ -118,6 +119,7 @@ class Process:
     async def run(self, ready: Callable[[str], None] = lambda address: None) -> bool:
         """Serves until `stop` or a signal. Returns whether the outcome of everything that ran has been stored."""
         listener = self._listen()
+        self._scheduler.wait_for(STARTING)
         with self._signals(), _collecting_rarely(), self._scheduler.watchdog.watching():
             self._answer_probes()
             serving = asyncio.create_task(self._server.serve(), name="nextslot-http")

@@ -18,6 +18,9 @@ from nextslot.telemetry.tracing import Tracer
 
 T = TypeVar("T")
 
+# What callers read until the scheduler has started, and `/ready` says.
+STARTING = "the scheduler is starting: it repairs what the last process left"
+
 
 @dataclass(slots=True)
 class Gate:
@@ -28,8 +31,17 @@ class Gate:
     is_draining: bool = False
     # When a scheduler that is stopping interrupts what still runs.
     interrupts_at: Instant | None = None
-    # What keeps the scheduler from starting, in a sentence for callers.
+    # What the start of the scheduler waits for, in a sentence for callers; None if nothing has begun to start it.
     obstacle: str | None = None
+
+    @property
+    def absence(self) -> str:
+        """Returns why there is no store now, in a sentence for callers."""
+        if self.is_draining:
+            return "the scheduler has stopped"
+        return (
+            self.obstacle or "this scheduler is not running: use `async with scheduler:` or `await scheduler.start()`"
+        )
 
 
 class UnitOfWork:
@@ -64,8 +76,7 @@ class UnitOfWork:
     @property
     def store(self) -> Store:
         if self.gate.store is None:
-            start = "this scheduler is not running: use `async with scheduler:` or `await scheduler.start()`"
-            raise Unavailable(self.gate.obstacle or start)
+            raise Unavailable(self.gate.absence)
         return self.gate.store
 
     async def read(self, work: Work[T]) -> T:

@@ -4,6 +4,7 @@ Jobs of the type `gate` run until the test opens their gate; where a criterion i
 """
 
 import asyncio
+import json
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -343,7 +344,61 @@ async def test_US_JS04_AC4_a_permanent_failure_notifies_the_user_once_after_the_
         assert (told["job_id"], told["details"]["failure_kind"]) == (made["job_id"], "error")
         assert len(await office.events("job_retrying")) == 2
         (notified,) = receiver.requests
-        assert b'"job.failed_permanently"' in notified.body
+        body = json.loads(notified.body)
+        assert (body["event"], body["job"]["job_id"]) == ("job.failed_permanently", made["job_id"])
+
+
+async def test_an_offices_own_webhook_has_office_words_and_a_subscription_the_engines(tmp_path: Path) -> None:
+    wanted = ["job.run.failed"]
+    async with (
+        serving_office(tmp_path, maxRetries=1, retryBaseDelay=0) as office,
+        Receiver(answers()) as own,
+        Receiver(answers()) as subscribed,
+    ):
+        await office.change(webhook={"url": own.url, "events": wanted})
+        await office.server.client.post("/api/webhooks", json={"url": subscribed.url, "events": wanted})
+        (made,) = await office.submit(job(job_type="flaky", priority=-5, timeout_ms=9000))
+        await office.ended(made)
+        await eventually(lambda: len(own.requests) == len(subscribed.requests) == 2, 30)
+
+        first, last = sorted((json.loads(one.body) for one in own.requests), key=lambda body: body["seq"])
+        assert (first["job"]["status"], last["job"]["status"]) == ("pending", "failed")
+        for attempt, body in enumerate((first, last), start=1):
+            told = body["job"]
+            assert (told["job_id"], told["priority"], told["timeout_ms"]) == (made["job_id"], -5, 9000)
+            assert (body["execution"]["attempt"], body["execution"]["status"]) == (attempt, "failed")
+        assert {json.loads(one.body)["job"]["priority"] for one in subscribed.requests} == {5}
+
+
+async def test_a_url_that_is_an_offices_webhook_and_a_subscription_gets_both_forms(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office, Receiver(answers()) as receiver:
+        await office.change(webhook={"url": receiver.url})
+        await office.server.client.post("/api/webhooks", json={"url": receiver.url})
+        (made,) = await office.submit(job(job_type="flaky", priority=-5, params={"times": 0}))
+        await office.ended(made)
+        await eventually(lambda: len(receiver.requests) == 2, 30)
+
+        assert sorted(json.loads(one.body)["job"]["priority"] for one in receiver.requests) == [-5, 5]
+
+
+async def test_the_events_of_an_office_have_its_signs_and_its_units(tmp_path: Path) -> None:
+    async with serving_office(tmp_path, maxRetries=1, retryBaseDelay=1) as office:
+        await office.change(status="paused")
+        (made,) = await office.submit(job(job_type="flaky"))
+        await office.ask("PATCH", f"/jobs/{made['job_id']}/priority", json={"priority": -5})
+        await office.ask("PATCH", f"/jobs/{made['job_id']}/priority", json={"urgent": True})
+        await office.change(status="active")
+        await office.ended(made)
+
+        assert [one["details"] for one in await office.events("job_moved")] == [
+            {"priority": -5},
+            {"priority": -1000000},
+        ]
+        (retrying,) = await office.events("job_retrying")
+        assert retrying["details"].keys() == {"attempt", "delay_ms", "scheduled_for"}
+        assert (retrying["details"]["attempt"], retrying["details"]["delay_ms"]) == (2, 1)
+        engine = (await office.server.client.get("/api/events", params={"limit": 500})).json()["items"]
+        assert [one["details"]["priority"] for one in engine if one["type"] == "job_moved"] == [5, 1_000_000]
 
 
 # US-JS05: priority.

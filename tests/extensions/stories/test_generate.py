@@ -125,6 +125,7 @@ async def test_spec_11_research_is_answered_with_its_card(tmp_path: Path) -> Non
             "message": "Tidal Power",
             "output_path": content["output_path"],
             "webhook_triggered": False,
+            "card": {**CARD, "topic": TOPIC, "tags": ["sea"], "model": card["model"]},
         }
 
 

@@ -69,6 +69,14 @@ async def test_spec_5_21_a_story_leaves_markdown_with_front_matter_and_a_json(tm
     assert about["title"] == told["title"] == "The Second Light"
 
 
+async def test_a_korean_story_keeps_its_title_in_the_names_of_its_files(tmp_path: Path) -> None:
+    async with scripted(tmp_path, ollama.tells("# 등대\n\n", "그는 등대에 불을 켰다. 바다는 조용했다.")) as (submit, _):
+        ended = await submit("story", topic="등대지기")
+
+    assert names(ended) == ["001-등대.json", "001-등대.md"]
+    assert artifact(tmp_path, ended, "001-등대.md").endswith("# 등대\n\n그는 등대에 불을 켰다. 바다는 조용했다.\n")
+
+
 async def test_spec_5_21_the_target_length_reaches_the_model(tmp_path: Path) -> None:
     async with scripted(tmp_path, ollama.tells(LIGHTHOUSE)) as (submit, server):
         await submit("story", target_length=9000)
@@ -237,8 +245,13 @@ def test_without_a_topic_the_title_is_how_the_story_begins() -> None:
     ("title", "expected"),
     [
         ("../../etc/passwd", "etc-passwd"),
-        ("Ünder the Sea!", "under-the-sea"),
-        ("바다 이야기", "story"),
+        ("Ünder the Sea!", "ünder-the-sea"),
+        ("바다 이야기", "바다-이야기"),
+        ("등대", "등대"),
+        ("समुद्र की कहानी", "समुद्र-की-कहानी"),
+        ("مدينة/الملح", "مدينة-الملح"),
+        ("𠀀" * 50, "𠀀" * 30),
+        ("♥♥♥", "story"),
         ("..", "story"),
         ("a\0b\nc", "a-b-c"),
         ("word " * 50, "word-word-word-word-word-word-word-word"),

@@ -24,6 +24,7 @@ from nextslot.cli.options import (
     Yes,
 )
 from nextslot.cli.session import Session, command
+from nextslot.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from nextslot.client import Job, JobDetail
@@ -34,7 +35,7 @@ MOST_COUNTED = 10_000
 
 
 def register(app: typer.Typer) -> None:
-    for function in (submit, run, ls, show, why, log, cancel, retry, rerun, move, change):
+    for function in (submit, run, ls, show, why, log, cat, cancel, retry, rerun, move, change):
         command(app)(function)
 
 
@@ -229,6 +230,31 @@ def log(
     else:
         text = session.client.log(run_id, tail)
         session.show({"run_id": run_id, "log": text}, lambda: watching.write_log(session, text))
+
+
+def cat(
+    session: Session,
+    job: Annotated[str, typer.Argument(metavar="ID", help="The job's id, or its run's.", show_default=False)],
+    artifact: Annotated[
+        str | None, typer.Argument(help="The file's name; default: its Markdown, or its only one.")
+    ] = None,
+) -> None:
+    """Print a file that a job has made."""
+    run = session.client.run_by_id(arguments.run_id(session.client, job))
+    name = artifact or _readable(job, [one.name for one in run.artifacts])
+    content = session.client.artifact(run.run_id, name)
+    about = {"run_id": run.run_id, "name": name, "text": content.decode(errors="replace")}
+    session.show(about, lambda: output.write(content))
+
+
+def _readable(job: str, names: list[str]) -> str:
+    """Chooses the file to print: the first Markdown file, else the only file."""
+    if not names:
+        raise NotFound("artifact", f"of job {job}: it has made no file")
+    written = [name for name in sorted(names) if name.endswith(".md")]
+    if not written and len(names) > 1:
+        raise Invalid(f"job {job} has made several files: {', '.join(sorted(names)[:20])}; name one of them")
+    return written[0] if written else names[0]
 
 
 def cancel(

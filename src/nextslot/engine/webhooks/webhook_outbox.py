@@ -6,7 +6,7 @@ subscriptions are kept in memory, so that a transaction without subscribers pays
 after every change, and a change takes effect with its commit.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -107,6 +107,10 @@ class MessageFormat(Protocol):
         """Returns the message about the end of a group; `webhook` is the group's own."""
 
 
+# Returns what a message about a job tells an office's own webhook, in the words of the office API.
+OfficeWords = Callable[[Tx, Job], Mapping[str, Json]]
+
+
 class _Message(NamedTuple):
     """A delivery without the number of its event: `events` is how many events its transaction had noted by then."""
 
@@ -133,10 +137,15 @@ class WebhookService:
         self._listeners = Listeners()
         self._server_secret = settings.secret or ""
         self._formats: dict[str, MessageFormat] = {}
+        self._office_words: OfficeWords | None = None
 
     def add_format(self, name: str, format_: MessageFormat) -> None:
         """Sends the messages to webhooks with `"format": name` in this form from now on."""
         self._formats[name] = format_
+
+    def use_office_words(self, words: OfficeWords) -> None:
+        """Sends the messages about jobs to the webhooks of offices in the words of the office API from now on."""
+        self._office_words = words
 
     @property
     def format_words(self) -> Mapping[str, Sequence[str]]:
@@ -197,7 +206,12 @@ class WebhookService:
         format_ = self._format_of(job.webhook)
         own = job.webhook if format_ is None else None
         office, subscribed = listeners.offices.get(office_id), listeners.of(office_id)
-        wanted = [(event, target) for event in events for target in policy.targets(event, own, office, subscribed)]
+        apart = self._office_words is not None
+        wanted = [
+            (event, target)
+            for event in events
+            for target in policy.targets(event, own, office, subscribed, in_office_words=apart)
+        ]
         status = policy.chain_end(events)
         message = None if format_ is None or status is None else format_.of_job(tx, job, status, now)
         if message is not None or any(target.is_own for _, target in wanted):
@@ -205,9 +219,13 @@ class WebhookService:
             job = job._replace(webhook_status="pending")
         if message is not None and job.webhook is not None:
             self._add_formatted(tx, message, job.webhook, now, office_id, job_id)
-        content = _job_content(tx, job) if wanted else {}
+        contents = {words: self._content(tx, job, words) for words in {one.in_office_words for _, one in wanted}}
         for event, target in wanted:
-            self._add(tx, event, target, content, now, office_id, job_id)
+            self._add(tx, event, target, contents[target.in_office_words], now, office_id, job_id)
+
+    def _content(self, tx: Tx, job: Job, in_office_words: bool) -> Mapping[str, Json]:
+        words = self._office_words
+        return words(tx, job) if in_office_words and words is not None else _job_content(tx, job)
 
     def group_finished(self, tx: Tx, group: Group, now: Instant) -> None:
         own, _ = groups.webhook(tx, group.group_id)

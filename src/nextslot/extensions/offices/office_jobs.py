@@ -36,6 +36,7 @@ from .office_words import (
     OfficeJobStatus,
     OfficeStats,
     engine_priority,
+    event_details,
     in_office_words,
     office_job,
     priority_problems,
@@ -128,10 +129,10 @@ class OfficeJobs:
                 if event.office_id == office_id:
                     found.append(event)
                     if len(found) == limit:
-                        return _by_chain(tx, found), after, True
+                        return events_in_office_words(tx, found), after, True
             if len(seen) < STEP:
-                return _by_chain(tx, found), after, False
-        return _by_chain(tx, found), after, True
+                return events_in_office_words(tx, found), after, False
+        return events_in_office_words(tx, found), after, True
 
     # Changes.
 
@@ -269,13 +270,14 @@ def _statuses(tx: Tx, chain_ids: Iterable[str]) -> dict[str, OfficeJobStatus]:
     return {chain_id: status_of(chain, runs) for chain_id, chain in chains.items()}
 
 
-def _by_chain(tx: Tx, found: list[Event]) -> list[Event]:
-    """Returns the events with the first job of the chain in place of a retry."""
+def events_in_office_words(tx: Tx, found: Sequence[Event]) -> list[Event]:
+    """Returns the events in office words, with the first job of the chain in place of a retry."""
     chains = jobs.chains(tx, {event.job_id for event in found if event.job_id is not None})
-    return [
-        replace(event, job_id=chains[event.job_id][0]) if event.job_id is not None and event.job_id in chains else event
-        for event in found
-    ]
+
+    def root_of(job_id: str | None) -> str | None:
+        return chains[job_id][0] if job_id in chains else job_id
+
+    return [replace(event, job_id=root_of(event.job_id), details=event_details(event.details)) for event in found]
 
 
 # Reads the chains behind a key, each with its key, in the order of their keys.

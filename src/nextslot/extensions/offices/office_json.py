@@ -28,6 +28,10 @@ def office_job(value: OfficeJob) -> dict[str, Json]:
     }
 
 
+def last_execution(value: OfficeJob) -> dict[str, Json] | None:
+    return execution(value.executions[-1]) if value.executions else None
+
+
 def execution(value: Execution) -> dict[str, Json]:
     return {
         "id": value.id,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nextslot.domain import Page, request_checks
+from nextslot.domain import Job, Json, Page, request_checks
 from nextslot.domain.filters import JobFilter
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.errors import Invalid
@@ -20,6 +20,7 @@ from nextslot.services.bulk import BulkCancelled, Counted
 from nextslot.services.cursors import DEFAULT_LIMIT, checked_limit
 from nextslot.services.offices import get_office
 
+from . import office_json
 from .office_jobs import (
     Filter,
     OfficeJobs,
@@ -48,6 +49,7 @@ class OfficeJobService(Attached):
         super().__init__(host)
         self._jobs = OfficeJobs(host)
         self._sessions: SessionHandler | None = None
+        host.webhooks.use_office_words(_message)
 
     # Sessions.
 
@@ -207,6 +209,12 @@ class OfficeJobService(Attached):
         )
         next_cursor = cursors.encode("office_events", (last,) if has_more else None)
         return OfficeEvents(items=tuple(found), next_cursor=next_cursor, next_after=last)
+
+
+def _message(tx: Tx, job: Job) -> dict[str, Json]:
+    """Returns what an office's own webhook is sent about a job: the office job, and the execution that has ended."""
+    (view,) = views(tx, [job.chain_id])
+    return {"job": office_json.office_job(view), "execution": office_json.last_execution(view)}
 
 
 def _ids_of(made: tuple[list[OfficeJob], bool]) -> list[str]:

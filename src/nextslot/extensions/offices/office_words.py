@@ -154,8 +154,7 @@ def status_of(chain: Sequence[Job], runs: Mapping[str, RunFacts]) -> OfficeJobSt
     match last.status:
         case JobStatus.WAITING:
             before = None if last.retry_of is None else runs.get(last.retry_of)
-            timed_out = before is not None and before.failure_kind is FailureKind.TIMEOUT
-            return OfficeJobStatus.TIMEOUT if timed_out else OfficeJobStatus.PENDING
+            return _waiting(before)
         case JobStatus.QUEUED:
             return OfficeJobStatus.READY
         case JobStatus.RUNNING:
@@ -163,10 +162,18 @@ def status_of(chain: Sequence[Job], runs: Mapping[str, RunFacts]) -> OfficeJobSt
         case JobStatus.CANCELLED:
             return OfficeJobStatus.CANCELLED
         case JobStatus.FAILED:
-            # UNDECIDED: recovery has not decided yet whether the job is retried.
-            return OfficeJobStatus.PENDING if last.decision is Decision.UNDECIDED else OfficeJobStatus.FAILED
+            # UNDECIDED: recovery has not decided yet whether the job is retried. RETRY: the transaction that ends the
+            # run stores the retry after the message about the failure.
+            has_retry = last.decision in (Decision.UNDECIDED, Decision.RETRY)
+            return _waiting(runs.get(last.job_id)) if has_retry else OfficeJobStatus.FAILED
         case JobStatus.COMPLETED | JobStatus.SKIPPED:
             return OfficeJobStatus.DONE
+
+
+def _waiting(before: RunFacts | None) -> OfficeJobStatus:
+    """Returns the status of a job that waits, by the run before, if there is one."""
+    timed_out = before is not None and before.failure_kind is FailureKind.TIMEOUT
+    return OfficeJobStatus.TIMEOUT if timed_out else OfficeJobStatus.PENDING
 
 
 def execution_status(run: RunFacts) -> ExecutionStatus:
@@ -224,6 +231,22 @@ def office_job(chain: Sequence[Job], runs: Mapping[str, RunFacts], blocked_by: S
         completed_at=last.finished_at if has_result else None,
         cancelled_at=last.cancelled_at,
     )
+
+
+def event_details(details: Mapping[str, Json]) -> dict[str, Json]:
+    """Translates the details of an event: the sign of a priority, milliseconds, and attempts in place of retry jobs."""
+    told = {name: value for name, value in details.items() if name not in _ENGINE_DETAILS}
+    if "priority" in details:
+        told["priority"] = -details["priority"]
+    if "delay_seconds" in details:
+        told["delay_ms"] = milliseconds(details["delay_seconds"])
+    if "number" in details:
+        told["attempt"] = details["number"] + 1
+    return told
+
+
+# `retry` is the id of a job that the office API does not know: there, a retry is an attempt of the same job.
+_ENGINE_DETAILS = ("priority", "position", "delay_seconds", "number", "retry")
 
 
 # Requests.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class Stories(Extension):
     name = "stories"
     is_on_by_default = True
-    paths = ("/story", "/research")
+    paths = ("/story", "/research", "/api/stories", "/api/research-cards")
     restart_settings = ("llm.",)
 
     def settings(self) -> Mapping[str, tuple[Any, Any]]:
@@ -32,9 +32,15 @@ class Stories(Extension):
         return StoryService(host)
 
     def routers(self) -> Sequence[Any]:
+        from .library_routes import library
         from .routes import generate
 
-        return (generate,)
+        return (generate, library)
+
+    def add_commands(self, app: Any) -> None:
+        from .commands import register
+
+        register(app)
 
 
 extension = Stories()

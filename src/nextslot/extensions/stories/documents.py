@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_OF_A_SLUG = 40
+MOST_BYTES_OF_A_SLUG = 120
 MOST_OF_A_TITLE = 120
 
 _THOUGHTS = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
@@ -37,9 +38,14 @@ def as_json(properties: Mapping[str, Any]) -> str:
 
 
 def slug(title: str, fallback: str) -> str:
-    """Makes a part of a file name that every file system accepts, and that cannot be a path."""
-    plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
-    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:MOST_OF_A_SLUG].strip("-") or fallback
+    """Makes a part of a file name of the letters and digits of a title, of every script; it cannot be a path."""
+    plain = unicodedata.normalize("NFKC", title).lower()
+    # Many scripts write vowels as marks (M) on letters (L).
+    joined = "".join(sign if unicodedata.category(sign)[0] in "LMN" else "-" for sign in plain)
+    short = re.sub("-+", "-", joined).strip("-")[:MOST_OF_A_SLUG]
+    # File systems limit the bytes of a name, and a letter may have four.
+    cut = short.encode("utf-8", "ignore")[:MOST_BYTES_OF_A_SLUG].decode("utf-8", "ignore")
+    return cut.strip("-") or fallback
 
 
 def clean(text: str) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,11 +27,13 @@ from .documents import (
 )
 from .language_models import LanguageModels, ModelName, resource_for
 from .providers import GenerateOptions
-from .similarity import fingerprint, sketch
+from .similarity import KnownText, find_duplicate, fingerprint, sketch
 
 # The usual length of an answer, to estimate the progress.
 EXPECTED_CHARACTERS = 1500
 MOST_IN_A_LIST = 12
+# The longest summary in a result; the files have the whole summary.
+MOST_OF_A_SUMMARY = 4000
 
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -56,6 +58,11 @@ SCHEMA: Mapping[str, Any] = {
             "maximum": 86_400,
             "description": "seconds that the model has for its answer",
         },
+        "enable_dedup": {
+            "type": "boolean",
+            "default": False,
+            "description": "skip a card that is the same as, or much like, an earlier completed one",
+        },
     },
     "required": ["topic"],
     "additionalProperties": False,
@@ -77,12 +84,25 @@ FORMAT: Mapping[str, Any] = {
 }
 
 
+# Reads the cards of COMPLETED runs only, so that a retry does not find the card of its own failed run.
+EarlierCards = Callable[[], Awaitable[Iterable[KnownText]]]
+
+
+async def no_earlier_cards() -> Iterable[KnownText]:
+    return ()
+
+
 def register_research(
-    job_types: JobTypes, models: LanguageModels, *, clock: Clock | None = None, note: Note | None = None
+    job_types: JobTypes,
+    models: LanguageModels,
+    *,
+    earlier_cards: EarlierCards = no_earlier_cards,
+    clock: Clock | None = None,
+    note: Note | None = None,
 ) -> JobType:
     return job_types.register(
         "research",
-        ResearchHandler(models, clock or SystemClock()),
+        ResearchHandler(models, earlier_cards, clock or SystemClock()),
         params_schema=SCHEMA,
         infer_resources=lambda params: resource_for(params, models.config),
         note=note,
@@ -99,10 +119,16 @@ class ResearchCard:
     applications: list[str]
     source: str
 
+    @property
+    def compared(self) -> str:
+        """Returns the text that is compared with other cards."""
+        return "\n".join([self.summary, *self.key_concepts, *self.applications])
+
 
 class ResearchHandler:
-    def __init__(self, models: LanguageModels, clock: Clock) -> None:
+    def __init__(self, models: LanguageModels, earlier_cards: EarlierCards, clock: Clock) -> None:
         self._models = models
+        self._earlier_cards = earlier_cards
         self._clock = clock
 
     async def __call__(
@@ -112,6 +138,7 @@ class ResearchHandler:
         tags: Iterable[str] = (),
         model: str | None = None,
         timeout: float | None = None,
+        enable_dedup: bool = False,
     ) -> dict[str, Any]:
         topic = topic.strip()
         name = self._models.name(model)
@@ -119,7 +146,15 @@ class ResearchHandler:
         if not text:
             run.fail("the model gave an empty answer: thoughts, and nothing else")
         card = card_of(text, topic)
-        return await self._keep(run, name, topic, list(tags), card, text)
+        marks = fingerprint(card.compared), await asyncio.to_thread(sketch, card.compared)
+        if enable_dedup:
+            await self._skip_duplicate(run, card, *marks)
+        return await self._keep(run, name, topic, list(tags), card, text, marks)
+
+    async def _skip_duplicate(self, run: RunContext, card: ResearchCard, mark: str, drawn: str) -> None:
+        same = await asyncio.to_thread(find_duplicate, mark, drawn, await self._earlier_cards())
+        if same is not None:
+            run.skip(f"the card is a duplicate (“{card.title}”: {same.likeness('card')})")
 
     async def _ask(self, run: RunContext, name: ModelName, topic: str, timeout: float | None) -> str:
         run.log.info("asking %s about %r", name, topic)
@@ -139,7 +174,14 @@ class ResearchHandler:
         return text
 
     async def _keep(
-        self, run: RunContext, name: ModelName, topic: str, tags: list[str], card: ResearchCard, raw: str
+        self,
+        run: RunContext,
+        name: ModelName,
+        topic: str,
+        tags: list[str],
+        card: ResearchCard,
+        raw: str,
+        marks: tuple[str, str],
     ) -> dict[str, Any]:
         about = {
             "card_id": run.run_id,
@@ -162,17 +204,20 @@ class ResearchHandler:
         files = {f"{stem}.json": as_json({**about, **content}), f"{stem}.md": markdown(about, _body(card))}
         await write_files(run.artifacts, files)
         run.log.info("wrote %s.md: %r, read from %s", stem, card.title, card.source)
-        compared = "\n".join([card.summary, *card.key_concepts, *card.applications])
         return {
             "card_id": run.run_id,
             "title": card.title,
-            "summary": shortened(card.summary, 1000),
+            "topic": topic,
+            "tags": tags,
+            "summary": shortened(card.summary, MOST_OF_A_SUMMARY),
+            "key_concepts": card.key_concepts,
+            "applications": card.applications,
             "model": str(name),
             "file": f"{stem}.md",
             "metadata": f"{stem}.json",
             # To compare it with other cards.
-            "fingerprint": fingerprint(compared),
-            "sketch": await asyncio.to_thread(sketch, compared),
+            "fingerprint": marks[0],
+            "sketch": marks[1],
         }
 
 

@@ -88,11 +88,13 @@ class StoryBody(Asked):
 class ResearchBody(Asked):
     topic: Annotated[str, Field(min_length=10, max_length=200, examples=["how tides turn turbines"])]
     timeout: Timeout | None = None
+    enable_dedup: bool = Field(False, description="A duplicate of an earlier card is refused (409)")
 
     def params(self) -> dict[str, Any]:
         given = {"model": self.model, "tags": self.tags}
         said = {name: value for name, value in given.items() if value is not None}
-        return {"topic": self.topic, "timeout": self.timeout or RESEARCH_SECONDS, **said}
+        flags = {"enable_dedup": True} if self.enable_dedup else {}
+        return {"topic": self.topic, "timeout": self.timeout or RESEARCH_SECONDS, **said, **flags}
 
 
 class StoryAnswer(schemas.ResponseModel):
@@ -107,12 +109,23 @@ class StoryAnswer(schemas.ResponseModel):
     webhook_triggered: bool
 
 
+class Card(schemas.ResponseModel):
+    title: str
+    topic: str
+    tags: list[str]
+    model: str
+    summary: str
+    key_concepts: list[str]
+    applications: list[str]
+
+
 class ResearchAnswer(schemas.ResponseModel):
     card_id: str
     status: str = Field(examples=["complete"])
     message: str
     output_path: str = Field(description="Below the data directory")
     webhook_triggered: bool
+    card: Card
 
 
 _STREAMED: dict[int | str, dict[str, Any]] = {
@@ -141,9 +154,9 @@ async def generate_story(body: StoryBody, request: Request) -> Response:
 
 
 @generate.post("/research/run", response_model=ResearchAnswer, responses={**_STREAMED, **_FAILED})
-@needs(Scope.SUBMIT, of_default, is_long=always)
+@needs(Scope.SUBMIT, of_default, conflicts=True, is_long=always)
 async def run_research(body: ResearchBody, request: Request) -> Response:
-    """Waits for the next slot and for the card. 502: the work failed. 504: it took too long.
+    """Waits for the next slot and for the card. 409: a duplicate. 502: the work failed. 504: it took too long.
 
     With `Accept: text/event-stream` as for a story; work that failed is then an `error` at the end.
     """
@@ -261,13 +274,17 @@ async def _saved(files: RunFileService, ended: Direct, story: dict[str, Any]) ->
 def _card(body: ResearchBody, ended: Direct) -> dict[str, Any]:
     if ended.status is not DirectStatus.COMPLETED:
         is_late = ended.failure_kind is FailureKind.TIMEOUT
+        code = "work_timed_out" if is_late else "work_failed"
+        status = 504 if is_late else 502
+        if ended.status is DirectStatus.SKIPPED:
+            status, code = 409, "conflict"
         detail = ended.error or ended.reason or f"the request was {ended.status.lower()}"
         data = {
             "direct_id": ended.direct_id,
             "failure_kind": ended.failure_kind,
             "webhook_triggered": _told(body, ended),
         }
-        raise HttpProblem(504 if is_late else 502, "work_timed_out" if is_late else "work_failed", detail, data=data)
+        raise HttpProblem(status, code, detail, data=data)
     [path] = [one.path for one in ended.artifacts if one.name == ended.result["metadata"]]
     ignored = body.ignored()
     note = f". Ignored: {', '.join(ignored)}" if ignored else ""
@@ -277,6 +294,7 @@ def _card(body: ResearchBody, ended: Direct) -> dict[str, Any]:
         "message": f"{ended.result['title']}{note}",
         "output_path": path,
         "webhook_triggered": _told(body, ended),
+        "card": {name: ended.result[name] for name in Card.model_fields},
     }
 
 

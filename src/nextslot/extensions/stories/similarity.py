@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 THRESHOLD = 0.8
+MEDIUM = 0.4
 
 _SKETCH_BYTES = 128
 _RUN = 3
@@ -33,6 +34,10 @@ class KnownText(NamedTuple):
 class Duplicate(NamedTuple):
     story_id: str
     similarity: float
+
+    def likeness(self, kind: str = "story") -> str:
+        how = "the same as" if self.similarity == 1.0 else f"{self.similarity:.0%} like"
+        return f"it is {how} the {kind} {self.story_id}"
 
 
 def normalised(text: str) -> str:
@@ -74,6 +79,10 @@ def find_duplicate(
         if likeness >= threshold and (best is None or likeness > best.similarity):
             best = Duplicate(story.story_id, likeness)
     return best
+
+
+def signal(similarity: float) -> str:
+    return "HIGH" if similarity >= THRESHOLD else "MEDIUM" if similarity >= MEDIUM else "LOW"
 
 
 def _words(text: str) -> list[str]:

@@ -147,7 +147,7 @@ class StoryHandler:
             same = await asyncio.to_thread(_duplicate, story, known, self._threshold) if enable_dedup else None
             if same is not None:
                 dropped.append((story, same))
-                run.log.info("story %d, %r, is dropped: %s", index, story.title, _likeness(same))
+                run.log.info("story %d, %r, is dropped: %s", index, story.title, same.likeness())
                 continue
             if save_output:
                 await self._keep(run, name, wanted, story)
@@ -258,14 +258,9 @@ def _duplicate(story: Story, known: list[KnownText], threshold: float) -> Duplic
     return find_duplicate(story.fingerprint, story.sketch, known, threshold)
 
 
-def _likeness(same: Duplicate) -> str:
-    how = "the same as" if same.similarity == 1.0 else f"{same.similarity:.0%} like"
-    return f"it is {how} the story {same.story_id}"
-
-
 def _reason(dropped: list[tuple[Story, Duplicate]]) -> str:
     """Returns why a run kept no story: all were duplicates."""
-    named = "; ".join(f"“{story.title}”: {_likeness(same)}" for story, same in dropped[:5])
+    named = "; ".join(f"“{story.title}”: {same.likeness()}" for story, same in dropped[:5])
     more = f"; and {len(dropped) - 5} more" if len(dropped) > 5 else ""
     count = "the story is a duplicate" if len(dropped) == 1 else f"all {len(dropped)} stories are duplicates"
     return f"{count} ({named}{more})"

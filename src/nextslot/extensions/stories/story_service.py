@@ -9,24 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nextslot.domain import Json
+from nextslot.domain import Json, Page
+from nextslot.errors import NotFound
 from nextslot.executors.job_types import JobTypes
 from nextslot.extension_api import Attached
-from nextslot.extension_api.host import Host, Statements, Tx
-from nextslot.extension_api.tables import column_codec
+from nextslot.extension_api.host import Host
+from nextslot.services import cursors
 
+from . import library
 from .embedded_model import weights
 from .language_models import DEFAULT_MODEL, OLLAMA, LanguageModels, LlmConfig, ProviderConfig, resource_for
+from .library import CARDS, STORIES, Entry, Shelf, Wanted
 from .research import register_research
 from .settings import LlmSettings
-from .similarity import KnownText, find_duplicate
+from .similarity import Duplicate, KnownText, find_duplicate
 from .story import register_story
 
 log = logging.getLogger(__name__)
 
-SQL = Statements(Path(__file__).with_name("ext_stories.sql"))
-# The most stories that a new one is compared with: the newest.
-MOST_STORIES = 10_000
 # How long the result of a check whether a model answers is used: every submission of a story needs it.
 FRESH_SECONDS = 5.0
 
@@ -47,7 +47,7 @@ class StoryService(Attached):
         self.models = models
         types, clock, note = JobTypes(), self.host.clock, self.note
         register_story(types, models, earlier_stories=self._earlier_stories, clock=clock, note=note)
-        register_research(types, models, clock=clock, note=note)
+        register_research(types, models, earlier_cards=self._earlier_cards, clock=clock, note=note)
         self.host.job_types.replace(types.names(), {name: types.get(name) for name in types.names()})
         self.host.probe(OLLAMA, models.answers)
 
@@ -107,20 +107,37 @@ class StoryService(Attached):
             return self._known[1]
 
     async def _earlier_stories(self) -> list[KnownText]:
-        found = await self.host.work.read(_results)
-        return [
-            KnownText(story["fingerprint"], story["sketch"], story["story_id"])
-            for result in found
-            for story in result.get("stories", ())
-        ]
+        return await self.host.work.read(lambda tx: library.earlier(tx, STORIES))
+
+    async def _earlier_cards(self) -> list[KnownText]:
+        return await self.host.work.read(lambda tx: library.earlier(tx, CARDS))
+
+    # The library.
+
+    async def entries(self, shelf: Shelf, wanted: Wanted, cursor: str | None, limit: int) -> Page[Entry]:
+        """Lists stories or cards, the newest first. A page may have fewer than `limit` and still not be the last."""
+        after = cursors.decode(shelf.job_type, cursor, (int, str, int))
+        found, goes_on = await self.host.work.read(
+            lambda tx: library.page(tx, shelf, wanted, after, cursors.checked_limit(limit))  # type: ignore[arg-type]
+        )
+        return Page(tuple(found), cursors.encode(shelf.job_type, goes_on))
+
+    async def entry(self, shelf: Shelf, entry_id: str) -> Entry:
+        found = await self.host.work.read(lambda tx: library.find(tx, shelf, entry_id))
+        if found is None:
+            raise NotFound("story" if shelf is STORIES else "research card", entry_id)
+        return found
+
+    async def likeness(self, shelf: Shelf, entry: Entry) -> Duplicate | None:
+        """Returns the earlier text that is most similar to this one; None if there is no earlier one."""
+        known = await self.host.work.read(lambda tx: library.earlier(tx, shelf, entry))
+        # In a thread: with thousands of texts this takes a while.
+        return await asyncio.to_thread(
+            find_duplicate, entry.known.fingerprint, entry.known.sketch, known, threshold=0.0
+        )
 
     def most_similar_card(self, card: Mapping[str, Json], earlier: Sequence[Json]) -> tuple[str, float] | None:
         """Returns the earlier research card that is most similar to this one, and the similarity from 0 to 1."""
         known = [KnownText(one["fingerprint"], one["sketch"], one["card_id"]) for one in earlier]
         same = find_duplicate(card["fingerprint"], card["sketch"], known, threshold=0.0)
         return None if same is None else (same.story_id, same.similarity)
-
-
-def _results(tx: Tx) -> list[Json]:
-    """Reads the results of completed stories, the newest first."""
-    return [column_codec.loads(row[0]) for row in SQL.rows(tx, "results", limit=MOST_STORIES)]

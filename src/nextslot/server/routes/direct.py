@@ -1,17 +1,19 @@
 """Routes of direct requests: a caller waits for the next slot and for the result (DEC-004)."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Annotated, Any
 
 from fastapi import Path, Query, Request, Response
 from pydantic import Field
+from starlette.responses import FileResponse
 
 from nextslot.domain import DEFAULT_OFFICE, Direct, Scope
 from nextslot.domain.bounds import Seconds
 from nextslot.domain.filters import DirectFilter
 from nextslot.engine.direct.direct_requests import answered
-from nextslot.errors import NextslotError
+from nextslot.errors import NextslotError, NotFound
 from nextslot.scheduler import Services
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_direct, scheduler_for
@@ -26,6 +28,7 @@ from nextslot.server.queries import (
 from nextslot.server.responses import (
     answer,
     event,
+    file_answer,
     log_answer,
     page,
     stream,
@@ -134,6 +137,27 @@ async def get_direct_log(
     if not await _is_here(scheduler, found):
         scheduler.files.check_node("log", direct_id, found.worker_id)
     return log_answer(await scheduler.files.log(found.run_id, offset))
+
+
+@direct.get(
+    "/api/direct/{direct_id}/artifacts/{name:path}",
+    response_class=FileResponse,
+    responses={200: {"content": {"application/octet-stream": {}}}},
+)
+@needs(Scope.READ, of_direct)
+async def get_direct_artifact(direct_id: str, name: str, request: Request) -> Response:
+    """Downloads a file that the work made. Of several nodes, the one that ran the work has it."""
+    scheduler = scheduler_for(request)
+    ran = await scheduler.direct(direct_id)
+    found = next((one for one in ran.artifacts if one.name == name), None)
+    if found is None:
+        raise NotFound("artifact", name)
+    try:
+        path = await asyncio.to_thread(scheduler.files.artifact, direct_id, found)
+    except NotFound:
+        scheduler.files.check_node("artifact", name, ran.worker_id)
+        raise
+    return file_answer(path, found.name)
 
 
 @direct.post("/api/direct/{direct_id}/cancel", response_model=schemas.Direct)

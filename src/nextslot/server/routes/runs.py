@@ -2,10 +2,8 @@
 
 import asyncio
 import codecs
-import mimetypes
 from collections.abc import AsyncGenerator
 from typing import Annotated
-from urllib.parse import quote
 
 from fastapi import Query, Request, Response
 from pydantic import Field
@@ -24,6 +22,7 @@ from nextslot.server.responses import (
     answer,
     created,
     event,
+    file_answer,
     log_answer,
     page,
     stream,
@@ -129,13 +128,7 @@ async def get_artifact(run_id: str, name: str, request: Request) -> Response:
     except NotFound:
         scheduler.files.check_node("artifact", name, (await scheduler.job(run.job_id)).worker_id)
         raise
-    kind = mimetypes.guess_type(found.name)[0] or "application/octet-stream"
-    headers = {
-        "X-Content-Type-Options": "nosniff",
-        "Content-Security-Policy": "sandbox",
-        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(path.name)}",
-    }
-    return FileResponse(path, headers=headers, media_type=kind)
+    return file_answer(path, found.name)
 
 
 async def _find_log(scheduler: Services, run_id: str) -> None:

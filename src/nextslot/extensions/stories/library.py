@@ -1,0 +1,174 @@
+"""The library: stories and research cards of completed work, of jobs and of direct callers. Called by its routes.
+
+An entry is read from the result of its work; only the text of a story is in a file.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nextslot.domain import Json
+from nextslot.extension_api.host import Row, Statements, Tx
+from nextslot.extension_api.tables import column_codec
+from nextslot.system.instant import Instant
+
+from .similarity import KnownText
+
+SQL = Statements(Path(__file__).with_name("ext_stories.sql"))
+# The most works that a request reads before it answers with what it has found and a cursor.
+MOST_READ = 5_000
+STEP = 200
+# The most earlier texts that one is compared with: the newest.
+MOST_COMPARED = 10_000
+
+# Where a page of the library ended: the end of a work, its id, and the number of its entry.
+Place = tuple[int, str, int]
+BEGINNING: Place = (2**62, "", 0)
+LAST_OF_A_WORK = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """One kind of entries: the job type that makes them, and the name of their ids."""
+
+    job_type: str
+    id_name: str
+
+
+STORIES = Shelf("story", "story_id")
+CARDS = Shelf("research", "card_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A story or a card. `work_id` is its run, or its direct execution if `job_id` is None."""
+
+    entry_id: str
+    office_id: str
+    job_id: str | None
+    work_id: str
+    finished_at: Instant
+    params: Mapping[str, Json]
+    model: str | None
+    told: Mapping[str, Json]
+    place: Place
+
+    @property
+    def title(self) -> str:
+        return str(self.told["title"])
+
+    @property
+    def topic(self) -> str | None:
+        topic: str | None = self.told.get("topic") or self.params.get("topic")
+        return topic
+
+    @property
+    def tags(self) -> list[str]:
+        return list(self.told.get("tags") or self.params.get("tags") or ())
+
+    @property
+    def known(self) -> KnownText:
+        return KnownText(self.told["fingerprint"], self.told["sketch"], self.entry_id)
+
+
+class Wanted(NamedTuple):
+    """What a list is narrowed to: words that an entry must all have, a tag, and offices (none: all)."""
+
+    words: tuple[str, ...] = ()
+    tag: str | None = None
+    offices: tuple[str, ...] = ()
+
+    def takes(self, entry: Entry) -> bool:
+        if self.tag is not None and self.tag.casefold() not in (tag.casefold() for tag in entry.tags):
+            return False
+        text = "\n".join(_searched(entry)).casefold()
+        return all(word.casefold() in text for word in self.words)
+
+
+def _searched(entry: Entry) -> Iterator[str]:
+    yield entry.title
+    yield entry.topic or ""
+    yield from entry.tags
+    yield str(entry.told.get("summary", ""))
+    for name in ("key_concepts", "applications"):
+        yield from entry.told.get(name, ())
+
+
+def page(tx: Tx, shelf: Shelf, wanted: Wanted, after: Place | None, limit: int) -> tuple[list[Entry], Place | None]:
+    """Reads entries, the newest first, and where to go on; a page may have fewer than `limit` and not be the last."""
+    found: list[Entry] = []
+    place = after or BEGINNING
+    for _ in range(MOST_READ // STEP):
+        works = _works(tx, shelf, wanted.offices, place)
+        for entry in (entry for work in works for entry in _entries(shelf, work)):
+            if not _is_behind(entry.place, place) or not wanted.takes(entry):
+                continue
+            found.append(entry)
+            if len(found) == limit:
+                return found, entry.place
+        if len(works) <= STEP:
+            return found, None
+        place = (works[-1][3], works[-1][0], LAST_OF_A_WORK)
+    return found, place
+
+
+def find(tx: Tx, shelf: Shelf, entry_id: str) -> Entry | None:
+    work_id = entry_id.rpartition("-")[0] if shelf is STORIES else entry_id
+    rows = SQL.rows(tx, "work", job_type=shelf.job_type, work_id=work_id)
+    return next((entry for row in rows for entry in _entries(shelf, row) if entry.entry_id == entry_id), None)
+
+
+def earlier(tx: Tx, shelf: Shelf, than: Entry | None = None) -> list[KnownText]:
+    """Reads the texts of completed work to compare with, the newest first; only those before an entry, if given."""
+    before = None if than is None else than.finished_at
+    rows = SQL.rows(tx, "results", job_type=shelf.job_type, before=before or BEGINNING[0], limit=MOST_COMPARED)
+    told = (one for row in rows for one in _told(shelf, column_codec.loads(row[0])))
+    return [KnownText(one["fingerprint"], one["sketch"], one[shelf.id_name]) for one in told]
+
+
+def _works(tx: Tx, shelf: Shelf, offices: Sequence[str], place: Place) -> list[Row]:
+    return SQL.rows(
+        tx,
+        "works",
+        job_type=shelf.job_type,
+        all_offices=int(not offices),
+        offices=column_codec.key_set(offices),
+        finished_at=place[0],
+        work_id=place[1],
+        # The first of them may be the work at `place` itself, of which the last page showed some entries.
+        limit=STEP + 1,
+    )
+
+
+def _is_behind(one: Place, other: Place) -> bool:
+    """Returns whether a place comes later in the list: the work ended earlier, or it is the same and a later entry."""
+    return one[:2] < other[:2] or (one[:2] == other[:2] and one[2] > other[2])
+
+
+def _entries(shelf: Shelf, work: Row) -> list[Entry]:
+    work_id, job_id, office_id, finished_at, params, result = work
+    loaded = column_codec.loads(result)
+    return [
+        Entry(
+            entry_id=told[shelf.id_name],
+            office_id=office_id,
+            job_id=job_id,
+            work_id=work_id,
+            finished_at=Instant(finished_at),
+            params=column_codec.loads(params),
+            model=loaded.get("model"),
+            told=told,
+            place=(finished_at, work_id, index),
+        )
+        for index, told in enumerate(_told(shelf, loaded))
+    ]
+
+
+def _told(shelf: Shelf, result: Any) -> list[Mapping[str, Json]]:
+    """Returns the stories or the card of a result; none if it has another form: users may have types of that name."""
+    if not isinstance(result, dict):
+        return []
+    items = result.get("stories") if shelf is STORIES else [result]
+    needed = {shelf.id_name, "title", "fingerprint", "sketch"}
+    return [one for one in items or () if isinstance(one, dict) and needed <= one.keys()]
