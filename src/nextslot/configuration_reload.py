@@ -21,6 +21,7 @@ RESTART = (
     "server.allowed_origins",
     "server.root_path",
     "server.docs",
+    "server.tls_",
     "server.max_",
     "server.head_timeout_seconds",
     "server.idle_timeout_seconds",

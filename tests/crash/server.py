@@ -59,7 +59,7 @@ class Server:
                 line = self.process.stdout.readline()
                 if not line:
                     return None
-                at = line.find("http://")
+                at = max(line.find("http://"), line.find("https://"))
                 self.url = line[at:].split()[0].rstrip("/") if at >= 0 else None
         return self.url
 

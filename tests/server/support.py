@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import ssl
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -31,23 +32,26 @@ class Gate:
 
 
 @asynccontextmanager
-async def serving(tmp_path: Path, options: Options | None = None, **settings: Any) -> AsyncIterator["Server"]:
+async def serving(
+    tmp_path: Path, options: Options | None = None, client_ca: Path | None = None, **settings: Any
+) -> AsyncIterator["Server"]:
     scheduler = Scheduler(
         databases.url(tmp_path), **{"data": tmp_path, "extensions": extension_api.used_by_server(), **settings}
     )
-    async with served(Server(scheduler, options or Options())) as server:
+    async with served(Server(scheduler, options or Options()), client_ca) as server:
         yield server
 
 
 @asynccontextmanager
-async def served(server: "Server") -> AsyncIterator["Server"]:
+async def served(server: "Server", client_ca: Path | None = None) -> AsyncIterator["Server"]:
     task = asyncio.create_task(server.process.run(server.is_ready.set_result))
     try:
         ends: list[asyncio.Future[Any]] = [task, server.is_ready]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             task.result()
-        async with httpx2.AsyncClient(base_url=server.is_ready.result(), timeout=30) as client:
+        trusted = True if client_ca is None else ssl.create_default_context(cafile=client_ca)
+        async with httpx2.AsyncClient(base_url=server.is_ready.result(), timeout=30, verify=trusted) as client:
             server.client = client
             yield server
     finally:

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
+from urllib.parse import parse_qsl, urlsplit
 
 from nextslot import offline_commands
 from nextslot.config import Configuration
@@ -19,6 +20,7 @@ from nextslot.server.request_body import Bodies, BodyLimits
 from nextslot.server.request_guard import Admission
 from nextslot.server.routes.service import Reload
 from nextslot.server.serve import Process
+from nextslot.server.tls import Certificate
 from nextslot.store import open_store
 from nextslot.telemetry import logs
 
@@ -31,6 +33,10 @@ async def serve(configuration: Configuration, ready: Callable[[str], None]) -> b
     _refuse_old_switch(os.environ)
     logs.install(settings.logs.format, settings.logs.level, configuration.secrets())
     is_shared = open_store.is_shared(configuration.store_url)
+    if is_shared and is_unprotected(configuration.store_url, os.environ):
+        log.warning(
+            "the connection to PostgreSQL may go over the network without TLS; add ?sslmode=verify-full to its address"
+        )
     if not is_shared:
         await _check_keys(configuration)
     configured = ConfiguredScheduler(configuration)
@@ -59,7 +65,12 @@ async def serve(configuration: Configuration, ready: Callable[[str], None]) -> b
 
 def options_of(configuration: Configuration, reload: Reload | None = None) -> Options:
     server = configuration.settings.server
+    certificate = None
+    if server.tls_certificate is not None:
+        key = None if server.tls_key is None else configuration.data / server.tls_key
+        certificate = Certificate(configuration.data / server.tls_certificate, key)
     return Options(
+        certificate=certificate,
         admission=Admission(
             allowed_hosts=tuple(server.allowed_hosts),
             allowed_origins=tuple(server.allowed_origins),
@@ -85,6 +96,16 @@ def options_of(configuration: Configuration, reload: Reload | None = None) -> Op
         has_docs=server.docs,
         reload=reload,
     )
+
+
+def is_unprotected(url: str, environment: Mapping[str, str]) -> bool:
+    """Returns whether a PostgreSQL address on another machine leaves it to the server whether TLS is used."""
+    found = urlsplit(url)
+    asked = dict(parse_qsl(found.query))
+    host = asked.get("host") or found.hostname or environment.get("PGHOST", "")
+    is_local = not host or host.startswith("/") or is_loopback(host)
+    mode = asked.get("sslmode") or environment.get("PGSSLMODE", "prefer")
+    return not is_local and mode not in ("require", "verify-ca", "verify-full")
 
 
 def _refuse_old_switch(environment: Mapping[str, str]) -> None:

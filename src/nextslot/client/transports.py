@@ -31,13 +31,18 @@ class Address:
 
     url: str
     key: str | None
+    # A PEM file with the authorities that may sign the server's certificate; None: those of the machine.
+    ca: str | None = None
 
     @classmethod
-    def of(cls, url: str | None, key: str | None) -> "Address":
+    def of(cls, url: str | None, key: str | None, ca: str | None = None) -> "Address":
         url = (url or os.environ.get("NEXTSLOT_URL") or DEFAULT_URL).rstrip("/")
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise Invalid(f"{url!r} is not the address of a server, such as {DEFAULT_URL}", field="url")
-        return cls(url, key or os.environ.get("NEXTSLOT_API_KEY") or None)
+        ca = ca or os.environ.get("NEXTSLOT_CA") or None
+        if ca is not None and not os.access(ca, os.R_OK):
+            raise Invalid(f"is {ca!r}, which cannot be read; name a PEM file", field="ca")
+        return cls(url, key or os.environ.get("NEXTSLOT_API_KEY") or None, ca)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -45,7 +50,12 @@ class Address:
 
     def pool(self) -> dict[str, Any]:
         """Returns the options of a pool; a server on this machine is not reached through a proxy."""
-        return {"headers": self.headers, "trust_env": urlsplit(self.url).hostname not in LOOPBACK}
+        options = {"headers": self.headers, "trust_env": urlsplit(self.url).hostname not in LOOPBACK}
+        if self.ca is None:
+            return options
+        import ssl  # Imported here because it takes long, and most clients have no use for it.
+
+        return {**options, "verify": ssl.create_default_context(cafile=self.ca)}
 
     def request(self, request: Request) -> dict[str, Any]:
         httpx2 = _http()
@@ -232,7 +242,8 @@ class AsyncTransport(Transport):
 
 
 class Client(Verbs[BlockingTransport]):
-    """A scheduler over HTTP, blocking. Without arguments: NEXTSLOT_URL and NEXTSLOT_API_KEY, else this machine.
+    """A scheduler over HTTP, blocking. Without arguments: NEXTSLOT_URL, NEXTSLOT_API_KEY, NEXTSLOT_CA, else this
+    machine.
 
     `on_note` gets what the server remarks about a submission, such as that no language model answers.
     """
@@ -242,10 +253,11 @@ class Client(Verbs[BlockingTransport]):
         url: str | None = None,
         *,
         key: str | None = None,
+        ca: str | None = None,
         retries: int = DEFAULT_RETRIES,
         on_note: Callable[[str], None] | None = None,
     ) -> None:
-        address = Address.of(url, key)
+        address = Address.of(url, key, ca)
         super().__init__(BlockingTransport(address, on_note), RequestRetries(address.url, retries))
 
     def close(self) -> None:
@@ -268,10 +280,11 @@ class AsyncClient(Verbs[AsyncTransport]):
         url: str | None = None,
         *,
         key: str | None = None,
+        ca: str | None = None,
         retries: int = DEFAULT_RETRIES,
         on_note: Callable[[str], None] | None = None,
     ) -> None:
-        address = Address.of(url, key)
+        address = Address.of(url, key, ca)
         super().__init__(AsyncTransport(address, on_note), RequestRetries(address.url, retries))
 
     async def close(self) -> None:

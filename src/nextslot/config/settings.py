@@ -80,6 +80,14 @@ class ServerSettings(Section):
         default="", description="The path below which a proxy serves this server, such as /scheduler."
     )
     docs: bool = Field(default=True, description="Whether /docs and /openapi.json are served.")
+    tls_certificate: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A PEM file with the certificate and its chain: the server then speaks TLS. SIGHUP reads it again.",
+    )
+    tls_key: str | None = Field(
+        default=None, min_length=1, description="The PEM file of its key; none: the key is in `tls_certificate`."
+    )
     max_body_bytes: Annotated[int, whole(1024)] = Field(
         default=1024 * 1024,
         description="The largest request body, or item of a batch; a larger one is refused with 413.",

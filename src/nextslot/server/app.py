@@ -37,6 +37,7 @@ from .request_guard import Admission, Guard
 from .request_log import RequestLog
 from .routing import Route, Rule, rule_of
 from .static_files import pages
+from .tls import Certificate
 from .turns import Turns
 
 DESCRIPTION = """
@@ -78,6 +79,8 @@ class Options:
     bodies: Bodies = field(default_factory=Bodies)
     connections: Connections = field(default_factory=Connections)
     shares: FairShares = field(default_factory=FairShares)
+    # None: plain HTTP.
+    certificate: Certificate | None = None
     root_path: str = ""
     has_docs: bool = True
     # None: there is no configuration that could be read again.

@@ -14,6 +14,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from typing import Any
 
 import uvicorn
 
@@ -27,6 +28,7 @@ from .app import Options, create_app
 from .connections import Connections
 from .http_protocol import BoundedHttp
 from .request_log import note_probe
+from .tls import Certificate
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ class _UvicornServer(uvicorn.Server):
     """uvicorn without its signal handlers and its listener: on SIGTERM it would close the listener first."""
 
     connections: Connections
+    certificate: Certificate | None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -58,9 +61,15 @@ class _UvicornServer(uvicorn.Server):
         task.add_done_callback(self._connecting.discard)
 
     async def _connect(self, connection: socket.socket, peer: str) -> None:
+        secure: dict[str, Any] = {}
+        if self.certificate is not None:
+            handshake = self.connections.limits.head_seconds
+            secure = {"ssl": self.certificate.context, "ssl_handshake_timeout": handshake}
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(partial(self._protocol, peer), connection)
-        except OSError:  # The caller has hung up.
+            await asyncio.get_running_loop().connect_accepted_socket(
+                partial(self._protocol, peer), connection, **secure
+            )
+        except OSError:  # The caller has hung up, or speaks no TLS.
             connection.close()
             self.connections.leave(peer)
 
@@ -115,6 +124,7 @@ class Process:
             )
         )
         self._server.connections = options.connections
+        self._server.certificate = options.certificate
 
     async def run(self, ready: Callable[[str], None] = lambda address: None) -> bool:
         """Serves until `stop` or a signal. Returns whether the outcome of everything that ran has been stored."""
@@ -124,7 +134,7 @@ class Process:
             self._answer_probes()
             serving = asyncio.create_task(self._server.serve(), name="nextslot-http")
             acceptor = self._accept(listener)
-            self.listening.set_result(_address(listener))
+            self.listening.set_result(_address(listener, "https" if self._options.certificate else "http"))
             try:
                 return await self._start_and_stop(ready)
             finally:
@@ -138,10 +148,12 @@ class Process:
 
     def _accept(self, listener: socket.socket) -> Acceptor:
         heartbeat = self._scheduler.watchdog.heartbeat
+        is_plain = self._options.certificate is None
         return Acceptor(
             listener,
             self._options.admission,
-            lambda: heartbeat.silent_seconds < BLOCKED_SECONDS,
+            # With TLS the event loop answers all probes.
+            lambda: is_plain and heartbeat.silent_seconds < BLOCKED_SECONDS,
             self._server.admit,
             partial(note_probe, self._options.http, "/health"),
             self._options.connections,
@@ -200,8 +212,8 @@ class Process:
         # Only the main thread gets signals; a server in another thread is stopped with `stop`.
         if threading.current_thread() is threading.main_thread():
             handlers = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop}
-        if handlers and self._reload is not None:
-            handlers[signal.SIGHUP] = self._reload
+        if handlers and (self._reload is not None or self._options.certificate is not None):
+            handlers[signal.SIGHUP] = self.reload
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
         try:
@@ -209,6 +221,13 @@ class Process:
         finally:
             for number in handlers:
                 loop.remove_signal_handler(number)
+
+    def reload(self) -> None:
+        """Reads the certificate and the configuration again."""
+        if self._options.certificate is not None:
+            self._options.certificate.reload()
+        if self._reload is not None:
+            self._reload()
 
     def stop(self) -> None:
         """Stops the process after running work has finished; a second call interrupts that work."""
@@ -260,6 +279,6 @@ def _create_server(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=1024)
 
 
-def _address(listener: socket.socket) -> str:
+def _address(listener: socket.socket, scheme: str = "http") -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -1,0 +1,38 @@
+"""Loads the server's certificate, and loads it again on SIGHUP: open connections keep the one they began with."""
+
+import logging
+import ssl
+from pathlib import Path
+
+from nextslot.errors import Invalid
+
+log = logging.getLogger(__name__)
+
+
+class Certificate:
+    def __init__(self, certificate: Path, key: Path | None) -> None:
+        """`key` is None if the certificate's file has the key too. Raises Invalid if they cannot be used."""
+        self._certificate = certificate
+        self._key = key
+        self.context = self._load()
+
+    def reload(self) -> None:
+        """Uses the files as they are now for new connections; files that cannot be used change nothing."""
+        try:
+            self.context = self._load()
+        except Invalid as error:
+            log.error("reload: the certificate stays as it was: %s", error)
+        else:
+            log.info("reload: new connections get the certificate as it is now")
+
+    def _load(self) -> ssl.SSLContext:
+        # A new context: a failure half-way must not leave the certificate of one pair and the key of another.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            context.load_cert_chain(self._certificate, self._key)
+        except OSError as error:
+            sentence = f"{self._certificate} and its key cannot be used: {error.strerror or error}; name PEM files"
+            raise Invalid(f"{sentence} that belong together and can be read", "server.tls_certificate") from error
+        return context
