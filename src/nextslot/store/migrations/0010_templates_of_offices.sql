@@ -14,9 +14,12 @@ rule template_inserted_once before insert on job_templates
                 where office_id = new.office_id and name = new.name and archived_at is null));
 
 drop rule template_renamed on job_templates;
-rule template_renamed before update of name, office_id on job_templates
-    refuse 'a template cannot be replaced, its name is given once, and it stays in its office'
-    when new.office_id <> old.office_id
-        or (new.name <> old.name and new.archived_at is null
-            and exists (select 1 from job_templates
-                where office_id = new.office_id and name = new.name and archived_at is null));
+rule template_renamed before update of name on job_templates
+    refuse 'a template cannot be replaced, and its name is given once'
+    when new.name <> old.name and new.archived_at is null
+        and exists (select 1 from job_templates
+            where office_id = new.office_id and name = new.name and archived_at is null);
+
+rule template_stays before update of office_id on job_templates
+    refuse 'a template stays in its office'
+    when new.office_id <> old.office_id;
