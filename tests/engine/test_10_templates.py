@@ -221,7 +221,7 @@ async def test_a_template_that_is_unknown_archived_or_of_another_type_is_refused
 
         assert await refusal(template_id="nobody") == (
             "template_id",
-            "there is no template 'nobody'; create it, or give another",
+            "there is no template 'nobody' in the office 'default'; create it, or give another",
         )
         assert (await refusal(template_id=gone.template_id))[1].startswith("the template 'nightly' was archived on")
         assert (await refusal(template_id=there.template_id, job_type="fail"))[0] == "job_type"

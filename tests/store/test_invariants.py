@@ -780,7 +780,7 @@ def test_the_name_of_a_template_is_given_once_among_those_that_live(db: Attacked
     for verb in ("update", "update or replace"):
         db.refuses(TEMPLATES, f"{verb} job_templates set name = 'gone' where template_id = :template")
     db.connection.execute("drop trigger template_inserted_once")
-    db.refuses(UNIQUE + "job_templates.name", second)
+    db.refuses(UNIQUE + "job_templates.office_id, job_templates.name", second)
 
 
 @pytest.mark.parametrize("change", ["template_id = 'new'", "created_at = 7"])
@@ -1269,7 +1269,7 @@ def test_every_rule_of_the_schema_is_attacked_here_or_in_a_file_of_its_own(db: A
         "node_comes_back_anew",
         "occurrence_fixed", "occurrence_inserted_once", "occurrence_kept",
         "schedule_identity", "schedule_inserted_once", "schedule_kept", "template_identity",
-        "template_inserted_once", "template_kept", "template_renamed",
+        "template_inserted_once", "template_kept", "template_renamed", "template_stays",
         "reservation_identity", "reservation_inserted_once", "reservation_kept", "reservation_moves",
         "run_born_running", "run_company_kept", "run_identity", "run_inserted_once", "run_kept", "run_written_once",
     }  # fmt: skip

@@ -92,6 +92,7 @@ class EventFilter(TypedDict, total=False):
 
 
 class TemplateOptions(TypedDict, total=False):
+    office_id: str
     params: Json
     retry_policy: Json | None
     timeout_seconds: float | None

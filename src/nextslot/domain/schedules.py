@@ -60,6 +60,9 @@ class Template(Value, Generic[At]):
     resources: Mapping[str, int] | None = None
     webhook: Mapping[str, Json] | None = None
     description: Text | None = None
+    office_id: Annotated[str, Says("Its jobs and schedules are of this office", asked="It stays in its office")] = (
+        DEFAULT_OFFICE
+    )
     created_at: At
     archived_at: At | None = None
 

@@ -29,6 +29,7 @@ from nextslot.server.routes.webhooks import webhooks
 from nextslot.telemetry.meters import HttpMeters
 
 from . import problems, schemas
+from .auth import of_default, whole
 from .connections import Connections
 from .fair_shares import FairShares
 from .metrics import Exposition, metrics
@@ -198,6 +199,8 @@ def _complete(operation: dict[str, Any], rule: Rule) -> None:
     if rule.scope is not None:
         operation["security"] = _SECURITY
         operation["x-scope"] = rule.scope.value
+        if rule.office in (whole, of_default):
+            operation["x-whole"] = True  # A key of one office may not use it; `of_default`: of another than `default`.
         operation["description"] = (
             f"{operation.get('description', '')}\n\nNeeds the scope `{rule.scope.value}`.".strip()
         )

@@ -100,6 +100,7 @@ def _of_thing(kind: str, place: str, get: Callable[[Services, str], Awaitable[An
 of_job = _of_thing("job", "job_id", lambda scheduler, job_id: scheduler.job(job_id))
 of_group = _of_thing("group", "group_id", lambda scheduler, group_id: scheduler.group(group_id))
 of_schedule = _of_thing("schedule", "schedule_id", lambda scheduler, name: scheduler.schedules.get(name))
+of_template = _of_thing("template", "template_id", lambda scheduler, name: scheduler.templates.get(name))
 of_webhook = _of_thing("webhook", "webhook_id", lambda scheduler, name: scheduler.webhooks.get(name))
 of_delivery = _of_thing("delivery", "delivery_id", lambda scheduler, name: scheduler.webhooks.delivery(name))
 

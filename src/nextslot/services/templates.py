@@ -5,6 +5,7 @@ from typing import Any
 from nextslot.domain import Page, Template
 from nextslot.engine.schedules.template_settings import TemplateSettings
 from nextslot.engine.submit.idempotency import Once
+from nextslot.store.contract import Tx
 from nextslot.store.tables import templates
 
 from .arguments import found
@@ -22,8 +23,8 @@ class TemplateService:
 
     async def create(self, **fields: Any) -> Template:
         """Makes a template of `name` and `job_type`; optional are `params`, `priority`, `timeout_seconds`,
-        `retry_policy`, `resources`, `webhook`, `description`."""
-        once: Once[Template] = Once("templates", None, fields, lambda made: [made.template_id])
+        `retry_policy`, `resources`, `webhook`, `description`, `office_id`."""
+        once: Once[Template] = Once("templates", fields.get("office_id"), fields, lambda made: [made.template_id])
         return await self._access.create(
             lambda tx: self._settings.create(tx, fields, self._access.clock.now()), once=once
         )
@@ -42,6 +43,12 @@ class TemplateService:
         """Returns a template, even an archived one."""
         return found(await self._access.read(lambda tx: templates.get(tx, template_id)), "template", template_id)
 
-    async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Template]:
-        """Lists templates that are not archived, the newest first."""
-        return await read_page(self._access, "templates", TOP, cursor, limit, templates.page, "template_id")
+    async def list(
+        self, cursor: str | None = None, limit: int = DEFAULT_LIMIT, *, office_id: str | None = None
+    ) -> Page[Template]:
+        """Lists templates of one office, or of all, that are not archived, the newest first."""
+
+        def read(tx: Tx, before: str, rows: int) -> list[Template]:
+            return templates.page(tx, before, rows, office_id)
+
+        return await read_page(self._access, "templates", TOP, cursor, limit, read, "template_id")

@@ -121,10 +121,9 @@ class ScheduleSettings:
 
     def _template(self, tx: Tx, schedule: Schedule) -> Template:
         template = templates.get(tx, schedule.template_id)
-        if template is None:
-            raise Invalid(
-                f"there is no template {schedule.template_id!r}; create it, or give another", field="template_id"
-            )
+        if template is None or template.office_id != schedule.office_id:
+            there = f"there is no template {schedule.template_id!r} in the office {schedule.office_id!r}"
+            raise Invalid(f"{there}; create it, or give another", field="template_id")
         if template.archived_at is not None and schedule.enabled:
             raise Conflict(
                 f"the template {template.name!r} was archived on {template.archived_at}: "

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from nextslot.domain import (
+    DEFAULT_OFFICE,
     Json,
     NewJob,
     RetryPolicy,
@@ -85,7 +86,10 @@ class TemplateSettings:
         if values.get("resources") is not None:
             values["resources"] = resource_units(values["resources"])
         template: Template = replace(before, **values)
-        holder = templates.by_name(tx, template.name)
+        if before.name and template.office_id != before.office_id:
+            raise Conflict(f"a template stays in its office, {before.office_id!r}: create another one there")
+        self._intake.office(tx, template.office_id)
+        holder = templates.by_name(tx, template.office_id, template.name)
         if holder not in (None, template.template_id):
             raise Conflict(f"another template is named {template.name!r}: choose another name, or archive that one")
         return template
@@ -110,7 +114,7 @@ class TemplateSettings:
 def _with_defaults(fields: Mapping[str, Any]) -> dict[str, Json]:
     """Returns the given fields; null means back to the default."""
     values = dict(fields)
-    for name, default in (("params", dict[str, Json]()), ("priority", 0)):
+    for name, default in (("params", dict[str, Json]()), ("priority", 0), ("office_id", DEFAULT_OFFICE)):
         if name in values and values[name] is None:
             values[name] = default
     if isinstance(values.get("retry_policy"), RetryPolicy):

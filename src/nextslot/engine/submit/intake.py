@@ -468,8 +468,9 @@ def _template_problems(new: NewJob, known: Mapping[str, Template]) -> Iterator[P
     if new.template_id is None:
         return
     template = known.get(new.template_id) if isinstance(new.template_id, str) else None
-    if template is None:
-        yield Problem("template_id", f"there is no template {new.template_id!r}; create it, or give another")
+    if template is None or template.office_id != new.office_id:
+        there = f"there is no template {new.template_id!r} in the office {new.office_id!r}"
+        yield Problem("template_id", f"{there}; create it, or give another")
     elif template.archived_at is not None:
         yield Problem("template_id", f"the template {template.name!r} was archived on {template.archived_at}")
     elif new.job_type is not None and new.job_type != template.job_type:

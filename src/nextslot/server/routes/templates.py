@@ -9,7 +9,7 @@ from nextslot import domain
 from nextslot.domain import Scope
 from nextslot.domain.bounds import Text
 from nextslot.server import schemas
-from nextslot.server.auth import scheduler_for, whole
+from nextslot.server.auth import caller_of, of_template, scheduler_for
 from nextslot.server.derived_schemas import asks, shows
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import (
@@ -26,8 +26,14 @@ templates = router("Templates")
 
 @asks(domain.Template, IN_BODIES, {"params": {}}, without=("template_id", "created_at", "archived_at"))
 class TemplateBody(Body):
-    name: Text = Field(description="Unique among those that are not archived", examples=["nightly report"])
+    name: Text = Field(
+        description="Unique in its office among those that are not archived", examples=["nightly report"]
+    )
     job_type: Text = Field(examples=["research"])
+
+
+class TemplateQuery(PageQuery):
+    office_id: str | None = None
 
 
 class TemplatePatch(partial(TemplateBody)):  # type: ignore[misc]
@@ -40,10 +46,10 @@ class Template(schemas.ResponseModel):
 
 
 @templates.post("/api/job-templates", status_code=201, response_model=Template)
-@needs(Scope.OPERATE, whole, creates=True, conflicts=True)
+@needs(Scope.OPERATE, creates=True, conflicts=True)
 async def create_template(body: TemplateBody, request: Request) -> Response:
     scheduler = scheduler_for(request)
-    fields = body.given()
+    fields = body.given() | {"office_id": caller_of(request).office_for(body)}
     template, is_new = await create_once(scheduler.templates.create(**fields), scheduler.templates.get)
     location = f"/api/job-templates/{template.template_id}"
     return created(template.to_dict(), location, is_new)
@@ -51,28 +57,29 @@ async def create_template(body: TemplateBody, request: Request) -> Response:
 
 @templates.get("/api/job-templates", response_model=Page[Template])
 @needs(Scope.READ)
-async def list_templates(query: Annotated[PageQuery, Query()], request: Request) -> Response:
+async def list_templates(query: Annotated[TemplateQuery, Query()], request: Request) -> Response:
     """Lists templates that are not archived, the newest first."""
-    found = await scheduler_for(request).templates.list(query.cursor, query.limit)
+    (office_id,) = caller_of(request).narrowed((query.office_id,) if query.office_id else ()) or (None,)
+    found = await scheduler_for(request).templates.list(query.cursor, query.limit, office_id=office_id)
     return page(found)
 
 
 @templates.get("/api/job-templates/{template_id}", response_model=Template)
-@needs(Scope.READ)
+@needs(Scope.READ, of_template)
 async def get_template(template_id: str, request: Request) -> Response:
     """Shows a template, even an archived one."""
     return answer((await scheduler_for(request).templates.get(template_id)).to_dict())
 
 
 @templates.patch("/api/job-templates/{template_id}", response_model=Template)
-@needs(Scope.OPERATE, whole, conflicts=True)
+@needs(Scope.OPERATE, of_template, conflicts=True)
 async def change_template(template_id: str, body: TemplatePatch, request: Request) -> Response:
     """Changes a template, for the jobs that it will make (INV-005)."""
     return answer((await scheduler_for(request).templates.change(template_id, **body.given())).to_dict())
 
 
 @templates.delete("/api/job-templates/{template_id}", response_model=Template)
-@needs(Scope.OPERATE, whole, conflicts=True)
+@needs(Scope.OPERATE, of_template, conflicts=True)
 async def archive_template(template_id: str, request: Request) -> Response:
     """Archives a template: its schedules are disabled, its jobs stay, its name is free."""
     return answer((await scheduler_for(request).templates.archive(template_id)).to_dict())

@@ -12,9 +12,10 @@ alter table api_keys add column old_key_until {int};
 create unique index keys_old_digest on api_keys (old_digest) where old_digest is not null;
 
 drop rule key_fixed on api_keys;
-rule key_fixed before update of key_id, name, scope, office_id, created_by, created_at, expires_at, allowed_addresses, job_types on api_keys
-    refuse 'what a key may do never changes'
+rule key_fixed before update of key_id, name, digest, scope, office_id, created_by, created_at, expires_at, allowed_addresses, job_types on api_keys
+    refuse 'a key never changes, except for its rotation and its last use'
     when new.key_id <> old.key_id or new.name <> old.name or new.scope <> old.scope
+        or (new.digest <> old.digest and new.old_digest is distinct from old.digest)
         or new.office_id is distinct from old.office_id or new.created_by is distinct from old.created_by
         or new.created_at <> old.created_at or new.expires_at is distinct from old.expires_at
         or new.allowed_addresses is distinct from old.allowed_addresses

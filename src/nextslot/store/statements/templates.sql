@@ -11,8 +11,9 @@ select {templates.columns} from job_templates where template_id = :template_id;
 select {templates.columns} from job_templates where template_id in (select key from json_each(:template_ids));
 
 -- by_name: the template that has this name now
-select template_id from job_templates where name = :name and archived_at is null;
+select template_id from job_templates where office_id = :office_id and name = :name and archived_at is null;
 
 -- page: those that live, the newest first, from an id downwards
 select {templates.columns} from job_templates where template_id < :before and archived_at is null
+    and (:office_id = '' or office_id = :office_id)
 order by template_id desc limit :limit;

@@ -27,12 +27,13 @@ def get_many(tx: Tx, template_ids: Iterable[str]) -> dict[str, Template]:
     return {template.template_id: template for template in found}
 
 
-def by_name(tx: Tx, name: str) -> str | None:
-    """The id of the one that has this name now."""
-    row = tx.row("templates.by_name", name=name)
+def by_name(tx: Tx, office_id: str, name: str) -> str | None:
+    """The id of the one that has this name in its office now."""
+    row = tx.row("templates.by_name", office_id=office_id, name=name)
     return None if row is None else row[0]
 
 
-def page(tx: Tx, before: str, limit: int) -> list[Template]:
-    """The newest first, from an id downwards."""
-    return [TEMPLATES.value(row) for row in tx.rows("templates.page", before=before, limit=limit)]
+def page(tx: Tx, before: str, limit: int, office_id: str | None = None) -> list[Template]:
+    """The newest first, from an id downwards; of one office, or of all."""
+    found = tx.rows("templates.page", before=before, limit=limit, office_id=office_id or "")
+    return [TEMPLATES.value(row) for row in found]
