@@ -81,6 +81,10 @@ class RunFiles:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
+    def inputs_file(self, run_id: str) -> Path:
+        """Returns the file that tells a command what its inputs are; it exists while the command runs."""
+        return self._data / "inputs" / f"{run_id}.json"
+
     def collect_artifacts(self, run_id: str) -> tuple[Artifact, ...]:
         """Returns the regular files that a run left. Links are not followed, so none leads out of the directory."""
         root = self.artifacts_root(run_id)
@@ -118,6 +122,7 @@ class RunFiles:
         """Removes the logs and artifacts of runs. Missing files are no error."""
         for run_id in run_ids:
             self.log_paths(run_id).remove()
+            self.inputs_file(run_id).unlink(missing_ok=True)
             root = self.artifacts_root(run_id)
             if root.is_symlink():
                 root.unlink()
