@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nextslot import Run, Scheduler
+from nextslot import NewJob, Run, Scheduler
 from nextslot.errors import Invalid
 from nextslot.executors.command import CommandType, check_sandbox
 from nextslot.executors.job_type_catalog import check_job_type
@@ -84,6 +84,24 @@ def test_a_command_sees_neither_the_database_nor_files_of_other_runs(place: Path
     assert "0" in log_of(place, run).splitlines()
     assert log_of(place, run).count("Permission denied") == 2
     assert not any(line.endswith(".log") for line in log_of(place, run).splitlines())
+
+
+async def test_a_command_reads_what_its_prerequisites_have_made_and_nothing_of_others(place: Path) -> None:
+    script = "cat {inputs.first.path}/file; cat $NEXTSLOT_INPUTS | wc -l; find artifacts -name other"
+    scheduler = Scheduler(f"sqlite:///{place}/nextslot.db", synchronous="NORMAL")
+    made = ["sh", "-c", "mkdir $NEXTSLOT_ARTIFACTS/sub; echo made | tee $NEXTSLOT_ARTIFACTS/file"]
+    scheduler.job_types.add_command("first", made, place, sandbox={})
+    scheduler.job_types.add_command("other", ["sh", "-c", "touch $NEXTSLOT_ARTIFACTS/other"], place)
+    reads = ["sh", "-c", script.replace("{inputs.first.path}", "$0"), "{inputs.first.path}"]
+    scheduler.job_types.add_command("reader", reads, place, sandbox={})
+    async with scheduler, asyncio.timeout(LIMIT_SECONDS):
+        await eventual_end(scheduler, (await scheduler.submit("other")).job_id)
+        first = NewJob(job_type="first", key="first")
+        after = NewJob(job_type="reader", depends_on=["first"], retry_policy=NO_RETRY)
+        _, job = await scheduler.submit_many([first, after])
+        run = await eventual_end(scheduler, job.job_id)
+
+        assert (log_of(place, run), run.status) == ("made\n0\n", "COMPLETED")
 
 
 def test_a_hidden_path_is_empty(place: Path) -> None:
@@ -266,7 +284,7 @@ def test_the_scheduler_makes_room_for_limits_below_its_own_cgroup(tmp_path: Path
 
 
 def test_a_run_enters_a_cgroup_with_its_limits_or_does_not_start(tmp_path: Path) -> None:
-    found = Sandbox(memory_bytes=1_000_000, cpus=1.5, processes=7).apply(start_of(tmp_path), tmp_path, (), ())
+    found = Sandbox(memory_bytes=1_000_000, cpus=1.5, processes=7).apply(start_of(tmp_path), tmp_path, (), (), ())
 
     enter_cgroup(f"{tmp_path}/run", found.cgroup_limits)
 

@@ -983,9 +983,9 @@ def test_an_outage_is_of_failures_and_is_probed_while_it_is_held(db: Attacked) -
 @pytest.mark.parametrize(
     "orphan",
     [
-        "insert into dependencies values (:queued, 'nobody', :queued, 0)",
-        "insert into dependencies values ('nobody', :queued, :queued, 0)",
-        "insert into dependencies values (:queued, :keyed, 'nobody', 0)",
+        "insert into dependencies (job_id, depends_on, chain_id, is_met) values (:queued, 'nobody', :queued, 0)",
+        "insert into dependencies (job_id, depends_on, chain_id, is_met) values ('nobody', :queued, :queued, 0)",
+        "insert into dependencies (job_id, depends_on, chain_id, is_met) values (:queued, :keyed, 'nobody', 0)",
         "update job_groups set office_id = 'nowhere'",
         "insert into artifacts values ('no run', 'a.md', 'there', 1)",
         RESERVE.replace(":id", "'first'").replace(":office", "'nowhere'"),

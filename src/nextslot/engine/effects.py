@@ -58,6 +58,8 @@ class Claim(NamedTuple):
     session_id: str | None = None
     # Runs in a separate process, although its type does not ask for one.
     is_isolated: bool = False
+    # The first job of its chain if that waited for others, whose results and artifacts are the inputs of this run.
+    waited: str | None = None
 
 
 # Updates change the engine's memory, on the thread that committed.

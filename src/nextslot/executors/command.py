@@ -17,7 +17,9 @@ import orjson
 from nextslot.domain import FailureKind, Outcome
 from nextslot.errors import Invalid, Problem, Unavailable
 
+from . import inputs
 from .command_output import Output
+from .inputs import Inputs
 from .job_types import JobType, JobTypes
 from .process_tree.fork_server import Guardians
 from .process_tree.process import End, Process, Start
@@ -37,6 +39,7 @@ INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 COMPLETED, SKIPPED = "completed", "skipped"
+NO_INPUTS: Inputs = {}
 PLACEHOLDER = re.compile(r"\{([^\W\d][\w.-]*)\}")
 
 
@@ -61,14 +64,18 @@ class CommandType:
     @property
     def placeholders(self) -> list[str]:
         """Returns the names of the parameters that are arguments, in the order of the command."""
-        return list(dict.fromkeys(found[1] for element in self.command if (found := PLACEHOLDER.fullmatch(element))))
+        found = dict.fromkeys(found[1] for element in self.command if (found := PLACEHOLDER.fullmatch(element)))
+        return [name for name in found if not inputs.is_input(name)]
 
-    def argv(self, params: Mapping[str, Any]) -> tuple[str, ...]:
+    def argv(self, params: Mapping[str, Any], given: Inputs = NO_INPUTS) -> tuple[str, ...]:
         """Returns the command's arguments. Each placeholder becomes exactly one: text unchanged, anything else as
-        JSON."""
+        JSON; of an input the directory of its artifacts."""
+
+        def value(name: str) -> str:
+            return inputs.argument(name, given) if inputs.is_input(name) else _argument(params[name])
+
         return tuple(
-            _argument(params[found[1]]) if (found := PLACEHOLDER.fullmatch(element)) else element
-            for element in self.command
+            value(found[1]) if (found := PLACEHOLDER.fullmatch(element)) else element for element in self.command
         )
 
     def schema(self) -> dict[str, Any]:
@@ -131,19 +138,24 @@ class CommandHandler:
         """Runs the command. Returns only when no process of its tree is left, also after a cancel."""
         run.log_cap = self._command.log_cap_bytes
         output = Output(run)
-        process = await start_command(self._command, self._start(run, params), run, self._guardians, output)
-        end = await until_ended(process, run, self.grace_seconds)
+        with run.inputs_file() as told:
+            try:
+                start = self._start(run, params, told)
+            except Invalid as error:
+                return Outcome.failed(FailureKind.INVALID, str(error))
+            process = await start_command(self._command, start, run, self._guardians, output)
+            end = await until_ended(process, run, self.grace_seconds)
         with suppress(OSError):
             run.artifacts.rmdir()  # The command left no artifact.
         outcome = self._refused(end) if end.refused else broken(end) or self._command.outcome(end, output.last_line)
         return with_process(outcome, process, end)
 
-    def _start(self, run: RunContext, params: Mapping[str, Any]) -> Start:
+    def _start(self, run: RunContext, params: Mapping[str, Any], told: Path | None) -> Start:
         cwd = self._command.cwd
         return Start(
-            argv=self._command.argv(params),
+            argv=self._command.argv(params, run.inputs),
             cwd=None if cwd is None else str(cwd),
-            env=environment(self._command, run),
+            env=environment(self._command, run, told),
             stdin=orjson.dumps(params),
         )
 
@@ -175,7 +187,12 @@ async def start_command(
 ) -> Process:
     """Starts a command under a guardian, in its sandbox if it has one."""
     if command.sandbox is not None:
-        start = command.sandbox.apply(start, run.artifacts, guardians.private_directories, guardians.private_files)
+        inputs_paths = [one.path for one in run.inputs.values() if one is not None and one.path.exists()]
+        told = start.env.get("NEXTSLOT_INPUTS")
+        shown = [*inputs_paths, *([] if told is None else [Path(told)])]
+        start = command.sandbox.apply(
+            start, run.artifacts, shown, guardians.private_directories, guardians.private_files
+        )
     return await guardians.start(start, output.write)
 
 
@@ -224,8 +241,9 @@ def with_process(outcome: Outcome, process: Process, end: End) -> Outcome:
     return replace(outcome, exit_code=end.exit_code, session_id=f"{process.pid}@{process.start_time}")
 
 
-def environment(command: CommandType, run: RunContext) -> dict[str, str]:
-    """Returns the command's environment: a few inherited variables, the configured ones, and the ids of the run."""
+def environment(command: CommandType, run: RunContext, told: Path | None) -> dict[str, str]:
+    """Returns the command's environment: a few inherited variables, the configured ones, the ids of the run, and the
+    file with its inputs, if it has any."""
     return {
         **_inherited(command.pass_env),
         **command.env,
@@ -233,6 +251,7 @@ def environment(command: CommandType, run: RunContext) -> dict[str, str]:
         "NEXTSLOT_JOB_ID": run.job_id,
         "NEXTSLOT_ATTEMPT": str(run.attempt),
         "NEXTSLOT_ARTIFACTS": str(run.artifacts.absolute()),
+        **({} if told is None else {"NEXTSLOT_INPUTS": str(told)}),
     }
 
 

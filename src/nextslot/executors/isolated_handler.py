@@ -20,6 +20,7 @@ from nextslot.errors import Invalid
 
 from .command import GRACE_SECONDS, broken, until_ended
 from .command_output import Output
+from .inputs import as_json
 from .process_tree.fork_server import Guardians
 from .process_tree.process import End, Start
 from .process_tree.run_marks import RUN_ID
@@ -54,6 +55,7 @@ class IsolatedHandler:
             "params": params,
             "run": [run.run_id, run.job_id, run.office_id, run.job_type, run.attempt],
             "artifacts": str(run.artifacts.absolute()),
+            "inputs": orjson.loads(as_json(run.inputs)),
         }
         return Start(
             argv=(sys.executable, "-m", f"{__package__}.isolated_handler_main"),

@@ -15,6 +15,7 @@ import orjson
 
 from nextslot.domain import Outcome
 
+from .inputs import of_json
 from .isolated_handler import OUTCOME_FILE
 from .outcomes import raised, returned
 from .run_context import RunContext
@@ -28,6 +29,7 @@ class _IsolatedRun(RunContext):
         run_id, job_id, office_id, job_type, attempt = what["run"]
         super().__init__(run_id, job_id, office_id, job_type, what["params"], attempt, RunFiles(Path.cwd()))
         self._artifacts = Path(what["artifacts"])
+        self.inputs = of_json(what["inputs"])
 
     def progress(self, fraction: float, text: str = "") -> None:
         super().progress(fraction, text)

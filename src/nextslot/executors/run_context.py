@@ -2,12 +2,14 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 from nextslot.domain import FailureKind
 
+from .inputs import Inputs, as_json
 from .run_files import RunFiles
 from .run_log import RunLog
 
@@ -52,6 +54,8 @@ class RunContext:
         self.job_type = job_type
         self.params = params
         self.attempt = attempt
+        # What the prerequisites of the job have made, by their keys, else their ids; None: the job was skipped.
+        self.inputs: Inputs = {}
         self.title: str | None = None
         self.role: str | None = None
         self.task_id: str | None = None
@@ -147,6 +151,21 @@ class RunContext:
 
     def fail(self, message: str, kind: FailureKind | str = FailureKind.ERROR) -> NoReturn:
         raise Fail(message, kind)
+
+    @contextmanager
+    def inputs_file(self) -> Iterator[Path | None]:
+        """Writes the inputs to a file, for a command, and removes the file at the end; None without inputs."""
+        if not self.inputs:
+            yield None
+            return
+        path = self._files.inputs_file(self.run_id).absolute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_bytes(as_json(self.inputs))
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
 
     # Methods that only the executor calls.
 

@@ -31,7 +31,7 @@ class RunFiles:
     @property
     def directories(self) -> list[Path]:
         """Returns the directories that contain the files of all runs."""
-        return [self._data / "logs", self._data / "artifacts"]
+        return [self._data / "logs", self._data / "artifacts", self._data / "inputs"]
 
     def log_path(self, run_id: str) -> str:
         """Returns the log's path relative to the data directory. The random end of the id spreads logs over 256
@@ -86,6 +86,10 @@ class RunFiles:
         make_private(path)
         return path
 
+    def inputs_file(self, run_id: str) -> Path:
+        """Returns the file that tells a command what its inputs are; it exists while the command runs."""
+        return self._data / "inputs" / f"{run_id}.json"
+
     def collect_artifacts(self, run_id: str) -> tuple[Artifact, ...]:
         """Returns the regular files that a run left. Links are not followed, so none leads out of the directory."""
         root = self.artifacts_root(run_id)
@@ -123,6 +127,7 @@ class RunFiles:
         """Removes the logs and artifacts of runs. Missing files are no error."""
         for run_id in run_ids:
             self.log_paths(run_id).remove()
+            self.inputs_file(run_id).unlink(missing_ok=True)
             root = self.artifacts_root(run_id)
             if root.is_symlink():
                 root.unlink()

@@ -56,16 +56,26 @@ class Sandbox:
         """Returns the controllers of a cgroup that its limits need."""
         return {controller for name, controller in _TREE_LIMITS.items() if getattr(self, name) is not None}
 
-    def apply(self, start: Start, artifacts: Path, directories: Iterable[Path], files: Iterable[Path]) -> Start:
-        """Returns the start of a command inside this sandbox, which can write its artifacts, but sees neither these
-        directories of all runs nor these files."""
+    def apply(
+        self,
+        start: Start,
+        artifacts: Path,
+        shown: Sequence[Path],
+        directories: Sequence[Path],
+        files: Sequence[Path],
+    ) -> Start:
+        """Returns the start of a command inside this sandbox, which can write its artifacts and reads what is `shown`,
+        but sees neither the rest of these directories of all runs nor these files."""
         private = [path.absolute() for path in (*directories, *files)]
         for directory in directories:  # One that is made later would not be hidden.
             directory.mkdir(parents=True, exist_ok=True)
         account = self._account()
         if account is not None:
             os.chown(artifacts, account.pw_uid, account.pw_gid)
-        argv = [*self._bubblewrap(start.cwd, artifacts, private, account), "--", *self._entry(account), *start.argv]
+            for path in shown:
+                _let_read(path, account)
+        argv = [*self._bubblewrap(start.cwd, private, account), *_files(artifacts, shown, private)]
+        argv += ["--", *self._entry(account), *start.argv]
         return replace(start, argv=tuple(argv), cwd=None, is_wrapped=True, cgroup_limits=self._cgroup_limits())
 
     def try_out(self) -> None:
@@ -75,7 +85,7 @@ class Sandbox:
                 package = "bubblewrap" if program == "bwrap" else "util-linux"
                 raise Invalid(f"needs the program {program}, which is not on PATH; install {package}", "sandbox")
         found = subprocess.run(
-            [*self._bubblewrap(None, None, (), self._account()), "--", *self._entry(self._account()), "true"],
+            [*self._bubblewrap(None, (), self._account()), "--", *self._entry(self._account()), "true"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -95,9 +105,7 @@ class Sandbox:
         account = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
         return None if account.pw_uid == 0 else account
 
-    def _bubblewrap(
-        self, cwd: str | None, artifacts: Path | None, private: Sequence[Path], account: pwd.struct_passwd | None
-    ) -> Iterator[str]:
+    def _bubblewrap(self, cwd: str | None, private: Sequence[Path], account: pwd.struct_passwd | None) -> Iterator[str]:
         """Yields the program and its options. A later mount covers an earlier one."""
         yield from ("bwrap", "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL")
         if account is not None:  # Lets setpriv change the account, which takes these two away again.
@@ -116,8 +124,6 @@ class Sandbox:
             yield from _bound("--bind", path, map(Path, (*_OWN, _SOCKETS)))
         for path in (*self.hidden, *private):
             yield from _cover(path)
-        if artifacts is not None:
-            yield from _bound("--bind", artifacts.absolute(), private)
         if cwd is not None:
             yield from ("--chdir", cwd)
 
@@ -142,6 +148,20 @@ class Sandbox:
         if self.processes is not None:
             found["pids.max"] = str(self.processes)
         return found
+
+
+def _files(artifacts: Path, shown: Iterable[Path], private: Sequence[Path]) -> Iterator[str]:
+    for path in shown:
+        yield from _bound("--ro-bind", path.absolute(), private)
+    yield from _bound("--bind", artifacts.absolute(), private)
+
+
+def _let_read(path: Path, account: pwd.struct_passwd) -> None:
+    """Lets an account read what a run has made, by the group; the directory above it is the scheduler's alone."""
+    for one in (path, *path.rglob("*")):
+        if not one.is_symlink():
+            os.chown(one, -1, account.pw_gid)
+            one.chmod(one.stat().st_mode | (0o050 if one.is_dir() else 0o040))
 
 
 def _bound(option: str, path: Path, empty: Iterable[Path]) -> Iterator[str]:

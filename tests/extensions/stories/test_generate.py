@@ -68,7 +68,7 @@ async def test_spec_11_what_old_clients_say_without_effect_is_listed(tmp_path: P
         answer = await story(server, **said)
         card = (await research(server, mood="dark")).json()
 
-        assert answer["metadata"]["ignored"] == ["auto_research", "mood", "research_model", "thumbnail_provider"]
+        assert answer["metadata"]["ignored"] == ["mood", "thumbnail_provider"]
         assert card["message"] == "Tidal Power. Ignored: mood"
 
 

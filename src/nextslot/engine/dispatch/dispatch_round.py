@@ -210,6 +210,7 @@ class DispatchRound:
             task_id=spec.task_id,
             session_id=one.session_id,
             is_isolated=is_isolated,
+            waited=None if spec.depends_on is None else spec.chain_id,
         )
         tx.local(Started).claims.append(claim)
         if spec.timeout_seconds is not None:

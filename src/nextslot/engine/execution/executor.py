@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nextslot.domain import FailureKind, Outcome
+from nextslot.domain import FailureKind, Outcome, Run
 from nextslot.engine.effects import Claim
+from nextslot.executors.inputs import inputs_of
 from nextslot.executors.job_types import JobType, JobTypes
 from nextslot.executors.outcomes import raised, returned
 from nextslot.executors.run_context import Listener, RunContext
@@ -26,6 +27,7 @@ _STOP_ERRORS = {
     FailureKind.INTERRUPTED: "interrupted by the scheduler's shutdown",
 }
 
+NO_INPUTS: Mapping[str, Run] = {}
 ISOLATED = "runs in a separate process: the scheduler died several times in a row while this job ran inside it"
 
 
@@ -57,7 +59,7 @@ class Executor:
     def forget(self, run_id: str) -> None:
         self._expected.pop(run_id, None)
 
-    async def run(self, claim: Claim, listen: Listener | None = None) -> Outcome:
+    async def run(self, claim: Claim, listen: Listener | None = None, inputs: Mapping[str, Run] = NO_INPUTS) -> Outcome:
         """Runs the handler and returns its outcome. Raises only if something other than `stop` cancels the task."""
         if claim.run_id in self._active:
             raise ValueError(f"run {claim.run_id} is running already: each run needs an id of its own")
@@ -70,6 +72,8 @@ class Executor:
         run = RunContext(
             claim.run_id, claim.job_id, claim.office_id, claim.job_type, claim.params, claim.attempt, self._files
         )
+        if inputs:
+            run.inputs = inputs_of(inputs, self._files)
         run.title, run.role, run.task_id, run.session_id = claim.title, claim.role, claim.task_id, claim.session_id
         task = asyncio.current_task() if job_type.is_async else None
         active = self._active[claim.run_id] = _Active(run, job_type, task, claim.timeout_seconds)

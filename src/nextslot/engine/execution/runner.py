@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from nextslot.domain import FailureKind, Outcome, RunStatus
+from nextslot.domain import FailureKind, Outcome, Run, RunStatus
 from nextslot.engine.direct.connected_callers import ConnectedCallers
 from nextslot.engine.effects import Claim, RunEnded, WorkKind
 from nextslot.engine.forecast.run_durations import Durations
 from nextslot.errors import Fenced, Unavailable
 from nextslot.store.contract import PrefetchedWork, Store, Tx
+from nextslot.store.tables import dependencies
 from nextslot.system.clock import Clock
 from nextslot.system.instant import Instant
 from nextslot.telemetry.logs import bound
@@ -133,10 +134,19 @@ class Runner:
     async def _outcome(self, claim: Claim) -> Outcome:
         try:
             listen = self._callers.listener(claim.run_id) if claim.run_id in self._callers else None
-            return await self._executor.run(claim, listen)
+            inputs = await self._inputs(claim.waited) if claim.waited is not None else {}
+            return await self._executor.run(claim, listen, inputs)
+        except Unavailable as error:
+            self._executor.forget(claim.run_id)
+            return Outcome.failed(FailureKind.UNAVAILABLE, f"its inputs could not be read: {error}")
         except Exception as error:  # A defect of the executor must not leave the job RUNNING for ever.
             log.exception("run %s: the executor failed", claim.run_id)
             return Outcome.failed(FailureKind.ERROR, f"the executor failed: {type(error).__name__}: {error}"[:500])
+
+    async def _inputs(self, waited: str) -> Mapping[str, Run]:
+        """Reads the runs that the job waited for, after the commit of its start: they do not change any more."""
+        assert self._store is not None
+        return await self._store.read(lambda tx: dependencies.inputs(tx, waited))
 
     async def _record(self, claim: Claim, outcome: Outcome, seconds: float = 0.0) -> None:
         """Tries until the store has the outcome. If the store refuses it too often, stores a failure in its place."""

@@ -17,13 +17,18 @@ class DependencyResolver:
     def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
 
-    def edges(self, tx: Tx, waits: Mapping[str, Sequence[str]], new: Mapping[str, Job]) -> list[Edge]:
-        """Returns the edges of new jobs, to each other or to existing jobs, which may have succeeded already."""
+    def edges(
+        self, tx: Tx, waits: Mapping[str, Sequence[str]], new: Mapping[str, Job], names: Mapping[str, str]
+    ) -> list[Edge]:
+        """Returns the edges of new jobs, to each other or to existing jobs, which may have succeeded already.
+
+        `names` are the keys of jobs in the request.
+        """
         existing = {other for others in waits.values() for other in others if other not in new}
         chains = {job_id: chain for job_id, (chain, _) in jobs.chains(tx, existing).items()} if existing else {}
         met = dependencies.succeeded(tx, set(chains.values())) if chains else set()
         return [
-            Edge(job_id, other, chains.get(other, other), chains.get(other) in met)
+            Edge(job_id, other, chains.get(other, other), chains.get(other) in met, names.get(other))
             for job_id, others in waits.items()
             for other in dict.fromkeys(others)
         ]

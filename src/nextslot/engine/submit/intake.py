@@ -176,7 +176,7 @@ class Intake:
         keys = self._keys(wanted, answers)
         waits = self._waits(tx, wanted, made, keys)
         self._refuse_cycle(wanted, made, waits, group)
-        placed = self._store(tx, self._drafts(tx, wanted, made, now, group), waits, now, group)
+        placed = self._store(tx, self._drafts(tx, wanted, made, now, group), waits, now, group, _names(keys))
         return [
             Accepted(placed.get(job_id) or existing[job_id], is_new=made.get(job_id) == index)
             for index, job_id in enumerate(answers)
@@ -208,7 +208,7 @@ class Intake:
             except Invalid as error:
                 answers.append(error)
         drafts = {job.job_id: job for job in answers if isinstance(job, Job)}
-        self._store(tx, drafts, {}, now, None)
+        self._store(tx, drafts, {}, now, None, {})
         return answers
 
     def _answers(self, tx: Tx, wanted: Sequence[NewJob]) -> tuple[list[str], dict[str, Job]]:
@@ -301,7 +301,7 @@ class Intake:
         office_of = {job_id: wanted[index].office_id for job_id, index in made.items()}
         outside = {other for others in waits.values() for other in others if other not in office_of}
         office_of |= {job_id: office_id for job_id, (_, office_id) in jobs.chains(tx, outside).items()}
-        names = {job_id: key for key, job_id in keys.items()}
+        names = _names(keys)
         problems = []
         for job_id, others in waits.items():
             index, office_id = made[job_id], office_of[job_id]
@@ -443,8 +443,9 @@ class Intake:
         waits: Mapping[str, Sequence[str]],
         now: Instant,
         group: Group | None,
+        names: Mapping[str, str],
     ) -> dict[str, Job]:
-        edges = self._resolver.edges(tx, waits, drafts) if waits else []
+        edges = self._resolver.edges(tx, waits, drafts, names) if waits else []
         unmet: dict[str, int] = {}
         for edge in edges:
             unmet[edge.job_id] = unmet.get(edge.job_id, 0) + (not edge.is_met)
@@ -460,6 +461,11 @@ class Intake:
                 self._finisher.cancel_doomed(tx, doomed, now)
                 return jobs.get_many(tx, drafts)
         return drafts
+
+
+def _names(keys: Mapping[str, str]) -> dict[str, str]:
+    """Returns the keys of a request by the jobs that they name."""
+    return {job_id: key for key, job_id in keys.items()}
 
 
 def _template_problems(new: NewJob, known: Mapping[str, Template]) -> Iterator[Problem]:

@@ -166,16 +166,17 @@ class SessionHandler:
             return Outcome.failed(FailureKind.SESSION_ERROR, f"the role {run.role!r} has no command any more")
         run.log_cap = role.command.log_cap_bytes
         output = TailedOutput(run)
-        process = await start_command(role.command, _start(role.command, run), run, self._guardians, output)
-        end = await until_ended(process, run, role.command.grace_seconds)
+        with run.inputs_file() as told:
+            process = await start_command(role.command, _start(role.command, run, told), run, self._guardians, output)
+            end = await until_ended(process, run, role.command.grace_seconds)
         with suppress(OSError):
             run.artifacts.rmdir()  # Nothing was left in it.
         return replace(with_process(role.outcome(end, output), process, end), session_id=run.session_id)
 
 
-def _start(command: CommandType, run: RunContext) -> Start:
+def _start(command: CommandType, run: RunContext, told: Path | None) -> Start:
     job = {"description": run.title, "role": run.role, "task_id": run.task_id, "params": run.params}
-    env = environment(command, run)
+    env = environment(command, run, told)
     if run.role is not None:
         env["NEXTSLOT_ROLE"] = run.role
     if run.session_id is not None:

@@ -22,9 +22,10 @@ class Stories(Extension):
         return {"llm": (LlmSettings, LlmSettings())}
 
     def setting_problems(self, values: Mapping[str, Any], data: Path) -> Iterator[SettingProblem]:
-        from .settings import provider_problems
+        from .settings import provider_problems, style_problems
 
         yield from provider_problems(values)
+        yield from style_problems(values)
 
     def attach(self, host: "Host") -> Attached:
         from .story_service import StoryService

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nextslot.domain import FailureKind
-from nextslot.errors import Invalid
+from nextslot.errors import Invalid, Problem
 from nextslot.executors.run_context import Fail
 
 from . import embedded_server
@@ -23,6 +23,7 @@ from .providers import (
     Provider,
     RequestTimeouts,
 )
+from .styles import Style
 
 OLLAMA = "ollama"
 OLLAMA_BASE_URL = "http://127.0.0.1:11434"
@@ -43,6 +44,7 @@ class LlmConfig:
     ollama_base_url: str = OLLAMA_BASE_URL
     default_model: str = DEFAULT_MODEL
     providers: Mapping[str, ProviderConfig] = field(default_factory=dict)
+    styles: Mapping[str, Style] = field(default_factory=dict)
     timeouts: RequestTimeouts = field(default_factory=RequestTimeouts)
     embedded_idle_seconds: float = 300.0
 
@@ -72,16 +74,43 @@ def model_name(wanted: str | None, config: LlmConfig) -> ModelName:
     """Reads `ollama:NAME`, `PROVIDER:NAME` of a configured provider, or a name of Ollama, which may have a colon."""
     name = (wanted or config.default_model).strip()
     provider, colon, model = name.partition(":")
-    if colon and (provider == OLLAMA or provider in config.providers):
+    if colon and (provider == OLLAMA or provider in config.providers or provider in _REMOTE.values()):
         return ModelName(provider, model.strip())
-    return ModelName(OLLAMA, name)
+    maker = _maker(name)
+    return ModelName(OLLAMA if maker is None else maker, name)
+
+
+# Models that no Ollama has, by how their names begin, with the provider that has them.
+_REMOTE = {"claude-": "anthropic", "gemini-": "google", "gpt-": "openai", "chatgpt-": "openai"}
+
+
+def _maker(name: str) -> str | None:
+    # `gpt-oss` is a model of Ollama.
+    if name.startswith("gpt-oss"):
+        return None
+    return next((provider for beginning, provider in _REMOTE.items() if name.startswith(beginning)), None)
+
+
+def model_problems(params: Mapping[str, Any], config: LlmConfig) -> list[Problem]:
+    """Finds models whose provider is not configured."""
+    problems = []
+    for field_ in ("model", "research_model"):
+        wanted = params.get(field_)
+        name = model_name(wanted if isinstance(wanted, str) else None, config)
+        if name.provider != OLLAMA and name.provider not in config.providers:
+            there = ", ".join([OLLAMA, *config.providers])
+            what = f"{name.model!r} is a model of the provider {name.provider!r}, which is not configured"
+            remedy = f"add [llm.providers.{name.provider}], or use a model of: {there}"
+            problems.append(Problem(f"params.{field_}", f"{what}; {remedy}"))
+    return problems
 
 
 def resource_for(params: Mapping[str, Any], config: LlmConfig) -> dict[str, int]:
-    """Returns the resource of a job that uses a model: the one local model (CON-002), or `remote`."""
-    wanted = params.get("model")
-    name = model_name(wanted if isinstance(wanted, str) else None, config)
-    return {OLLAMA if name.provider == OLLAMA else "remote": 1}
+    """Returns the resources of a job that uses models: the one local model (CON-002), or `remote`, or both."""
+    used = ["model", "research_model"] if params.get("auto_research") is True else ["model"]
+    wanted = [params.get(field_) for field_ in used]
+    names = [model_name(one if isinstance(one, str) else None, config) for one in wanted]
+    return {OLLAMA if name.provider == OLLAMA else "remote": 1 for name in names}
 
 
 class LanguageModels:

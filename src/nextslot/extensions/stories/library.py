@@ -13,7 +13,7 @@ from nextslot.extension_api.host import Row, Statements, Tx
 from nextslot.extension_api.tables import column_codec
 from nextslot.system.instant import Instant
 
-from .similarity import KnownText
+from .similarity import KnownText, normalised
 
 SQL = Statements(Path(__file__).with_name("ext_stories.sql"))
 # The most works that a request reads before it answers with what it has found and a cursor.
@@ -73,14 +73,18 @@ class Entry:
 
 
 class Wanted(NamedTuple):
-    """What a list is narrowed to: words that an entry must all have, a tag, and offices (none: all)."""
+    """What a list is narrowed to: words that an entry must all have, a tag, offices (none: all), a topic in the form
+    of `normalised`."""
 
     words: tuple[str, ...] = ()
     tag: str | None = None
     offices: tuple[str, ...] = ()
+    topic: str | None = None
 
     def takes(self, entry: Entry) -> bool:
         if self.tag is not None and self.tag.casefold() not in (tag.casefold() for tag in entry.tags):
+            return False
+        if self.topic is not None and self.topic != normalised(entry.topic or ""):
             return False
         text = "\n".join(_searched(entry)).casefold()
         return all(word.casefold() in text for word in self.words)

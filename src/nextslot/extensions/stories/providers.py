@@ -93,7 +93,10 @@ class OpenAiProvider:
     """Speaks OpenAI's protocol: `POST /v1/chat/completions` with server-sent events."""
 
     def __init__(self, base_url: str, timeouts: RequestTimeouts, called: str, token: str | None = None) -> None:
-        self._server = _ProviderServer(base_url.rstrip("/").removesuffix("/v1"), timeouts, called, token)
+        base_url = base_url.rstrip("/")
+        # Gemini's address ends with /v1beta/openai, and has no /v1 behind it.
+        self._path = "/chat/completions" if base_url.endswith(("/v1", "/openai")) else "/v1/chat/completions"
+        self._server = _ProviderServer(base_url, timeouts, called, token)
 
     async def generate(
         self, model: str, prompt: str, system: str, options: GenerateOptions
@@ -106,7 +109,7 @@ class OpenAiProvider:
             "temperature": options.temperature,
         }
         is_done = False
-        async with self._server.post("/v1/chat/completions", wanted) as lines:
+        async with self._server.post(self._path, wanted) as lines:
             async for line in lines:
                 if line.startswith(b"data:"):
                     data = line.removeprefix(b"data:").strip()

@@ -25,7 +25,7 @@ from .documents import (
     whole_sentences,
     write_files,
 )
-from .language_models import LanguageModels, ModelName, resource_for
+from .language_models import LanguageModels, ModelName, model_problems, resource_for
 from .providers import GenerateOptions
 from .similarity import KnownText, find_duplicate, fingerprint, sketch
 
@@ -105,6 +105,7 @@ def register_research(
         ResearchHandler(models, earlier_cards, clock or SystemClock()),
         params_schema=SCHEMA,
         infer_resources=lambda params: resource_for(params, models.config),
+        check=lambda params: model_problems(params, models.config),
         note=note,
     )
 
@@ -150,6 +151,13 @@ class ResearchHandler:
         if enable_dedup:
             await self._skip_duplicate(run, card, *marks)
         return await self._keep(run, name, topic, list(tags), card, text, marks)
+
+    async def research(self, run: RunContext, topic: str, model: str | None) -> ResearchCard:
+        """Asks a model about a topic, for work that uses the card itself."""
+        text = clean(await self._ask(run, self._models.name(model), topic, None))
+        if not text:
+            run.fail("the model gave an empty answer: thoughts, and nothing else")
+        return card_of(text, topic)
 
     async def _skip_duplicate(self, run: RunContext, card: ResearchCard, mark: str, drawn: str) -> None:
         same = await asyncio.to_thread(find_duplicate, mark, drawn, await self._earlier_cards())

@@ -69,19 +69,24 @@ class Asked(BaseModel):
 
 
 class StoryBody(Asked):
-    WITHOUT_EFFECT = frozenset({"auto_research", "research_model", "thumbnail_provider"})
+    WITHOUT_EFFECT = frozenset({"thumbnail_provider"})
 
     topic: Annotated[str, Field(min_length=1, max_length=500)] | None = None
     target_length: Length | None = None
     save_output: bool = Field(True, description="false: no file is kept")
     enable_dedup: bool = Field(False, description="A duplicate of an earlier story is no success")
-    auto_research: bool | None = Field(None, description="Without effect")
-    research_model: str | None = Field(None, description="Without effect")
+    auto_research: bool | None = Field(None, description="Research the topic first, unless there is a card about it")
+    research_model: Model | None = None
+    research_card: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    style: Annotated[str, Field(min_length=1, max_length=100)] | None = Field(None, description="A configured style")
     thumbnail_provider: str | None = Field(None, description="Without effect")
 
     def params(self) -> dict[str, Any]:
         given = {"topic": self.topic, "model": self.model, "target_length": self.target_length, "tags": self.tags}
+        given |= {"research_model": self.research_model, "research_card": self.research_card, "style": self.style}
         flags = {"enable_dedup": self.enable_dedup, "save_output": self.save_output}
+        if self.auto_research:
+            flags["auto_research"] = True
         return {name: value for name, value in given.items() if value is not None} | flags
 
 

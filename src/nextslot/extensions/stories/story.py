@@ -8,10 +8,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from nextslot.errors import Problem
 from nextslot.executors.job_types import JobType, JobTypes, Note
 from nextslot.executors.run_context import RunContext
 from nextslot.system.clock import Clock, SystemClock
 
+from . import styles
 from .documents import (
     MOST_OF_A_TITLE,
     as_json,
@@ -22,8 +24,9 @@ from .documents import (
     whole_sentences,
     write_files,
 )
-from .language_models import LanguageModels, ModelName, resource_for
+from .language_models import LanguageModels, LlmConfig, ModelName, model_problems, resource_for
 from .providers import GenerateOptions
+from .research import ResearchHandler, no_earlier_cards
 from .similarity import (
     THRESHOLD,
     Duplicate,
@@ -32,8 +35,9 @@ from .similarity import (
     fingerprint,
     sketch,
 )
+from .story_research import Source, StoryResearch
+from .styles import DEFAULT_LENGTH, DEFAULT_TEMPERATURE, PLACES, SYSTEM, Style, unknown_places
 
-DEFAULT_LENGTH = 1500
 # The longest title in a result, where a hundred stories must fit into 64 KiB; the files have the whole title.
 MOST_OF_A_TITLE_BYTES = 96
 
@@ -54,6 +58,34 @@ SCHEMA: Mapping[str, Any] = {
             "default": False,
             "description": "drop stories that are the same as, or much like, an earlier completed one",
         },
+        "style": {
+            "type": ["string", "null"],
+            "minLength": 1,
+            "maxLength": 100,
+            "description": "a named style of the configuration; the parameters from here on override parts of it",
+        },
+        "genre": {"type": ["string", "null"], "minLength": 1, "maxLength": 100},
+        "language": {"type": ["string", "null"], "minLength": 1, "maxLength": 100},
+        "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 2},
+        "system": {"type": ["string", "null"], "minLength": 1, "maxLength": 4000, "description": "the system prompt"},
+        "template": {
+            "type": ["string", "null"],
+            "minLength": 1,
+            "maxLength": 4000,
+            "description": "the prompt, with {topic}, {genre}, {language}, {words} and {tags}",
+        },
+        "research_card": {
+            "type": ["string", "null"],
+            "minLength": 1,
+            "maxLength": 200,
+            "description": "the id of a research card that the story is told from",
+        },
+        "auto_research": {
+            "type": "boolean",
+            "default": False,
+            "description": "research the topic first, unless the library has a card about it",
+        },
+        "research_model": {"type": ["string", "null"], "minLength": 1, "maxLength": 200},
         "save_output": {
             "type": "boolean",
             "default": True,
@@ -72,11 +104,6 @@ SCHEMA: Mapping[str, Any] = {
     "then": {"properties": {"max_stories": {"const": 1}}},
 }
 
-SYSTEM = (
-    "You are a storyteller. You write complete short stories with a beginning, a middle and an end,"
-    " in the language of the request. You write the story only, with nothing before and nothing after it."
-)
-
 # Reads the stories of COMPLETED runs only, so that a retry does not find the stories of its own failed run.
 EarlierStories = Callable[[], Awaitable[Iterable[KnownText]]]
 
@@ -90,17 +117,32 @@ def register_story(
     models: LanguageModels,
     *,
     earlier_stories: EarlierStories = no_earlier_stories,
+    research: StoryResearch | None = None,
     threshold: float = THRESHOLD,
     clock: Clock | None = None,
     note: Note | None = None,
 ) -> JobType:
+    clock = clock or SystemClock()
+    research = research or StoryResearch(ResearchHandler(models, no_earlier_cards, clock))
     return job_types.register(
         "story",
-        StoryHandler(models, earlier_stories, threshold, clock or SystemClock()),
+        StoryHandler(models, earlier_stories, research, threshold, clock),
         params_schema=SCHEMA,
         infer_resources=lambda params: resource_for(params, models.config),
+        check=lambda params: [*model_problems(params, models.config), *_style_problems(params, models.config)],
         note=note,
     )
+
+
+def _style_problems(params: Mapping[str, Any], config: LlmConfig) -> list[Problem]:
+    name, template = params.get("style"), params.get("template")
+    problems = []
+    if name is not None and name not in config.styles:
+        there = ", ".join(sorted(config.styles)) or "none"
+        problems.append(Problem("params.style", f"there is no style {name!r}; the configuration has: {there}"))
+    if template is not None and (unknown := unknown_places(template)):
+        problems.append(Problem("params.template", f"has {{{unknown[0]}}}; it can have {', '.join(PLACES)}"))
+    return problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +162,17 @@ class Story:
 
 
 class StoryHandler:
-    def __init__(self, models: LanguageModels, earlier_stories: EarlierStories, threshold: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        models: LanguageModels,
+        earlier_stories: EarlierStories,
+        research: StoryResearch,
+        threshold: float,
+        clock: Clock,
+    ) -> None:
         self._models = models
         self._earlier_stories = earlier_stories
+        self._research = research
         self._threshold = threshold
         self._clock = clock
 
@@ -131,14 +181,18 @@ class StoryHandler:
         run: RunContext,
         topic: str | None = None,
         model: str | None = None,
-        target_length: int | None = None,
         max_stories: int = 1,
         enable_dedup: bool = False,
         tags: Iterable[str] = (),
         save_output: bool = True,
+        research_card: str | None = None,
+        auto_research: bool = False,
+        research_model: str | None = None,
+        **style: Any,
     ) -> dict[str, Any]:
         name = self._models.name(model)
-        wanted = _Wanted(topic, target_length or DEFAULT_LENGTH, max_stories, list(tags))
+        sources = await self._research.sources(run, topic, research_card, auto_research, research_model)
+        wanted = _Wanted(topic, self._style(run, style), max_stories, list(tags), sources)
         known = list(await self._earlier_stories()) if enable_dedup else []
         kept: list[Story] = []
         dropped: list[tuple[Story, Duplicate]] = []
@@ -157,9 +211,19 @@ class StoryHandler:
             run.skip(_reason(dropped))
         return {
             "model": str(name),
+            **({"research": [one.to_dict() for one in sources]} if sources else {}),
             "stories": [_summary(story) if save_output else _unsaved(story) for story in kept],
             "dropped": [_dropped(story, same) for story, same in dropped],
         }
+
+    def _style(self, run: RunContext, given: Mapping[str, Any]) -> Style:
+        named = given.get("style")
+        if named is None:
+            return styles.of_params(given)
+        found = self._models.config.styles.get(named)
+        if found is None:  # It was there when the job was submitted.
+            run.fail(f"the configuration has no style {named!r} any more", "invalid")
+        return styles.of_params(given).over(found)
 
     async def _write(self, run: RunContext, name: ModelName, wanted: "_Wanted", index: int, titles: list[str]) -> Story:
         """Requests one story, and reports the progress."""
@@ -167,7 +231,7 @@ class StoryHandler:
         of_all = f"story {index} of {wanted.count}" if wanted.count > 1 else "the story"
         run.log.info("asking %s for %s, about %d characters", name, of_all, wanted.length)
         run.progress((index - 1) / wanted.count, f"waiting for {name}")
-        chunks = self._models.generate(name, wanted.prompt(titles), SYSTEM, wanted.options())
+        chunks = self._models.generate(name, wanted.prompt(titles), wanted.style.system or SYSTEM, wanted.options())
         async with aclosing(chunks):
             async for chunk in chunks:
                 text += chunk
@@ -195,6 +259,7 @@ class StoryHandler:
             "job_id": run.job_id,
             "run_id": run.run_id,
             "created_at": str(self._clock.now()),
+            **({"research": [one.to_dict() for one in wanted.sources]} if wanted.sources else {}),
             "words": story.words,
             "characters": len(story.text),
         }
@@ -210,15 +275,19 @@ class StoryHandler:
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     topic: str | None
-    length: int
+    style: Style
     count: int
     tags: list[str]
+    sources: list[Source]
+
+    @property
+    def length(self) -> int:
+        return self.style.length or DEFAULT_LENGTH
 
     def prompt(self, titles: list[str]) -> str:
-        about = f" about this topic: {self.topic.strip()}" if self.topic else " about whatever you like"
-        parts = [f"Write a short story{about}", f"It has about {max(50, round(self.length / 6, -1)):.0f} words."]
-        if self.tags:
-            parts.append(f"It fits these tags: {', '.join(self.tags)}.")
+        parts = self.style.request(self.topic, self.tags)
+        if self.sources:
+            parts += ["It is told from this research:", *(f"- {source.prompt}" for source in self.sources)]
         if titles:
             parts.append(f"It is quite different from these: {'; '.join(titles[-10:])}.")
         parts.append("Its first line is its title, as a Markdown heading (# Title).")
@@ -228,7 +297,8 @@ class _Wanted:
         # About four characters of English to a token, and a little room to come to an end; of other scripts one or two.
         is_latin = not self.topic or sum(sign < "\u0250" for sign in self.topic) > len(self.topic) / 2
         tokens = math.ceil(self.length * (0.3 if is_latin else 1.0)) + 64
-        return GenerateOptions(max_tokens=tokens, temperature=0.8, max_characters=8 * self.length)
+        temperature = DEFAULT_TEMPERATURE if self.style.temperature is None else self.style.temperature
+        return GenerateOptions(max_tokens=tokens, temperature=temperature, max_characters=8 * self.length)
 
 
 def titled(text: str, topic: str | None) -> tuple[str, str]:

@@ -20,10 +20,12 @@ from . import library
 from .embedded_model import weights
 from .language_models import DEFAULT_MODEL, OLLAMA, LanguageModels, LlmConfig, ProviderConfig, resource_for
 from .library import CARDS, STORIES, Entry, Shelf, Wanted
-from .research import register_research
+from .research import ResearchHandler, register_research
 from .settings import LlmSettings
-from .similarity import Duplicate, KnownText, find_duplicate
+from .similarity import Duplicate, KnownText, find_duplicate, normalised
 from .story import register_story
+from .story_research import StoryResearch
+from .styles import Style
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +48,9 @@ class StoryService(Attached):
         """Replaces the models of the job types `story` and `research`."""
         self.models = models
         types, clock, note = JobTypes(), self.host.clock, self.note
-        register_story(types, models, earlier_stories=self._earlier_stories, clock=clock, note=note)
+        researcher = ResearchHandler(models, self._earlier_cards, clock)
+        research = StoryResearch(researcher, self._card, self._card_about)
+        register_story(types, models, earlier_stories=self._earlier_stories, research=research, clock=clock, note=note)
         register_research(types, models, earlier_cards=self._earlier_cards, clock=clock, note=note)
         self.host.job_types.replace(types.names(), {name: types.get(name) for name in types.names()})
         self.host.probe(OLLAMA, models.answers)
@@ -59,8 +63,9 @@ class StoryService(Attached):
         settings: LlmSettings = tables["llm"]
         providers = {name: ProviderConfig(one.base_url, one.token_env) for name, one in settings.providers.items()}
         given = {"ollama_base_url": settings.ollama_base_url, "default_model": settings.default_model}
+        styles = {name: Style(**one.model_dump()) for name, one in settings.styles.items()}
         named: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        self.use(LanguageModels(replace(LlmConfig.from_environment(providers=providers), **named)))
+        self.use(LanguageModels(replace(LlmConfig.from_environment(providers=providers, styles=styles), **named)))
 
     def find_model(self) -> str | None:
         """Returns a model for a story: the smallest of an Ollama that answers, else the embedded one if installed."""
@@ -111,6 +116,15 @@ class StoryService(Attached):
 
     async def _earlier_cards(self) -> list[KnownText]:
         return await self.host.work.read(lambda tx: library.earlier(tx, CARDS))
+
+    async def _card(self, card_id: str) -> Mapping[str, Json]:
+        return (await self.entry(CARDS, card_id)).told
+
+    async def _card_about(self, topic: str) -> Mapping[str, Json] | None:
+        """Returns the newest card about a topic, by its words."""
+        wanted = Wanted(topic=normalised(topic))
+        found, _ = await self.host.work.read(lambda tx: library.page(tx, CARDS, wanted, None, 1))
+        return found[0].told if found else None
 
     # The library.
 

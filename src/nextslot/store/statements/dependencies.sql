@@ -1,5 +1,16 @@
 -- insert: an edge: a job waits for the chain of another
-insert into dependencies (job_id, depends_on, chain_id, is_met) values (:job_id, :depends_on, :chain_id, :is_met);
+insert into dependencies (job_id, depends_on, chain_id, is_met, name)
+values (:job_id, :depends_on, :chain_id, :is_met, :name);
+
+-- inputs: the prerequisites of a job, each by its name with the job of its chain that succeeded
+select coalesce(dependencies.name, dependencies.depends_on), jobs.job_id from dependencies
+join jobs on jobs.job_id = dependencies.chain_id
+    or (jobs.retry_of is not null and jobs.chain_id = dependencies.chain_id)
+where dependencies.job_id = :job_id and jobs.outcome in ('COMPLETED', 'SKIPPED')
+order by dependencies.depends_on;
+
+-- input_runs: the runs of some jobs
+select {runs.columns} from runs where job_id in (select key from json_each(:job_ids));
 
 -- meet: a chain has succeeded: its edges are met, once
 update dependencies set is_met = 1 where chain_id = :chain_id and is_met = 0 returning job_id;

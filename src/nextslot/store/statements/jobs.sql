@@ -17,7 +17,7 @@ select {jobs.columns} from jobs where office_id = :office_id and unique_key = :u
 select max(position) from jobs where office_id = :office_id and priority = :priority and stage = 'QUEUED';
 
 -- brief: what running a job needs to know of it
-params, chain_id, group_id, retry_of, timeout_seconds, stall_timeout_seconds, title, role, task_id
+params, chain_id, group_id, retry_of, timeout_seconds, stall_timeout_seconds, title, role, task_id, depends_on
 
 -- heads: the first ready jobs of a lane, in order (INV-004)
 select job_id, priority, position, created_at, passed_over_since, {jobs.brief} from jobs

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from nextslot.domain import OnDependencyFailure
+from nextslot.domain import OnDependencyFailure, Run
 from nextslot.store.contract import Tx
 
-from . import column_codec
+from . import column_codec, runs
 
 
 class Edge(NamedTuple):
@@ -16,11 +16,21 @@ class Edge(NamedTuple):
     depends_on: str
     chain_id: str
     is_met: bool
+    # The key of `depends_on` in the request that made both.
+    name: str | None = None
 
 
 def insert(tx: Tx, edges: Sequence[Edge]) -> None:
-    rows = [(edge.job_id, edge.depends_on, edge.chain_id, int(edge.is_met)) for edge in edges]
-    tx.execute_batch("dependencies.insert", ("job_id", "depends_on", "chain_id", "is_met"), rows)
+    rows = [(edge.job_id, edge.depends_on, edge.chain_id, int(edge.is_met), edge.name) for edge in edges]
+    tx.execute_batch("dependencies.insert", ("job_id", "depends_on", "chain_id", "is_met", "name"), rows)
+
+
+def inputs(tx: Tx, job_id: str) -> dict[str, Run]:
+    """The runs by which the prerequisites of a job have succeeded, by their names."""
+    succeeded: dict[str, str] = dict(tx.rows("dependencies.inputs", job_id=job_id))
+    rows = tx.rows("dependencies.input_runs", job_ids=column_codec.key_set(succeeded.values()))
+    found = {run.job_id: run for run in runs.of_rows(tx, rows)}
+    return {name: found[succeeded[name]] for name in succeeded}
 
 
 def meet(tx: Tx, chain_id: str) -> list[str]:

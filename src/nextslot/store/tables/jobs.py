@@ -45,6 +45,7 @@ class ExecutionSpec(NamedTuple):
     title: str | None
     role: str | None
     task_id: str | None
+    depends_on: str | None
 
 
 class FirstInLane(NamedTuple):
