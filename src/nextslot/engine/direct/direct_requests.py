@@ -50,6 +50,7 @@ from nextslot.system.instant import Instant
 from .connected_callers import ConnectedCaller, ConnectedCallers, Update
 
 MOST_WAITING = 100
+ALL = 1_000_000_000
 WAIT_SECONDS = 300.0
 TIMEOUT_SECONDS = 3600.0
 RESERVATION_SECONDS = 600.0
@@ -221,7 +222,8 @@ class DirectExecutionHandler:
         over = direct.over(tx, here, now, limit)
         for direct_id in over:
             self._end_wait(tx, direct_id, now)
-        overdue = direct.overdue(tx, here, now, limit)
+        # All of them: those that ignore their stop stay overdue, and must not hide the others.
+        overdue = direct.overdue(tx, here, now, ALL)
         for direct_id, expires_at in direct.expiring(tx, here, now.after(RENEWED_BEFORE_SECONDS)):
             if self.is_connected(direct_id):
                 direct.renew(tx, direct_id, now.after(RESERVATION_SECONDS))
@@ -315,9 +317,9 @@ class DirectExecutionHandler:
         except asyncio.CancelledError:
             self._disconnect(store, direct_id, wanted.detach)
             raise
-        finally:
-            if not (wanted.detach and caller.ended.cancelled()):
-                self.callers.pop(direct_id, None)
+        except BaseException:
+            self.callers.pop(direct_id, None)
+            raise
 
     async def stream(self, access: CallersStore, wanted: NewDirect) -> AsyncGenerator[Update, None]:
         """Does the same as `execute`, and yields place, progress and output as they come, and the result at the end."""
@@ -333,10 +335,10 @@ class DirectExecutionHandler:
                 is_over = update.kind == "result"
                 yield update
         finally:
-            if not is_over:
-                self._disconnect(store, direct_id, wanted.detach)
-            if is_over or not wanted.detach:
+            if is_over:
                 self.callers.pop(direct_id, None)
+            else:
+                self._disconnect(store, direct_id, wanted.detach)
 
     async def drain(self, store: Store) -> None:
         """Ends all callers who wait; work that runs goes on."""
@@ -407,14 +409,21 @@ class DirectExecutionHandler:
         task.add_done_callback(self._goodbyes.discard)
 
     async def _leave(self, store: Store, direct_id: str, detach: bool) -> None:
-        """Gives up the place, or stops the work unless it is detached."""
+        """Gives up the place, or stops the work unless it is detached. Detached work keeps its caller as connected: the
+        reservation of one who is gone would not be renewed, and the work would end with it.
+        """
 
-        def leave(tx: Tx) -> None:
+        def leave(tx: Tx) -> bool:
             if self.give_up(tx, direct_id, HUNG_UP, self._clock.now()) is None and not detach:
                 tx.cause(Stop(direct_id, FailureKind.CANCELLED))
+            found = direct.get(tx, direct_id)
+            return found is not None and found.finished_at is None
 
+        is_at_work = True
         with suppress(Unavailable):
-            await store.write(leave)
+            is_at_work = await store.write(leave)
+        if not detach or not is_at_work:
+            self.callers.pop(direct_id, None)
 
 
 def _is_id(value: object) -> bool:
