@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nextslot import Scheduler, testing
+from nextslot.engine.execution import timeouts
 from nextslot.store.maintenance import doctor
 from tests.support import new_scheduler, running_scheduler, states
 
@@ -61,3 +62,53 @@ async def test_recovery_counts_the_callers_of_the_last_life_out_in_its_own_trans
     await second.stop(grace_seconds=0)
 
     assert [one for one in found if one.check.startswith("lanes.")] == []
+
+
+async def test_detached_work_outlasts_its_reservation_though_its_caller_hung_up_before_it_was_stored(
+    tmp_path: Path,
+) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        wanted = {"timeout_seconds": 2000.0, "detach": True, "direct_id": "long"}
+        caller = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 1500}, **wanted))
+        await asyncio.sleep(0)
+
+        caller.cancel()
+        await asyncio.sleep(1000)
+        while_it_works = await scheduler.direct("long")
+        await asyncio.sleep(1000)
+        ended = await scheduler.direct("long")
+
+        assert (while_it_works.status, ended.status) == ("RUNNING", "COMPLETED")
+        assert not scheduler._runtime.direct.callers
+
+
+async def test_a_refused_caller_that_hung_up_is_forgotten(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        caller = asyncio.ensure_future(scheduler.run_direct("work", office_id="nowhere", detach=True))
+        await asyncio.sleep(0)
+
+        caller.cancel()
+        await asyncio.sleep(1)
+
+        assert not scheduler._runtime.direct.callers
+
+
+async def test_runs_that_ignore_their_timeout_do_not_hide_others(tmp_path: Path, monkeypatch: Any) -> None:
+    """A tick stops every run whose time is up, however many of them there are."""
+    monkeypatch.setattr(timeouts, "BATCH", 1)
+    async with running_scheduler(tmp_path) as scheduler:
+
+        @scheduler.job_type("deaf")
+        async def deaf(run: Any) -> None:
+            for _ in range(100):
+                try:
+                    await asyncio.sleep(10)
+                except asyncio.CancelledError:
+                    continue
+
+        await scheduler.offices.create("another")
+        await scheduler.submit("deaf", timeout_seconds=5)
+        job = await scheduler.submit("work", {"seconds": 500}, timeout_seconds=6, office_id="another")
+        await asyncio.sleep(60)
+
+        assert await states(scheduler, job) == ["FAILED"]

@@ -42,5 +42,7 @@ class Membership:
     life: int
     member: Member
     times: LeaseTimes
+    # Seconds since before the node was registered: the time that its first lease allows for work counts from there.
+    age: float
     # Receives the database's clock in microseconds, and the monotonic times before and after it was read.
     adjust: Callable[[int, float, float], None]

@@ -1,16 +1,18 @@
-"""A disk that fails on request, and a store on it that can lose its power: for simulation only.
+"""A disk that fails on request and forgets what was not synced, and a store on it that can lose its power.
 
 The faults are injected below SQLite, through its file interface, so SQLite reacts as it would to real ones.
-`nextslot.testing.simulation` calls this module.
+`nextslot.testing.simulation` calls this module. `ForgetfulFiles` does the same for files that Python writes.
 """
 
 import asyncio
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, TypeVar
 
 import apsw
 
@@ -30,6 +32,8 @@ from nextslot.store.sqlite.sqlite_store import (
     migrate,
 )
 
+T = TypeVar("T")
+
 _ERRORS: dict[str, type[apsw.Error]] = {"full": apsw.FullError, "io": apsw.IOError, "busy": apsw.BusyError}
 
 
@@ -42,8 +46,10 @@ class FaultyDisk(apsw.VFS):
 
     _made = 0
 
-    def __init__(self) -> None:
+    def __init__(self, chance: Random | None = None) -> None:
         FaultyDisk._made += 1
+        self._chance = chance or Random(0)
+        self._files: list[_FaultyFile] = []
         self.name = f"faulty-{FaultyDisk._made}"
         self.mode: str | None = None
         # How many writes succeed before the fault occurs.
@@ -64,12 +70,21 @@ class FaultyDisk(apsw.VFS):
         self.mode = None
 
     def die(self) -> None:
+        """Cuts the power. Half of the time some of the writes that were not synced are forgotten, in any order."""
         if not self.is_dead:
             self.is_dead = True
+            share = self._chance.choice((0.0, 0.0, 0.5, 1.0))
+            for file in self._files:
+                file.forget(lambda: self._chance.random() < share)
             self.on_death()
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> "_FaultyFile":  # noqa: N802
-        return _FaultyFile(self, name, flags)
+        file = _FaultyFile(self, name, flags)
+        self._files.append(file)
+        return file
+
+    def closed(self, file: "_FaultyFile") -> None:
+        self._files = [one for one in self._files if one is not file]
 
     def meets(self, *modes: str) -> str | None:
         if self.is_dead:
@@ -84,6 +99,8 @@ class FaultyDisk(apsw.VFS):
 class _FaultyFile(apsw.VFSFile):
     def __init__(self, disk: FaultyDisk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         self._disk = disk
+        # Of each write that is not synced yet: where it is, and what was there before.
+        self._unsynced: list[tuple[int, bytes]] = []
         super().__init__("", name, flags)
 
     def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802
@@ -94,10 +111,32 @@ class _FaultyFile(apsw.VFSFile):
             raise apsw.IOError("simulated power cut")
         if met is not None:
             raise _ERRORS[met](f"simulated fault: {met}")
+        self._unsynced.append((offset, self._content(len(data), offset)))
         super().xWrite(data, offset)
 
+    def _content(self, length: int, offset: int) -> bytes:
+        """Returns what is stored there; zeros beyond the end, as a file has where nothing was written."""
+        here = max(0, min(length, self.xFileSize() - offset))
+        return bytes(self.xRead(here, offset) if here else b"").ljust(length, b"\0")
+
+    def forget(self, is_forgotten: Callable[[], bool]) -> None:
+        """Undoes some of the writes that were not synced, the last first."""
+        for offset, before in reversed(self._unsynced):
+            if is_forgotten():
+                super().xWrite(before, offset)
+        self._unsynced.clear()
+
+    def xTruncate(self, newsize: int) -> None:  # noqa: N802
+        self._unsynced.clear()
+        super().xTruncate(newsize)
+
+    def xClose(self) -> None:  # noqa: N802
+        self._disk.closed(self)
+        super().xClose()
+
     def xSync(self, flags: int) -> None:  # noqa: N802
-        """Does not really sync: a simulated power cut leaves everything that was written before."""
+        """Remembers everything that was written before. It need not wait for the real disk."""
+        self._unsynced.clear()
         if self._disk.meets("sync"):
             self._disk.heal()
             raise apsw.IOError("simulated fault: the sync failed")
@@ -123,10 +162,26 @@ class FaultyStore(SqliteStore):
         self.dies_before_commit = True
         # How long the next commit takes; work that is due meanwhile is late.
         self.delay = 0.0
+        # How many turns of the event loop lie between a read, or a commit, and its answer: others commit meanwhile.
+        self.turns: Callable[[], int] = lambda: 0
         super().__init__(
             path, self._close_or_die, effects=effects, opening=opening, threaded=False, vfs=disk.name, now=now
         )
         self._close_normally = closing
+
+    async def read(self, work: Work[T], /) -> T:
+        found = await super().read(work)
+        await self._let_others_go()
+        return found
+
+    async def write(self, work: Work[T], /, *, rows: int = 1) -> T:
+        done = await super().write(work, rows=rows)
+        await self._let_others_go()
+        return done
+
+    async def _let_others_go(self) -> None:
+        for _ in range(self.turns()):
+            await asyncio.sleep(0)
 
     def transaction(self, works: list[Work[Any]]) -> tuple[list[WorkResult], list[Effect]]:
         if self.dies_in is not None:
@@ -212,3 +267,49 @@ def dump(path: Path) -> str:
         )
     finally:
         connection.close()
+
+
+class ForgetfulFiles:
+    """The files of a directory as a power cut would leave them: only what was synced is certain to be there.
+
+    Inside this context `os.fsync` of a file remembers its content, and of the directory its names. `left` then writes
+    one of the directories that a power cut could leave: with the names of now, or with those that were synced.
+    """
+
+    def __init__(self, directory: Path, synced: Callable[[], None] = lambda: None) -> None:
+        self._directory = directory
+        self._synced = synced
+        self._contents = {path.stat().st_ino: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+        self._names = self._current_names()
+        self._fsync = os.fsync
+        # An inode is given to a new file once the old one is gone, unless somebody has it open.
+        self._held = [path.open("rb") for path in directory.iterdir() if path.is_file()]
+
+    def __enter__(self) -> "ForgetfulFiles":
+        os.fsync = self._remember  # type: ignore[assignment]  # It takes the same, under another name.
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.fsync = self._fsync
+        for file in self._held:
+            file.close()
+
+    def left(self, target: Path, has_current_names: bool) -> Path:
+        """Writes what a power cut would leave to another directory, and returns it."""
+        target.mkdir(parents=True)
+        for name, inode in (self._current_names() if has_current_names else self._names).items():
+            (target / name).write_bytes(self._contents.get(inode, b""))
+        return target
+
+    def _remember(self, file: Any) -> None:
+        descriptor = file if isinstance(file, int) else file.fileno()
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path == self._directory:
+            self._names = self._current_names()
+        elif path.parent == self._directory:
+            self._contents[path.stat().st_ino] = path.read_bytes()
+            self._held.append(path.open("rb"))
+        self._synced()
+
+    def _current_names(self) -> dict[str, int]:
+        return {path.name: path.stat().st_ino for path in self._directory.iterdir() if path.is_file()}

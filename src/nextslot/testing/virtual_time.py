@@ -112,8 +112,12 @@ class VirtualClock(SystemClock):
     def alarm(self, ring: Any) -> Alarm:
         return LoopAlarm(self, ring)
 
-    def _wall(self) -> int:
+    def wall(self) -> Instant:
+        """Returns what a clock on the wall shows; a scheduler follows a step with its next transaction."""
         return self._beginning.after(self.monotonic())
+
+    def _wall(self) -> int:
+        return self.wall()
 
 
 class SeededChance:

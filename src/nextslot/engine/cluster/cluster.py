@@ -126,9 +126,11 @@ class Cluster:
     async def _join(self, store: Store) -> None:
         lease = self._times.lease_seconds if store.is_shared else None
         self._workers.forget()
+        since = self._clock.monotonic()
         life = await store.write(lambda tx: self._begin_incarnation(tx, lease))
         await self._read_nodes(store)
-        membership = Membership(self._registry.node_id, life, self, self._times, self._clock.adjust)
+        age = self._clock.monotonic() - since
+        membership = Membership(self._registry.node_id, life, self, self._times, age, self._clock.adjust)
         store.join(membership)
 
     def _begin_incarnation(self, tx: Tx, lease_seconds: float | None) -> int:

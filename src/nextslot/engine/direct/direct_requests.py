@@ -51,6 +51,7 @@ from nextslot.system.instant import Instant
 from .connected_callers import ConnectedCaller, ConnectedCallers, Update
 
 MOST_WAITING = 100
+ALL = 1_000_000_000
 WAIT_SECONDS = 300.0
 TIMEOUT_SECONDS = 3600.0
 RESERVATION_SECONDS = 600.0
@@ -227,7 +228,8 @@ class DirectExecutionHandler:
         over = direct.over(tx, here, now, limit)
         for run_id in over:
             self._end_wait(tx, run_id, now)
-        overdue = direct.overdue(tx, here, now, limit)
+        # All of them: those that ignore their stop stay overdue, and must not hide the others.
+        overdue = direct.overdue(tx, here, now, ALL)
         for run_id, expires_at in direct.expiring(tx, here, now.after(RENEWED_BEFORE_SECONDS)):
             if self.is_connected(run_id):
                 direct.renew(tx, run_id, now.after(RESERVATION_SECONDS))
@@ -321,9 +323,9 @@ class DirectExecutionHandler:
         except asyncio.CancelledError:
             self._disconnect(store, run_id, wanted.detach)
             raise
-        finally:
-            if not (wanted.detach and caller.ended.cancelled()):
-                self.callers.pop(run_id, None)
+        except BaseException:
+            self.callers.pop(run_id, None)
+            raise
 
     async def stream(self, access: CallersStore, wanted: NewDirect) -> AsyncGenerator[Update, None]:
         """Does the same as `execute`, and yields place, progress and output as they come, and the result at the end."""
@@ -339,10 +341,10 @@ class DirectExecutionHandler:
                 is_over = update.kind == "result"
                 yield update
         finally:
-            if not is_over:
-                self._disconnect(store, run_id, wanted.detach)
-            if is_over or not wanted.detach:
+            if is_over:
                 self.callers.pop(run_id, None)
+            else:
+                self._disconnect(store, run_id, wanted.detach)
 
     async def drain(self, store: Store) -> None:
         """Ends all callers who wait; work that runs goes on."""
@@ -411,14 +413,21 @@ class DirectExecutionHandler:
         task.add_done_callback(self._goodbyes.discard)
 
     async def _leave(self, store: Store, run_id: str, detach: bool) -> None:
-        """Gives up the place, or stops the work unless it is detached."""
+        """Gives up the place, or stops the work unless it is detached. Detached work keeps its caller as connected: the
+        reservation of one who is gone would not be renewed, and the work would end with it.
+        """
 
-        def leave(tx: Tx) -> None:
+        def leave(tx: Tx) -> bool:
             if self.give_up(tx, run_id, HUNG_UP, self._clock.now()) is None and not detach:
                 tx.cause(Stop(run_id, FailureKind.CANCELLED))
+            found = direct.get(tx, run_id)
+            return found is not None and found.finished_at is None
 
+        is_at_work = True
         with suppress(Unavailable):
-            await store.write(leave)
+            is_at_work = await store.write(leave)
+        if not detach or not is_at_work:
+            self.callers.pop(run_id, None)
 
 
 def _refuse_wrong_id(direct_id: object) -> None:

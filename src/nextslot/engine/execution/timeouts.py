@@ -23,6 +23,7 @@ from nextslot.system.instant import Instant
 log = logging.getLogger(__name__)
 
 BATCH = 500
+ALL = 1_000_000_000
 RETRY_SECONDS = 1.0
 
 
@@ -178,7 +179,8 @@ class TimeoutManager:
     def _do_own(self, tx: Tx, now: Instant) -> Due:
         """Does what each node does for its own runs and direct callers."""
         is_all, next_direct = self._direct.do_due(tx, now, BATCH)
-        for run_id in runs.overdue(tx, now, BATCH):
+        # All of them: those that ignore their stop stay overdue, and must not hide the others.
+        for run_id in runs.overdue(tx, now, ALL):
             tx.cause(Stop(run_id, FailureKind.TIMEOUT))
         return Due(
             is_all=is_all,

@@ -68,7 +68,7 @@ class Lease:
         self._is_following = False
         self._has_lapsed = False
         self._was_silent = False
-        self._renewed_until = boottime() + membership.times.work_seconds
+        self._renewed_until = boottime() + membership.times.work_seconds - membership.age
         if self._heartbeat is not None:
             self._heartbeat.until = self._renewed_until
         if self._sidecar is not None:

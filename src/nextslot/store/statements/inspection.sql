@@ -60,3 +60,36 @@ where deleted_at is null;
 
 -- occurrences: the ledger of one schedule
 select instant, until, count, outcome from occurrences where schedule_id = :schedule_id order by instant;
+
+-- plans: what decides about the occurrences of each schedule
+select schedule_id, office_id, cron_expression, timezone, enabled, deleted_at is not null, catch_up,
+    catch_up_window_seconds, overlap, accounted_until from schedules;
+
+-- busy: schedules with a job that has not ended
+select distinct schedule_id from jobs where schedule_id is not null and finished_at is null;
+
+-- offices: the settings that limits follow
+select office_id, status, max_concurrent_jobs, role_limits from offices;
+
+-- dependents: the policy of each job that waits for others
+select job_id, on_dependency_failure from jobs where stage = 'QUEUED' and unmet > 0;
+
+-- needed: jobs that others which have not ended depend on
+select dependencies.depends_on from dependencies join jobs on jobs.job_id = dependencies.job_id
+where jobs.finished_at is null;
+
+-- subscriptions: those that get messages
+select webhook_id, url, events, office_id from webhooks where is_enabled = 1;
+
+-- sent: the messages about events after a number
+select event, url, office_id, seq from deliveries where seq > :seq;
+
+-- direct: executions that ended, with what was asked for
+select direct_id, status, failure_kind, is_detached, cancel_requested_at is not null, timeout_seconds, params,
+    created_at, started_at from direct_executions where finished_at is not null;
+
+-- last_event: the number of the newest event
+select coalesce(max(seq), 0) from events;
+
+-- events_since: the numbers from the first event on that is not older than a time
+select seq from events where seq >= (select min(seq) from events where timestamp >= :at);

@@ -1,7 +1,7 @@
 """What is stored, read as a checker reads it: plainly, by statements that nothing else uses. Called by `simulation`."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nextslot.store.contract import Row, Tx
 
@@ -169,3 +169,95 @@ def schedules(tx: Tx) -> list[Plan]:
 def ledger(tx: Tx, schedule_id: str) -> list[Row]:
     """(instant, until, count, outcome)"""
     return tx.rows("inspection.occurrences", schedule_id=schedule_id)
+
+
+class CronPlan(NamedTuple):
+    """What decides about the occurrences of a schedule."""
+
+    schedule_id: str
+    office_id: str
+    cron_expression: str
+    timezone: str
+    enabled: int
+    is_deleted: int
+    catch_up: str
+    window_seconds: float
+    overlap: str
+    accounted_until: int
+
+
+class OfficeFacts(NamedTuple):
+    office_id: str
+    status: str
+    max_concurrent_jobs: int
+    role_limits: Mapping[str, int]
+
+
+class Subscription(NamedTuple):
+    webhook_id: str
+    url: str
+    events: tuple[str, ...]
+    office_id: str | None
+
+
+class DirectFacts(NamedTuple):
+    direct_id: str
+    status: str
+    failure_kind: str | None
+    is_detached: int
+    is_cancelled: int
+    timeout_seconds: float
+    params: Any  # The text of the column until `direct` has read it; then an object.
+    created_at: int
+    started_at: int | None
+
+
+def plans(tx: Tx) -> dict[str, CronPlan]:
+    return {row[0]: CronPlan(*row) for row in tx.rows("inspection.plans")}
+
+
+def busy_schedules(tx: Tx) -> set[str]:
+    return {schedule_id for (schedule_id,) in tx.rows("inspection.busy")}
+
+
+def offices(tx: Tx) -> dict[str, OfficeFacts]:
+    return {
+        office_id: OfficeFacts(office_id, status, most, column_codec.loads(roles))
+        for office_id, status, most, roles in tx.rows("inspection.offices")
+    }
+
+
+def dependents(tx: Tx) -> dict[str, str]:
+    """The policy of each job that waits for others."""
+    return dict(tx.rows("inspection.dependents"))
+
+
+def needed(tx: Tx) -> set[str]:
+    return {job_id for (job_id,) in tx.rows("inspection.needed")}
+
+
+def subscriptions(tx: Tx) -> list[Subscription]:
+    return [
+        Subscription(webhook_id, url, tuple(column_codec.loads(events)), office_id)
+        for webhook_id, url, events, office_id in tx.rows("inspection.subscriptions")
+    ]
+
+
+def sent(tx: Tx, after: int) -> list[Row]:
+    """(event, url, office_id, seq)"""
+    return tx.rows("inspection.sent", seq=after)
+
+
+def direct(tx: Tx) -> list[DirectFacts]:
+    found = [DirectFacts(*row) for row in tx.rows("inspection.direct")]
+    return [one._replace(params=column_codec.loads(one.params)) for one in found]
+
+
+def last_event(tx: Tx) -> int:
+    row = tx.row("inspection.last_event")
+    return int(row[0]) if row else 0
+
+
+def events_since(tx: Tx, at: int) -> set[int]:
+    """The numbers of the events from the first one on that is not older than a time."""
+    return {seq for (seq,) in tx.rows("inspection.events_since", at=at)}

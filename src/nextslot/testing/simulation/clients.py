@@ -5,6 +5,7 @@ The clients remember what was acknowledged: after a crash, the restarted schedul
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
@@ -12,11 +13,14 @@ from typing import Any
 from nextslot.domain import NewJob, OnDependencyFailure
 from nextslot.domain.filters import JobFilter, RunFilter
 from nextslot.engine.retention import Keep
-from nextslot.errors import NextslotError, Refused, Unavailable
+from nextslot.errors import NextslotError, NotFound, Refused, Unavailable
 from nextslot.scheduler import Scheduler
+from nextslot.store.tables import check_reads
 from nextslot.system.instant import Instant
 
-from .surroundings import ENDPOINTS, OFFICES, TYPES
+from . import settings_oracle
+from .followers import Followers
+from .surroundings import ENDPOINTS, OFFICES, STALL_SECONDS, TYPES, Endpoints
 
 DOINGS = (
     "ok",
@@ -28,6 +32,8 @@ DOINGS = (
     "skip",
     "hang",
     "stubborn",
+    "report",
+    "silent",
     "unavailable",
     "permission",
     "session_error",
@@ -37,12 +43,15 @@ VALID_REQUESTS = ("submit", "submit", "batch", "graph", "group")
 REFUSALS = frozenset({"invalid", "conflict", "not_found", "unknown_job_type", "dependency_cycle", "store"})
 # Idempotency keys are valid for 24 hours, by a clock that is sometimes changed by up to an hour.
 KEY_LIFETIME = 20 * 3600 * 1_000_000
-CRONS = ("*/5 * * * *", "*/15 * * * *", "*/30 * * * *")
+CRONS = ("*/5 * * * *", "*/15 * * * *", "*/20 * * * *", "*/30 * * * *")
+ZONES = ("UTC", "UTC", "Asia/Kathmandu")
 
 
 class Clients:
-    def __init__(self, now: Callable[[], Instant]) -> None:
+    def __init__(self, now: Callable[[], Instant], endpoints: Endpoints) -> None:
         self._now = now
+        self._endpoints = endpoints
+        self.followers = Followers(lambda: self.has_purged)
         self.scheduler: Scheduler = None  # type: ignore[assignment]  # Set before each start.
         # What was acknowledged, in that order: jobs, groups, schedules.
         self.jobs: list[str] = []
@@ -50,6 +59,12 @@ class Clients:
         self.schedules: list[str] = []
         self.templates: list[str] = []
         self.deliveries: set[str] = set()
+        # The office of each job, by its id; the URL of each subscription, and how often its secret was asked for.
+        self.offices: dict[str, str] = {}
+        self.subscriptions: dict[str, str] = {}
+        self.rotations: Counter[str] = Counter()
+        # Offices that are archived, or may be: their answer did not come.
+        self.archived: set[str] = set()
         self.keys: dict[str, tuple[Instant, list[str]]] = {}
         self.pauses: set[tuple[str, str]] = set()
         # Pauses and resumes of which it is unknown whether they were stored.
@@ -74,10 +89,24 @@ class Clients:
 
     async def _submit(self, chance: Random) -> str:
         job = await self.scheduler.submit(**vars_of(self._new(chance)))
-        self.jobs.append(job.job_id)
+        self._got([job])
         return job.job_id[-12:]
 
+    async def _dependent(self, chance: Random) -> str:
+        """Submits a job that depends on an earlier one, which may have ended long ago."""
+        if not self.offices:
+            return "nothing"
+        other = chance.choice(list(self.offices)[-30:])
+        policy = chance.choice((None, OnDependencyFailure.WAIT, OnDependencyFailure.CANCEL))
+        new = self._new(chance, self.offices[other], depends_on=[other], on_dependency_failure=policy)
+        return self._got([await self.scheduler.submit(**vars_of(new))])
+
     async def _batch(self, chance: Random) -> str:
+        """Submits several jobs; at times many quick ones, whose messages go to one endpoint."""
+        if chance.random() < 0.3:
+            quick, webhook = {"do": "ok", "seconds": 0.0}, {"url": chance.choice(ENDPOINTS)}
+            new = NewJob(job_type="work", params=quick, office_id=chance.choice(OFFICES), webhook=webhook)
+            return self._got(await self.scheduler.submit_many([new] * chance.randint(5, 9)))
         return self._got(await self.scheduler.submit_many([self._new(chance) for _ in range(chance.randint(2, 6))]))
 
     async def _graph(self, chance: Random) -> str:
@@ -121,6 +150,7 @@ class Clients:
         doing = chance.choice(DOINGS)
         params = {"do": doing, "seconds": chance.choice((0.0, 0.5, 1.0, 7.5, 90.0)), "times": chance.choice((1, 2, 9))}
         timeout = chance.choice((5.0, 60.0)) if doing == "hang" or chance.random() < 0.2 else None
+        stall = STALL_SECONDS if doing in ("report", "silent") else None
         soon, urgent, now = chance.random(), chance.random(), self._now()
         policy = {
             "max_attempts": chance.choice((0, 1, 3)),
@@ -140,6 +170,7 @@ class Clients:
             role=chance.choice((None, None, "FE", "QA")),
             resources=resources,
             timeout_seconds=timeout,
+            stall_timeout_seconds=stall,
             retry_policy=policy if chance.random() < 0.7 else None,
             webhook=webhook,
             **more,
@@ -147,6 +178,7 @@ class Clients:
 
     def _got(self, jobs: Sequence[Any]) -> str:
         self.jobs += [job.job_id for job in jobs]
+        self.offices.update((job.job_id, job.office_id) for job in jobs)
         return f"{len(jobs)} jobs to {jobs[-1].job_id[-12:]}"
 
     # Requests that share a transaction, some of them invalid.
@@ -156,12 +188,13 @@ class Clients:
         invalid = chance.choice((0.2, 0.5, 0.7))
         count = chance.randint(3, 12)
         kinds = ["invalid" if chance.random() < invalid else chance.choice(VALID_REQUESTS) for _ in range(count)]
+        was_archived = set(self.archived)
         requests = [self.act(kind, Random(chance.getrandbits(32))) for kind in kinds]
         answers = await asyncio.gather(*requests, return_exceptions=True)
         for kind, answer in zip(kinds, answers, strict=True):
             if isinstance(answer, BaseException):
                 raise answer
-            if kind != "invalid" and answer in REFUSALS:
+            if kind != "invalid" and answer in REFUSALS and not (was_archived or self.archived):
                 self.broken.append(f"the valid request {kind} got {answer} beside invalid ones")
         return " ".join(answer for answer in answers if isinstance(answer, str))
 
@@ -245,8 +278,14 @@ class Clients:
         return str(len(await self.scheduler.cancel_group(chance.choice(self.groups[-3:]))))
 
     async def _cancel_many(self, chance: Random) -> str:
-        wanted = JobFilter(office_id=(chance.choice(OFFICES),))
+        """Cancels all jobs of an office: of those that wait now, none waits afterwards."""
+        office_id = chance.choice(OFFICES)
+        waiting = {job.job_id for job in await self.scheduler.queue(office_id)}
+        wanted = JobFilter(office_id=(office_id,))
         done = await self.scheduler.bulk.cancel(wanted, include_running=chance.random() < 0.5)
+        left = waiting & {job.job_id for job in await self.scheduler.queue(office_id)}
+        if left:
+            self.broken.append(f"{len(left)} jobs wait after all were cancelled: {min(left)}")
         return str(done.cancelled.count)
 
     async def _retry(self, chance: Random) -> str:
@@ -304,12 +343,54 @@ class Clients:
         await self.scheduler.offices.change(office_id, **changes)
         return f"{office_id} {changes}"
 
+    async def _archive(self, chance: Random) -> str:
+        """Archives an office for a while."""
+        office_id = chance.choice(OFFICES[1:])
+        self.archived.add(office_id)
+        await self.scheduler.offices.change(office_id, status="archived")
+        await asyncio.sleep(chance.choice((0.0, 5.0, 600.0)))
+        await retried(lambda: self.scheduler.offices.change(office_id, status="active"))
+        self.archived.discard(office_id)
+        return office_id
+
     async def _subscribe(self, chance: Random) -> str:
         events = chance.choice(
             (None, ["job.cancelled", "group.finished"], ["schedule.skipped", "job.failed_permanently"])
         )
-        made, _ = await self.scheduler.webhooks.create(chance.choice(ENDPOINTS), events)
+        url = f"{chance.choice(ENDPOINTS)}/{chance.getrandbits(40):x}"
+        office = self._endpoints.offices[url] = chance.choice((None, None, "a", "ab"))
+        made, secret = await self.scheduler.webhooks.create(url, events, office)
+        self.subscriptions[made.webhook_id] = url
+        self._endpoints.secrets[url] = secret
+        following = chance.random()
+        await asyncio.sleep(chance.choice((0.0, 30.0)))
+        if following < 0.4:
+            await self._rotate(chance, made.webhook_id)
+        elif following < 0.7:
+            await self._unsubscribe(chance, made.webhook_id)
         return made.webhook_id[-12:]
+
+    async def _rotate(self, chance: Random, webhook_id: str | None = None) -> str:
+        """Rotates a secret: from the answer on, the new one signs."""
+        if not self.subscriptions:
+            return "nothing"
+        webhook_id = webhook_id or chance.choice(list(self.subscriptions))
+        url = self.subscriptions[webhook_id]
+        self.rotations[url] += 1
+        number = self.rotations[url]
+        self._endpoints.secrets.pop(url, None)  # Until the answer comes, either may sign.
+        _, secret = await self.scheduler.webhooks.rotate_secret(webhook_id)
+        if number == self.rotations[url]:
+            self._endpoints.secrets[url] = secret
+        return webhook_id[-12:]
+
+    async def _unsubscribe(self, chance: Random, webhook_id: str | None = None) -> str:
+        if not self.subscriptions:
+            return "nothing"
+        webhook_id = webhook_id or chance.choice(list(self.subscriptions))
+        await self.scheduler.webhooks.delete(webhook_id)
+        self._endpoints.deleted.add(self.subscriptions[webhook_id])
+        return webhook_id[-12:]
 
     async def _redeliver(self, chance: Random) -> str:
         ended = [one for one in (await self.scheduler.webhooks.deliveries(limit=20)).items if one.status == "FAILED"]
@@ -334,8 +415,9 @@ class Clients:
             template_id=chance.choice(self.templates),
             name=f"s{chance.getrandbits(40)}",
             cron_expression=chance.choice(CRONS),
-            timezone="UTC",
+            timezone=chance.choice(ZONES),
             office_id=chance.choice(OFFICES),
+            catch_up_window_seconds=chance.choice((0.0, 1800.0, 86_400.0)),
             catch_up=chance.choice(("latest", "all", "none")),
             overlap=chance.choice(("allow", "skip")),
         )
@@ -349,6 +431,11 @@ class Clients:
         await self.scheduler.schedules.change(chance.choice(self.schedules), **changes)
         return str(changes)
 
+    async def _delete_schedule(self, chance: Random) -> str:
+        if not self.schedules:
+            return "nothing"
+        return (await self.scheduler.schedules.delete(chance.choice(self.schedules))).schedule_id[-12:]
+
     async def _trigger(self, chance: Random) -> str:
         if not self.schedules:
             return "nothing"
@@ -358,30 +445,43 @@ class Clients:
 
     # Direct requests.
 
-    async def _direct(self, chance: Random) -> str:
+    async def _direct(self, chance: Random, direct_id: str | None = None) -> str:
+        """Makes a direct request. One in eight works for longer than a reservation lasts."""
         wait = chance.choice((0.5, 10.0, 300.0))
-        doing = chance.choice(("ok", "ok", "fail", "skip", "hang"))
+        is_long = chance.random() < 0.12
+        doing = "ok" if is_long else chance.choice(("ok", "ok", "fail", "skip", "hang"))
         ended = await self.scheduler.run_direct(
             chance.choice(TYPES),
-            {"do": doing, "seconds": chance.choice((0.0, 1.0, 20.0))},
+            {"do": doing, "seconds": 1500.0 if is_long else chance.choice((0.0, 1.0, 20.0))},
             office_id=chance.choice(OFFICES),
             wait_timeout_seconds=wait,
-            timeout_seconds=30.0,
+            timeout_seconds=2000.0 if is_long else 30.0,
             detach=chance.random() < 0.3,
+            direct_id=direct_id,
         )
         return f"{ended.direct_id[-12:]} {ended.status}"
 
     async def _hang_up(self, chance: Random) -> str:
         """Makes a direct request and disconnects before its end."""
-        seconds = chance.choice((0.0, 0.2, 5.0))
-        connection = asyncio.ensure_future(self._direct(chance))
+        seconds, direct_id = chance.choice((0.0, 0.2, 5.0)), f"caller-{chance.getrandbits(60):x}"
+        connection = asyncio.ensure_future(self._direct(chance, direct_id))
         self.connections[connection] = None
         connection.add_done_callback(lambda done: self.connections.pop(done, None))
         done, _ = await asyncio.wait([connection], timeout=seconds)
         if not done:
             connection.cancel()
         answer = (await asyncio.gather(connection, return_exceptions=True))[0]
+        if not done:
+            await self._check_ended(direct_id)
         return answer if isinstance(answer, str) else type(answer).__name__
+
+    async def _check_ended(self, direct_id: str) -> None:
+        """Checks that the work of a caller who has hung up ends, unless it is detached or cannot be interrupted."""
+        await asyncio.sleep(100)  # An outage of the store lasts less.
+        with contextlib.suppress(NotFound):
+            found = await self.scheduler.direct(direct_id)
+            if found.finished_at is None and not found.detach and found.job_type != "thread":
+                self.broken.append(f"{direct_id} is {found.status} 100 seconds after its caller has hung up")
 
     async def _cancel_direct(self, chance: Random) -> str:
         waiting = [one for one in (await self.scheduler.lists.direct(limit=20)).items if one.finished_at is None]
@@ -389,22 +489,53 @@ class Clients:
             return "nothing"
         return (await self.scheduler.cancel_direct(chance.choice(waiting).direct_id)).direct_id[-12:]
 
+    # Followers.
+
+    async def _follow(self, chance: Random) -> str:
+        """Follows all events from now on, or from the beginning."""
+        last = await self.scheduler._access.read(check_reads.last_event)
+        self.followers.add(chance.choice((0, last)) if not self.has_purged else last, chance.getrandbits(32))
+        return ""
+
+    async def _wait_for(self, chance: Random) -> str:
+        if not self.jobs:
+            return "nothing"
+        job_id = chance.choice(self.jobs[-20:])
+        self.followers.wait_for(job_id)
+        return job_id[-12:]
+
     async def _wait(self, chance: Random) -> str:
         """Stops all schedules, which would create hundreds of jobs while the next day passes."""
         await self._stop_schedules()
         return "a day"
 
     async def _purge(self, chance: Random) -> str:
-        """Deletes everything that may be deleted and is more than a day old."""
+        """Deletes everything that may be deleted and is more than a day old; it must be gone then."""
         self.has_purged = True
         days = chance.choice((1.0, 1.2))
         self.scheduler.retention.keep = Keep(jobs_days=days, events_days=days, deliveries_days=days, audit_days=days)
-        return str(await self.scheduler.retention.purge())
+        access = self.scheduler._access
+        before = access.clock.now().after(-days * 86_400)
+        old = await access.read(lambda tx: settings_oracle.purgeable(tx, before))
+        young = await access.read(lambda tx: check_reads.events_since(tx, before))
+        purged = str(await self.scheduler.retention.purge())
+        left = old & await access.read(lambda tx: settings_oracle.purgeable(tx, before))
+        if left:
+            self.broken.append(f"a purge left {len(left)} old jobs: {min(left)}")
+        rest = await self.scheduler.retention.purge(dry_run=True)
+        if rest.direct or rest.occurrences or rest.deliveries or rest.audit:
+            self.broken.append(f"a purge left old rows: {rest}")
+        lost = young - await access.read(lambda tx: check_reads.events_since(tx, before))
+        if lost:
+            self.broken.append(f"a purge deleted young events: {min(lost)}")
+        return purged
 
     # Coming to rest.
 
     async def settle_all(self) -> None:
         """Resumes everything, and disables all schedules."""
+        for office_id in OFFICES[1:]:
+            await self.scheduler.offices.change(office_id, status="active")
         for scope in ({}, *({"office_id": one} for one in OFFICES), {"job_type": "render"}, {"resource": "gpu"}):
             await self.scheduler.resume(**scope)
         self.pauses.clear()

@@ -10,16 +10,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from nextslot.domain.limits import Limits
 from nextslot.store.contract import Tx
 from nextslot.store.maintenance import doctor
 from nextslot.store.tables import check_reads
 from nextslot.store.tables.check_reads import (
+    CronPlan,
     JobFacts,
     LaneNeeds,
     Told,
     Waiting,
     WaitingCaller,
 )
+
+from . import schedule_oracle, settings_oracle
+from .broken import Broken
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -31,20 +36,20 @@ LONGEST_CHAIN = 30
 # A smaller difference between two clocks is no step (clock.py), so a timeout may be wrong by this much.
 NO_STEP_SECONDS = 1.01
 SUCCEEDED = ("COMPLETED", "SKIPPED")
-
-
-class Broken(NamedTuple):
-    law: str
-    how: str
-
-    def __str__(self) -> str:
-        return f"{self.law}: {self.how}"
+# How far the clocks of the clients' time zones are behind UTC; none of them has a summer time.
+SHIFTS = {"UTC": 0, "Asia/Kathmandu": -345 * MINUTE}
 
 
 class Watch:
     """Checks every commit, and remembers the events it has seen: none of them may vanish or change."""
 
-    def __init__(self, starvation_after_seconds: float) -> None:
+    def __init__(self, starvation_after_seconds: float, limits: Limits, most_running: int = 0) -> None:
+        self._limits = limits
+        self._most_running = most_running
+        # As of the last commit: what decides about schedules, which of them have a job, and the settings.
+        self._plans: dict[str, CronPlan] = {}
+        self._busy: set[str] = set()
+        self._settings = settings_oracle.Settings({}, ())
         self._starvation_us = int(starvation_after_seconds * SECOND)
         self.events: list[Told] = []
         self._needs: dict[int, LaneNeeds] = {}
@@ -77,7 +82,12 @@ class Watch:
         self.events = self.events[: len(self.events) - len(known)] + stored
         self._serve_order(stored)
         self._running_callers = set()
+        self._remember(tx)
         return broken
+
+    def _remember(self, tx: Tx) -> None:
+        self._plans, self._busy = check_reads.plans(tx), check_reads.busy_schedules(tx)
+        self._settings = settings_oracle.read(tx)
 
     def committed(self, tx: Tx, now: int, is_dispatching: bool) -> list[Broken]:
         """Checks a commit: every start in it was allowed, and no job that could start was left."""
@@ -87,9 +97,27 @@ class Watch:
         broken = [*numbered(new, self.events), *self._endless(new)]
         facts = self._facts(tx, now)
         broken += self._judge_starts(facts, started)
-        if is_dispatching:
+        if is_dispatching and not self._is_full(facts):
             broken += idle(facts)
+        if new:
+            broken += self._judge_settings(tx, facts, new)
         return broken
+
+    def _is_full(self, facts: "DispatchFacts") -> bool:
+        """Returns whether the node itself can run nothing more."""
+        return 0 < self._most_running <= facts.running
+
+    def _judge_settings(self, tx: Tx, facts: "DispatchFacts", new: list[Told]) -> Iterator[Broken]:
+        before, plans, busy = self._settings, self._plans, self._busy
+        self._remember(tx)
+        yield from schedule_oracle.misfired(new, plans, busy)
+        yield from settings_oracle.wrong_limits(self._settings.offices, facts.capacities, self._limits)
+        retries = {json.loads(event.details)["retry"] for event in new if event.type == "job_retrying"}
+        roots = {event.job_id for event in new if event.job_id is not None} - retries
+        yield from settings_oracle.in_archived_offices(before, self._settings, new, roots)
+        yield from settings_oracle.unannounced(tx, before, self._settings, new)
+        if 0 < self._most_running < facts.running:
+            yield Broken("a node runs no more than it may", f"{facts.running} of {self._most_running}")
 
     def _endless(self, new: list[Told]) -> Iterator[Broken]:
         """Finds an endless chain of retries before it has filled the history."""
@@ -119,6 +147,7 @@ class Watch:
             ready,
             self._needs,
             self._starvation_us,
+            len(running) + sum(one.status == "RUNNING" for one in callers),
         )
 
     def _judge_starts(self, facts: "DispatchFacts", started: list[Waiting]) -> Iterator[Broken]:
@@ -139,6 +168,7 @@ class Watch:
             needs = facts.needs[one.lane_id]
             yield from _over_limit(facts, used, needs.units, f"job {one.job_id}")
             yield from held_back(facts, one, needs)
+            yield from ahead_of_starving(facts, used, one, started)
             yield from out_of_order(facts, used, one, [*facts.ready, *started[number + 1 :]], self._last_served)
             used.update(needs.units)
             self._last_served[one.office_id] = max(self._last_served.values(), default=0) + 1
@@ -163,6 +193,7 @@ class DispatchFacts(NamedTuple):
     ready: list[Waiting]
     needs: Mapping[int, LaneNeeds]
     starvation_us: int
+    running: int
 
     @property
     def has_starving(self) -> bool:
@@ -232,6 +263,25 @@ def out_of_order(
             yield Broken("offices are served in turn", f"{one.office_id} again, and {other.office_id} waits longer")
 
 
+def ahead_of_starving(
+    facts: DispatchFacts, used: Counter[str], one: Waiting, started: list[Waiting]
+) -> Iterator[Broken]:
+    """Finds starts that took units which were to be kept for a job that was passed over for long."""
+    if _is_starving(facts, one):
+        return
+    served = {other.office_id for other in started if _is_starving(facts, other)}
+    first: dict[str, Waiting] = {}
+    for other in facts.ready:
+        if not _is_starving(facts, other) or not facts.may_go(other) or other.office_id in served:
+            continue
+        if other.office_id not in first or other.place < first[other.office_id].place:
+            first[other.office_id] = other
+    for other in first.values():
+        units = facts.needs[other.lane_id].units
+        if facts.fits(Counter(), units) and not facts.fits(used + Counter(units), facts.needs[one.lane_id].units):
+            yield Broken("a job that was passed over for long goes first", f"{one.job_id} before {other.job_id}")
+
+
 def idle(facts: DispatchFacts) -> Iterator[Broken]:
     """Finds jobs that a commit left although order, limits and pauses would let them start."""
     if facts.has_starving:
@@ -272,6 +322,9 @@ def timed_out_early(events: list[Told], took: Mapping[str, float]) -> Iterator[B
 def unfinished(tx: Tx, now: int) -> Iterator[Broken]:
     """Finds what still runs, waits, is reserved or has to be sent, except what can never continue."""
     facts = check_reads.jobs(tx)
+    yield from settings_oracle.forsaken(tx, facts)
+    yield from settings_oracle.cut_short(tx)
+    yield from settings_oracle.expired_and_started(facts)
     stuck = {job.job_id: job for job in facts.values() if job.stage == "QUEUED"}
     for job in facts.values():
         if job.stage == "RUNNING" and job.finished_at is None:
@@ -312,6 +365,19 @@ def _ends(facts: dict[str, JobFacts]) -> dict[str, JobFacts]:
     """Returns the last job of each chain."""
     followed = {job.retry_of for job in facts.values()}
     return {job.chain_id: job for job in facts.values() if job.job_id not in followed}
+
+
+def stopped_in_vain(tx: Tx, stopped: set[str]) -> Iterator[Broken]:
+    """Finds runs that were told to stop and did not end as failures, whatever their handlers returned (spec 5.10)."""
+    for job in check_reads.jobs(tx).values():
+        if job.run_id in stopped and job.outcome != "FAILED":
+            yield Broken("a run that was stopped is a failure", f"run {job.run_id} is {job.outcome}")
+
+
+def stalled_wrongly(events: list[Told], reporting: set[str]) -> Iterator[Broken]:
+    for event in events:
+        if event.type == "job_timeout" and event.run_id in reporting and "no progress" in event.details:
+            yield Broken("a run that reports progress does not stall", str(event.run_id))
 
 
 def misretried(tx: Tx, events: list[Told]) -> Iterator[Broken]:
@@ -376,20 +442,22 @@ def _delay(policy: Mapping[str, Any], number: int, kind: str) -> float:
 def unaccounted(tx: Tx, has_purged: bool) -> Iterator[Broken]:
     """Checks that every instant of a schedule up to the accounted time is stored as an occurrence exactly once."""
     law = "every occurrence is accounted for, once"
+    zones = {schedule_id: plan.timezone for schedule_id, plan in check_reads.plans(tx).items()}
     for plan in check_reads.schedules(tx):
         every = _minutes_between(plan.cron_expression)
         if every is None:
             continue
+        shift = SHIFTS[zones[plan.schedule_id]] % every
         covered: Counter[int] = Counter()
         for instant, until, count, _ in check_reads.ledger(tx, plan.schedule_id):
             span = range(instant, (until or instant) + 1, every)
             if len(span) != count:
                 yield Broken(law, f"{plan.schedule_id} has a span of {count} that covers {len(span)}")
             covered.update(span)
-        first = (plan.created_at // every + 1) * every
+        first = ((plan.created_at - shift) // every + 1) * every + shift
         end = plan.accounted_until if plan.enabled else max(covered, default=0)
         missing = [at for at in range(first, end + 1, every) if not covered[at] and not has_purged]
-        if missing or any(times > 1 for times in covered.values()):
+        if missing or any(times > 1 or at % every != shift for at, times in covered.items()):
             yield Broken(law, f"{plan.schedule_id}: {missing[:3]} missing, of {len(covered)}")
 
 

@@ -1,16 +1,25 @@
 """The environment of a simulated scheduler: handlers that fail, hang or ignore a cancel, unreliable endpoints."""
 
 import asyncio
+import base64
+import hashlib
+import hmac
+import json
 import random
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from nextslot.engine.webhooks.delivery_worker import EndpointResponse
 from nextslot.executors.run_context import Fail, RunContext, Skip
 from nextslot.scheduler import Scheduler
 
-OFFICES = ("default", "a", "b")
-TYPES = ("work", "render")
+T = TypeVar("T")
+
+# The name of one office begins with that of another.
+OFFICES = ("default", "a", "ab", "b")
+TYPES = ("work", "work", "render", "thread")
+# A run of such a job ends when it has reported nothing for so long.
+STALL_SECONDS = 6.0
 ENDPOINTS = ("http://127.0.0.1:9001/hook", "http://127.0.0.1:9002/hook", "http://127.0.0.1:9003/hook")
 
 
@@ -22,6 +31,12 @@ class Witness:
         # In monotonic time: when each run began, and how long the ended ones took.
         self.began_at: dict[str, float] = {}
         self.took: dict[str, float] = {}
+        # Runs that were told to stop, those that report progress, and those that ignore a stop.
+        self.stopped: set[str] = set()
+        self.reporting: set[str] = set()
+        self.stubborn: set[str] = set()
+        # Whether no slow commit has held up the event loop, which a stall cannot be noticed during.
+        self.is_exact = True
         self.broken: list[str] = []
         self.is_under_way: Callable[[str], bool] = lambda run_id: True
 
@@ -35,8 +50,23 @@ class Witness:
         self.began[run.run_id] = run.job_id
         self.began_at[run.run_id] = asyncio.get_running_loop().time()
 
-    def ends(self, run: RunContext) -> None:
-        self.took[run.run_id] = asyncio.get_running_loop().time() - self.began_at[run.run_id]
+    def ends(self, run: RunContext, do: str = "ok") -> None:
+        took = self.took[run.run_id] = asyncio.get_running_loop().time() - self.began_at[run.run_id]
+        if run.is_stopped:
+            self.stopped.add(run.run_id)
+        if do == "silent" and self.is_exact and took > STALL_SECONDS + 0.1:
+            self.broken.append(f"run {run.run_id} was silent for {took} seconds, and was not stopped")
+
+
+class SlowThreads:
+    """Threads of a simulated scheduler: each call takes some virtual time, and happens at its end."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    async def run(self, call: Callable[[], T]) -> T:
+        await asyncio.sleep(self._random.choice((0.0, 0.0, 0.2, 8.0)))
+        return call()
 
 
 def register(scheduler: Scheduler, witness: Witness) -> None:
@@ -46,19 +76,42 @@ def register(scheduler: Scheduler, witness: Witness) -> None:
         witness.begins(run)
         try:
             if do == "stubborn":
+                witness.stubborn.add(run.run_id)
                 await _ignoring_signals(seconds)
+            elif do == "report":
+                witness.reporting.add(run.run_id)
+                await _reporting(run, seconds)
+            elif do == "silent":
+                run.progress(0.1)
+                await asyncio.sleep(10 * STALL_SECONDS)
             else:
                 await asyncio.sleep(1e9 if do == "hang" else seconds)
         finally:
-            witness.ends(run)
+            witness.ends(run, do)
         if do == "skip":
             raise Skip("nothing to do")
-        if do not in ("ok", "stubborn") and run.attempt <= times:
+        if do not in ("ok", "stubborn", "report", "silent") and run.attempt <= times:
             raise Fail(f"simulated failure: {do}", "error" if do == "fail" else do)
         return {"attempt": run.attempt}
 
+    def work_in_thread(run: RunContext, do: str = "ok", seconds: float = 1.0, times: int = 1) -> Any:
+        witness.begins(run)
+        witness.stubborn.add(run.run_id)  # It cannot be interrupted.
+        witness.ends(run)
+        del witness.took[run.run_id]  # How long it took is up to the thread.
+        if do == "fail" and run.attempt <= times:
+            raise Fail("simulated failure: fail")
+        return {"attempt": run.attempt}
+
     scheduler.job_type("work")(work)
+    scheduler.job_type("thread")(work_in_thread)
     scheduler.job_type("render", resources={"gpu": 1})(work)
+
+
+async def _reporting(run: RunContext, seconds: float) -> None:
+    for step in range(5):
+        run.progress(step / 5)
+        await asyncio.sleep(min(seconds / 5 + 1, 0.7 * STALL_SECONDS))
 
 
 async def _ignoring_signals(seconds: float) -> None:
@@ -79,14 +132,33 @@ class Endpoints:
         self.is_well = False
         # The ids of the messages that were received and acknowledged.
         self.received: set[str] = set()
+        # By URL: the secret that has to sign now, and the office whose events a subscription may get; URLs of deleted
+        # subscriptions.
+        self.secrets: dict[str, str] = {}
+        self.offices: dict[str, str | None] = {}
+        self.deleted: set[str] = set()
+        self.broken: list[str] = []
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> EndpointResponse:
+        self._check(url, headers, body)
         answer, delay = (EndpointResponse(200), 0.0) if self.is_well else self._misbehave(seconds)
         if delay:
             await asyncio.sleep(delay)
         if answer.status_code == 200:
             self.received.add(headers["webhook-id"])
         return answer
+
+    def _check(self, url: str, headers: Mapping[str, str], body: bytes) -> None:
+        """Checks what a receiver can: that it still subscribes, that its own secret signs, and whose event it is."""
+        if url in self.deleted:
+            self.broken.append(f"{url} got a message after its subscription was deleted")
+        if url in self.secrets and not _is_signed(self.secrets[url], headers, body):
+            self.broken.append(f"{url} got a message that its secret does not sign")
+        wanted = self.offices.get(url)
+        content = json.loads(body)
+        office = next((content[key].get("office_id") for key in ("job", "group", "schedule") if key in content), None)
+        if wanted is not None and office not in (None, wanted):
+            self.broken.append(f"{url} got a message of {office}, and is for {wanted}")
 
     def _misbehave(self, seconds: float) -> tuple[EndpointResponse, float]:
         kind = self._random.random()
@@ -104,3 +176,11 @@ class Endpoints:
 
     async def close(self) -> None:
         pass
+
+
+def _is_signed(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
+    """Verifies a message by the words of the standard (Standard Webhooks)."""
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    content = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    signature = base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
+    return f"v1,{signature}" in headers["webhook-signature"].split()

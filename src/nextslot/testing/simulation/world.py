@@ -15,7 +15,6 @@ from typing import Any
 from nextslot import testing
 from nextslot.domain.limits import Limits
 from nextslot.errors import NextslotError, Refused
-from nextslot.executors.threads import InlineThreads
 from nextslot.scheduler import Scheduler
 from nextslot.store.contract import (
     Closing,
@@ -35,16 +34,19 @@ from nextslot.testing.faulty_disk import (
     salvage,
 )
 
-from . import oracles
+from . import oracles, settings_oracle
+from .broken import Broken
 from .clients import Clients, retried
-from .oracles import Broken, Watch
+from .oracles import Watch
 from .plan import Action, make
 from .surroundings import (
     OFFICES,
     Endpoints,
+    SlowThreads,
     Witness,
     register,
 )
+from .tiny_batches import tiny_batches
 
 FILE = "nextslot.db"
 STARVATION_AFTER_SECONDS = 600.0
@@ -56,6 +58,8 @@ EXAMINED_EVERY = 5
 MAX_STARTS = 100
 # How long a disk stays full, or does not answer.
 OUTAGES = (0.5, 3.0, 40.0)
+# How long no scheduler runs between two lives: most often the next one starts at once.
+DOWNTIMES = (0.0, 0.0, 0.0, 90.0, 2_000.0, 20_000.0)
 
 
 class LawBroken(Exception):
@@ -86,7 +90,6 @@ class SimulatedScheduler(Scheduler):
             f"sqlite:///{path}",
             data=path.parent,
             is_threaded=False,
-            threads=InlineThreads(),
             disk=DiskLimits(warn_bytes=0, refuse_bytes=0),
             **options,
         )
@@ -120,8 +123,16 @@ class World:
         self._clock = testing.VirtualClock()
         self._witness = Witness()
         self._endpoints = Endpoints(seed)
-        self._watch = Watch(STARVATION_AFTER_SECONDS)
-        self._clients = Clients(self._clock.now)
+        self._fate = Random(f"fate {seed}")
+        self._limits = Limits(
+            running=5, job_types=self._fate.choice(({}, {"work": 3})), resources={"gpu": 1, "disk": 2}
+        )
+        # How many runs the machine itself allows at once.
+        self._node_running = self._fate.choice((0, 0, 4))
+        self._threads = SlowThreads(seed)
+        self._watch = Watch(STARVATION_AFTER_SECONDS, self._limits, self._node_running)
+        self._clients = Clients(self._clock.wall, self._endpoints)
+        self._followers = self._clients.followers
         # In the order of their requests: a set would be in another order each time.
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._death = asyncio.Event()
@@ -220,6 +231,7 @@ class World:
                 continue
             error = starting.exception()
             if error is None:
+                self._followers.begin(scheduler)
                 return
             if isinstance(error, LawBroken):
                 raise error
@@ -239,7 +251,9 @@ class World:
             clock=self._clock,
             chance=self._chance,
             sender=self._endpoints,
-            limits=Limits(running=5, resources={"gpu": 1, "disk": 2}),
+            limits=self._limits,
+            node_running=self._node_running,
+            threads=self._threads,
             starvation_after_seconds=STARVATION_AFTER_SECONDS,
         )
         register(scheduler, self._witness)
@@ -250,6 +264,7 @@ class World:
         """Checks the reopened store before recovery has changed it."""
         self._witness.is_under_way = lambda run_id: store.inspect(lambda tx: check_reads.is_under_way(tx, run_id))
         broken = store.inspect(lambda tx: self._watch.reopened(tx, self._clients.has_purged))
+        store.turns = lambda: self._fate.choice((0, 0, 1, 4))
         if self._next_dies_in is not None:
             store.dies_in, self._next_dies_in = self._next_dies_in, None
         self._refuse(broken + store.inspect(self._forgotten))
@@ -257,18 +272,20 @@ class World:
     def _new_disk(self) -> None:
         if self._disk is not None:
             self._disk.unregister()
-        self._disk = FaultyDisk()
+        self._disk = FaultyDisk(Random(self._fate.getrandbits(32)))
         self._death = asyncio.Event()
         self._disk.on_death = self._death.set
 
     async def _restart(self) -> None:
         path = await self._cut_power(self.path)
         self._new_disk()
+        await asyncio.sleep(self._fate.choice(DOWNTIMES))
         await self._start(path)
 
     async def _cut_power(self, path: Path) -> Path:
         """Cuts the power: copies what is left to where the next start finds it; waiting clients get no response."""
         self._disk.die()
+        self._followers.end()
         target = self._directory / f"life-{self.history.lives}" / FILE
         salvage(path, target)
         for task in [*self._tasks, *self._clients.connections]:
@@ -280,6 +297,7 @@ class World:
 
     async def _close(self) -> None:
         store = self._scheduler.faulty_store
+        self._followers.end()
         self._disk.heal()
         if store is not None:
             await testing.crash(self._scheduler)
@@ -334,7 +352,7 @@ class World:
             self._die_in(chance, is_before=True)
 
     async def _fault_slow_commit(self, chance: Random) -> None:
-        store, self._has_slow_commits = self._scheduler.faulty_store, True
+        store, self._has_slow_commits, self._witness.is_exact = self._scheduler.faulty_store, True, False
         if store is not None:
             store.delay = chance.choice((0.5, 5.0, 60.0))
 
@@ -347,6 +365,7 @@ class World:
     async def _fault_restart(self, chance: Random) -> None:
         """Stops the scheduler regularly, which interrupts runs after a grace period, and starts it again."""
         path = self.path
+        self._followers.end()
         stopping = asyncio.ensure_future(self._scheduler.stop(grace_seconds=chance.choice((0.0, 30.0))))
         death = asyncio.ensure_future(self._death.wait())
         await asyncio.wait([stopping, death], return_when=asyncio.FIRST_COMPLETED)
@@ -361,6 +380,7 @@ class World:
             self._disk.die()
             path = await self._cut_power(path)
             self._new_disk()
+        await asyncio.sleep(self._fate.choice(DOWNTIMES))
         await self._start(path)
 
     # Laws.
@@ -386,6 +406,13 @@ class World:
             [Broken("no job runs twice, and nothing runs that is not stored", how) for how in self._witness.broken]
         )
         self._refuse([Broken("clients are answered rightly", how) for how in self._clients.broken])
+        self._refuse([Broken("webhooks are what their receivers expect", how) for how in self._endpoints.broken])
+        self._refuse(self._followers.broken)
+        store = self._scheduler.faulty_store
+        if store is not None and self.history.faults == 0:
+            facts, now = store.inspect(check_reads.jobs), self._clock.now()
+            interruptible = self._witness.began.keys() - self._witness.stubborn
+            self._refuse(list(settings_oracle.late(facts, now, interruptible)))
 
     def _forgotten(self, tx: Tx) -> list[Broken]:
         """Finds acknowledged jobs and pauses that the restarted scheduler does not know."""
@@ -412,6 +439,7 @@ class World:
         assert store is not None
         store.dies_in = self._next_dies_in = None
         self._endpoints.is_well = True
+        self._followers.hurry()
         await self._clients.settle_all()
         seen = {message.delivery_id for message in store.inspect(check_reads.messages)}
         await self._pass_time(REST_HOURS * 3600)
@@ -430,8 +458,17 @@ class World:
                 *store.inspect(lambda tx: list(oracles.unaccounted(tx, has_purged))),
                 *store.inspect(lambda tx: list(oracles.undelivered(tx, received, seen, has_purged))),
                 *store.inspect(self._forgotten),
+                *store.inspect(lambda tx: list(oracles.stopped_in_vain(tx, self._witness.stopped))),
+                *oracles.stalled_wrongly(self._watch.events, self._witness.reporting),
+                *self._followers.behind(store.inspect(check_reads.last_event)),
+                *self._followers.unanswered(self._ended_chains(store)),
             ]
         )
+
+    def _ended_chains(self, store: FaultyStore) -> Callable[[str], bool]:
+        facts = store.inspect(check_reads.jobs)
+        open_ = {job.chain_id for job in facts.values() if job.finished_at is None}
+        return lambda job_id: job_id in facts and facts[job_id].chain_id not in open_
 
 
 def simulate(
@@ -441,8 +478,9 @@ def simulate(
     memory = Path("/dev/shm")  # Nothing here has to survive, and a disk is slower.
     if directory is None and memory.is_dir() and os.access(memory, os.W_OK):
         directory = memory
-    with tempfile.TemporaryDirectory(prefix="nextslot-sim-", dir=directory, ignore_cleanup_errors=True) as place:
-        return testing.run(_simulate(Path(place), seed, make(seed) if actions is None else actions, dumps))
+    place = tempfile.TemporaryDirectory(prefix="nextslot-sim-", dir=directory, ignore_cleanup_errors=True)
+    with place, tiny_batches(seed):
+        return testing.run(_simulate(Path(place.name), seed, make(seed) if actions is None else actions, dumps))
 
 
 async def _simulate(directory: Path, seed: int, actions: Sequence[Action], dumps: bool) -> History:

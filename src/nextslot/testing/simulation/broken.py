@@ -1,0 +1,11 @@
+"""A broken law, and how it was broken: what every checker of the simulation returns."""
+
+from typing import NamedTuple
+
+
+class Broken(NamedTuple):
+    law: str
+    how: str
+
+    def __str__(self) -> str:
+        return f"{self.law}: {self.how}"

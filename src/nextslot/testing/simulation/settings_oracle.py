@@ -1,0 +1,145 @@
+"""Checks that what is stored as settings is what happens: limits, archived offices, subscriptions, dependents.
+
+`oracles.Watch` calls the checks of each commit; `world` those after a purge and those of the end.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from nextslot.domain.limits import Limits
+from nextslot.store.contract import Tx
+from nextslot.store.tables import check_reads
+from nextslot.store.tables.check_reads import JobFacts, OfficeFacts, Subscription, Told
+
+from .broken import Broken
+
+# The events that subscriptions get, by the events of the log.
+MESSAGES = {
+    "job_failed_permanently": "job.failed_permanently",
+    "group_finished": "group.finished",
+    "job_completed": "job.run.completed",
+}
+SUCCEEDED = ("COMPLETED", "SKIPPED")
+
+
+class Settings(NamedTuple):
+    """The settings that a commit finds."""
+
+    offices: dict[str, OfficeFacts]
+    subscriptions: Sequence[Subscription]
+
+
+def read(tx: Tx) -> Settings:
+    return Settings(check_reads.offices(tx), check_reads.subscriptions(tx))
+
+
+def wrong_limits(offices: Mapping[str, OfficeFacts], capacities: Mapping[str, int], limits: Limits) -> Iterator[Broken]:
+    """Finds limits that differ from the settings of their office, or of the scheduler."""
+    for key, capacity in capacities.items():
+        scope, _, name = key.partition(":")
+        office_id, _, role = name.partition("/")
+        wanted = capacity
+        if scope == "office":
+            wanted = offices[office_id].max_concurrent_jobs
+        elif scope == "role":
+            wanted = offices[office_id].role_limits.get(role, 0)
+        elif scope == "type":
+            wanted = limits.job_types.get(name, 0)
+        if capacity != wanted:
+            yield Broken("limits are those of the settings", f"{key} is {capacity} and should be {wanted}")
+
+
+def in_archived_offices(before: Settings, after: Settings, new: Sequence[Told], roots: set[str]) -> Iterator[Broken]:
+    """Finds new chains in an office that was archived before and after the commit."""
+    closed = {
+        office_id
+        for office_id, office in after.offices.items()
+        if office.status == "archived" and before.offices.get(office_id, office).status == "archived"
+    }
+    for event in new:
+        if event.type == "job_queued" and event.office_id in closed and event.job_id in roots:
+            yield Broken("an archived office takes no jobs", f"{event.job_id} in {event.office_id}")
+
+
+def unannounced(tx: Tx, before: Settings, after: Settings, new: Sequence[Told]) -> Iterator[Broken]:
+    """Finds events without a message to a subscription that was there before and after the commit; and messages about
+    other offices.
+    """
+    lasting = [one for one in before.subscriptions if one in after.subscriptions]
+    if not new or not lasting:
+        return
+    sent = check_reads.sent(tx, new[0].seq - 1)
+    made = {(event, url, office_id) for event, url, office_id, _ in sent}
+    for one in lasting:
+        for event, url, office_id, _ in sent:
+            if url == one.url and one.office_id not in (None, office_id):
+                yield Broken("a subscription gets the events of its office", f"{event} of {office_id} to {one}")
+        for told in new:
+            event = MESSAGES.get(told.type)
+            is_wanted = event in one.events and one.office_id in (None, told.office_id)
+            if is_wanted and (event, one.url, told.office_id) not in made:
+                yield Broken("every event is sent to its subscriptions", f"{told} was not sent to {one.url}")
+
+
+def forsaken(tx: Tx, facts: Mapping[str, JobFacts]) -> Iterator[Broken]:
+    """Finds jobs that wait for a chain which has failed, and that should be cancelled then."""
+    policies = check_reads.dependents(tx)
+    followed = {job.retry_of for job in facts.values()}
+    failed = {
+        job.chain_id
+        for job in facts.values()
+        if job.job_id not in followed and job.finished_at is not None and job.outcome not in SUCCEEDED
+    }
+    for job_id, chain_id in check_reads.waits(tx):
+        if chain_id in failed and policies.get(job_id) == "cancel":
+            yield Broken("a job whose prerequisite fails is cancelled", f"{job_id} waits for {chain_id}")
+
+
+def purgeable(tx: Tx, before: int) -> set[str]:
+    """Returns the jobs of chains and groups that ended before a time, and to which nothing refers that goes on."""
+    facts = check_reads.jobs(tx)
+    kept = check_reads.needed(tx)
+    kept |= {one.job_id for one in check_reads.messages(tx) if one.status == "PENDING" and one.job_id is not None}
+    units: dict[str, list[JobFacts]] = {}
+    for job in facts.values():
+        units.setdefault(job.group_id or job.chain_id, []).append(job)
+    old: set[str] = set()
+    for jobs in units.values():
+        is_over = all(_is_old(job, before) and job.job_id not in kept for job in jobs)
+        old.update(job.job_id for job in jobs if is_over)
+    return old
+
+
+def _is_old(job: JobFacts, before: int) -> bool:
+    is_over = job.finished_at is not None and job.finished_at < before and job.decision != "undecided"
+    return is_over and job.created_at < before
+
+
+def late(facts: Mapping[str, JobFacts], now: int, interruptible: set[str]) -> Iterator[Broken]:
+    """Finds what should have happened more than a second ago. Only for histories without faults."""
+    limit = now - 1_000_000
+    for job in facts.values():
+        if job.stage == "QUEUED" and not job.is_due and (job.scheduled_for or now) < limit:
+            yield Broken("what is due happens in time", f"{job.job_id} was due at {job.scheduled_for}, it is {now}")
+        if job.stage == "QUEUED" and (job.expires_at or now) < limit:
+            yield Broken("what expires ends in time", f"{job.job_id} expired at {job.expires_at}, it is {now}")
+        is_running = job.stage == "RUNNING" and job.finished_at is None
+        if is_running and (job.timeout_at or now) < limit and job.run_id in interruptible:
+            yield Broken("a run ends at its timeout", f"{job.run_id} had time until {job.timeout_at}, it is {now}")
+
+
+def expired_and_started(facts: Mapping[str, JobFacts]) -> Iterator[Broken]:
+    for job in facts.values():
+        if job.expires_at is not None and job.started_at is not None and job.started_at >= job.expires_at:
+            yield Broken("an expired job does not start", f"{job.job_id} started after {job.expires_at}")
+
+
+def cut_short(tx: Tx) -> Iterator[Broken]:
+    """Finds direct work that was ended although nobody cancelled it and its time was not up."""
+    for one in check_reads.direct(tx):
+        if one.status != "FAILED" or one.is_cancelled or one.params.get("do") != "ok" or one.started_at is None:
+            continue
+        seconds = float(one.params.get("seconds", 1.0))
+        is_ours = one.failure_kind == "timeout" or (one.failure_kind == "cancelled" and one.is_detached)
+        if is_ours and seconds < one.timeout_seconds:
+            yield Broken("direct work goes on until it ends", f"{one.direct_id}: {one.failure_kind} after {seconds}")

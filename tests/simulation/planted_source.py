@@ -1,0 +1,645 @@
+"""Small bugs in the text of the package, one at a time, as a tired programmer writes them: each has to be found.
+
+`python -m tests.simulation.planted_source NAME…` plants bugs into copies of the package, and says what finds each: the
+simulation, or the named tests. `test_planted_source.py` does the same and fails if a bug escapes.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "nextslot"
+SIMULATION = "simulation"
+# Histories of this length, and how many of them, a planted bug may take.
+LENGTH, SEEDS = 24, int(os.environ.get("PLANTED_SEEDS", "200"))
+
+
+FIRST = int(os.environ.get("PLANTED_FIRST", "1"))
+
+
+class Bug(NamedTuple):
+    """Text of a file of the package, what replaces it, and what finds that: the simulation, or a test."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    found_by: str = SIMULATION
+
+
+BUGS = (
+    # A batch that handles only its first rows.
+    Bug(
+        "recovery ends only its first batch",
+        "engine/cluster/recovery.py",
+        "            if sum(found) == 0:\n                break",
+        "            break",
+    ),
+    Bug(
+        "recovery decides only its first batch",
+        "engine/cluster/recovery.py",
+        "        while batch := await store.write(self._decide, rows=BATCH):",
+        "        if batch := await store.write(self._decide, rows=BATCH):",
+        "tests/engine/test_15_recovery.py",
+    ),
+    Bug(
+        "a late timer expires only its first batch",
+        "engine/execution/timeouts.py",
+        "            while self._finisher.expire(tx, now, BATCH) == BATCH:\n                pass",
+        "            self._finisher.expire(tx, now, BATCH)",
+    ),
+    Bug(
+        "a timeout stops only the first runs",
+        "engine/execution/timeouts.py",
+        "runs.overdue(tx, now, ALL)",
+        "runs.overdue(tx, now, 1)",
+    ),
+    Bug(
+        "a clock that is set back plans only the first page of schedules",
+        "engine/schedules/schedule_trigger.py",
+        "        while after is not None:\n            after = self._replan(tx, after)",
+        "        self._replan(tx, after)",
+    ),
+    Bug(
+        "a purge ends after its first page of chains",
+        "engine/retention.py",
+        "if len(roots) == UNITS else None",
+        "if len(roots) > UNITS else None",
+    ),
+    Bug(
+        "a purge deletes only its first batch of small rows",
+        "engine/retention.py",
+        "    while count := await store.write(drop_some, rows=ROWS):",
+        "    if count := await store.write(drop_some, rows=ROWS):",
+    ),
+    Bug(
+        "a bulk action ends after its first page",
+        "services/bulk.py",
+        "            after = part.after",
+        "            after = None",
+    ),
+    Bug(
+        "due deliveries behind the first page are forgotten",
+        "engine/webhooks/delivery_worker.py",
+        "return found, now if len(found) == limit else deliveries.next_due(tx, origin, now)",
+        "return found, deliveries.next_due(tx, origin, now)",
+    ),
+    Bug(
+        "a page of deliveries is full of those in memory",
+        "engine/webhooks/delivery_worker.py",
+        "limit = len(before) + PAGE",
+        "limit = PAGE",
+    ),
+    # A forgotten part of a purge.
+    Bug(
+        "a purge keeps the statistics",
+        "engine/retention.py",
+        "            lanes.tally(tx, lane_id, tally)",
+        "            pass",
+    ),
+    Bug(
+        "a purge leaves the artifacts on the disk",
+        "executors/run_files.py",
+        "                shutil.rmtree(root, ignore_errors=True)",
+        "                pass",
+        "tests/engine/test_19_retention.py",
+    ),
+    Bug(
+        "a purge takes what a waiting job depends on",
+        "engine/retention.py",
+        "return not old_history.is_referred(tx, [job.job_id for job in jobs])",
+        "return True",
+    ),
+    Bug(
+        "a purge takes groups that go on",
+        "engine/retention.py",
+        'job.finished_at is None or job.finished_at >= before or job.decision == "undecided"',
+        "job.finished_at is not None and job.finished_at >= before",
+    ),
+    Bug(
+        "a purge leaves a gap in the events",
+        "engine/retention.py",
+        "until = min(kept, first + ROWS)",
+        "until = min(kept, first + ROWS) + 1",
+    ),
+    # Names that are prefixes of each other.
+    Bug(
+        "a role limit is changed in offices whose names begin alike",
+        "engine/settings/office_settings.py",
+        'role_prefix = f"role:{office.office_id}/"',
+        'role_prefix = f"role:{office.office_id}"',
+    ),
+    Bug(
+        "a subscription gets the events of offices whose names begin alike",
+        "engine/webhooks/webhook_outbox.py",
+        "one.office_id is None or one.office_id == office_id]",
+        'one.office_id is None or (office_id or "").startswith(one.office_id)]',
+    ),
+    Bug(
+        "a key opens offices whose names begin alike",
+        "server/auth.py",
+        "if self.office_id is not None and office_id != self.office_id:",
+        'if self.office_id is not None and not (office_id or "").startswith(self.office_id):',
+        "tests/server/test_18_who_may_do_what.py",
+    ),
+    Bug(
+        "a node takes the slots of nodes whose names begin alike",
+        "engine/dispatch/limits_and_slots.py",
+        "return int(slot) if node == self.node else None",
+        "return int(slot) if node.startswith(self.node) else None",
+        "tests/nodes",
+    ),
+    Bug(
+        "an idempotency key counts in every office",
+        "engine/submit/idempotency.py",
+        'office_id, now = once.office_id or "", clock.now()',
+        'office_id, now = "", clock.now()',
+        "tests/engine",
+    ),
+    # Memory that does not follow the store.
+    Bug(
+        "a deleted subscription still gets messages",
+        "engine/webhooks/webhook_outbox.py",
+        "        webhooks.delete(tx, webhook_id)\n        self._reload_listeners(tx)",
+        "        webhooks.delete(tx, webhook_id)",
+    ),
+    Bug(
+        "a rotated secret does not sign",
+        "engine/webhooks/webhook_outbox.py",
+        "webhook_signature.ROTATION_SECONDS))\n        self._reload_listeners(tx)",
+        "webhook_signature.ROTATION_SECONDS))",
+    ),
+    Bug(
+        "an old secret signs for ever",
+        "engine/webhooks/webhook_outbox.py",
+        "own.old_until is not None and now < own.old_until",
+        "own.old_until is not None",
+        "tests/engine/test_12_webhooks.py",
+    ),
+    Bug(
+        "a new webhook of an office gets nothing",
+        "engine/webhooks/webhook_outbox.py",
+        "if tx.local(offices.Touched).is_touched:",
+        "if False:",
+    ),
+    Bug(
+        "lanes of several roles are taken for one",
+        "engine/dispatch/limits_and_slots.py",
+        "wanted = (office.office_id, role, job_type, str(sorted(resources.items())))",
+        "wanted = (office.office_id, None, job_type, str(sorted(resources.items())))",
+    ),
+    Bug(
+        "slots stay taken in memory",
+        "engine/dispatch/limits_and_slots.py",
+        "        self._taken -= freed\n",
+        "",
+    ),
+    Bug(
+        "places that were sent meanwhile are overwritten by older ones",
+        "engine/direct/connected_callers.py",
+        "if sent == self._places_sent:",
+        "if True:",
+        "tests/engine/test_11_direct.py",
+    ),
+    Bug(
+        "a caller who waits for a chain reads before it registers",
+        "scheduler/waiters.py",
+        "                waiters.append(ended)\n                try:\n"
+        "                    found = await self._access.read(lambda tx: _end_of_chain(tx, chain_id))\n",
+        "                try:\n"
+        "                    found = await self._access.read(lambda tx: _end_of_chain(tx, chain_id))\n"
+        "                    waiters.append(ended)\n",
+        "tests/engine",
+    ),
+    # Followers.
+    Bug(
+        "a follower skips an event at a page boundary",
+        "engine/events/event_feed.py",
+        "[one for one in self.events if one.seq > seq]",
+        "[one for one in self.events if one.seq > seq + 1]",
+        "tests/store/test_event_feed.py",
+    ),
+    Bug(
+        "news that come while events are read are forgotten",
+        "engine/events/event_feed.py",
+        "            self._news.clear()\n            if await self._read_new():\n",
+        "            if await self._read_new() and not self._news.clear():\n",
+        "tests/store/test_event_feed.py",
+    ),
+    Bug(
+        "a stream resumes one event too late",
+        "server/routes/events.py",
+        "    return int(given)",
+        "    return int(given) + 1",
+        "tests/server/test_13_streams.py",
+    ),
+    Bug(
+        "a list leaves out the first row of each page",
+        "store/tables/keyset_pagination.py",
+        "found[limit - 1][: len(listing.key)]",
+        "found[limit][: len(listing.key)]",
+        "tests/engine/test_lists.py",
+    ),
+    # Catch-up.
+    Bug(
+        "catch-up takes the oldest instead of the latest",
+        "domain/catch_up.py",
+        "return Account(due[left_out:], [*skipped, *_rows(due[:left_out], reason)], upcoming)",
+        "return Account(due[: len(due) - left_out], [*skipped, *_rows(due[len(due) - left_out :], reason)], upcoming)",
+    ),
+    Bug(
+        "catch-up fires what is outside its window",
+        "domain/catch_up.py",
+        "window = min(now.after(-schedule.catch_up_window_seconds), on_time)",
+        "window = schedule.accounted_until",
+    ),
+    Bug(
+        "catch-up none fires what was missed",
+        "domain/catch_up.py",
+        "left_out, reason = sum(at < on_time for at in due), SkipReason.MISSED",
+        "left_out, reason = max(0, sum(at < on_time for at in due) - 1), SkipReason.MISSED",
+    ),
+    Bug(
+        "a deleted schedule fires",
+        "engine/schedules/schedule_settings.py",
+        "replace(settled, enabled=False, next_trigger_at=None, deleted_at=now)",
+        "replace(settled, deleted_at=now)",
+    ),
+    Bug(
+        "a changed schedule forgets its time zone",
+        "engine/schedules/schedule_settings.py",
+        "plan = cron.parse(schedule.cron_expression, schedule.timezone)",
+        "plan = cron.parse(schedule.cron_expression)",
+    ),
+    Bug(
+        "overlap is not seen within a batch",
+        "engine/schedules/schedule_trigger.py",
+        "            at_work.add(schedule.schedule_id)\n",
+        "",
+    ),
+    Bug(
+        "an archived office takes jobs",
+        "engine/submit/intake.py",
+        'if office.status != "active":',
+        'if office.status == "":',
+    ),
+    # Dependencies, groups, retries.
+    Bug(
+        "a new dependent of a failed chain waits for ever",
+        "engine/finish/dependents.py",
+        "dead = dependencies.dead(tx, chains) if chains else set()",
+        "dead: set[str] = set()",
+    ),
+    Bug(
+        "a new dependent of a chain that succeeded waits for ever",
+        "engine/finish/dependents.py",
+        "chains.get(other) in met)",
+        "False)",
+    ),
+    Bug(
+        "the turn stops at a member that was cancelled before its turn",
+        "engine/finish/group_progress.py",
+        "while following is not None and following.has_ended and not following.is_turn:",
+        "while False:",
+    ),
+    Bug(
+        "a member that was cancelled by request counts as failed",
+        "engine/finish/group_progress.py",
+        "step * (end is ChainEnd.CANCELLED and by_request)",
+        "0",
+    ),
+    Bug(
+        "a retry keeps the expiry of its job",
+        "engine/finish/retries.py",
+        "            expires_at=None,\n",
+        "",
+    ),
+    Bug(
+        "the consequences of the first of several cancelled jobs are drawn",
+        "engine/finish/job_finisher.py",
+        "        self._conclude(tx, ended, now)\n        changed =",
+        "        self._conclude(tx, ended[:1], now)\n        changed =",
+    ),
+    Bug(
+        "a cancel that lets a run finish is retried",
+        "domain/job_lifecycle.py",
+        "cancel_mode is not None",
+        "cancel_mode is CancelMode.INTERRUPT",
+    ),
+    # Limits.
+    Bug(
+        "units are not held for those who wait",
+        "engine/dispatch/limits_and_slots.py",
+        "        if held:\n",
+        "        if held and not needs:\n",
+    ),
+    Bug(
+        "units are held for a job that never fits",
+        "engine/dispatch/starvation.py",
+        "        elif round_.could_ever_fit(lane):",
+        "        else:",
+    ),
+    Bug(
+        "nobody starves any more",
+        "engine/dispatch/starvation.py",
+        "        if round_.fits(lane):\n            round_.start(lane, head)\n        elif",
+        "        if round_.fits(lane):\n            pass\n        elif False and",
+    ),
+    Bug(
+        "a node runs one more than it may",
+        "engine/dispatch/limits_and_slots.py",
+        "| change.taken) >= self.most:",
+        "| change.taken) > self.most:",
+    ),
+    Bug(
+        "a paused type starts if it needs a resource",
+        "engine/dispatch/dispatch_round.py",
+        '            ("type", lane.job_type) in self.paused\n            or any',
+        '            ("type", lane.job_type) in self.paused and not lane.resources\n            or any',
+    ),
+    Bug(
+        "two jobs probe a resource that does not answer",
+        "engine/dispatch/dispatch_round.py",
+        "            self.unavailable.update(dict.fromkeys(tried, False))",
+        "            pass",
+    ),
+    Bug(
+        "an outage ends with a crash",
+        "engine/dispatch/resource_outages.py",
+        "(FailureKind.CRASH, FailureKind.INTERRUPTED, FailureKind.CANCELLED)",
+        "(FailureKind.INTERRUPTED, FailureKind.CANCELLED)",
+    ),
+    # Direct requests.
+    Bug(
+        "a reservation is not renewed",
+        "engine/direct/direct_requests.py",
+        "            if self.is_connected(direct_id):\n",
+        "            if self.is_connected(direct_id) and expires_at <= now:\n",
+    ),
+    Bug(
+        "a reservation goes to a caller whose node is gone",
+        "engine/direct/direct_requests.py",
+        "next((one for one in waiting if one not in lost), None)",
+        "next(iter(waiting), None)",
+        "tests/engine/test_11_direct.py",
+    ),
+    Bug(
+        "work that is detached ends with its caller",
+        "engine/direct/direct_requests.py",
+        "HUNG_UP, self._clock.now()) is None and not detach:",
+        "HUNG_UP, self._clock.now()) is None:",
+    ),
+    Bug(
+        "a caller who hangs up leaves its work running",
+        "engine/direct/direct_requests.py",
+        "HUNG_UP, self._clock.now()) is None and not detach:",
+        "HUNG_UP, self._clock.now()) is None and detach:",
+    ),
+    # Time.
+    Bug(
+        "a start does not set the timer for its timeout",
+        "engine/dispatch/dispatch_round.py",
+        "        if spec.timeout_seconds is not None:\n",
+        "        if spec.timeout_seconds is None:\n            now = now\n        elif False:\n",
+    ),
+    Bug(
+        "a clock that is set back does not plan schedules again",
+        "engine/cluster/clock_steps.py",
+        "        if shift < 0:",
+        "        if shift > 0:",
+    ),
+    Bug(
+        "a failed tick is not tried again",
+        "engine/execution/timeouts.py",
+        "            self._timer.wake_by(self._clock.now().after(RETRY_SECONDS))",
+        "            pass",
+    ),
+    Bug(
+        "a job that is put off does not set the timer",
+        "engine/submit/queue_order.py",
+        "        if not changed.is_due:\n            self._timer.note(tx, scheduled_for)",
+        "        if not changed.is_due:\n            pass",
+    ),
+    # Runs.
+    Bug(
+        "a stop before the beginning is forgotten",
+        "engine/execution/executor.py",
+        "        if kind is not None:\n            return Outcome.failed(kind, _STOP_ERRORS[kind])",
+        "        if kind is not None and kind is FailureKind.TIMEOUT:\n"
+        "            return Outcome.failed(kind, _STOP_ERRORS[kind])",
+    ),
+    Bug(
+        "a stopped thread counts as completed",
+        "engine/execution/executor.py",
+        "        if active.stopped_by is None:\n            return outcome",
+        "        if active.stopped_by is None or active.task is None:\n            return outcome",
+    ),
+    Bug(
+        "progress does not count against a stall",
+        "engine/execution/stalls.py",
+        "seconds - (clock.monotonic() - run.last_active)",
+        "seconds - (clock.monotonic() - run.last_active) / 2",
+    ),
+    Bug(
+        "an outcome is given up when the store does not answer twice",
+        "engine/execution/runner.py",
+        '                    log.error("run %s ended, but cannot be stored yet: %s", claim.run_id, error)',
+        '                    log.error("run %s ended, but cannot be stored yet: %s", claim.run_id, error)\n'
+        "                    if pause > FIRST_PAUSE:\n                        return",
+    ),
+    # Group commit and disk.
+    Bug(
+        "of a group, the wrong work is set aside",
+        "store/group_commit.py",
+        "alone.append(together.pop(failed.index))",
+        "alone.append(together.pop())",
+    ),
+    Bug(
+        "a refused work keeps what it changed",
+        "store/group_commit.py",
+        "        if tx.footprint() == before:\n            return WorkResult(error=error)\n        raise",
+        "        if tx.footprint() is not None:\n            return WorkResult(error=error)\n        raise",
+    ),
+    Bug(
+        "a file is renamed before it is synced",
+        "store/maintenance/sqlite_files.py",
+        '    with part.open("rb") as file:\n        os.fsync(file.fileno())\n    part.replace(target)',
+        "    part.replace(target)",
+        "tests/simulation/test_forgetful_files.py",
+    ),
+    Bug(
+        "a rename is not synced",
+        "store/maintenance/sqlite_files.py",
+        "        os.fsync(directory)",
+        "        pass",
+        "tests/simulation/test_forgetful_files.py",
+    ),
+    Bug(
+        "a record of commits is written before its commit",
+        "store/sqlite/sqlite_store.py",
+        '        connection.execute("commit")\n        if number is not None:\n'
+        "            self._acknowledged.store(number)\n",
+        "        if number is not None:\n            self._acknowledged.store(number)\n"
+        '        connection.execute("commit")\n        if number is not None:\n',
+    ),
+    Bug(
+        "the record of a restored file is written after the file",
+        "store/maintenance/sqlite_files.py",
+        "            acknowledged_commits.reset(path, number)\n            put(part, path)",
+        "            put(part, path)\n            acknowledged_commits.reset(path, number)",
+        "tests/simulation/test_forgetful_files.py",
+    ),
+    Bug(
+        "commits are not synced",
+        "store/sqlite/sqlite_store.py",
+        '    connection.pragma("synchronous", synchronous)',
+        '    connection.pragma("synchronous", "NORMAL")',
+    ),
+    # Processes and leases.
+    Bug(
+        "a guardian misses all children but one",
+        "executors/process_tree/kill_tree.py",
+        "            return [int(pid) for pid in file.read().split()]",
+        "            return [int(pid) for pid in file.read().split()][:1]",
+        "tests/executors/test_guardian.py",
+    ),
+    Bug(
+        "a guardian misses grandchildren in sessions of their own",
+        "executors/process_tree/kill_tree.py",
+        "                found.append((pid, everyone[pid][1]))\n                waiting.append(pid)",
+        "                found.append((pid, everyone[pid][1]))",
+        "tests/executors/test_guardian.py",
+    ),
+    Bug(
+        "a start misses survivors below the marked ones",
+        "executors/process_tree/survivors.py",
+        "for scan in (self._marked, lambda: _below(found)):",
+        "for scan in (self._marked,):",
+        "tests/crash/test_process_trees.py",
+    ),
+    Bug(
+        "a guardian compares the lease with the wrong sign",
+        "executors/process_tree/guardian.py",
+        "        if end > now():\n",
+        "        if end > now() or self._lease < now():\n",
+        "tests/executors/test_guardian.py",
+    ),
+    Bug(
+        "a lease that lapsed stops nothing",
+        "store/postgres/lease_and_leader.py",
+        "if not self._has_lapsed and boottime() >= self._until:",
+        "if not self._has_lapsed and boottime() <= self._until:",
+        "tests/nodes",
+    ),
+    Bug(
+        "a node is lost before its lease has ended",
+        "store/statements/nodes.sql",
+        "where status = 'live' and lease_until < {nodes.now}\nreturning node_id;",
+        "where status = 'live'\nreturning node_id;",
+        "tests/nodes",
+    ),
+    Bug(
+        "a node that comes back recovers beside the leader",
+        "engine/cluster/recovery.py",
+        "    return node is None or not node.is_live",
+        "    return True",
+        "tests/nodes",
+    ),
+)
+
+NAMES = {bug.name: bug for bug in BUGS}
+
+
+@contextmanager
+def planted(bug: Bug) -> Iterator[Path]:
+    """Makes a directory with a copy of the package that has the bug."""
+    with tempfile.TemporaryDirectory(prefix="nextslot-planted-") as place:
+        copy = Path(place) / "nextslot"
+        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        file = copy / bug.file
+        text = file.read_text(encoding="utf-8")
+        if text.count(bug.old) != 1:
+            raise LookupError(f"{bug.name}: its text occurs {text.count(bug.old)} times in {bug.file}; change the bug")
+        file.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
+        yield Path(place)
+
+
+def finds(bug: Bug, found_by: str | None = None) -> str | None:
+    """Plants a bug and returns what its finder says of it; None if the bug escapes."""
+    finder = found_by or bug.found_by
+    with planted(bug) as place:
+        done = subprocess.run(
+            _simulate() if finder == SIMULATION else _test(finder.split()),
+            env={**os.environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode not in (0, 1):
+        raise RuntimeError(
+            f"{bug.name}: {finder} ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
+    return done.stdout if done.returncode else None
+
+
+def _simulate() -> list[str]:
+    return [sys.executable, "-m", "tests.simulation.planted_source", "--simulate"]
+
+
+def _test(paths: Sequence[str]) -> list[str]:
+    plain = ["-q", "-x", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    return [sys.executable, "-m", "pytest", *plain, *paths]
+
+
+def simulate() -> int:
+    """Simulates until a law is broken. Returns 1 then."""
+    import logging
+
+    from nextslot.testing.simulation import plan, world
+
+    logging.disable(logging.CRITICAL)
+    for seed in range(FIRST, FIRST + SEEDS):
+        history = world.simulate(seed, plan.make(seed, LENGTH if seed % 8 else plan.LENGTH))
+        if history.broken:
+            sys.stdout.write(f"seed {seed}: {history.broken[0]}\n")
+            return 1
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--simulate", action="store_true", help="simulate in this process")
+    parser.add_argument("--by", help="simulation, or tests, instead of what is named for each bug")
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    if options.simulate:
+        return simulate()
+    chosen = [bug for bug in BUGS if not options.names or any(part in bug.name for part in options.names)]
+
+    def one(bug: Bug) -> bool:
+        try:
+            said = finds(bug, options.by)
+        except (LookupError, RuntimeError) as error:
+            said = f"ERROR {error}"
+        last = said.strip().splitlines()[-1][:150] if said and said.strip() else said
+        state = "ESCAPED" if said is None else "found  "
+        sys.stdout.write(f"{state} {bug.name} | {options.by or bug.found_by} | {last}\n")
+        sys.stdout.flush()
+        return said is not None
+
+    with ThreadPoolExecutor(2) as pool:
+        return 0 if all(list(pool.map(one, chosen))) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
