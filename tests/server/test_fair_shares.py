@@ -123,6 +123,40 @@ async def test_a_flood_leaves_room_for_another_caller_who_begins_at_once() -> No
     assert order[4:8] == ["a"] * 4
 
 
+async def test_requests_about_many_jobs_rest_in_between_while_others_are_active() -> None:
+    now = [100.0]
+    shares = FairShares(seconds=lambda: now[0])
+
+    async def act(lane: str, seconds: float) -> float:
+        async with shares.bulk(lane):
+            began = now[0]
+            now[0] += seconds
+            return began
+
+    async def pass_time() -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            now[0] += 0.5
+
+    async with shares.request("a"):
+        clock = asyncio.create_task(pass_time())
+        await act("b", 2.0)
+        ended = now[0]
+        began = await act("b", 0.0)
+        clock.cancel()
+
+    assert began - ended >= 6.0
+
+
+async def test_requests_about_many_jobs_follow_each_other_at_once_if_nobody_else_is_there() -> None:
+    shares = FairShares(seconds=lambda: 100.0)
+
+    async with asyncio.timeout(5):
+        for _ in range(3):
+            async with shares.bulk("b"):
+                pass
+
+
 async def test_alone_a_caller_gets_the_whole_server() -> None:
     shares = FairShares(ShareLimits(in_progress=64, in_progress_beside_others=4))
     async with AsyncExitStack() as held:
