@@ -48,7 +48,7 @@ async def until(is_so: Any) -> None:
 
 
 async def test_a_caller_with_too_many_streams_is_refused_and_another_is_not(tmp_path: Path) -> None:
-    shares = FairShares(ShareLimits(streams_of_lane=3))
+    shares = FairShares(ShareLimits(streams_of_lane=3, refused_seconds=0.01))
     stream = {"accept": "text/event-stream"}
     async with of_two_offices(tmp_path, shares) as (_, a, b):
         async with AsyncExitStack() as held:
@@ -66,7 +66,9 @@ async def test_a_caller_with_too_many_streams_is_refused_and_another_is_not(tmp_
 
 
 async def test_direct_callers_who_wait_count_as_streams_and_hold_up_no_other_request(tmp_path: Path) -> None:
-    shares = FairShares(ShareLimits(in_progress=2, in_progress_beside_others=1, streams_of_lane=5))
+    shares = FairShares(
+        ShareLimits(in_progress=2, in_progress_beside_others=1, streams_of_lane=5, refused_seconds=0.01)
+    )
     async with of_two_offices(tmp_path, shares) as (server, _, b):
         calls = [asyncio.create_task(b.post("/api/direct/gate", json={"office_id": "b"})) for _ in range(5)]
         await until(lambda: shares.streams == 5)

@@ -19,8 +19,6 @@ RESTS = 3.0
 MOST_REST_SECONDS = 30.0
 # How long a long request pauses for others, in times of what it worked.
 PAUSES = 2.0
-# How long the refusal of a stream takes.
-REFUSED_SECONDS = 1.0
 # Lanes that are remembered before those without requests are forgotten.
 MANY_LANES = 1000
 
@@ -37,6 +35,8 @@ class ShareLimits:
     # Streams, and direct callers who wait: of a lane, and of all.
     streams_of_lane: int = 100
     streams: int = 1000
+    # How long the refusal of a stream takes.
+    refused_seconds: float = 5.0
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ class FairShares:
         self._take_token(name, lane)
         if lane.streams >= self._limits.streams_of_lane or self.streams >= self._limits.streams:
             whose = "this caller has" if lane.streams >= self._limits.streams_of_lane else "all callers together have"
-            await asyncio.sleep(REFUSED_SECONDS)
+            await asyncio.sleep(self._limits.refused_seconds)
             raise overloaded(f"{whose} too many streams and waiting calls open; end some of them", 5)
         lane.streams += 1
         self.streams += 1
