@@ -48,7 +48,7 @@ async def until(is_so: Any) -> None:
 
 
 async def test_a_caller_with_too_many_streams_is_refused_and_another_is_not(tmp_path: Path) -> None:
-    shares = FairShares(ShareLimits(streams_of_lane=3))
+    shares = FairShares(ShareLimits(streams_of_lane=3, refused_seconds=0.01))
     stream = {"accept": "text/event-stream"}
     async with of_two_offices(tmp_path, shares) as (_, a, b):
         async with AsyncExitStack() as held:
@@ -66,7 +66,9 @@ async def test_a_caller_with_too_many_streams_is_refused_and_another_is_not(tmp_
 
 
 async def test_direct_callers_who_wait_count_as_streams_and_hold_up_no_other_request(tmp_path: Path) -> None:
-    shares = FairShares(ShareLimits(in_progress=2, in_progress_beside_others=1, streams_of_lane=5))
+    shares = FairShares(
+        ShareLimits(in_progress=2, in_progress_beside_others=1, streams_of_lane=5, refused_seconds=0.01)
+    )
     async with of_two_offices(tmp_path, shares) as (server, _, b):
         calls = [asyncio.create_task(b.post("/api/direct/gate", json={"office_id": "b"})) for _ in range(5)]
         await until(lambda: shares.streams == 5)
@@ -121,6 +123,40 @@ async def test_a_flood_leaves_room_for_another_caller_who_begins_at_once() -> No
     await asyncio.gather(*flood, *others)
 
     assert order[4:8] == ["a"] * 4
+
+
+async def test_requests_about_many_jobs_rest_in_between_while_others_are_active() -> None:
+    now = [100.0]
+    shares = FairShares(seconds=lambda: now[0])
+
+    async def act(lane: str, seconds: float) -> float:
+        async with shares.bulk(lane):
+            began = now[0]
+            now[0] += seconds
+            return began
+
+    async def pass_time() -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            now[0] += 0.5
+
+    async with shares.request("a"):
+        clock = asyncio.create_task(pass_time())
+        await act("b", 2.0)
+        ended = now[0]
+        began = await act("b", 0.0)
+        clock.cancel()
+
+    assert began - ended >= 6.0
+
+
+async def test_requests_about_many_jobs_follow_each_other_at_once_if_nobody_else_is_there() -> None:
+    shares = FairShares(seconds=lambda: 100.0)
+
+    async with asyncio.timeout(5):
+        for _ in range(3):
+            async with shares.bulk("b"):
+                pass
 
 
 async def test_alone_a_caller_gets_the_whole_server() -> None:

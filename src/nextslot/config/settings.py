@@ -112,7 +112,7 @@ class ServerSettings(Section):
         default=1000, description="How many streams and waiting direct callers there may be."
     )
     max_streams_per_caller: Annotated[int, whole(1, 1_000_000)] = Field(
-        default=200, description="How many streams and waiting direct callers an office, a key or an address may have."
+        default=100, description="How many streams and waiting direct callers an office, a key or an address may have."
     )
     head_timeout_seconds: Seconds = Field(
         default=10, description="How long a caller may take to send the head of a request."

@@ -202,6 +202,7 @@ class Services:
         idempotency_key: str | None = None,
     ) -> tuple[Group, list[Job]]:
         """Puts a group of jobs into the queue, to run one after the other or side by side."""
+        wanted = arguments.with_instants(wanted)
         group, accepted = await self.accept_group(wanted, mode, on_failure, name, idempotency_key)
         return group, [one.job for one in accepted]
 
@@ -216,7 +217,6 @@ class Services:
         """Does the same as `submit_group`, and returns with each job whether it is new or existed before."""
         mode = arguments.choice(GroupMode, mode, "mode")
         on_failure = arguments.choice(OnFailure, on_failure, "on_failure")
-        wanted = arguments.with_instants(wanted)
         intake, office_id = self._runtime.intake, wanted[0].office_id if wanted else None
         content = [*wanted, mode, on_failure, name]
         once: Once[tuple[Group, list[Accepted]]] = Once("groups", office_id, content, lambda made: [made[0].group_id])

@@ -14,6 +14,11 @@ from .problems import HttpProblem, overloaded
 
 # A lane that was active in the last second shares the server with the others.
 ACTIVE_SECONDS = 1.0
+# How long a lane rests after a request about many jobs, in times of its duration, and at most in seconds.
+RESTS = 3.0
+MOST_REST_SECONDS = 30.0
+# How long a long request pauses for others, in times of what it worked.
+PAUSES = 2.0
 # Lanes that are remembered before those without requests are forgotten.
 MANY_LANES = 1000
 
@@ -22,22 +27,28 @@ MANY_LANES = 1000
 class ShareLimits:
     # Requests in progress of all lanes, and of one lane while another one is active too.
     in_progress: int = 64
-    in_progress_beside_others: int = 4
+    in_progress_beside_others: int = 2
     # Requests of a lane that wait for their turn; further ones get 429.
     waiting: int = 1000
     # Requests per second of a lane, on average over two seconds; 0: no limit.
     per_second: float = 2000
     # Streams, and direct callers who wait: of a lane, and of all.
-    streams_of_lane: int = 200
+    streams_of_lane: int = 100
     streams: int = 1000
+    # How long the refusal of a stream takes.
+    refused_seconds: float = 5.0
 
 
 @dataclass(slots=True)
 class _Lane:
+    name: str
     tokens: float
     seen: float
     in_progress: int = 0
     streams: int = 0
+    # Of requests about many jobs: one at a time, and when the rest after the last one ends.
+    one_bulk: asyncio.Lock = field(default_factory=asyncio.Lock)
+    rests_until: float = 0.0
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
 
@@ -71,12 +82,41 @@ class FairShares:
             self.in_progress -= 1
             self._begin_next()
 
-    def open_stream(self, name: str) -> Callable[[], None]:
-        """Counts a stream; returns what ends it. Raises 429 if there are too many."""
+    @asynccontextmanager
+    async def bulk(self, name: str) -> AsyncIterator[None]:
+        """Waits for the lane's last request about many jobs, and then, beside others, for a rest after it.
+
+        The transaction of one such request keeps all writers waiting, so a lane may fill a quarter of the time.
+        """
+        lane = self._lane(name)
+        async with lane.one_bulk:
+            while (rest := lane.rests_until - self._seconds()) > 0 and self.has_others(name):  # noqa: ASYNC110 - time
+                await asyncio.sleep(min(rest, ACTIVE_SECONDS))
+            began = self._seconds()
+            try:
+                yield
+            finally:
+                ended = self._seconds()
+                lane.rests_until = ended + min(RESTS * (ended - began), MOST_REST_SECONDS)
+
+    async def pause(self, name: str, worked: float) -> None:
+        """Lets others pass in the midst of a long request: after as long as it worked, if there are others."""
+        await asyncio.sleep(PAUSES * worked if self.has_others(name) else 0)
+
+    def has_others(self, name: str) -> bool:
+        """Returns whether another lane was active in the last second."""
+        now, own = self._seconds(), self._lanes.get(name)
+        return any(lane is not own and self._is_active(lane, now) for lane in self._lanes.values())
+
+    async def open_stream(self, name: str) -> Callable[[], None]:
+        """Counts a stream; returns what ends it. Raises 429 if there are too many, after a while: a caller who tries
+        again at once is slowed down.
+        """
         lane = self._lane(name)
         self._take_token(name, lane)
         if lane.streams >= self._limits.streams_of_lane or self.streams >= self._limits.streams:
             whose = "this caller has" if lane.streams >= self._limits.streams_of_lane else "all callers together have"
+            await asyncio.sleep(self._limits.refused_seconds)
             raise overloaded(f"{whose} too many streams and waiting calls open; end some of them", 5)
         lane.streams += 1
         self.streams += 1
@@ -93,7 +133,7 @@ class FairShares:
             self._lanes = {known: lane for known, lane in self._lanes.items() if self._is_active(lane, now)}
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = _Lane(tokens=max(2 * self._rate(name), 1.0), seen=now)
+            lane = self._lanes[name] = _Lane(name, tokens=max(2 * self._rate(name), 1.0), seen=now)
         return lane
 
     def _rate(self, name: str) -> float:
@@ -118,8 +158,7 @@ class FairShares:
             return False
         if lane.in_progress < self._limits.in_progress_beside_others:
             return True
-        now = self._seconds()
-        return not any(other is not lane and self._is_active(other, now) for other in self._lanes.values())
+        return not self.has_others(lane.name)
 
     def _is_active(self, lane: _Lane, now: float) -> bool:
         return bool(lane.in_progress or lane.waiting or lane.streams) or now - lane.seen < ACTIVE_SECONDS

@@ -23,9 +23,9 @@ from .problems import HttpProblem
 # A list of more items, or an object of more keys, is refused in the midst of parsing.
 MOST_ITEMS = 100_000
 MOST_KEYS = 1000
-# How long the parser works between two pauses, and how long it pauses, in seconds: other threads get at least a third.
-WORK_SECONDS = 0.001
-PAUSE_SECONDS = 0.0005
+# How long the parser works between two pauses, and how long it pauses, in seconds: other threads get three quarters.
+WORK_SECONDS = 0.0005
+PAUSE_SECONDS = 0.0015
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*+\\u0000")

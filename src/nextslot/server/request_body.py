@@ -25,6 +25,9 @@ SMALL_BYTES = 16 * 1024
 # Commas and opening brackets: what a body costs in memory once it is parsed, and how many problems it can have.
 MOST_VALUES = 100_000
 MOST_VALUES_OF_BATCH = 3_000_000
+# After so many bytes the reader of a large body pauses: it reads at most 128 MiB a second.
+AT_ONCE_BYTES = 256 * 1024
+PAUSE_SECONDS = 0.002
 # How long a body waits for others in progress, and how slowly it may arrive.
 WAIT_SECONDS = 10.0
 FIRST_SECONDS = 10.0
@@ -65,16 +68,16 @@ class Bodies:
             if reservation.bytes:
                 self._release(caller, reservation.bytes)
 
-    async def read(self, request: Request, caller: str, reservation: "Reservation", is_batch: bool) -> Any:
+    async def read(self, request: Request, caller: str, reservation: "Reservation", is_bulk: bool) -> Any:
         """Returns the parsed body, or NO_BODY."""
-        limit = self._limits.batch if is_batch else self._limits.body
+        limit = self._limits.batch if is_bulk else self._limits.body
         size = _declared(request, limit)
         if size > SMALL_BYTES:
             await self._reserve(caller, size)
             reservation.bytes = size
         try:
             async with asyncio.timeout(FIRST_SECONDS + size / BYTES_PER_SECOND):
-                body = await _received(request, limit, MOST_VALUES_OF_BATCH if is_batch else MOST_VALUES)
+                body = await _received(request, limit, MOST_VALUES_OF_BATCH if is_bulk else MOST_VALUES)
         except TimeoutError:
             raise HttpProblem(408, "too_slow", "the body did not arrive in time; send it again, faster") from None
         if not body:
@@ -125,9 +128,13 @@ def _declared(request: Request, limit: int) -> int:
 
 
 async def _received(request: Request, limit: int, most_values: int) -> bytearray:
-    body, values = bytearray(), 0
+    body, values, read_at_once = bytearray(), 0, 0
     async for some in _parts(request):
         body += some
+        read_at_once += len(some)
+        if read_at_once > AT_ONCE_BYTES:
+            await asyncio.sleep(PAUSE_SECONDS)
+            read_at_once = 0
         values += some.count(b",") + some.count(b"[") + some.count(b"{")
         if len(body) > limit:
             raise HttpProblem(413, "too_large", f"the body has more than {limit:,} bytes, the most that are taken here")

@@ -1,7 +1,8 @@
 """Routes with a rule that says who may use them; a route without a rule cannot be made."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -34,8 +35,9 @@ class Rule:
     creates: bool = False
     # It may answer 409.
     conflicts: bool = False
-    # Its body may be as large as that of a batch.
-    is_batch: bool = False
+    # It may be about very many jobs: its body may be as large as that of a batch, and one at a time of a caller is
+    # carried out while there are other callers.
+    is_bulk: bool = False
     # Which of its requests stream, or wait for work: they count as streams.
     is_long: Callable[[Request], bool] = lambda request: False
 
@@ -46,10 +48,10 @@ def needs(
     *,
     creates: bool = False,
     conflicts: bool = False,
-    is_batch: bool = False,
+    is_bulk: bool = False,
     is_long: Callable[[Request], bool] = lambda request: False,
 ) -> Callable[[Endpoint], Endpoint]:
-    return _ruled(Rule(scope, office, creates, conflicts, is_batch, is_long))
+    return _ruled(Rule(scope, office, creates, conflicts, is_bulk, is_long))
 
 
 def always(request: Request) -> bool:
@@ -103,7 +105,7 @@ class Route(APIRoute):
             bodies: Bodies = request.app.state.bodies
             with bodies.of(lane) as reservation:
                 if has_body:
-                    _use_body(request, await bodies.read(request, lane, reservation, rule.is_batch))
+                    _use_body(request, await bodies.read(request, lane, reservation, rule.is_bulk))
                 return await _share(request, rule, lane, handle)
 
         return admit_and_handle
@@ -112,13 +114,16 @@ class Route(APIRoute):
 async def _share(
     request: Request, rule: Rule, lane: str, handle: Callable[[Request], Coroutine[Any, Any, Response]]
 ) -> Response:
-    """Handles a request when the turn of its lane has come; a long one at once, and counts it until its answer ends."""
+    """Handles a request when the turn of its lane has come; counts a long one until its answer ends."""
     shares: FairShares = request.app.state.shares
     if rule.is_long(request):
         until_answered: AsyncExitStack = request.scope["fastapi_inner_astack"]
-        until_answered.callback(shares.open_stream(lane))
+        until_answered.callback(await shares.open_stream(lane))
+        async with shares.request(lane):
+            await asyncio.sleep(0)  # Many who come at once begin one after the other.
         return await handle(request)
-    async with shares.request(lane):
+    # A request that rests keeps no other one of its caller waiting.
+    async with shares.bulk(lane) if rule.is_bulk else nullcontext(), shares.request(lane):
         return await handle(request)
 
 

@@ -225,7 +225,7 @@ async def change_office(office_id: str, body: OfficeChange, request: Request) ->
 
 
 @offices.post("/api/offices/{office_id}/jobs", status_code=201, response_model=OfficeJobs)
-@needs(Scope.SUBMIT, of_path, creates=True, is_batch=True)
+@needs(Scope.SUBMIT, of_path, creates=True, is_bulk=True)
 async def submit_jobs(office_id: str, body: OfficeJobsBody, request: Request) -> Response:
     """Submits a graph of jobs, all or none. The error about a cycle names its jobs."""
     wanted = [job.given() for job in body.jobs]
@@ -248,7 +248,7 @@ async def list_jobs(office_id: str, query: Annotated[OfficeJobQuery, Query()], r
 
 
 @offices.post("/api/offices/{office_id}/jobs/cancel-all", response_model=Cancelled)
-@needs(Scope.OPERATE, of_path)
+@needs(Scope.OPERATE, of_path, is_bulk=True)
 async def cancel_all(office_id: str, request: Request, body: CancelAllBody | None = None) -> Response:
     """Cancels every job of the office, or of one task, that has not ended (US-JS06), in small transactions; an
     interrupted call leaves some cancelled."""

@@ -51,12 +51,11 @@ class GroupCancelled(schemas.Group):
 
 
 @groups.post("/api/job-groups", status_code=201, response_model=GroupDetail)
-@needs(Scope.SUBMIT, creates=True, is_batch=True)
+@needs(Scope.SUBMIT, creates=True, is_bulk=True)
 async def create_group(body: GroupBody, request: Request) -> Response:
     """Puts all jobs of a group into the queue, or none."""
     scheduler = scheduler_for(request)
-    caller = caller_of(request)
-    wanted = await new_jobs(body.jobs, caller)
+    wanted = await new_jobs(body.jobs, request)
     group, accepted = await scheduler.accept_group(wanted, body.mode, body.on_failure, body.name)
     noted = await notes(scheduler.job_types, [one.job for one in accepted])
     return created(await _shown(scheduler, group), f"/api/job-groups/{group.group_id}", accepted[0].is_new, noted)
@@ -84,7 +83,7 @@ async def get_group(group_id: str, request: Request) -> Response:
     response_model=GroupCancelled,
     responses={202: {"model": GroupCancelled, "description": "Some of its members run"}},
 )
-@needs(Scope.OPERATE, of_group, conflicts=True)
+@needs(Scope.OPERATE, of_group, conflicts=True, is_bulk=True)
 async def cancel_group(group_id: str, request: Request, body: CancelBody | None = None) -> Response:
     """Cancels every member that has not ended."""
     scheduler = scheduler_for(request)

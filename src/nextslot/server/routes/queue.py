@@ -71,7 +71,7 @@ async def show_queue(query: Annotated[QueueQuery, Query()], request: Request) ->
 
 
 @queue.put("/api/queue/order", response_model=Queue)
-@needs(Scope.OPERATE, conflicts=True, is_batch=True)
+@needs(Scope.OPERATE, conflicts=True, is_bulk=True)
 async def order_queue(body: OrderBody, request: Request) -> Response:
     """Puts these jobs, in this order, into the places that they hold now."""
     scheduler = scheduler_for(request)
