@@ -20,6 +20,7 @@ from nextslot.errors import (
     Invalid,
     NextslotError,
     NotFound,
+    OverQuota,
     Problem,
     SlotBusy,
     StoreError,
@@ -57,6 +58,7 @@ TITLES = {
     "unavailable": "Not available now",
     "slot_busy": "No slot in time",
     "draining": "Shutting down",
+    "over_quota": "The office has used up its quota",
     "disk_low": "Too little disk space",
     "commit_unknown": "It may or may not have been stored",
 }
@@ -93,7 +95,7 @@ def problem(
 
 
 def _response(content: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
-    later = {"Retry-After": str(RETRY_AFTER_SECONDS)} if content["status"] == 503 else {}
+    later = {"Retry-After": str(RETRY_AFTER_SECONDS)} if content["status"] in (429, 503) else {}
     body = orjson.dumps(content, default=str)
     return Response(body, content["status"], {**later, **(headers or {})}, media_type="application/problem+json")
 
@@ -146,6 +148,8 @@ def _status(error: NextslotError) -> int:
             return 404
         case Forbidden():
             return 403
+        case OverQuota():
+            return 429
         case Conflict():
             return 409
         case Unavailable() | StoreError():

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import orjson
 from fastapi import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from nextslot.domain import Job, Page
 from nextslot.engine.submit.idempotency import Replayed
@@ -87,7 +88,23 @@ def event(data: object, *, event: str | None = None, id: str | None = None) -> b
 def stream(events: AsyncGenerator[bytes, None], request: Request) -> StreamingResponse:
     """Answers with the events. The stream ends when the key of its caller has been deleted, rotated or has expired."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_kept_alive(events, KeyCheck(request)), headers=headers, media_type="text/event-stream")
+    caller = request.state.caller
+    close = request.app.state.shares.open_stream(caller.office_id, caller.key_id)
+    return _Stream(_kept_alive(events, KeyCheck(request)), close, headers)
+
+
+class _Stream(StreamingResponse):
+    """Gives its place among the streams of its office back, however it ends: it may not even begin."""
+
+    def __init__(self, content: AsyncIterator[bytes], close: Callable[[], None], headers: Mapping[str, str]) -> None:
+        super().__init__(content, headers=headers, media_type="text/event-stream")
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()
 
 
 class KeyCheck:

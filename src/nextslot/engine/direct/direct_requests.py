@@ -34,6 +34,7 @@ from nextslot.engine.effects import (
     WorkKind,
 )
 from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.submit import new_work
 from nextslot.engine.submit.intake import Intake
 from nextslot.errors import (
@@ -41,6 +42,7 @@ from nextslot.errors import (
     Draining,
     Invalid,
     NotFound,
+    OverQuota,
     SlotBusy,
     Unavailable,
 )
@@ -92,7 +94,9 @@ class CallersStore(Protocol):
 
 
 class DirectExecutionHandler:
-    def __init__(self, engine: EngineContext, intake: Intake, outages: Outages, node: str) -> None:
+    def __init__(
+        self, engine: EngineContext, intake: Intake, outages: Outages, node: str, quotas: OfficeQuotas | None = None
+    ) -> None:
         self._clock = engine.clock
         self._chance = engine.chance
         self._job_types = engine.job_types
@@ -105,6 +109,7 @@ class DirectExecutionHandler:
         self._webhooks = engine.webhooks
         self._tracer = engine.tracer
         self._node = node
+        self._quotas = quotas or OfficeQuotas()
         self.most_waiting = MOST_WAITING
         self.callers = ConnectedCallers()
         self._goodbyes: set[asyncio.Task[None]] = set()
@@ -118,6 +123,9 @@ class DirectExecutionHandler:
         if direct.find(tx, direct_id, wanted.office_id) is not None:
             raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
         counters = self._lanes.counters(tx).office(wanted.office_id)
+        granted = self._quotas.of(wanted.office_id).direct_callers
+        if granted and counters.callers >= granted:
+            raise OverQuota("direct_callers", f"{granted:,} direct requests of this office may wait")
         if counters.callers >= self.most_waiting:
             raise SlotBusy(counters.callers, f"{counters.callers} callers are waiting already; try again later")
         job_type = self._job_types.get(wanted.job_type)
