@@ -9,6 +9,7 @@ from .options import (
     OfficeConfigChanges,
     OfficeJobOptions,
     OfficeOptions,
+    QuotaChanges,
     ScheduleChanges,
     ScheduleOptions,
     TemplateChanges,
@@ -317,6 +318,19 @@ class Offices(Collection[Way, Office]):
         """Returns events after a number or from a cursor, oldest first."""
         request = get(f"/api/offices/{part(office_id)}/events", {"after": after, **paged(limit, cursor)})
         return self._ask(request, OfficeEvents.read)
+
+
+class Quotas(Subject[Way]):
+    """What admins grant each office at most."""
+
+    @verb
+    def get(self, office_id: str) -> Operation[Json]:
+        return self._ask(get(f"/api/quotas/{part(office_id)}"), lambda json: json)
+
+    @verb
+    def change(self, office_id: str, **quotas: Unpack[QuotaChanges]) -> Operation[Json]:
+        """Grants an office more or less; None is back to the default."""
+        return self._ask(patch(f"/api/quotas/{part(office_id)}", quotas), lambda json: json)
 
 
 class Keys(Collection[Way, Key]):

@@ -18,6 +18,7 @@ from nextslot.errors import NextslotError, Unavailable
 from nextslot.executors.job_types import JobTypes
 from nextslot.executors.run_log_reader import LogPart
 
+from .auth import caller_of, scheduler_for
 from .problems import HttpProblem, content_of, problem_of
 from .schemas import SOME
 
@@ -88,7 +89,7 @@ def event(data: object, *, event: str | None = None, id: str | None = None) -> b
 def stream(events: AsyncGenerator[bytes, None], request: Request) -> StreamingResponse:
     """Answers with the events. The stream ends when the key of its caller has been deleted, rotated or has expired."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    caller = request.state.caller
+    caller = caller_of(request)
     close = request.app.state.shares.open_stream(caller.office_id, caller.key_id)
     return _Stream(_kept_alive(events, KeyCheck(request)), close, headers)
 
@@ -111,8 +112,8 @@ class KeyCheck:
     """Finds out whether the key of a stream still opens it: when a key ends on this node, and every 15 seconds."""
 
     def __init__(self, request: Request) -> None:
-        self._keys = request.app.state.scheduler.keys
-        self._text: str | None = request.state.caller.text
+        self._keys = scheduler_for(request).keys
+        self._text = caller_of(request).text
         self._is_due = asyncio.Event()
         self._last = 0.0
 

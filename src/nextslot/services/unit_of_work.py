@@ -9,7 +9,7 @@ from nextslot.domain import PYTHON, RequestContext
 from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.submit.idempotency import Once, at_most_once
-from nextslot.engine.submit.new_work import Created, NewWork
+from nextslot.engine.submit.queue_order import Created, NewWork
 from nextslot.errors import Draining, Forbidden, OverQuota, Unavailable
 from nextslot.store.contract import Store, Tx, Work
 from nextslot.system.clock import Clock

@@ -35,8 +35,8 @@ from nextslot.engine.effects import (
 )
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.settings.office_quotas import OfficeQuotas
-from nextslot.engine.submit import new_work
 from nextslot.engine.submit.intake import Intake
+from nextslot.engine.submit.queue_order import Created, NewWork
 from nextslot.errors import (
     Conflict,
     Draining,
@@ -147,7 +147,7 @@ class DirectExecutionHandler:
             wait_until=now.after(wanted.wait_timeout_seconds),
         )
         direct.insert(tx, caller, wanted.webhook)
-        new_work.note(tx, [new_work.Created(caller.office_id, caller.job_type, 1)])
+        tx.local(NewWork).created.append(Created(caller.office_id, caller.job_type, 1))
         counters.callers += 1
         if not direct.is_reserved(tx, wanted.office_id):
             self._reserve(tx, wanted.office_id, run_id, now)
@@ -168,7 +168,7 @@ class DirectExecutionHandler:
         claim = Claim(
             kind=WorkKind.DIRECT,
             run_id=holder.run_id,
-            job_id=started.direct_id,
+            job_id=started.direct_id or holder.run_id,
             office_id=holder.office_id,
             lane_id=holder.lane_id,
             job_type=lane.job_type,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from nextslot.domain import Json, Quotas, bounds
 from nextslot.domain.declared_values import declared
 from nextslot.engine.effects import QuotasChanged
-from nextslot.engine.submit.new_work import Created, NewWork
+from nextslot.engine.submit.queue_order import Created, NewWork
 from nextslot.errors import Conflict, Forbidden, Invalid, NotFound, OverQuota
 from nextslot.store.contract import Tx
 from nextslot.store.tables import nodes, offices, quotas
