@@ -114,10 +114,12 @@ class UnitOfWork:
 
     def _audited(self, work: Work[T]) -> Work[T]:
         def audited(tx: Tx) -> T:
-            before = len(tx.local(NewWork).created)
-            answer = work(tx)
-            created = tx.local(NewWork).created[before:]
-            if created:
+            if not self.context.job_types and not self.quotas.are_granted:
+                answer = work(tx)  # A work that is refused at once must not have touched the transaction.
+            else:
+                before = len(tx.local(NewWork).created)
+                answer = work(tx)
+                created = tx.local(NewWork).created[before:]
                 self._refuse_types(created)
                 self.quotas.check_created(tx, created)
             self.audit.note(tx, self.context.actor, self.clock.now())

@@ -37,6 +37,11 @@ class OfficeQuotas:
         """Takes over committed quotas."""
         self._granted = granted
 
+    @property
+    def are_granted(self) -> bool:
+        """Returns whether an admin has granted any office a quota: until then none is counted."""
+        return bool(self._granted)
+
     def of(self, office_id: str | None) -> Quotas:
         return self._granted.get(office_id or "", DEFAULTS)
 
