@@ -89,6 +89,16 @@ class Forbidden(NextslotError):
     code = "forbidden"
 
 
+class OverQuota(NextslotError):
+    """The office has used up what an admin has granted it."""
+
+    code = "over_quota"
+
+    def __init__(self, quota: str, granted: str) -> None:
+        super().__init__(f"{granted}: try again later, or ask an admin for more (`{quota}`)")
+        self.quota = quota
+
+
 class Conflict(NextslotError):
     """The request is fine, but what it is about is not in a state that allows it."""
 

@@ -37,8 +37,9 @@ def at(text: str) -> Instant:
 async def new_schedule(scheduler: Scheduler, cron: str = "* * * * *", job: Any = None, **fields: Any) -> Schedule:
     """A schedule with a template of its own."""
     name = f"template of {cron} {len((await scheduler.templates.list(limit=500)).items)}"
+    office = {"office_id": fields["office_id"]} if fields.get("office_id") in ("research", "closing") else {}
     template = await scheduler.templates.create(
-        name=name, **{"job_type": "work", "params": {"seconds": 1}, **(job or {})}
+        name=name, **{"job_type": "work", "params": {"seconds": 1}, **office, **(job or {})}
     )
     return await scheduler.schedules.create(
         **{"name": "it", "template_id": template.template_id, "cron_expression": cron, **fields}

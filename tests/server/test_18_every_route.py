@@ -166,7 +166,10 @@ def test_what_is_of_office_a_was_found_by_its_own_key_and_changed_by_nobody(worl
 def test_a_route_takes_the_scope_that_the_document_names(method: str, path: str, world: World) -> None:
     scope = world.document["paths"][path][method.lower()].get("x-scope", Scope.READ)
 
-    assert world.send(method, path, world.keys[Scope(scope), None]).status_code not in (401, 403)
+    status = world.send(method, path, world.keys[Scope(scope), None]).status_code
+
+    assert status not in (401, 403)
+    assert status < 500 or path in ("/story/generate", "/research/run")  # No language model answers here.
 
 
 async def _furnish(server: ServerThread) -> World:

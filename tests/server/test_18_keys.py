@@ -1,4 +1,4 @@
-"""Keys expire, rotate, are limited to addresses and job types, and end what is open by them (spec 18.13, 18.15)."""
+"""Keys expire, rotate, are limited to addresses and job types, and end what is open by them (spec 18.13)."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -114,6 +115,11 @@ def offline(app: typer.Typer, name: str | None = None) -> Callable[[Function], F
 def configuration(data: Path, config: Path | None, **overrides: Any) -> "Configuration":
     from nextslot.config import load
 
+    if "@" in (url := overrides.get("store__url") or "") and urlsplit(url).password:
+        output.remark(
+            "warning: every user of this machine can see the password in --database, in the list of processes; "
+            "put the address into NEXTSLOT_STORE__URL, or into [store] url of a file that only you can read"
+        )
     return load(data, config, overrides={name.replace("__", "."): value for name, value in overrides.items()})
 
 

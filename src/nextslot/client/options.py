@@ -91,6 +91,16 @@ class EventFilter(TypedDict, total=False):
     type: Values
 
 
+class QuotaChanges(TypedDict, total=False):
+    queued_jobs: int | None
+    requests_per_second: int | None
+    streams: int | None
+    direct_callers: int | None
+    delivery_places: int | None
+    max_concurrent_jobs: int | None
+    job_types: list[str] | None
+
+
 class TemplateOptions(TypedDict, total=False):
     office_id: str
     params: Json

@@ -9,6 +9,7 @@ from .options import (
     OfficeConfigChanges,
     OfficeJobOptions,
     OfficeOptions,
+    QuotaChanges,
     ScheduleChanges,
     ScheduleOptions,
     TemplateChanges,
@@ -343,6 +344,19 @@ class Library(Subject[Way]):
     def card(self, card_id: str) -> Operation[Json]:
         """Returns a research card, and how similar it is to earlier ones."""
         return self._ask(get(f"/api/research-cards/{part(card_id)}"), lambda json: json)
+
+
+class Quotas(Subject[Way]):
+    """What admins grant each office at most."""
+
+    @verb
+    def get(self, office_id: str) -> Operation[Json]:
+        return self._ask(get(f"/api/quotas/{part(office_id)}"), lambda json: json)
+
+    @verb
+    def change(self, office_id: str, **quotas: Unpack[QuotaChanges]) -> Operation[Json]:
+        """Grants an office more or less; None is back to the default."""
+        return self._ask(patch(f"/api/quotas/{part(office_id)}", quotas), lambda json: json)
 
 
 class Keys(Collection[Way, Key]):

@@ -10,7 +10,7 @@ from .jobs import JobVerbs
 from .operations import Request, RequestRetries, asked, create, get, given, part, post, texts
 from .options import DirectOptions, EventFilter, NewJob, RunFilter, Values
 from .streams import End, Message
-from .subjects import Keys, Library, Nodes, Offices, Schedules, Templates, Webhooks
+from .subjects import Keys, Library, Nodes, Offices, Quotas, Schedules, Templates, Webhooks
 from .values import (
     AuditEntry,
     Direct,
@@ -41,6 +41,7 @@ class Verbs(JobVerbs[Way]):
         self.offices: Offices[Way] = Offices(transport, retries)
         self.library: Library[Way] = Library(transport, retries)
         self.keys: Keys[Way] = Keys(transport, retries)
+        self.quotas: Quotas[Way] = Quotas(transport, retries)
         self.nodes: Nodes[Way] = Nodes(transport, retries)
 
     # Runs.

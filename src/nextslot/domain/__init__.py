@@ -69,6 +69,7 @@ from .offices import (
     Limit,
     Office,
     OfficeFields,
+    Quotas,
     default_office,
 )
 from .request_context import PYTHON, RequestContext
@@ -151,6 +152,7 @@ __all__ = [
     "Page",
     "Placed",
     "QueuePage",
+    "Quotas",
     "Reason",
     "RequestContext",
     "Reservation",

@@ -10,6 +10,7 @@ from .declared_values import (
     At,
     Id,
     Internal,
+    Later,
     Says,
     Value,
 )
@@ -40,10 +41,10 @@ class KeyFields(Value, Generic[At]):
     created_by: str | None = None
     created_at: At
     expires_at: Annotated[At | None, Says("From then on it opens nothing")] = None
-    last_used_at: Annotated[At | None, Says("To the minute")] = None
+    last_used_at: Later[Annotated[At | None, Says("To the minute")]] = None
     allowed_addresses: Annotated[tuple[str, ...], Says("Networks that it may be used from; none: all")] = ()
     job_types: Annotated[tuple[str, ...], Says("The types of jobs that it may make; none: all")] = ()
-    old_key_until: Annotated[At | None, Says("Until then the text before its rotation opens too")] = None
+    old_key_until: Later[Annotated[At | None, Says("Until then the text before its rotation opens too")]] = None
 
 
 class Key(KeyFields):

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple
+from typing import Annotated, Generic, NamedTuple
 
 from nextslot.system.instant import Instant
 
-from .declared_values import At, Internal, Value
+from .declared_values import At, Internal, Says, Value
 from .failures import RetryPolicy
 from .jobs import DEFAULT_OFFICE, CancelMode, OnDependencyFailure
 from .json_types import Json
@@ -81,3 +81,15 @@ class Limit(NamedTuple):
     limit_key: str
     capacity: int
     used: int
+
+
+class Quotas(Value):
+    """What an admin grants an office at most. The defaults are above what honest use needs."""
+
+    queued_jobs: Annotated[int, Says("Jobs that have not ended")] = 10_000_000
+    requests_per_second: Annotated[int, Says("On average; twice as many at once")] = 5_000
+    streams: Annotated[int, Says("Open streams of events, logs and direct requests")] = 1_000
+    direct_callers: Annotated[int, Says("Direct requests that wait; 0: as `[limits] direct_waiting` says")] = 0
+    delivery_places: Annotated[int, Says("Webhook attempts in progress; 0: half of what others leave")] = 0
+    max_concurrent_jobs: Annotated[int, Says("The most that the office may set for itself; 0: anything")] = 0
+    job_types: Annotated[tuple[str, ...], Says("The types of its jobs; none: all")] = ()

@@ -18,6 +18,7 @@ from nextslot.domain import (
     FailureKind,
     Json,
     Lane,
+    Quotas,
 )
 from nextslot.store.contract import Effect, Read
 from nextslot.system.instant import Instant
@@ -113,6 +114,12 @@ class ClockCounted(NamedTuple):
 
 class KeysMade(NamedTuple):
     """A key exists: every caller needs one from now on."""
+
+
+class QuotasChanged(NamedTuple):
+    """What admins grant to offices has changed."""
+
+    granted: Mapping[str, Quotas]
 
 
 class KeysEnded(NamedTuple):

@@ -113,18 +113,21 @@ class Runtime:
         )
         self.queue = QueueManager(engine)
         self.outages = Outages(engine)
-        self.offices = OfficeSettings(self.lanes)
+        self.quotas = access.quotas
+        self.offices = OfficeSettings(self.lanes, self.quotas)
         group_progress = GroupProgress(engine)
         resolver = DependencyResolver(engine)
         self.retries = RetryController(engine, self.queue, group_progress)
         self.finisher = JobFinisher(engine, self.retries, resolver, group_progress, self.outages)
         self.intake = Intake(engine, self.queue, resolver, self.finisher)
         self.executor = Executor(given.clock, self.job_types, given.threads, self.files)
-        self.direct = DirectExecutionHandler(engine, self.intake, self.outages, workers.node)
+        self.direct = DirectExecutionHandler(engine, self.intake, self.outages, workers.node, self.quotas)
         self.dispatcher = Dispatcher(engine, self.direct, self.outages, starvation_after_seconds)
         self.trigger = ScheduleTrigger(engine, self.intake)
         self.recovery = Recovery(engine, self.finisher, self.direct, self.outages, self.trigger, self.files)
-        self.deliveries = DeliveryWorker(engine, lambda: given.sender or _http_sender(given, self.webhooks))
+        self.deliveries = DeliveryWorker(
+            engine, lambda: given.sender or _http_sender(given, self.webhooks), self.quotas
+        )
         self.timeouts = TimeoutManager(engine, self.finisher, self.direct, self.outages, self.trigger)
         self.clock_steps = ClockSteps(engine, workers.node, self.trigger, self.deliveries)
         self.retention = Retention(given.clock, self.files, given.threads)
@@ -189,6 +192,7 @@ class Runtime:
                 effects.SettingsChanged: self.settings.use,
                 effects.ClockCounted: self.clock_steps.note,
                 effects.KeysMade: self._key_made,
+                effects.QuotasChanged: self.quotas.use,
                 effects.NodeJoined: self.cluster.registry.note_life,
                 effects.RequestsLinked: self.tracer.link,
                 effects.WakeBy: self.timer.note_earlier,

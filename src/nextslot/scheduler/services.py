@@ -23,6 +23,7 @@ from nextslot.engine.direct.connected_callers import Update
 from nextslot.engine.events.event_feed import EventPage
 from nextslot.engine.finish.job_finisher import Cancelled
 from nextslot.engine.finish.retries import Retried
+from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.submit.idempotency import Once, Replayed
 from nextslot.engine.submit.intake import Accepted
 from nextslot.errors import Draining, NotFound
@@ -75,6 +76,11 @@ class Services:
     def for_caller(self, context: RequestContext) -> "Services":
         """Returns the same services for another caller; the audit log names that caller for their changes."""
         return Services(self._runtime, self._access.for_caller(context), self.attached)
+
+    @property
+    def quotas(self) -> OfficeQuotas:
+        """Returns what admins grant to offices, as of the last commit."""
+        return self._runtime.quotas
 
     @property
     def context(self) -> RequestContext:

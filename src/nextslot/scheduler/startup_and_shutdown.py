@@ -88,6 +88,7 @@ class Lifespan(Services):
             await self._cluster.read_clock(store)
             await store.write(lambda tx: runtime.offices.install(tx, default_office(runtime.clock.now())))
             await store.write(runtime.webhooks.load)
+            await store.read(runtime.quotas.load)
             self.recovered = await self._cluster.start(store, runner)
             await join_left_logs(store, runtime.files, runtime.threads)
             runtime.dispatcher.start(await store.read(lanes.last_turn))
@@ -127,6 +128,7 @@ class Lifespan(Services):
     def _refresh(self, tx: Tx) -> None:
         """Reads again what this node keeps in memory, in the first transaction after another node has changed it."""
         self._runtime.webhooks.load(tx)
+        self._runtime.quotas.load(tx)
         self._cluster.refresh(tx)
 
     async def process(self) -> None:

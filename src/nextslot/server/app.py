@@ -33,9 +33,11 @@ from .auth import of_default, whole
 from .connections import Connections
 from .fair_shares import FairShares
 from .metrics import Exposition, metrics
+from .office_shares import OfficeShares
 from .request_body import Bodies
 from .request_guard import Admission, Guard
 from .request_log import RequestLog
+from .routes.quotas import quotas
 from .routing import Route, Rule, rule_of
 from .static_files import pages
 from .tls import Certificate
@@ -53,8 +55,8 @@ A durable job scheduler. Jobs wait in a queue with a strict order until every li
 """
 
 ROUTERS: list[APIRouter] = [
-    jobs, queue, runs, templates, schedules, groups, direct, webhooks, events, keys, nodes, service, metrics, pages,
-    console,
+    jobs, queue, runs, templates, schedules, groups, direct, webhooks, events, keys, quotas, nodes, service, metrics,
+    pages, console,
 ]  # fmt: skip
 
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}
@@ -146,6 +148,7 @@ def application(scheduler: Scheduler, options: Options) -> FastAPI:
     app.state.options = options
     app.state.bodies = options.bodies
     app.state.shares = options.shares
+    app.state.office_shares = OfficeShares(scheduler.quotas)
     app.state.off = {path: one.name for one in extension_api.find_all() if one not in used for path in one.paths}
     app.state.exposition = Exposition(app, scheduler, options.http)
     app.openapi = lambda: app.openapi_schema or _describe(app)  # type: ignore[method-assign]

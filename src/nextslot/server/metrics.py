@@ -95,6 +95,8 @@ class Exposition:
         if self._meters is not None:
             yield from _measured(self._meters)
             yield from _followed(self._meters, status)
+        refused = {(quota,): count for quota, count in self._scheduler.quotas.refused.items()}
+        yield _counter("nextslot_over_quota", "Requests that a quota has refused.", ("quota",), refused)
         yield from _requests(self._http)
         for attached in self._scheduler.attached.values():
             for counters in attached.counters():

@@ -21,6 +21,7 @@ from nextslot.errors import (
     Invalid,
     NextslotError,
     NotFound,
+    OverQuota,
     Problem,
     SlotBusy,
     StoreError,
@@ -102,7 +103,7 @@ def problem(
 
 
 def _response(content: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
-    later = {"Retry-After": str(RETRY_AFTER_SECONDS)} if content["status"] == 503 else {}
+    later = {"Retry-After": str(RETRY_AFTER_SECONDS)} if content["status"] in (429, 503) else {}
     body = orjson.dumps(content, default=str)
     return Response(body, content["status"], {**later, **(headers or {})}, media_type="application/problem+json")
 
@@ -155,6 +156,8 @@ def _status(error: NextslotError) -> int:
             return 404
         case Forbidden():
             return 403
+        case OverQuota():
+            return 429
         case Conflict():
             return 409
         case Unavailable() | StoreError():

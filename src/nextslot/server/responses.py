@@ -13,6 +13,7 @@ from urllib.parse import quote
 import orjson
 from fastapi import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from nextslot.domain import Job, Page
 from nextslot.engine.submit.idempotency import Replayed
@@ -20,6 +21,7 @@ from nextslot.errors import NextslotError, Unavailable
 from nextslot.executors.job_types import JobTypes
 from nextslot.executors.run_log_reader import LogPart
 
+from .auth import caller_of, scheduler_for
 from .problems import HttpProblem, content_of, problem_of
 from .schemas import SOME
 
@@ -108,15 +110,31 @@ def event(data: object, *, event: str | None = None, id: str | None = None) -> b
 def stream(events: AsyncGenerator[bytes, None], request: Request) -> StreamingResponse:
     """Answers with the events. The stream ends when the key of its caller has been deleted, rotated or has expired."""
     headers = {"X-Accel-Buffering": "no"}
-    return StreamingResponse(_kept_alive(events, KeyCheck(request)), headers=headers, media_type="text/event-stream")
+    caller = caller_of(request)
+    close = request.app.state.office_shares.open_stream(caller.office_id, caller.key_id)
+    return _Stream(_kept_alive(events, KeyCheck(request)), close, headers)
+
+
+class _Stream(StreamingResponse):
+    """Gives its place among the streams of its office back, however it ends: it may not even begin."""
+
+    def __init__(self, content: AsyncIterator[bytes], close: Callable[[], None], headers: Mapping[str, str]) -> None:
+        super().__init__(content, headers=headers, media_type="text/event-stream")
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()
 
 
 class KeyCheck:
     """Finds out whether the key of a stream still opens it: when a key ends on this node, and every 15 seconds."""
 
     def __init__(self, request: Request) -> None:
-        self._keys = request.app.state.scheduler.keys
-        self._text: str | None = request.state.caller.text
+        self._keys = scheduler_for(request).keys
+        self._text = caller_of(request).text
         self._is_due = asyncio.Event()
         self._last = 0.0
 

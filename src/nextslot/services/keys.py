@@ -113,7 +113,7 @@ class KeyService:
 
     async def _note_use(self, key_id: str, now: Instant) -> None:
         with suppress(Unavailable):  # The request itself says what is wrong.
-            await self._access.store.write(lambda tx: keys.note_use(tx, key_id, now))
+            await self._access.write_more(lambda tx: keys.note_use(tx, key_id, now))
 
     async def is_guarded(self) -> bool:
         """Returns whether there is a key: from the first one on every caller needs one."""

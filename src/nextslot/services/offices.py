@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nextslot.domain import Office, Page
+from nextslot.domain import Office, Page, Quotas
 from nextslot.engine.settings.office_settings import OfficeSettings
 from nextslot.engine.submit.idempotency import Once
 from nextslot.engine.submit.queue_order import QueueManager
@@ -50,6 +50,21 @@ class OfficeService:
                 move = self._queue.pause if is_paused else self._queue.resume
                 move(tx, "office", office_id, self._access.clock.now())
             return self._changed(tx, before, office_id)
+
+        return await self._access.write(work)
+
+    async def quotas(self, office_id: str) -> Quotas:
+        """Returns what an office may use at most."""
+        await self.get(office_id)
+        return self._access.quotas.of(office_id)
+
+    async def grant(self, office_id: str, **quotas: Any) -> Quotas:
+        """Grants an office other quotas, the fields of `Quotas`; None is back to the default."""
+
+        def work(tx: Tx) -> Quotas:
+            before, after = self._access.quotas.change(tx, office_id, quotas)
+            self._access.audit.changed(tx, before.to_dict(), after.to_dict())
+            return after
 
         return await self._access.write(work)
 

@@ -7,9 +7,10 @@ from typing import TypeVar
 
 from nextslot.domain import PYTHON, RequestContext
 from nextslot.engine.settings.audit_log import AuditLog
+from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.submit.idempotency import Once, at_most_once
-from nextslot.engine.submit.new_work import Created, NewWork
-from nextslot.errors import Draining, Forbidden, Unavailable
+from nextslot.engine.submit.queue_order import Created, NewWork
+from nextslot.errors import Draining, Forbidden, OverQuota, Unavailable
 from nextslot.store.contract import Store, Tx, Work
 from nextslot.system.clock import Clock
 from nextslot.system.disk_space import DiskSpace
@@ -60,6 +61,7 @@ class UnitOfWork:
         self.context = PYTHON
         self._tracer = tracer or Tracer()
         self.gate = Gate()
+        self.quotas = OfficeQuotas()
 
     def for_caller(self, context: RequestContext) -> "UnitOfWork":
         """Returns a unit of work on the same store for another caller."""
@@ -86,7 +88,12 @@ class UnitOfWork:
         """Stores a change and who made it, in one transaction."""
         if self.context.is_read_only:
             raise TypeError("this request only reads: give its route another method, or a scope that may change things")
-        return await self.store.write(self._tracer.carried(self._audited(work), self.context.trace), rows=rows)
+        try:
+            return await self.store.write(self._tracer.carried(self._audited(work), self.context.trace), rows=rows)
+        except OverQuota as error:
+            # Counted here, because the store may try a work again that was refused together with others.
+            self.quotas.refused[error.quota] += 1
+            raise
 
     async def write_more(self, work: Work[T], rows: int = 1) -> T:
         """Stores a later step of a change whose first step was audited; it has no audit entry of its own."""
@@ -121,9 +128,14 @@ class UnitOfWork:
 
     def _audited(self, work: Work[T]) -> Work[T]:
         def audited(tx: Tx) -> T:
-            before = len(tx.local(NewWork).created)
-            answer = work(tx)
-            self._refuse_types(tx.local(NewWork).created[before:])
+            if not self.context.job_types and not self.quotas.are_granted:
+                answer = work(tx)  # A work that is refused at once must not have touched the transaction.
+            else:
+                before = len(tx.local(NewWork).created)
+                answer = work(tx)
+                created = tx.local(NewWork).created[before:]
+                self._refuse_types(created)
+                self.quotas.check_created(tx, created)
             self.audit.note(tx, self.context.actor, self.clock.now())
             return answer
 

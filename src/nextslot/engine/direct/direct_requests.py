@@ -34,13 +34,15 @@ from nextslot.engine.effects import (
     WorkKind,
 )
 from nextslot.engine.engine_context import EngineContext
-from nextslot.engine.submit import new_work
+from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.submit.intake import Intake
+from nextslot.engine.submit.queue_order import Created, NewWork
 from nextslot.errors import (
     Conflict,
     Draining,
     Invalid,
     NotFound,
+    OverQuota,
     SlotBusy,
     Unavailable,
 )
@@ -93,7 +95,9 @@ class CallersStore(Protocol):
 
 
 class DirectExecutionHandler:
-    def __init__(self, engine: EngineContext, intake: Intake, outages: Outages, node: str) -> None:
+    def __init__(
+        self, engine: EngineContext, intake: Intake, outages: Outages, node: str, quotas: OfficeQuotas | None = None
+    ) -> None:
         self._clock = engine.clock
         self._chance = engine.chance
         self._job_types = engine.job_types
@@ -106,6 +110,7 @@ class DirectExecutionHandler:
         self._webhooks = engine.webhooks
         self._tracer = engine.tracer
         self._node = node
+        self._quotas = quotas or OfficeQuotas()
         self.most_waiting = MOST_WAITING
         self.callers = ConnectedCallers()
         self._goodbyes: set[asyncio.Task[None]] = set()
@@ -119,6 +124,9 @@ class DirectExecutionHandler:
         if direct.find(tx, direct_id, wanted.office_id) is not None:
             raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
         counters = self._lanes.counters(tx).office(wanted.office_id)
+        granted = self._quotas.of(wanted.office_id).direct_callers
+        if granted and counters.callers >= granted:
+            raise OverQuota("direct_callers", f"{granted:,} direct requests of this office may wait")
         if counters.callers >= self.most_waiting:
             raise SlotBusy(counters.callers, f"{counters.callers} callers are waiting already; try again later")
         job_type = self._job_types.get(wanted.job_type)
@@ -140,7 +148,7 @@ class DirectExecutionHandler:
             wait_until=now.after(wanted.wait_timeout_seconds),
         )
         direct.insert(tx, caller, wanted.webhook)
-        new_work.note(tx, [new_work.Created(caller.office_id, caller.job_type, 1)])
+        tx.local(NewWork).created.append(Created(caller.office_id, caller.job_type, 1))
         counters.callers += 1
         if not direct.is_reserved(tx, wanted.office_id):
             self._reserve(tx, wanted.office_id, run_id, now)
@@ -161,7 +169,7 @@ class DirectExecutionHandler:
         claim = Claim(
             kind=WorkKind.DIRECT,
             run_id=holder.run_id,
-            job_id=started.direct_id,
+            job_id=started.direct_id or holder.run_id,
             office_id=holder.office_id,
             lane_id=holder.lane_id,
             job_type=lane.job_type,

@@ -121,7 +121,8 @@ class ScheduleSettings:
 
     def _template(self, tx: Tx, schedule: Schedule) -> Template:
         template = templates.get(tx, schedule.template_id)
-        if template is None or template.office_id != schedule.office_id:
+        is_foreign = template is not None and template.office_id != schedule.office_id
+        if template is None or (is_foreign and offices.get(tx, schedule.office_id) is not None):
             there = f"there is no template {schedule.template_id!r} in the office {schedule.office_id!r}"
             raise Invalid(f"{there}; create it, or give another", field="template_id")
         if template.archived_at is not None and schedule.enabled:

@@ -32,14 +32,17 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import lanes, offices
 from nextslot.system.instant import Instant
 
+from .office_quotas import OfficeQuotas
+
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _NOT_AN_ID = "is not an office id; use up to 100 letters, digits, '.', '_' and '-', and begin with a letter or digit"
 _SETTINGS = {field.name for field in fields(Office)} - {"office_id", "is_paused", "created_at"}
 
 
 class OfficeSettings:
-    def __init__(self, lanes_: Lanes) -> None:
+    def __init__(self, lanes_: Lanes, quotas: OfficeQuotas) -> None:
         self._lanes = lanes_
+        self._quotas = quotas
         # The settings that the configuration file has for offices: they can be changed only there.
         self._fixed: Mapping[str, Mapping[str, Json]] = {}
 
@@ -64,6 +67,8 @@ class OfficeSettings:
         if changed.status != "active" and office_id == DEFAULT_OFFICE:
             raise Conflict("the office 'default' always exists: it can be paused, not archived")
         _refuse_fixed(office, changed, self._fixed.get(office_id, {}))
+        if changed.max_concurrent_jobs != office.max_concurrent_jobs:
+            self._quotas.check_concurrency(office_id, changed.max_concurrent_jobs)
         offices.update(tx, changed)
         self._resize(tx, changed)
         return changed

@@ -5,6 +5,7 @@ The order is that of INV-004 and DEC-005. It runs nothing, creates no runs and d
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from nextslot.domain import (
     MAX_PRIORITY,
@@ -26,12 +27,25 @@ from nextslot.store.tables import jobs, lanes, offices
 from nextslot.store.tables.jobs import Place
 from nextslot.system.instant import Instant
 
-from . import new_work
-
 # The distance of two positions: 20 moves to the same place fit in before other jobs must be moved.
 GAP = 1 << 20
 # Larger than the length of any queue.
 MAX_PLACE = 1 << 31
+
+
+class Created(NamedTuple):
+    """New jobs, or a direct request, of one type in one office."""
+
+    office_id: str
+    job_type: str
+    number: int
+
+
+class NewWork:
+    """What the works of a transaction have created, so that keys and quotas are checked before the commit."""
+
+    def __init__(self, tx: Tx) -> None:
+        self.created: list[Created] = []
 
 
 class QueueManager:
@@ -55,7 +69,7 @@ class QueueManager:
         """Stores new jobs, each at the position that `back` has returned."""
         jobs.insert(tx, new)
         made = Counter((job.office_id, job.job_type) for job in new)
-        new_work.note(tx, (new_work.Created(*of, count) for of, count in made.items()))
+        tx.local(NewWork).created += [Created(*of, count) for of, count in made.items()]
         links = self._tracer.links_of(new)
         if links:
             tx.cause(RequestsLinked(links))

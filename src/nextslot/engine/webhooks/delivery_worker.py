@@ -20,6 +20,7 @@ from nextslot.domain import webhook_delivery as policy
 from nextslot.domain.webhook_delivery import SERVER, Next
 from nextslot.engine.effects import DeliverySettled
 from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.errors import Unavailable
 from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import deliveries
@@ -119,13 +120,16 @@ class _Result(NamedTuple):
 
 
 class DeliveryWorker:
-    def __init__(self, engine: EngineContext, open_sender: Callable[[], Sender]) -> None:
+    def __init__(
+        self, engine: EngineContext, open_sender: Callable[[], Sender], quotas: OfficeQuotas | None = None
+    ) -> None:
         self._clock = engine.clock
         self._timer = engine.timer
         self._service = engine.webhooks
         self._meters = engine.meters
         self._tracer = engine.tracer
         self._open_sender = open_sender
+        self._quotas = quotas or OfficeQuotas()
         self._sender: Sender | None = None
         self._store: Store | None = None
         self._endpoints: dict[str, _Endpoint] = {}
@@ -249,7 +253,8 @@ class DeliveryWorker:
         So an office whose endpoints are all silent never takes the last places, and an office alone has half of them.
         """
         free = self._service.settings.concurrency - self._in_flight
-        return free > 0 and self._in_flight_of[office_id] <= free
+        most = self._quotas.of(office_id).delivery_places or free + 1
+        return free > 0 and self._in_flight_of[office_id] < min(most, free + 1)
 
     async def _fill(self, endpoint: _Endpoint, store: Store) -> None:
         """Reads due deliveries from the store, and skips those that are in memory already."""

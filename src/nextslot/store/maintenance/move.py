@@ -28,6 +28,7 @@ TABLES = (
     "lanes",
     "limits",
     "pauses",
+    "office_quotas",
     "outages",
     "job_templates",
     "schedules",

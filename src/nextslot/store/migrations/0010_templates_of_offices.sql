@@ -2,7 +2,7 @@
 
 alter table job_templates add column office_id text not null default 'default';
 
-drop index templates_name;
+drop index if exists templates_name;
 create unique index templates_name on job_templates (office_id, name) where archived_at is null;
 
 drop rule template_inserted_once on job_templates;

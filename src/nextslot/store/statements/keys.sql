@@ -1,12 +1,5 @@
--- columns: what a key is; never its digest
-key_id, name, scope, office_id, created_by, created_at, expires_at, last_used_at, allowed_addresses, job_types,
-old_key_until
-
 -- insert: a new key
-insert into api_keys (key_id, name, digest, scope, office_id, created_by, created_at, expires_at, allowed_addresses,
-    job_types)
-values (:key_id, :name, :digest, :scope, :office_id, :created_by, :created_at, :expires_at, :allowed_addresses,
-    :job_types);
+insert into api_keys ({keys.new_columns}, digest) values ({keys.new_values}, :digest);
 
 -- get: by its id
 select {keys.columns} from api_keys where key_id = :key_id;

@@ -32,7 +32,8 @@ class StartedDirect(NamedTuple):
     params: str
     timeout_seconds: float
     stall_timeout_seconds: float | None
-    direct_id: str
+    # None in the copy that a forecast works on.
+    direct_id: str | None
 
 
 class EndedDirect(NamedTuple):

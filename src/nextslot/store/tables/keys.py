@@ -1,42 +1,30 @@
 """API keys: rows to values and back, one function a statement."""
 
-from nextslot.domain import Key, Scope
-from nextslot.store.contract import Row, Tx
+from nextslot.domain import Key
+from nextslot.store.contract import Tx
 from nextslot.system.instant import Instant
 
-from . import column_codec
+from .rows import KEYS
 
 
 def insert(tx: Tx, key: Key, digest: str) -> None:
-    tx.execute(
-        "keys.insert",
-        key_id=key.key_id,
-        name=key.name,
-        digest=digest,
-        scope=key.scope,
-        office_id=key.office_id,
-        created_by=key.created_by,
-        created_at=key.created_at,
-        expires_at=key.expires_at,
-        allowed_addresses=column_codec.dumps(key.allowed_addresses) if key.allowed_addresses else None,
-        job_types=column_codec.dumps(key.job_types) if key.job_types else None,
-    )
+    tx.execute("keys.insert", **KEYS.named(key), digest=digest)
 
 
 def get(tx: Tx, key_id: str) -> Key | None:
     row = tx.row("keys.get", key_id=key_id)
-    return None if row is None else _key(row)
+    return None if row is None else KEYS.value(row)
 
 
 def by_digest(tx: Tx, digest: str, now: Instant) -> Key | None:
     """Finds a key by its text, or by the text before its last rotation while that one still opens."""
     row = tx.row("keys.by_digest", digest=digest, now=now)
-    return None if row is None else _key(row)
+    return None if row is None else KEYS.value(row)
 
 
 def page(tx: Tx, before: str, limit: int) -> list[Key]:
     """The newest first, from an id downwards."""
-    return [_key(row) for row in tx.rows("keys.page", before=before, limit=limit)]
+    return [KEYS.value(row) for row in tx.rows("keys.page", before=before, limit=limit)]
 
 
 def admins(tx: Tx) -> int:
@@ -64,20 +52,3 @@ def note_use(tx: Tx, key_id: str, now: Instant) -> None:
 
 def delete(tx: Tx, key_id: str) -> None:
     tx.execute("keys.delete", key_id=key_id)
-
-
-def _key(row: Row) -> Key:
-    key_id, name, scope, office_id, created_by, created_at, expires_at, last_used_at, addresses, job_types, until = row
-    return Key(
-        key_id=key_id,
-        name=name,
-        scope=Scope(scope),
-        office_id=office_id,
-        created_by=created_by,
-        created_at=Instant(created_at),
-        expires_at=column_codec.instant(expires_at),
-        last_used_at=column_codec.instant(last_used_at),
-        allowed_addresses=tuple(column_codec.loads(addresses)) if addresses else (),
-        job_types=tuple(column_codec.loads(job_types)) if job_types else (),
-        old_key_until=column_codec.instant(until),
-    )

@@ -19,6 +19,7 @@ from nextslot.domain import (
     Event,
     Group,
     Job,
+    Key,
     Occurrence,
     Reservation,
     RetryPolicy,
@@ -173,10 +174,11 @@ DIRECT = Rows(Direct)
 RESERVATIONS = Rows(Reservation)
 EVENTS = Rows(Event)
 AUDIT = Rows(AuditEntry)
+KEYS = Rows(Key)
 ATTEMPTS = Rows(Attempt)
 # By the name that statements include them by.
 _TABLES: dict[str, Rows[Any]] = {
     "jobs": JOBS, "runs": RUNS, "groups": GROUPS, "templates": TEMPLATES, "schedules": SCHEDULES,
     "occurrences": OCCURRENCES, "direct": DIRECT, "reservations": RESERVATIONS, "events": EVENTS, "audit": AUDIT,
-    "attempts": ATTEMPTS,
+    "keys": KEYS, "attempts": ATTEMPTS,
 }  # fmt: skip

@@ -1,0 +1,119 @@
+"""OfficeQuotas: what an admin grants each office at most. They cap what an office may set for itself (spec 18.11).
+
+Kept in memory as of the last commit, so that a request without a quota pays nothing; the checks that need the store
+are made in the transaction that creates something.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from nextslot.domain import Json, Quotas, bounds
+from nextslot.domain.declared_values import declared
+from nextslot.engine.effects import QuotasChanged
+from nextslot.engine.submit.queue_order import Created, NewWork
+from nextslot.errors import Conflict, Forbidden, Invalid, NotFound, OverQuota
+from nextslot.store.contract import Tx
+from nextslot.store.tables import nodes, offices, quotas
+
+NAMES = tuple(one.name for one in declared(Quotas))
+DEFAULTS = Quotas()
+# So many jobs of an office may be made before its queue is counted again, unless an admin has set its quota.
+COUNTED_EVERY = 1000
+
+
+class OfficeQuotas:
+    def __init__(self) -> None:
+        self._granted: Mapping[str, Quotas] = {}
+        self._uncounted: Counter[str] = Counter()
+        # How often each quota has refused something, for the metrics.
+        self.refused: Counter[str] = Counter()
+
+    def load(self, tx: Tx) -> None:
+        """Reads them at the start, and after another node has changed them."""
+        self.use(_read(tx))
+
+    def use(self, granted: Mapping[str, Quotas]) -> None:
+        """Takes over committed quotas."""
+        self._granted = granted
+
+    @property
+    def are_granted(self) -> bool:
+        """Returns whether an admin has granted any office a quota: until then none is counted."""
+        return bool(self._granted)
+
+    def of(self, office_id: str | None) -> Quotas:
+        return self._granted.get(office_id or "", DEFAULTS)
+
+    def change(self, tx: Tx, office_id: str, given: Mapping[str, Json]) -> tuple[Quotas, Quotas]:
+        """Grants an office other quotas; null is back to the default. Returns (before, after)."""
+        office = offices.get(tx, office_id)
+        if office is None:
+            raise NotFound("office", office_id)
+        _refuse_wrong(given)
+        before = _read(tx).get(office_id, DEFAULTS)
+        values = {name: getattr(DEFAULTS, name) if value is None else value for name, value in given.items()}
+        if "job_types" in values:
+            values["job_types"] = tuple(values["job_types"])
+        after: Quotas = replace(before, **values)
+        if after.max_concurrent_jobs and not 0 < office.max_concurrent_jobs <= after.max_concurrent_jobs:
+            raise Conflict(
+                f"the office {office_id!r} has max_concurrent_jobs {office.max_concurrent_jobs}, which is more: "
+                "lower it first"
+            )
+        quotas.put(tx, office_id, {name: value for name, value in after.to_dict().items() if value is not None})
+        nodes.settings_changed(tx)
+        tx.cause(QuotasChanged(_read(tx)))
+        return before, after
+
+    def check_concurrency(self, office_id: str, max_concurrent_jobs: int) -> None:
+        """Raises Forbidden if an office gives itself more than it was granted; 0 is no limit."""
+        most = self.of(office_id).max_concurrent_jobs
+        if most and not 0 < max_concurrent_jobs <= most:
+            raise Forbidden(f"the office {office_id!r} may run at most {most} jobs at once: an admin grants more")
+
+    def check_created(self, tx: Tx, created: Sequence[Created]) -> None:
+        """Raises if a work has created what its office may not have, or more than it may have queued."""
+        for one in created:
+            granted = self.of(one.office_id)
+            if granted.job_types and one.job_type not in granted.job_types:
+                allowed = ", ".join(granted.job_types)
+                denied = f"the office {one.office_id!r} may not make jobs of the type {one.job_type!r}"
+                raise Forbidden(f"{denied}, only {allowed}")
+        for office_id in {one.office_id for one in created}:
+            self._check_queue(tx, office_id, sum(one.number for one in created if one.office_id == office_id))
+
+    def _check_queue(self, tx: Tx, office_id: str, number: int) -> None:
+        self._uncounted[office_id] += number
+        if office_id not in self._granted and self._uncounted[office_id] < COUNTED_EVERY:
+            return
+        self._uncounted[office_id] = 0
+        most = self.of(office_id).queued_jobs
+        new = sum(one.number for one in tx.local(NewWork).created if one.office_id == office_id)
+        if quotas.open_chains(tx, office_id) + new > most:
+            raise OverQuota("queued_jobs", f"the office {office_id!r} may have {most:,} jobs that have not ended")
+
+
+def _read(tx: Tx) -> dict[str, Quotas]:
+    return {office_id: _quotas(stored) for office_id, stored in quotas.all_of_them(tx).items()}
+
+
+def _quotas(stored: Mapping[str, Json]) -> Quotas:
+    known = {name: value for name, value in stored.items() if name in NAMES}
+    if "job_types" in known:
+        known["job_types"] = tuple(known["job_types"])
+    return Quotas(**known)
+
+
+def _refuse_wrong(given: Mapping[str, Json]) -> None:
+    unknown = sorted(given.keys() - set(NAMES))
+    if unknown:
+        raise Invalid(f"is not a quota; use one of {', '.join(NAMES)}", field=unknown[0])
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name == "job_types":
+            if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
+                raise Invalid("is not a list of job types", field=name)
+        elif (problem := bounds.LIMIT.problem(value)) is not None:
+            raise Invalid(problem, field=name)

@@ -1,0 +1,22 @@
+"""Quotas of offices: rows to values and back, one function a statement."""
+
+from collections.abc import Mapping
+
+from nextslot.domain import Json
+from nextslot.store.contract import Tx
+
+from . import column_codec
+
+
+def all_of_them(tx: Tx) -> dict[str, Mapping[str, Json]]:
+    return {office_id: column_codec.loads(text) for office_id, text in tx.rows("quotas.all")}
+
+
+def put(tx: Tx, office_id: str, quotas: Mapping[str, Json]) -> None:
+    tx.execute("quotas.put", office_id=office_id, quotas=column_codec.dumps(quotas))
+
+
+def open_chains(tx: Tx, office_id: str) -> int:
+    """Counts the chains that have not ended, as of the beginning of the transaction."""
+    row = tx.row("quotas.open_chains", office_id=office_id)
+    return int(row[0]) if row else 0

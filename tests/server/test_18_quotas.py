@@ -1,0 +1,124 @@
+"""Spec 18.11: admins set quotas for each office, which cap what an office may set for itself."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from .test_18_neighbours import neighbours
+
+STREAM = {"Accept": "text/event-stream"}
+
+
+async def granted(admin: httpx2.AsyncClient, **quotas: Any) -> None:
+    answer = await admin.patch("/api/quotas/a", json=quotas)
+    assert answer.status_code == 200, answer.text
+
+
+def over(answer: httpx2.Response, quota: str) -> bool:
+    return (
+        (answer.status_code, answer.json().get("code")) == (429, "over_quota")
+        and "retry-after" in answer.headers
+        and quota in answer.json()["detail"]
+    )
+
+
+@pytest.mark.parametrize("body", [{"queued_jobs": 1}, {"max_concurrent_jobs": 100}])
+async def test_spec_18_11_only_admins_grant_quotas(tmp_path: Path, body: dict[str, int]) -> None:
+    async with neighbours(tmp_path, "a", "b") as (_, keys):
+        answers = {who: (await keys[who].patch("/api/quotas/a", json=body)).status_code for who in ("a", "b")}
+        seen = {who: (await keys[who].get("/api/quotas/a")).status_code for who in ("admin", "a", "b")}
+
+        assert answers == {"a": 403, "b": 403}
+        assert seen == {"admin": 200, "a": 200, "b": 404}
+
+
+async def test_spec_18_11_a_full_queue_takes_no_more_and_another_office_goes_on(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a", "b") as (server, keys):
+        for office_id in ("a", "b"):
+            await server.scheduler.pause(office_id=office_id)
+        await granted(keys["admin"], queued_jobs=3)
+
+        batch = await keys["a"].post("/api/jobs/batch", json={"jobs": [{"job_type": "echo"}] * 4})
+        three = [(await keys["a"].post("/api/jobs", json={"job_type": "echo"})).status_code for _ in range(3)]
+        fourth = await keys["a"].post("/api/jobs", json={"job_type": "echo"})
+        other = await keys["b"].post("/api/jobs/batch", json={"jobs": [{"job_type": "echo"}] * 4})
+        metrics = (await keys["admin"].get("/metrics")).text
+
+        assert over(batch, "queued_jobs")
+        assert three == [201, 201, 201]
+        assert over(fourth, "queued_jobs")
+        assert other.status_code == 201
+        assert 'nextslot_over_quota_total{quota="queued_jobs"} 2.0' in metrics
+
+
+async def test_spec_18_11_requests_and_streams_of_an_office_are_bounded(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a", "b") as (_, keys), AsyncExitStack() as stack:
+        await granted(keys["admin"], streams=1)
+        opened = await stack.enter_async_context(keys["a"].stream("GET", "/api/events", headers=STREAM))
+        second = await keys["a"].get("/api/events", headers=STREAM)
+        await granted(keys["admin"], requests_per_second=1)
+        many = await asyncio.gather(*(keys["a"].get("/api/me") for _ in range(20)))
+        others = await asyncio.gather(*(keys["b"].get("/api/me") for _ in range(20)))
+
+        assert opened.status_code == 200
+        assert over(second, "streams")
+        assert any(over(one, "requests_per_second") for one in many)
+        assert {one.status_code for one in others} == {200}
+
+
+async def test_a_stream_that_has_ended_gives_its_place_back(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a") as (_, keys):
+        await granted(keys["admin"], streams=1)
+        async with keys["a"].stream("GET", "/api/events", headers=STREAM):
+            pass
+        async with asyncio.timeout(20):
+            while True:
+                async with keys["a"].stream("GET", "/api/events", headers=STREAM) as again:
+                    if again.status_code == 200:
+                        break
+                await asyncio.sleep(0.01)
+
+        assert again.status_code == 200
+
+
+async def test_spec_18_11_an_office_does_not_lift_its_own_quota(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a") as (server, keys):
+        await server.scheduler.offices.change("a", max_concurrent_jobs=2)
+        await granted(keys["admin"], max_concurrent_jobs=2)
+        path = "/api/offices/a/scheduler/config"
+
+        lifted = [(await keys["a"].patch(path, json={"maxConcurrentJobs": n})).status_code for n in (3, 0)]
+        lowered = (await keys["a"].patch(path, json={"maxConcurrentJobs": 1})).status_code
+
+        assert (lifted, lowered) == ([403, 403], 200)
+
+
+async def test_an_office_makes_only_jobs_of_the_types_that_it_was_granted(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a") as (_, keys):
+        await granted(keys["admin"], job_types=["echo"])
+
+        made = [(await keys["a"].post("/api/jobs", json={"job_type": name})).status_code for name in ("echo", "fail")]
+
+        assert made == [201, 403]
+
+
+async def test_direct_callers_of_an_office_are_bounded(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a") as (server, keys):
+        await server.scheduler.offices.change("a", max_concurrent_jobs=1)
+        await granted(keys["admin"], direct_callers=1)
+        async with AsyncExitStack() as stack:
+            read = []
+            for _ in range(2):  # The first runs, the second waits.
+                one = await stack.enter_async_context(
+                    keys["a"].stream("POST", "/api/direct/gate", json={}, headers=STREAM)
+                )
+                read.append(one.aiter_text())
+                await anext(read[-1])
+            third = await keys["a"].post("/api/direct/gate", json={})
+            server.gate.opened.set()
+
+        assert over(third, "direct_callers")
