@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nextslot.domain import Json
+from nextslot.domain.request_checks import is_storable
 from nextslot.extension_api.host import Row, Statements, Tx
 from nextslot.extension_api.tables import column_codec
 from nextslot.system.instant import Instant
@@ -118,6 +119,8 @@ def page(tx: Tx, shelf: Shelf, wanted: Wanted, after: Place | None, limit: int) 
 
 
 def find(tx: Tx, shelf: Shelf, entry_id: str) -> Entry | None:
+    if not is_storable(entry_id):
+        return None
     work_id = entry_id.rpartition("-")[0] if shelf is STORIES else entry_id
     rows = SQL.rows(tx, "work", job_type=shelf.job_type, work_id=work_id)
     return next((entry for row in rows for entry in _entries(shelf, row) if entry.entry_id == entry_id), None)
