@@ -135,17 +135,10 @@ def earlier(tx: Tx, shelf: Shelf, than: Entry | None = None) -> list[KnownText]:
 
 
 def _works(tx: Tx, shelf: Shelf, offices: Sequence[str], place: Place) -> list[Row]:
-    return SQL.rows(
-        tx,
-        "works",
-        job_type=shelf.job_type,
-        all_offices=int(not offices),
-        offices=column_codec.key_set(offices),
-        finished_at=place[0],
-        work_id=place[1],
-        # The first of them may be the work at `place` itself, of which the last page showed some entries.
-        limit=STEP + 1,
-    )
+    values = {"job_type": shelf.job_type, "finished_at": place[0], "work_id": place[1]}
+    values |= {"all_offices": int(not offices), "offices": column_codec.key_set(offices)}
+    # The first of them may be the work at `place` itself, of which the last page showed some entries.
+    return SQL.rows(tx, "works", **values, limit=STEP + 1)
 
 
 def _is_behind(one: Place, other: Place) -> bool:
