@@ -76,6 +76,37 @@ def test_an_office_and_its_jobs(nextslot: Terminal) -> None:
     assert nextslot("office", "show", "team", "--json").json["status"] == "paused"
 
 
+def test_an_office_takes_a_graph_and_the_command_waits_for_it(nextslot: Terminal, tmp_path: Path) -> None:
+    nextslot("office", "add", "graphs")
+    jobs = [
+        {"key": "a", "description": "first", "role": "BE", "job_type": "echo", "params": {"text": "x"}},
+        {"description": "second", "role": "FE", "job_type": "echo", "params": {"text": "y"}, "depends_on": ["a"]},
+    ]
+    (tmp_path / "dag.json").write_text(json.dumps({"task_id": "login", "jobs": jobs}))
+    failing = [{"key": "a", "description": "fails", "role": "BE", "job_type": "fail"}, {**jobs[1]}]
+
+    done = nextslot("office", "submit", "graphs", "--graph", str(tmp_path / "dag.json"), "--wait", "--json").json
+    nextslot("office", "config", "graphs", "maxRetries=0")
+    lost = nextslot("office", "submit", "graphs", "--graph", "-", "--wait", typed=json.dumps(failing))
+
+    assert [(one["status"], one["task_id"]) for one in done["items"]] == [("done", "login")] * 2
+    assert lost.code == 1
+    assert [row[2] for row in (line.split() for line in lost.out.splitlines()[1:])] == ["failed", "pending"]
+    assert nextslot("office", "submit", "graphs").code == 2
+    assert nextslot("office", "submit", "graphs", "--graph", "-", typed="{}").code == 2
+
+
+def test_a_negative_priority_is_an_argument(nextslot: Terminal) -> None:
+    nextslot("office", "add", "signs")
+    nextslot("office", "change", "signs", "--status", "paused")
+    job = nextslot("office", "submit", "signs", "build it", "--type", "echo").word
+
+    changed = nextslot("office", "priority", "signs", job, "-5", "--json").json
+
+    assert changed["priority"] == -5
+    assert '"priority": -5' in nextslot("office", "events", "signs").out
+
+
 def test_an_office_job_is_cancelled_and_retried(nextslot: Terminal) -> None:
     nextslot("office", "add", "redo")
     job = nextslot("office", "submit", "redo", "fails", "--type", "fail", "--json").json["job_id"]

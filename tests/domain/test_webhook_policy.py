@@ -97,7 +97,7 @@ def test_a_webhook_hears_what_it_names_and_else_its_default(
         ({"url": URL, "format": "legacy", "events": ["failed"]}, []),
         ({"url": URL, "format": "legacy", "events": ["job.cancelled"]}, ["w.events"]),
         ({"url": URL, "events": ["failed"]}, ["w.events"]),
-        ({"url": URL, "format": "old"}, ["w"]),
+        ({"url": URL, "format": "old"}, ["w.format"]),
         ({"url": URL, "event": ["failed"]}, ["w"]),
         ({"url": URL, "events": "job.cancelled"}, ["w.events"]),
         ({"url": URL, "events": [["job.cancelled"]]}, ["w.events"]),

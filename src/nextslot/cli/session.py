@@ -68,8 +68,13 @@ class Session:
             self._client.close()
 
 
-def command(app: typer.Typer, name: str | None = None) -> Callable[[Function], Function]:
-    """Registers a command that talks to a server: a function of a Session and the command's own arguments."""
+def command(
+    app: typer.Typer, name: str | None = None, *, takes_negative: bool = False
+) -> Callable[[Function], Function]:
+    """Registers a command that talks to a server: a function of a Session and the command's own arguments.
+
+    `takes_negative`: -5 is an argument of it, not an option.
+    """
 
     def run(
         function: Function, context: typer.Context, url: str | None, key: str | None, json: bool, **own: Any
@@ -80,7 +85,8 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Function], F
         finally:
             session.close()
 
-    return _registered(app, name, run, 1, {"url": (Url, None), "key": (Key, None)})
+    context = {"ignore_unknown_options": True} if takes_negative else {}
+    return _registered(app, name, run, 1, {"url": (Url, None), "key": (Key, None)}, context)
 
 
 def local(app: typer.Typer, name: str | None = None) -> Callable[[Function], Function]:
@@ -157,7 +163,12 @@ def _refuse_server(context: typer.Context) -> None:
 
 
 def _registered(
-    app: typer.Typer, name: str | None, run: Function, given: int, more: dict[str, tuple[Any, Any]]
+    app: typer.Typer,
+    name: str | None,
+    run: Function,
+    given: int,
+    more: dict[str, tuple[Any, Any]],
+    context: dict[str, Any] | None = None,
 ) -> Callable[[Function], Function]:
     """Registers `run` as a command of typer, whose options are the parameters of a function, without the first `given`
     ones, and `more`."""
@@ -177,7 +188,7 @@ def _registered(
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {one.name: one.annotation for one in parameters}
         del call.__wrapped__  # typer would read the parameters of the function.
-        app.command(name)(call)
+        app.command(name, context_settings=context)(call)
         return function
 
     return register

@@ -7,10 +7,12 @@ from typing import Annotated, Generic, NamedTuple
 from nextslot.system.instant import Instant
 
 from .declared_values import At, Internal, Says, Value
-from .failures import RetryPolicy
+from .failures import FailureKind, RetryPolicy
 from .jobs import DEFAULT_OFFICE, CancelMode, OnDependencyFailure
 from .json_types import Json
 
+# What every office retries: what a new session may mend (US-JS04).
+OFFICE_RETRIES = (FailureKind.TIMEOUT, FailureKind.SESSION_ERROR, FailureKind.CRASH, FailureKind.INTERRUPTED)
 _USUAL_RETRIES = RetryPolicy(max_attempts=2, base_delay_seconds=60)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from nextslot.errors import Problem
 from nextslot.system.instant import Instant
@@ -38,19 +39,22 @@ LONGEST_RETRY_AFTER = 3600.0
 # After so many attempts in a row without any answer an endpoint is taken for dead, until it answers again.
 BREAKER_FAILURES = 5
 
+# Formats for people, which every webhook of a job or an office may have; engine/webhooks/chat_formats.py writes them.
+CHAT_FORMATS = ("slack", "discord", "ntfy")
 NO_FORMATS: Mapping[str, Sequence[str]] = {}
 SERVER = "server"
 
 
 class Target(NamedTuple):
-    """A delivery to be made: its URL, whose secrets sign it, whether it is the job's own webhook, and whether it
-    speaks the words of the office API.
+    """A delivery to be made: its URL, whose secrets sign it, whether it is the job's own webhook, whether it speaks
+    the words of the office API, and the chat whose form it has.
     """
 
     url: str
     signers: tuple[str, ...]
     is_own: bool
     in_office_words: bool = False
+    chat: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +81,14 @@ def problems(
         yield Problem(field, must_be(webhook, 'a JSON object: {"url": …, "events": […]}'))
         return
     words = formats.get(str(webhook.get("format")))
+    is_known = words is not None or webhook.get("format") in (None, *CHAT_FORMATS)
     for name in webhook:
-        if name not in ("url", "events") and not (words is not None and name == "format"):
-            yield Problem(field, f"has no part {name!r}; its parts are url and events")
+        if name == "format" and not is_known:
+            yield Problem(f"{field}.format", f"must be one of {', '.join(CHAT_FORMATS)}")
+        elif name not in ("url", "events", "format"):
+            yield Problem(field, f"has no part {name!r}; its parts are url, events and format")
+    if webhook.get("format") == "ntfy" and not urlsplit(str(webhook.get("url"))).path.strip("/"):
+        yield Problem(f"{field}.url", "has no topic; it must end with one, such as https://ntfy.sh/my-topic")
     yield from url_problems(f"{field}.url", webhook.get("url"), allow_private)
     if webhook.get("events") is not None:
         yield from event_problems(f"{field}.events", webhook["events"], allowed if words is None else words)
@@ -130,15 +139,12 @@ def targets(
     `in_office_words`: whether the office's own webhook has other words than the rest, and so a message of its own.
     """
     found: dict[str, Target] = {}
-    if own is not None and event in _wanted(own, own_default):
-        found[own["url"]] = Target(own["url"], (SERVER,), True)
     apart: list[Target] = []
+    if own is not None and event in _wanted(own, own_default):
+        _place(Target(own["url"], (SERVER,), True, chat=chat_of(own)), found, apart)
     if office is not None and event in _wanted(office, OFFICE_EVENTS):
-        target = Target(office["url"], (SERVER,), False, in_office_words)
-        if in_office_words:
-            apart.append(target)
-        else:
-            found.setdefault(target.url, target)
+        chat = chat_of(office)
+        _place(Target(office["url"], (SERVER,), False, in_office_words and chat is None, chat), found, apart)
     for one in subscriptions:
         if event in one.events:
             known = found.get(one.url) or Target(one.url, (), False)
@@ -146,9 +152,23 @@ def targets(
     return [*found.values(), *apart]
 
 
+def chat_of(webhook: Mapping[str, Json]) -> str | None:
+    """Returns the chat whose form the messages of a webhook have; None: they are JSON for programs."""
+    format_: str | None = webhook.get("format")
+    return format_ if format_ in CHAT_FORMATS else None
+
+
+def _place(target: Target, found: dict[str, Target], apart: list[Target]) -> None:
+    """Adds a target. Those with a form of their own share no message with the others of the same URL."""
+    if target.in_office_words or target.chat is not None:
+        apart.append(target)
+    else:
+        found.setdefault(target.url, target)
+
+
 def _wanted(webhook: Mapping[str, Json], default: Sequence[str]) -> Sequence[str]:
     # The extension of this format is off, so nothing knows its words: send the usual events.
-    if webhook.get("events") is None or "format" in webhook:
+    if webhook.get("events") is None or (webhook.get("format") is not None and chat_of(webhook) is None):
         return default
     wanted: Sequence[str] = webhook["events"]
     return wanted

@@ -159,7 +159,7 @@ class RunContext:
             yield None
             return
         path = self._files.inputs_file(self.run_id).absolute()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600)
         path.write_bytes(as_json(self.inputs))
         try:

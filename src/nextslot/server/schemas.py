@@ -6,7 +6,7 @@
 import re
 from collections.abc import Mapping
 from copy import copy
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import (
     AwareDatetime,
@@ -188,6 +188,7 @@ class Event(ResponseModel):
 class WebhookBody(Body):
     url: Annotated[str, Field(max_length=request_checks.MAX_TEXT * 10, examples=["https://example.org/hook"])]
     events: list[str] | None = Field(None, description="Default: job.run.completed, job.run.failed, job.run.skipped")
+    format: Literal["slack", "discord", "ntfy"] | None = Field(None, description="Default: signed JSON for programs")
 
 
 @asks(domain.RetryPolicy, {"retry_on": list[str]}, dict.fromkeys(domain.RetryPolicy.__dataclass_fields__))

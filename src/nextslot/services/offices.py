@@ -40,11 +40,15 @@ class OfficeService:
         return await self._access.create(work, once=once)
 
     async def change(self, office_id: str, **settings: Any) -> Office:
-        """Changes settings of an office; `status` is `active`, `paused` (the queue's pause) or `archived`."""
+        """Changes settings of an office; `status` is `active`, `paused` (the queue's pause) or `archived`.
+
+        A function as a value gets the office and returns the new value, inside the transaction.
+        """
 
         def work(tx: Tx) -> Office:
-            is_paused, rest = _split_status(settings)
             before = get_office(tx, office_id)
+            changes = {name: value(before) if callable(value) else value for name, value in settings.items()}
+            is_paused, rest = _split_status(changes)
             self._settings.change(tx, office_id, rest)
             if is_paused is not None:
                 move = self._queue.pause if is_paused else self._queue.resume

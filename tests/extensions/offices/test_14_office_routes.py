@@ -30,6 +30,7 @@ DEFAULTS = {
     "maxRetries": 2,
     "retryBackoff": "exponential",
     "retryBaseDelay": 60_000,
+    "retryOn": ["error", "unavailable"],
 }
 HOUR = 3_600_000
 

@@ -16,7 +16,7 @@ from nextslot import (
     Scheduler,
     testing,
 )
-from nextslot.domain import MAX_PRIORITY, Event
+from nextslot.domain import MAX_PRIORITY, Event, FailureKind
 from nextslot.errors import (
     AlreadyDispatched,
     AlreadyFinished,
@@ -990,6 +990,7 @@ async def test_the_configuration_has_the_names_units_and_defaults_of_the_office_
             "maxRetries": 2,
             "retryBackoff": "exponential",
             "retryBaseDelay": 60_000,
+            "retryOn": ["error", "unavailable"],
         }
 
 
@@ -1012,7 +1013,42 @@ async def test_the_configuration_is_changed_while_running_and_stored(tmp_path: P
             max_retries=0,
             retry_backoff="linear",  # type: ignore[arg-type]
             retry_base_delay=250,
+            retry_on=(FailureKind.ERROR, FailureKind.UNAVAILABLE),
         )
+
+
+async def test_limits_by_role_change_for_the_named_roles_only_also_when_two_change_them_at_once(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        await scheduler.offices.create("o")
+        service = office_jobs(scheduler)
+        await asyncio.gather(
+            service.change_config("o", {"maxConcurrentByRole": {"FE": 4}}),
+            service.change_config("o", {"maxConcurrentByRole": {"PO": 2, "QA": None}}),
+        )
+
+        expected = {"FE": 4, "BE": 1, "DevOps": 1, "PO": 2}
+        assert (await service.config("o")).max_concurrent_by_role == expected
+
+
+async def test_retryOn_names_the_kinds_that_an_office_retries_besides_the_usual_ones(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        await scheduler.offices.create("o")
+        service = office_jobs(scheduler)
+
+        async def attempts(kind: str) -> int:
+            (job,) = await until_ended(scheduler, [await one(scheduler, job_type="fail", params={"kind": kind})])
+            return len(job.executions)
+
+        await service.change_config("o", {"retryOn": [], "maxRetries": 1, "retryBaseDelay": 0})
+        without = [await attempts(kind) for kind in ("error", "timeout", "session_error")]
+        changed = await service.change_config("o", {"retryOn": ["error"]})
+        with_it = [await attempts(kind) for kind in ("error", "unavailable")]
+
+        assert (without, with_it) == ([1, 2, 2], [2, 1])
+        assert changed.retry_on == (FailureKind.ERROR,)
+        for wrong in (["cancelled"], ["nothing"], "error"):
+            with pytest.raises(Invalid, match="retryOn"):
+                await service.change_config("o", {"retryOn": wrong})
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,8 @@ def log_of(directory: Path, job: OfficeJob) -> str:
 
 async def test_a_session_gets_the_job_on_stdin_and_its_ids_in_the_environment(tmp_path: Path) -> None:
     code = (
-        "import os, sys; print(sys.stdin.read()); print(os.environ['NEXTSLOT_SESSION_ID'], os.environ['NEXTSLOT_ROLE'])"
+        "import os, sys; print(sys.stdin.read());"
+        " print(*(os.environ['NEXTSLOT_' + name] for name in ('SESSION_ID', 'ROLE', 'OFFICE_ID')))"
     )
     job = {"description": "Login page ü", "role": "FE", "params": {"branch": "main", "n": [1, None]}}
 
@@ -80,8 +81,8 @@ async def test_a_session_gets_the_job_on_stdin_and_its_ids_in_the_environment(tm
         done = await office_jobs(scheduler).job("o", made.job_id)
 
         sent, ids = log_of(tmp_path, done).splitlines()
-        assert json.loads(sent) == {**job, "task_id": "t1"}
-        assert ids == f"{done.executions[0].session_id} FE"
+        assert json.loads(sent) == {**job, "task_id": "t1", "office_id": "o"}
+        assert ids == f"{done.executions[0].session_id} FE o"
 
 
 def test_every_attempt_has_a_session_of_its_own(tmp_path: Path) -> None:

@@ -167,7 +167,9 @@ async def test_a_type_of_that_name_with_another_result_is_no_entry(tmp_path: Pat
         await done(server, "story")
 
         assert (await read(server, "/api/stories"))["items"] == []
-        await read(server, "/api/stories/nothing-001", 404)
+        for wrong in ("nothing-001", "%00", "%ED%A0%80-001", "-", "x" * 3000):
+            await read(server, f"/api/stories/{wrong}", 404)
+            await read(server, f"/api/research-cards/{wrong}", 404)
 
 
 async def test_stories_and_files_are_printed_at_a_terminal(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ from nextslot.store.tables.webhooks import Secrets
 from nextslot.system.instant import Instant
 from nextslot.system.randomness import Chance
 
+from .chat_formats import chat_message
+
 MOST_SUBSCRIPTIONS = 1000
 DISABLED = "disabled by hand"
 GONE = "the endpoint answered 410 Gone"
@@ -286,6 +288,9 @@ class WebhookService:
         job_id: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> str:
+        if target.chat is not None:
+            url, content = chat_message(target.chat, target.url, event, content)
+            target, headers = target._replace(url=url), {}
         delivery = Delivery(
             delivery_id=self._chance.new_id(),
             url=target.url,

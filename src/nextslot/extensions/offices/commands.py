@@ -1,6 +1,10 @@
 """Commands about offices: their settings, their figures, and their jobs in the language of offices."""
 
 import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +14,7 @@ from nextslot.cli.session import Session, command, group
 
 if TYPE_CHECKING:
     from nextslot.client.options import OfficeJobOptions, OfficeOptions
+    from nextslot.client.values import OfficeJob
 
 Which = Annotated[str, typer.Argument(metavar="OFFICE", help="Its id, or its name.", show_default=False)]
 Job = Annotated[str, typer.Argument(metavar="ID", help="The job, by its id or a part of it.", show_default=False)]
@@ -20,8 +25,9 @@ OnDependencyFailure = Annotated[str | None, typer.Option(help="Dependents of wha
 
 def register(app: typer.Typer) -> None:
     office = group("office", "Offices: their settings, and their jobs.")
-    for function in (add, ls, show, change, config, stats, submit, jobs, retry, cancel, priority, process, events):
+    for function in (add, ls, show, change, config, stats, submit, jobs, retry, cancel, process, events):
         command(office)(function)
+    command(office, takes_negative=True)(priority)
     command(office, "cancel-all")(cancel_all)
     app.add_typer(office)
 
@@ -99,7 +105,7 @@ def stats(session: Session, office: Which) -> None:
 def submit(
     session: Session,
     office: Which,
-    description: Annotated[str, typer.Argument(help="What is to be done.", show_default=False)],
+    description: Annotated[str | None, typer.Argument(help="What is to be done.", show_default=False)] = None,
     params: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Parameters.")] = None,
     role: Annotated[str, typer.Option(help="Who does it, such as FE.")] = "BE",
     priority: Annotated[int | None, typer.Option(help="Lower goes first.")] = None,
@@ -107,9 +113,82 @@ def submit(
     task: Annotated[str | None, typer.Option(help="The task it belongs to.")] = None,
     job_type: Annotated[str | None, typer.Option("--type", help="Default: the command of the role.")] = None,
     after: Annotated[list[str] | None, typer.Option(metavar="ID", help="Not before this job is done.")] = None,
+    graph: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Jobs that depend on each other, as JSON; - is stdin.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until all have ended.")] = False,
 ) -> None:
-    """Give an office a job."""
+    """Give an office a job, or a graph of jobs."""
+    client, office_id = session.client, find(session, office)
+    if (graph is None) == (description is None):
+        raise typer.BadParameter("say what is to be done, or give a file with --graph")
+    if graph is not None:
+        jobs_, named = _graph(graph)
+        made = client.offices.submit(office_id, jobs_, task or named)
+    else:
+        job = _job(session, description or "", params, role, priority, urgent, job_type, after)
+        made = client.offices.submit(office_id, [job], task)
+    if wait:
+        _wait(session, office_id, made, is_graph=graph is not None)
+    elif graph is not None:
+        session.show({"items": [one.json for one in made]}, lambda: output.say("\n".join(one.job_id for one in made)))
+    else:
+        session.show(made[0].json, lambda: output.say(made[0].job_id))
+
+
+def _graph(file: Path) -> tuple[list[Any], str | None]:
+    """Reads a list of jobs, or an object with `jobs` and a `task_id`, as the HTTP API takes it."""
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{file} is not valid JSON: {error}") from error
+    whole = {"jobs": found} if isinstance(found, list) else found
+    if not isinstance(whole, dict) or not isinstance(whole.get("jobs"), list):
+        raise typer.BadParameter(f"{file} has no jobs; write a list of jobs, or an object with the list as `jobs`")
+    return whole["jobs"], whole.get("task_id")
+
+
+def _wait(session: Session, office_id: str, made: "Sequence[OfficeJob]", is_graph: bool) -> None:
+    """Waits until the jobs have ended, retries included. The exit code says whether all are done."""
+    if not session.is_json:
+        output.remark(f"submitted {len(made)} jobs" if is_graph else f"submitted {made[0].job_id}")
     client = session.client
+    # Jobs behind one that failed would wait for ever, unless somebody retries it.
+    ended: dict[str, OfficeJob] = {}
+    waiting = [one.job_id for one in made]
+    while waiting:
+        for job_id in waiting:
+            found = client.offices.job(office_id, job_id)
+            if found.status in _ENDED or any(one["status"] in _LOST for one in found.json["blocked_by"]):
+                ended[job_id] = found
+        waiting = [job_id for job_id in waiting if job_id not in ended]
+        if waiting:
+            time.sleep(LOOK_SECONDS)
+    last = [ended[one.job_id] for one in made]
+    rows = [[output.short(one.job_id), one.role, output.coloured(one.status), one.description] for one in last]
+    shown = {"items": [one.json for one in last]} if is_graph else last[0].json
+    session.show(shown, lambda: output.table(("ID", "ROLE", "STATUS", "DESCRIPTION"), rows, ""))
+    if any(one.status != "done" for one in last):
+        raise typer.Exit(1)
+
+
+_LOST = ("failed", "cancelled")
+_ENDED = ("done", *_LOST)
+# How often a waiting command reads the jobs again.
+LOOK_SECONDS = 0.5
+
+
+def _job(
+    session: Session,
+    description: str,
+    params: list[str] | None,
+    role: str,
+    priority: int | None,
+    urgent: bool,
+    job_type: str | None,
+    after: list[str] | None,
+) -> "OfficeJobOptions":
     job: OfficeJobOptions = {"description": description, "role": role}
     if params:
         job["params"] = arguments.parameters(params, {})
@@ -120,9 +199,8 @@ def submit(
     if job_type is not None:
         job["job_type"] = job_type
     if after:
-        job["depends_on"] = [arguments.job_id(client, one) for one in after]
-    (made,) = client.offices.submit(find(session, office), [job], task)
-    session.show(made.json, lambda: output.say(made.job_id))
+        job["depends_on"] = [arguments.job_id(session.client, one) for one in after]
+    return job
 
 
 def jobs(

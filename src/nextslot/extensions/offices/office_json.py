@@ -69,6 +69,7 @@ def office_config(value: OfficeConfig) -> dict[str, Json]:
         "maxRetries": value.max_retries,
         "retryBackoff": value.retry_backoff,
         "retryBaseDelay": value.retry_base_delay,
+        "retryOn": list(value.retry_on),
     }
 
 

@@ -6,6 +6,7 @@ Pure: `office_jobs` reads what is stored and `office_service` says it in these w
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from nextslot.domain import (
@@ -24,6 +25,8 @@ from nextslot.domain import (
     Stage,
     request_checks,
 )
+from nextslot.domain.failures import RETRYABLE
+from nextslot.domain.offices import OFFICE_RETRIES
 from nextslot.errors import Invalid, Problem
 from nextslot.system.instant import Instant
 
@@ -123,6 +126,8 @@ class OfficeConfig:
     max_retries: int
     retry_backoff: Backoff
     retry_base_delay: float
+    # The failure kinds that are retried besides those that every office retries.
+    retry_on: tuple[FailureKind, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,9 +354,10 @@ _SETTINGS = {
     "maxRetries": "max_attempts",
     "retryBackoff": "backoff",
     "retryBaseDelay": "base_delay_seconds",
+    "retryOn": "retry_on",
 }
 _MILLISECONDS = {"defaultTimeout", "retryBaseDelay"}
-_OF_POLICY = {"maxRetries", "retryBackoff", "retryBaseDelay"}
+_OF_POLICY = {"maxRetries", "retryBackoff", "retryBaseDelay", "retryOn"}
 
 
 def config_of(office: Office) -> OfficeConfig:
@@ -363,11 +369,21 @@ def config_of(office: Office) -> OfficeConfig:
         max_retries=office.retry_policy.max_attempts,
         retry_backoff=office.retry_policy.backoff,
         retry_base_delay=milliseconds(office.retry_policy.base_delay_seconds),
+        retry_on=_added_kinds(office.retry_policy.retry_on),
     )
 
 
+def _added_kinds(retry_on: Sequence[FailureKind] | None) -> tuple[FailureKind, ...]:
+    """Returns the kinds that an office retries besides the usual ones; None: all that can be retried."""
+    kinds = RETRYABLE if retry_on is None else retry_on
+    return tuple(sorted(kind for kind in kinds if kind not in OFFICE_RETRIES))
+
+
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Translates changes from the office API's names and units; `null` for a map or a time means none."""
+    """Translates changes from the office API's names and units; `null` for a map or a time means none.
+
+    A map of limits by role changes the named roles only; `null` for a role takes its limit away.
+    """
     problems = list(_config_problems(config))
     if problems:
         raise Invalid(problems)
@@ -375,11 +391,17 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in config.items():
         if name in _MILLISECONDS and value is not None:
             value = value / 1000
-        if name == "maxConcurrentByRole" and value is None:
-            value = {}
+        if name == "maxConcurrentByRole":
+            value = {} if value is None else partial(_merged, value)
+        if name == "retryOn":
+            value = [*OFFICE_RETRIES, *(value or ())]
         into = settings.setdefault("retry_policy", {}) if name in _OF_POLICY else settings
         into[_SETTINGS[name]] = value
     return settings
+
+
+def _merged(given: Mapping[str, int | None], office: Office) -> dict[str, int]:
+    return {role: limit for role, limit in {**office.role_limits, **given}.items() if limit is not None}
 
 
 def in_config_words(error: Invalid) -> Invalid:
@@ -404,6 +426,11 @@ def _config_problems(config: object) -> Iterator[Problem]:
         is_none = value is None and name == "defaultTimeout"
         if not is_none and not request_checks.is_number(value, most=request_checks.MAX_SECONDS * 1000):
             yield Problem(name, "a number of milliseconds")
+    if not isinstance(config.get("maxConcurrentByRole", {}), Mapping | None):
+        yield Problem("maxConcurrentByRole", "must be an object: limits by role")
+    kinds = config.get("retryOn") or ()
+    if not isinstance(kinds, (list, tuple)) or any(kind not in tuple(RETRYABLE) for kind in kinds):
+        yield Problem("retryOn", f"must be a list of failure kinds that can be retried: {', '.join(sorted(RETRYABLE))}")
 
 
 def milliseconds(seconds: float) -> float:

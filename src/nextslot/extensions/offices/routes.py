@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query, Request, Response
 from pydantic import Field
 
-from nextslot.domain import MAX_PRIORITY, Office, Scope, request_checks
+from nextslot.domain import MAX_PRIORITY, FailureKind, Office, Scope, request_checks
 from nextslot.domain import Page as PageOf
 from nextslot.domain.bounds import Text
 from nextslot.domain.job_lifecycle import Cancellation
@@ -90,12 +90,17 @@ class ConfigBody(Body):
     """What is not given stays; a lower limit stops no running job."""
 
     maxConcurrentJobs: Limit | None = None  # noqa: N815 - the names of the office API
-    maxConcurrentByRole: dict[str, Limit] | None = Field(None, description="The whole map; null: none")  # noqa: N815
+    maxConcurrentByRole: dict[str, Limit | None] | None = Field(  # noqa: N815
+        None, description="The named roles; null: no limit"
+    )
     defaultTimeout: Milliseconds | None = Field(None, description="Milliseconds; null: none")  # noqa: N815
     maxRetries: int | None = Field(None, ge=0, le=1000)  # noqa: N815
     retryBackoff: Literal["exponential", "linear"] | None = None  # noqa: N815
     retryBaseDelay: Annotated[int | float, Field(ge=0, le=request_checks.MAX_SECONDS * 1000)] | None = Field(  # noqa: N815
         None, description="Milliseconds"
+    )
+    retryOn: list[FailureKind] | None = Field(  # noqa: N815
+        None, description="Failure kinds to retry besides timeout, session_error, crash and interrupted"
     )
 
 
@@ -165,6 +170,9 @@ class Config(ResponseModel):
     maxRetries: int  # noqa: N815
     retryBackoff: Literal["exponential", "linear"]  # noqa: N815
     retryBaseDelay: float = Field(description="Milliseconds")  # noqa: N815
+    retryOn: list[FailureKind] = Field(  # noqa: N815
+        description="Failure kinds that are retried besides timeout, session_error, crash and interrupted"
+    )
 
 
 class OfficeEvent(ResponseModel):

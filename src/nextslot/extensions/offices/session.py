@@ -175,8 +175,15 @@ class SessionHandler:
 
 
 def _start(command: CommandType, run: RunContext, told: Path | None) -> Start:
-    job = {"description": run.title, "role": run.role, "task_id": run.task_id, "params": run.params}
+    job = {
+        "description": run.title,
+        "role": run.role,
+        "task_id": run.task_id,
+        "office_id": run.office_id,
+        "params": run.params,
+    }
     env = environment(command, run, told)
+    env["NEXTSLOT_OFFICE_ID"] = run.office_id
     if run.role is not None:
         env["NEXTSLOT_ROLE"] = run.role
     if run.session_id is not None:

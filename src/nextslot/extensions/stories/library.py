@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nextslot.domain import Json
+from nextslot.domain.request_checks import is_storable
 from nextslot.extension_api.host import Row, Statements, Tx
 from nextslot.extension_api.tables import column_codec
 from nextslot.system.instant import Instant
@@ -118,6 +119,8 @@ def page(tx: Tx, shelf: Shelf, wanted: Wanted, after: Place | None, limit: int) 
 
 
 def find(tx: Tx, shelf: Shelf, entry_id: str) -> Entry | None:
+    if not is_storable(entry_id):
+        return None
     work_id = entry_id.rpartition("-")[0] if shelf is STORIES else entry_id
     rows = SQL.rows(tx, "work", job_type=shelf.job_type, work_id=work_id)
     return next((entry for row in rows for entry in _entries(shelf, row) if entry.entry_id == entry_id), None)
@@ -132,17 +135,10 @@ def earlier(tx: Tx, shelf: Shelf, than: Entry | None = None) -> list[KnownText]:
 
 
 def _works(tx: Tx, shelf: Shelf, offices: Sequence[str], place: Place) -> list[Row]:
-    return SQL.rows(
-        tx,
-        "works",
-        job_type=shelf.job_type,
-        all_offices=int(not offices),
-        offices=column_codec.key_set(offices),
-        finished_at=place[0],
-        work_id=place[1],
-        # The first of them may be the work at `place` itself, of which the last page showed some entries.
-        limit=STEP + 1,
-    )
+    values = {"job_type": shelf.job_type, "finished_at": place[0], "work_id": place[1]}
+    values |= {"all_offices": int(not offices), "offices": column_codec.key_set(offices)}
+    # The first of them may be the work at `place` itself, of which the last page showed some entries.
+    return SQL.rows(tx, "works", **values, limit=STEP + 1)
 
 
 def _is_behind(one: Place, other: Place) -> bool:

@@ -1,0 +1,90 @@
+"""Writes webhook messages for people: the forms that Slack, Discord and ntfy take. Called by `webhook_outbox`.
+
+Pure: an event and its content become a body. Texts of jobs cannot mention or notify anybody in a chat.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from nextslot.domain import Json
+
+# Discord takes 2,000 characters, ntfy 4,096 bytes.
+MOST_OF_A_TEXT = 1000
+_SIGNS = {"completed": "✅", "failed": "❌", "failed_permanently": "❌", "skipped": "⏭️", "cancelled": "🚫"}
+_VERBS = {"failed_permanently": "failed for good"}
+
+
+class ChatMessage(NamedTuple):
+    """Where a message goes, and its whole body."""
+
+    url: str
+    body: Mapping[str, Json]
+
+
+def chat_message(format_: str, url: str, event: str, content: Mapping[str, Json]) -> ChatMessage:
+    return _FORMATS[format_](url, event, *_sentence(event, content))
+
+
+def _sentence(event: str, content: Mapping[str, Json]) -> tuple[str, str]:
+    """Returns a headline, and details, which may be empty."""
+    what = event.rpartition(".")[2]
+    verb = _VERBS.get(what, what)
+    if "job" in content:
+        job, run = content["job"], content.get("run") or {}
+        name = job.get("title") or job["job_type"]
+        why = run.get("error") or run.get("reason") or job.get("cancel_reason") or ""
+        return _short(f"{name} {verb}"), _short(f"{why}\njob {job['job_id']} in {job['office_id']}".strip())
+    if "group" in content:
+        group = content["group"]
+        name = group.get("name") or group["group_id"]
+        return _short(
+            f"group {name}: {str(group['status']).lower()}"
+        ), f"{group['succeeded']} of {group['members']} succeeded"
+    if "schedule" in content:
+        occurrence = content.get("occurrence") or {}
+        return _short(f"schedule {content['schedule'].get('name')} skipped an occurrence"), _short(
+            str(occurrence.get("reason") or "")
+        )
+    if "direct" in content:
+        direct = content["direct"]
+        return _short(f"{direct['job_type']} {verb}"), _short(str(direct.get("error") or direct.get("reason") or ""))
+    return f"nextslot: {event}", ""
+
+
+def _slack(url: str, event: str, headline: str, details: str) -> ChatMessage:
+    def plain(text: str) -> str:
+        # Slack reads <!channel> as a mention.
+        return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+    text = f"{_sign(event)} *{plain(headline.replace('*', ''))}*" + (f"\n{plain(details)}" if details else "")
+    return ChatMessage(url, {"text": text, "unfurl_links": False})
+
+
+def _discord(url: str, event: str, headline: str, details: str) -> ChatMessage:
+    text = f"{_sign(event)} **{headline.replace('*', '')}**" + (f"\n{details}" if details else "")
+    return ChatMessage(url, {"content": text[:2000], "allowed_mentions": {"parse": []}})
+
+
+def _ntfy(url: str, event: str, headline: str, details: str) -> ChatMessage:
+    """Publishes as JSON, which goes to the server's root and names the topic; the topic is the end of the URL."""
+    parts = urlsplit(url)
+    root, _, topic = parts.path.rstrip("/").rpartition("/")
+    priority = 4 if event.rpartition(".")[2].startswith("failed") else 3
+    body = {"topic": unquote(topic), "title": headline, "message": details or headline, "priority": priority}
+    return ChatMessage(urlunsplit((parts.scheme, parts.netloc, f"{root}/", parts.query, "")), body)
+
+
+_FORMATS: Mapping[str, Callable[[str, str, str, str], ChatMessage]] = {
+    "slack": _slack,
+    "discord": _discord,
+    "ntfy": _ntfy,
+}
+
+
+def _sign(event: str) -> str:
+    return _SIGNS.get(event.rpartition(".")[2], "🔔")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_OF_A_TEXT else text[: MOST_OF_A_TEXT - 1] + "…"
