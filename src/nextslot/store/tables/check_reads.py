@@ -191,6 +191,7 @@ class OfficeFacts(NamedTuple):
     status: str
     max_concurrent_jobs: int
     role_limits: Mapping[str, int]
+    webhook: Mapping[str, Any] | None
 
 
 class Subscription(NamedTuple):
@@ -222,8 +223,10 @@ def busy_schedules(tx: Tx) -> set[str]:
 
 def offices(tx: Tx) -> dict[str, OfficeFacts]:
     return {
-        office_id: OfficeFacts(office_id, status, most, column_codec.loads(roles))
-        for office_id, status, most, roles in tx.rows("inspection.offices")
+        office_id: OfficeFacts(
+            office_id, status, most, column_codec.loads(roles), webhook and column_codec.loads(webhook)
+        )
+        for office_id, status, most, roles, webhook in tx.rows("inspection.offices")
     }
 
 
@@ -261,3 +264,18 @@ def last_event(tx: Tx) -> int:
 def events_since(tx: Tx, at: int) -> set[int]:
     """The numbers of the events from the first one on that is not older than a time."""
     return {seq for (seq,) in tx.rows("inspection.events_since", at=at)}
+
+
+class JobKind(NamedTuple):
+    """What decides about the lane of a job."""
+
+    job_id: str
+    lane_id: int
+    office_id: str
+    role: str | None
+    job_type: str
+    resources: Mapping[str, int]
+
+
+def kinds(tx: Tx) -> list[JobKind]:
+    return [JobKind(*row[:5], column_codec.loads(row[5])) for row in tx.rows("inspection.kinds")]

@@ -325,6 +325,7 @@ def unfinished(tx: Tx, now: int) -> Iterator[Broken]:
     yield from settings_oracle.forsaken(tx, facts)
     yield from settings_oracle.cut_short(tx)
     yield from settings_oracle.expired_and_started(facts)
+    yield from settings_oracle.in_wrong_lanes(tx)
     stuck = {job.job_id: job for job in facts.values() if job.stage == "QUEUED"}
     for job in facts.values():
         if job.stage == "RUNNING" and job.finished_at is None:
