@@ -52,4 +52,4 @@ def test_every_listed_branch_exists_and_has_a_reason() -> None:
 
     assert sorted(listed().keys() - names) == [], "these are gone: take them off the list"
     assert all(len(reason) > 10 for reason in listed().values())
-    assert len(listed()) < len(names) / 5
+    assert len(listed()) < len(names) / 3

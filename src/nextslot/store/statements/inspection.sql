@@ -61,7 +61,7 @@ where deleted_at is null;
 -- occurrences: the ledger of one schedule
 select instant, until, count, outcome from occurrences where schedule_id = :schedule_id order by instant;
 
--- plans: what decides about the occurrences of each schedule
+-- cron_settings: what decides about the occurrences of each schedule
 select schedule_id, office_id, cron_expression, timezone, enabled, deleted_at is not null, catch_up,
     catch_up_window_seconds, overlap, accounted_until from schedules;
 

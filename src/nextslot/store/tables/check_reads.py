@@ -213,8 +213,8 @@ class DirectFacts(NamedTuple):
     started_at: int | None
 
 
-def plans(tx: Tx) -> dict[str, CronPlan]:
-    return {row[0]: CronPlan(*row) for row in tx.rows("inspection.plans")}
+def cron_settings(tx: Tx) -> dict[str, CronPlan]:
+    return {row[0]: CronPlan(*row) for row in tx.rows("inspection.cron_settings")}
 
 
 def busy_schedules(tx: Tx) -> set[str]:
@@ -274,8 +274,9 @@ class JobKind(NamedTuple):
     office_id: str
     role: str | None
     job_type: str
-    resources: Mapping[str, int]
+    resources: Any  # As `params` above.
 
 
 def kinds(tx: Tx) -> list[JobKind]:
-    return [JobKind(*row[:5], column_codec.loads(row[5])) for row in tx.rows("inspection.kinds")]
+    found = [JobKind(*row) for row in tx.rows("inspection.kinds")]
+    return [one._replace(resources=column_codec.loads(one.resources)) for one in found]

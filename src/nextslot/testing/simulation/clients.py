@@ -483,9 +483,13 @@ class Clients:
 
     async def _streamed(self, job_type: str, params: dict[str, Any], options: dict[str, Any]) -> str:
         """Makes a direct request whose place, progress and result come one by one; the result comes last."""
-        kinds = [update.kind async for update in self.scheduler.stream_direct(job_type, params, **options)]
+        updates = [update async for update in self.scheduler.stream_direct(job_type, params, **options)]
+        kinds = [update.kind for update in updates]
+        places = [update.data["ahead"] for update in updates if update.kind == "place"]
         if kinds[-1] != "result" or "result" in kinds[:-1] or kinds.count("started") > 1:
             self.broken.append(f"a stream sent {kinds}")
+        if places != sorted(set(places), reverse=True):
+            self.broken.append(f"the places of a caller were {places}")
         return " ".join(kinds)
 
     async def _hang_up(self, chance: Random) -> str:
