@@ -112,3 +112,24 @@ async def test_runs_that_ignore_their_timeout_do_not_hide_others(tmp_path: Path,
         await asyncio.sleep(60)
 
         assert await states(scheduler, job) == ["FAILED"]
+
+
+async def test_a_retry_does_not_expire_with_its_job(tmp_path: Path) -> None:
+    """The chain has started in time: what is left of it may take as long as it does."""
+    async with running_scheduler(tmp_path) as scheduler:
+        attempts: list[int] = []
+
+        @scheduler.job_type("flaky")
+        async def flaky(run: Any) -> None:
+            attempts.append(run.attempt)
+            if run.attempt == 1:
+                raise RuntimeError("once")
+
+        policy = {"max_attempts": 1, "base_delay_seconds": 120}
+        expires_at = scheduler._clock.now().after(60)
+        job = await scheduler.submit("flaky", expires_at=expires_at, retry_policy=policy)
+        await asyncio.sleep(1000)
+        chain = await scheduler.chain(job.job_id)
+
+        assert attempts == [1, 2]
+        assert [one.status for one in chain] == ["FAILED", "COMPLETED"]

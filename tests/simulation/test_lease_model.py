@@ -1,5 +1,6 @@
 """The lease protocol: no state of the model breaks a promise, and the code does to its rows what the model says."""
 
+import asyncio
 import random
 from pathlib import Path
 from typing import Any
@@ -129,21 +130,41 @@ def test_the_database_refuses_a_second_run_of_one_job(tmp_path: Path) -> None:
         connection.execute("insert into runs (run_id, job_id, started_at) values ('r', 'nothing', 1)")
 
 
+def lease_of(age: float, member: "Notes") -> Lease:
+    """Keeps a lease that was registered so many seconds ago, at a database that does not answer."""
+    times = LeaseTimes(renew_seconds=0.1)
+    membership = Membership("n", 1, member, times, age=age, adjust=lambda *_: None)
+    return Lease(Address.of("postgresql://nobody@127.0.0.1:1/nowhere"), "test", Keys("c", 1, 2, 3, 4, "s"), membership)
+
+
+@pytest.mark.real_time
 async def test_the_time_for_work_counts_from_before_the_registration() -> None:
     """A node that took 15 seconds from its registration to its lease may work for 5 seconds until the first renewal."""
-    times = LeaseTimes(renew_seconds=0.1)
-    membership = Membership("n", 1, Idle(), times, age=15.0, adjust=lambda *_: None)
-    address = Address.of("postgresql://nobody@127.0.0.1:1/nowhere")
+    member = Notes()
 
-    lease = Lease(address, "test", Keys("c", 1, 2, 3, 4, "s"), membership)
+    lease = lease_of(15.0, member)
     left = lease._until - sidecar_main.now()
     lease.close()
 
     assert 0 < left <= 5
+    assert not member.has_lapsed.is_set()
 
 
-class Idle:
-    """A member that does nothing."""
+@pytest.mark.real_time
+async def test_a_lease_that_cannot_be_renewed_in_time_stops_the_work() -> None:
+    member = Notes()
+
+    lease = lease_of(25.0, member)
+    async with asyncio.timeout(60):
+        await member.has_lapsed.wait()
+    lease.close()
+
+
+class Notes:
+    """A member that notes that its lease has lapsed."""
+
+    def __init__(self) -> None:
+        self.has_lapsed = asyncio.Event()
 
     def renewed(self, until: float) -> None: ...
 
@@ -151,6 +172,7 @@ class Idle:
 
     def leads(self, is_leader: bool) -> None: ...
 
-    def lapsed(self) -> None: ...
+    def lapsed(self) -> None:
+        self.has_lapsed.set()
 
     def fenced(self) -> None: ...

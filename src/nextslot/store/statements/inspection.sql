@@ -61,7 +61,7 @@ where deleted_at is null;
 -- occurrences: the ledger of one schedule
 select instant, until, count, outcome from occurrences where schedule_id = :schedule_id order by instant;
 
--- plans: what decides about the occurrences of each schedule
+-- cron_settings: what decides about the occurrences of each schedule
 select schedule_id, office_id, cron_expression, timezone, enabled, deleted_at is not null, catch_up,
     catch_up_window_seconds, overlap, accounted_until from schedules;
 
@@ -69,7 +69,7 @@ select schedule_id, office_id, cron_expression, timezone, enabled, deleted_at is
 select distinct schedule_id from jobs where schedule_id is not null and finished_at is null;
 
 -- offices: the settings that limits follow
-select office_id, status, max_concurrent_jobs, role_limits from offices;
+select office_id, status, max_concurrent_jobs, role_limits, webhook from offices;
 
 -- dependents: the policy of each job that waits for others
 select job_id, on_dependency_failure from jobs where stage = 'QUEUED' and unmet > 0;
@@ -93,3 +93,6 @@ select coalesce(max(seq), 0) from events;
 
 -- events_since: the numbers from the first event on that is not older than a time
 select seq from events where seq >= (select min(seq) from events where timestamp >= :at);
+
+-- kinds: what decides about the lane of each job
+select job_id, lane_id, office_id, role, job_type, resources from jobs;

@@ -191,6 +191,7 @@ class OfficeFacts(NamedTuple):
     status: str
     max_concurrent_jobs: int
     role_limits: Mapping[str, int]
+    webhook: Mapping[str, Any] | None
 
 
 class Subscription(NamedTuple):
@@ -212,8 +213,8 @@ class DirectFacts(NamedTuple):
     started_at: int | None
 
 
-def plans(tx: Tx) -> dict[str, CronPlan]:
-    return {row[0]: CronPlan(*row) for row in tx.rows("inspection.plans")}
+def cron_settings(tx: Tx) -> dict[str, CronPlan]:
+    return {row[0]: CronPlan(*row) for row in tx.rows("inspection.cron_settings")}
 
 
 def busy_schedules(tx: Tx) -> set[str]:
@@ -222,8 +223,10 @@ def busy_schedules(tx: Tx) -> set[str]:
 
 def offices(tx: Tx) -> dict[str, OfficeFacts]:
     return {
-        office_id: OfficeFacts(office_id, status, most, column_codec.loads(roles))
-        for office_id, status, most, roles in tx.rows("inspection.offices")
+        office_id: OfficeFacts(
+            office_id, status, most, column_codec.loads(roles), webhook and column_codec.loads(webhook)
+        )
+        for office_id, status, most, roles, webhook in tx.rows("inspection.offices")
     }
 
 
@@ -261,3 +264,19 @@ def last_event(tx: Tx) -> int:
 def events_since(tx: Tx, at: int) -> set[int]:
     """The numbers of the events from the first one on that is not older than a time."""
     return {seq for (seq,) in tx.rows("inspection.events_since", at=at)}
+
+
+class JobKind(NamedTuple):
+    """What decides about the lane of a job."""
+
+    job_id: str
+    lane_id: int
+    office_id: str
+    role: str | None
+    job_type: str
+    resources: Any  # As `params` above.
+
+
+def kinds(tx: Tx) -> list[JobKind]:
+    found = [JobKind(*row) for row in tx.rows("inspection.kinds")]
+    return [one._replace(resources=column_codec.loads(one.resources)) for one in found]

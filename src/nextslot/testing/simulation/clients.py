@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
 
-from nextslot.domain import NewJob, OnDependencyFailure
+from nextslot.domain import Job, NewJob, OnDependencyFailure
 from nextslot.domain.filters import JobFilter, RunFilter
 from nextslot.engine.retention import Keep
 from nextslot.errors import NextslotError, NotFound, Refused, Unavailable
@@ -228,10 +228,27 @@ class Clients:
             self.broken.append("a transaction that left the rules switched off was not refused")
         return "refused"
 
+    async def _outage(self, chance: Random) -> str:
+        """Submits so many jobs of a resource that does not answer that the resource is held."""
+        params = {"do": "unavailable", "seconds": 0.0, "times": 9}
+        policy = {"max_attempts": chance.choice((0, 1)), "base_delay_seconds": 0}
+        new = NewJob(job_type="render", params=params, office_id=chance.choice(OFFICES), retry_policy=policy)
+        return self._got(await self.scheduler.submit_many([new] * 6))
+
     # Changing jobs.
 
+    async def _queue(self, chance: Random) -> list[Job]:
+        """Returns the queue of an office, which gets some long jobs if it is short."""
+        office = chance.choice(OFFICES)
+        queue = await self.scheduler.queue(office)
+        if len(queue) < 3:
+            new = NewJob(job_type="work", params={"do": "ok", "seconds": 90.0}, office_id=office)
+            self._got(await self.scheduler.submit_many([new] * chance.randint(4, 7)))
+            queue = await self.scheduler.queue(office)
+        return queue
+
     async def _move(self, chance: Random) -> str:
-        queue = await self.scheduler.queue(chance.choice(OFFICES))
+        queue = await self._queue(chance)
         if not queue:
             return "nothing"
         job, other = chance.choice(queue), chance.choice(queue)
@@ -242,7 +259,7 @@ class Clients:
         return f"{job.job_id[-12:]} {next(iter(how))}"
 
     async def _reorder(self, chance: Random) -> str:
-        queue = [job.job_id for job in await self.scheduler.queue(chance.choice(OFFICES))]
+        queue = [job.job_id for job in await self._queue(chance)]
         chosen = chance.sample(queue, min(len(queue), chance.randint(2, 5)))
         if len(chosen) < 2:
             return "nothing"
@@ -250,7 +267,7 @@ class Clients:
         return str(len(chosen))
 
     async def _change(self, chance: Random) -> str:
-        queue = await self.scheduler.queue(chance.choice(OFFICES))
+        queue = await self._queue(chance)
         if not queue:
             return "nothing"
         changes: dict[str, Any] = chance.choice(
@@ -417,7 +434,7 @@ class Clients:
             cron_expression=chance.choice(CRONS),
             timezone=chance.choice(ZONES),
             office_id=chance.choice(OFFICES),
-            catch_up_window_seconds=chance.choice((0.0, 1800.0, 86_400.0)),
+            catch_up_window_seconds=chance.choice((0.0, 1800.0, 86_400.0, 86_400.0)),
             catch_up=chance.choice(("latest", "all", "none")),
             overlap=chance.choice(("allow", "skip")),
         )
@@ -450,16 +467,30 @@ class Clients:
         wait = chance.choice((0.5, 10.0, 300.0))
         is_long = chance.random() < 0.12
         doing = "ok" if is_long else chance.choice(("ok", "ok", "fail", "skip", "hang"))
-        ended = await self.scheduler.run_direct(
-            chance.choice(TYPES),
-            {"do": doing, "seconds": 1500.0 if is_long else chance.choice((0.0, 1.0, 20.0))},
-            office_id=chance.choice(OFFICES),
-            wait_timeout_seconds=wait,
-            timeout_seconds=2000.0 if is_long else 30.0,
-            detach=chance.random() < 0.3,
-            direct_id=direct_id,
-        )
+        job_type = chance.choice(TYPES)
+        params = {"do": doing, "seconds": 1500.0 if is_long else chance.choice((0.0, 1.0, 20.0))}
+        options: dict[str, Any] = {
+            "office_id": chance.choice(OFFICES),
+            "wait_timeout_seconds": wait,
+            "timeout_seconds": 2000.0 if is_long else 30.0,
+            "detach": chance.random() < 0.3,
+            "direct_id": direct_id,
+        }
+        if chance.random() < 0.3:
+            return await self._streamed(job_type, params, options)
+        ended = await self.scheduler.run_direct(job_type, params, **options)
         return f"{ended.direct_id[-12:]} {ended.status}"
+
+    async def _streamed(self, job_type: str, params: dict[str, Any], options: dict[str, Any]) -> str:
+        """Makes a direct request whose place, progress and result come one by one; the result comes last."""
+        updates = [update async for update in self.scheduler.stream_direct(job_type, params, **options)]
+        kinds = [update.kind for update in updates]
+        places = [update.data["ahead"] for update in updates if update.kind == "place"]
+        if kinds[-1] != "result" or "result" in kinds[:-1] or kinds.count("started") > 1:
+            self.broken.append(f"a stream sent {kinds}")
+        if places != sorted(set(places), reverse=True):
+            self.broken.append(f"the places of a caller were {places}")
+        return " ".join(kinds)
 
     async def _hang_up(self, chance: Random) -> str:
         """Makes a direct request and disconnects before its end."""
@@ -498,9 +529,11 @@ class Clients:
         return ""
 
     async def _wait_for(self, chance: Random) -> str:
-        if not self.jobs:
-            return "nothing"
-        job_id = chance.choice(self.jobs[-20:])
+        """Waits for the end of a chain, which may come at any moment, or has come long ago."""
+        if not self.jobs or chance.random() < 0.6:
+            new = NewJob(job_type="work", params={"do": "ok", "seconds": 0.0}, office_id=chance.choice(OFFICES))
+            self._got([await self.scheduler.submit(**vars_of(new))])
+        job_id = chance.choice(self.jobs[-2:])
         self.followers.wait_for(job_id)
         return job_id[-12:]
 
@@ -520,6 +553,9 @@ class Clients:
         young = await access.read(lambda tx: check_reads.events_since(tx, before))
         purged = str(await self.scheduler.retention.purge())
         left = old & await access.read(lambda tx: settings_oracle.purgeable(tx, before))
+        if left:  # A message may have been sent again meanwhile, or a new job may have depended on an old one.
+            await self.scheduler.retention.purge()
+            left &= await access.read(lambda tx: settings_oracle.purgeable(tx, before))
         if left:
             self.broken.append(f"a purge left {len(left)} old jobs: {min(left)}")
         rest = await self.scheduler.retention.purge(dry_run=True)

@@ -47,7 +47,7 @@ class Watch:
         self._limits = limits
         self._most_running = most_running
         # As of the last commit: what decides about schedules, which of them have a job, and the settings.
-        self._plans: dict[str, CronPlan] = {}
+        self._cron_settings: dict[str, CronPlan] = {}
         self._busy: set[str] = set()
         self._settings = settings_oracle.Settings({}, ())
         self._starvation_us = int(starvation_after_seconds * SECOND)
@@ -86,7 +86,7 @@ class Watch:
         return broken
 
     def _remember(self, tx: Tx) -> None:
-        self._plans, self._busy = check_reads.plans(tx), check_reads.busy_schedules(tx)
+        self._cron_settings, self._busy = check_reads.cron_settings(tx), check_reads.busy_schedules(tx)
         self._settings = settings_oracle.read(tx)
 
     def committed(self, tx: Tx, now: int, is_dispatching: bool) -> list[Broken]:
@@ -108,9 +108,9 @@ class Watch:
         return 0 < self._most_running <= facts.running
 
     def _judge_settings(self, tx: Tx, facts: "DispatchFacts", new: list[Told]) -> Iterator[Broken]:
-        before, plans, busy = self._settings, self._plans, self._busy
+        before, cron_settings, busy = self._settings, self._cron_settings, self._busy
         self._remember(tx)
-        yield from schedule_oracle.misfired(new, plans, busy)
+        yield from schedule_oracle.misfired(new, cron_settings, busy)
         yield from settings_oracle.wrong_limits(self._settings.offices, facts.capacities, self._limits)
         retries = {json.loads(event.details)["retry"] for event in new if event.type == "job_retrying"}
         roots = {event.job_id for event in new if event.job_id is not None} - retries
@@ -325,6 +325,7 @@ def unfinished(tx: Tx, now: int) -> Iterator[Broken]:
     yield from settings_oracle.forsaken(tx, facts)
     yield from settings_oracle.cut_short(tx)
     yield from settings_oracle.expired_and_started(facts)
+    yield from settings_oracle.in_wrong_lanes(tx)
     stuck = {job.job_id: job for job in facts.values() if job.stage == "QUEUED"}
     for job in facts.values():
         if job.stage == "RUNNING" and job.finished_at is None:
@@ -442,7 +443,7 @@ def _delay(policy: Mapping[str, Any], number: int, kind: str) -> float:
 def unaccounted(tx: Tx, has_purged: bool) -> Iterator[Broken]:
     """Checks that every instant of a schedule up to the accounted time is stored as an occurrence exactly once."""
     law = "every occurrence is accounted for, once"
-    zones = {schedule_id: plan.timezone for schedule_id, plan in check_reads.plans(tx).items()}
+    zones = {schedule_id: plan.timezone for schedule_id, plan in check_reads.cron_settings(tx).items()}
     for plan in check_reads.schedules(tx):
         every = _minutes_between(plan.cron_expression)
         if every is None:

@@ -25,10 +25,10 @@ class _Account(NamedTuple):
     skipped: list[tuple[str, int, int, int]]
 
 
-def misfired(new: Iterable[Told], plans: Mapping[str, CronPlan], busy: set[str]) -> Iterator[Broken]:
-    """`plans` and `busy` are those before the commit: a change of a schedule applies to later occurrences."""
+def misfired(new: Iterable[Told], cron_settings: Mapping[str, CronPlan], busy: set[str]) -> Iterator[Broken]:
+    """`cron_settings` and `busy` are those before the commit: a change of a schedule applies to later occurrences."""
     for schedule_id, account in _accounts(new).items():
-        plan = plans.get(schedule_id)
+        plan = cron_settings.get(schedule_id)
         if plan is None:
             continue
         for problem in _problems(plan, account, schedule_id in busy):

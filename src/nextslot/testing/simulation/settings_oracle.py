@@ -20,6 +20,8 @@ MESSAGES = {
     "job_completed": "job.run.completed",
 }
 SUCCEEDED = ("COMPLETED", "SKIPPED")
+# What the webhook of an office gets, of those.
+OFFICE_EVENTS = ("job.failed_permanently", "job.run.completed")
 
 
 class Settings(NamedTuple):
@@ -66,13 +68,19 @@ def unannounced(tx: Tx, before: Settings, after: Settings, new: Sequence[Told]) 
     other offices.
     """
     lasting = [one for one in before.subscriptions if one in after.subscriptions]
+    lasting += [
+        Subscription(office_id, office.webhook["url"], OFFICE_EVENTS, office_id)
+        for office_id, office in after.offices.items()
+        if office.webhook and office_id in before.offices and before.offices[office_id].webhook == office.webhook
+    ]
     if not new or not lasting:
         return
     sent = check_reads.sent(tx, new[0].seq - 1)
     made = {(event, url, office_id) for event, url, office_id, _ in sent}
     for one in lasting:
         for event, url, office_id, _ in sent:
-            if url == one.url and one.office_id not in (None, office_id):
+            is_alone = one.webhook_id not in after.offices  # The URL of an office's webhook has other uses too.
+            if is_alone and url == one.url and one.office_id not in (None, office_id):
                 yield Broken("a subscription gets the events of its office", f"{event} of {office_id} to {one}")
         for told in new:
             event = MESSAGES.get(told.type)
@@ -126,6 +134,19 @@ def late(facts: Mapping[str, JobFacts], now: int, interruptible: set[str]) -> It
         is_running = job.stage == "RUNNING" and job.finished_at is None
         if is_running and (job.timeout_at or now) < limit and job.run_id in interruptible:
             yield Broken("a run ends at its timeout", f"{job.run_id} had time until {job.timeout_at}, it is {now}")
+
+
+def in_wrong_lanes(tx: Tx) -> Iterator[Broken]:
+    """Finds jobs whose lane does not count them in all limits that they fall under."""
+    needs = check_reads.needs(tx)
+    for one in check_reads.kinds(tx):
+        wanted = {"scheduler": 1, f"office:{one.office_id}": 1, f"type:{one.job_type}": 1}
+        wanted |= {f"resource:{name}": units for name, units in one.resources.items()}
+        if one.role is not None:
+            wanted[f"role:{one.office_id}/{one.role}"] = 1
+        if dict(needs[one.lane_id].units) != wanted:
+            how = f"{one.job_id} counts in {needs[one.lane_id].units}, and should in {wanted}"
+            yield Broken("a job counts in all its limits", how)
 
 
 def expired_and_started(facts: Mapping[str, JobFacts]) -> Iterator[Broken]:
