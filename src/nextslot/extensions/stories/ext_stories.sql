@@ -15,7 +15,7 @@ from (
         from jobs join runs on runs.job_id = jobs.job_id
         where jobs.job_type = :job_type and jobs.outcome = 'COMPLETED' and runs.result is not null
         union all
-        select direct_id, null, office_id, finished_at from direct_executions
+        select run_id, null, office_id, finished_at from direct_executions
         where job_type = :job_type and status = 'COMPLETED' and result is not null
     ) works
     where (finished_at, work_id) <= (:finished_at, :work_id)
@@ -24,7 +24,7 @@ from (
 ) found
 left join jobs on jobs.job_id = found.job_id
 left join runs on runs.job_id = found.job_id
-left join direct_executions on found.job_id is null and direct_executions.direct_id = found.work_id
+left join direct_executions on found.job_id is null and direct_executions.run_id = found.work_id
 order by found.finished_at desc, found.work_id desc;
 
 -- work: COMPLETED work of a type by the id of its run or of its direct execution, in the form of `works`
@@ -32,5 +32,5 @@ select runs.run_id, jobs.job_id, jobs.office_id, runs.finished_at, jobs.params, 
 from runs join jobs on jobs.job_id = runs.job_id
 where runs.run_id = :work_id and jobs.job_type = :job_type and jobs.outcome = 'COMPLETED' and runs.result is not null
 union all
-select direct_id, null, office_id, finished_at, params, result from direct_executions
-where direct_id = :work_id and job_type = :job_type and status = 'COMPLETED' and result is not null;
+select run_id, null, office_id, finished_at, params, result from direct_executions
+where run_id = :work_id and job_type = :job_type and status = 'COMPLETED' and result is not null;

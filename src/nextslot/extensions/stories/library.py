@@ -31,14 +31,15 @@ LAST_OF_A_WORK = 10**6
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """One kind of entries: the job type that makes them, and the name of their ids."""
+    """One kind of entries: its name, the job type that makes them, and the name of their ids."""
 
+    kind: str
     job_type: str
     id_name: str
 
 
-STORIES = Shelf("story", "story_id")
-CARDS = Shelf("research", "card_id")
+STORIES = Shelf("story", "story", "story_id")
+CARDS = Shelf("research card", "research", "card_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ class LibraryEntry(ResponseModel):
     model: str | None
     office_id: str
     job_id: str | None = Field(description="null: a direct request made it")
-    run_id: str | None
+    run_id: str
     direct_id: str | None
     created_at: Time
     address: str | None = Field(description="Of its Markdown file; null: none was kept")
@@ -113,7 +113,7 @@ async def _listed(request: Request, shelf: Shelf, query: LibraryQuery) -> Respon
 async def _found(request: Request, shelf: Shelf, entry_id: str) -> tuple[Entry, dict[str, Any]]:
     service = extension_of(request, StoryService)
     entry = await service.entry(shelf, entry_id)
-    caller_of(request).check_office(entry.office_id)
+    caller_of(request).check_thing(entry.office_id, shelf.kind, entry_id)
     return entry, _likeness(await service.likeness(shelf, entry))
 
 
@@ -132,7 +132,7 @@ def _shown(entry: Entry) -> dict[str, Any]:
         "model": entry.model,
         "office_id": entry.office_id,
         "job_id": entry.job_id,
-        "run_id": None if is_direct else entry.work_id,
+        "run_id": entry.work_id,
         "direct_id": entry.work_id if is_direct else None,
         "created_at": json_form.time(entry.finished_at),
         "address": _address(entry),

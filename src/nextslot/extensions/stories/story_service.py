@@ -139,7 +139,7 @@ class StoryService(Attached):
     async def entry(self, shelf: Shelf, entry_id: str) -> Entry:
         found = await self.host.work.read(lambda tx: library.find(tx, shelf, entry_id))
         if found is None:
-            raise NotFound("story" if shelf is STORIES else "research card", entry_id)
+            raise NotFound(shelf.kind, entry_id)
         return found
 
     async def likeness(self, shelf: Shelf, entry: Entry) -> Duplicate | None:

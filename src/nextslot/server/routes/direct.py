@@ -145,15 +145,15 @@ async def get_direct_log(
     responses={200: {"content": {"application/octet-stream": {}}}},
 )
 @needs(Scope.READ, of_direct)
-async def get_direct_artifact(direct_id: str, name: str, request: Request) -> Response:
+async def get_direct_artifact(direct_id: str, name: str, request: Request, office_id: ChosenIn = None) -> Response:
     """Downloads a file that the work made. Of several nodes, the one that ran the work has it."""
     scheduler = scheduler_for(request)
-    ran = await scheduler.direct(direct_id)
+    ran = await scheduler.direct(direct_id, caller_of(request).narrowed_to(office_id))
     found = next((one for one in ran.artifacts if one.name == name), None)
     if found is None:
         raise NotFound("artifact", name)
     try:
-        path = await asyncio.to_thread(scheduler.files.artifact, direct_id, found)
+        path = await asyncio.to_thread(scheduler.files.artifact, ran.run_id, found)
     except NotFound:
         scheduler.files.check_node("artifact", name, ran.worker_id)
         raise

@@ -1,7 +1,7 @@
 """Tiny batches: lets the engine work in pages of one to three rows, so that every page has a next one.
 
 In a real scheduler a page has hundreds of rows, and a history of the simulation would never meet its end. `world` draws
-the sizes from the seed, for three histories in four.
+the sizes by the number of the history, for three histories in four.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ _CONSTANTS = (
 
 @contextmanager
 def tiny_batches(seed: int) -> Iterator[None]:
-    """Changes the sizes inside this context, by the seed; one seed in four keeps the usual ones."""
+    """Changes the sizes inside this context, by the number of the history; one history in four keeps the usual ones."""
     chance = Random(f"batches {seed}")
     with ExitStack() as stack:
         if seed % 4 != 2:
