@@ -67,7 +67,9 @@ class Executor:
         if kind is not None:
             return Outcome.failed(kind, _STOP_ERRORS[kind])
         job_type = self._job_types.of_claim(claim.job_type)
-        if claim.is_isolated and (isolated := self._job_types.isolated(claim.job_type)) is not None:
+        # A reload of the configuration may have removed the type since the claim.
+        isolated = self._job_types.isolated(claim.job_type) if claim.is_isolated else None
+        if isolated is not None:
             job_type = replace(job_type, handler=isolated, is_async=True)
         run = RunContext(
             claim.run_id, claim.job_id, claim.office_id, claim.job_type, claim.params, claim.attempt, self._files
@@ -77,7 +79,7 @@ class Executor:
         run.title, run.role, run.task_id, run.session_id = claim.title, claim.role, claim.task_id, claim.session_id
         task = asyncio.current_task() if job_type.is_async else None
         active = self._active[claim.run_id] = _Active(run, job_type, task, claim.timeout_seconds)
-        if claim.is_isolated:
+        if isolated is not None:
             run.log.warning(ISOLATED)
         if listen is not None:
             run.listen = _on_loop(listen)
