@@ -97,7 +97,9 @@ def test_a_server_that_does_not_answer_is_a_sentence_without_its_password(
     said = alone(*command, "--database", "postgresql://me:sesame@127.0.0.1:9/jobs")
 
     assert said.code == 1
-    assert said.err.startswith("nextslot: the database jobs on 127.0.0.1")
+    warning, _, sentence = said.err.partition("\n")
+    assert warning.startswith("warning: every user of this machine can see the password")
+    assert sentence.startswith("nextslot: the database jobs on 127.0.0.1")
     assert "Traceback" not in said.err
     assert "sesame" not in said.err
 

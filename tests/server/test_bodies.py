@@ -86,6 +86,7 @@ def test_a_batch_that_is_larger_than_any_other_body_is_taken_item_by_item(client
         b'{"job_type": "anything", "params": {"value": ' + b"[" * 500 + b"]" * 500 + b"}}",
         b'{"job_type": "echo", "webhook": ' + b'{"a":' * 900 + b"1" + b"}" * 901,
     ],
+    ids=["lists", "objects", "params", "webhook"],
 )
 def test_a_body_that_is_nested_deep_is_refused(client: httpx2.Client, body: bytes) -> None:
     assert sent(client, body)[0] in (400, 422)
@@ -150,7 +151,7 @@ def test_nul_is_refused_everywhere_and_is_no_failure_of_the_store(
     health = server.server.scheduler._access.store.health
     answer = client.request(method, path, json=body) if body is not None else client.request(method, path)
 
-    assert answer.status_code in (400, 422)
+    assert answer.status_code == 422
     assert "NUL" in answer.json()["detail"]
     assert health.failure() is None
 

@@ -161,6 +161,7 @@ class OfficeConfigChanges(TypedDict, total=False):
     maxRetries: int
     retryBackoff: str
     retryBaseDelay: int
+    retryOn: Sequence[str]
 
 
 class WebhookChanges(TypedDict, total=False):

@@ -347,6 +347,7 @@ class OfficeConfig(ClientValue):
     maxRetries: int  # noqa: N815
     retryBackoff: str  # noqa: N815
     retryBaseDelay: float  # noqa: N815
+    retryOn: tuple[str, ...]  # noqa: N815
 
 
 class OfficeEvent(ClientValue):

@@ -229,8 +229,6 @@ def _refusals(operation: dict[str, Any], rule: Rule) -> dict[int, str]:
         }
     if rule.scope is not None:
         found[429] = "Too much is in progress, or a quota is used up; `Retry-After` says when to try again"
-    if parameters:
-        found.setdefault(400, "The address has a NUL character")
     if has_body or parameters or rule.creates:
         found[422] = "It cannot be carried out as it stands; `errors` says where and what"
         found[404] = "There is no such thing"

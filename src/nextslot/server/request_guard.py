@@ -55,7 +55,7 @@ class Guard:
 
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str, str] | None:
         if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:
-            return 400, "malformed", "the address has a NUL character; remove it"
+            return 422, "invalid", "the address has a NUL character; remove it"
         host = headers.get("host", "")
         if not self._admission.serves(host):
             detail = f"this server does not answer to the name {host!r}; [server] allowed_hosts can add it"

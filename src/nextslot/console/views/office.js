@@ -138,6 +138,9 @@ function Settings({ path, office, config, done }) {
       const changed = Object.fromEntries(
         Object.entries(asked).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(config[name])),
       );
+      // A role that is not named keeps its limit; one whose line was removed has none any more.
+      const removed = Object.keys(config.maxConcurrentByRole).filter((role) => !(role in asked.maxConcurrentByRole));
+      for (const role of removed) changed.maxConcurrentByRole[role] = null;
       if (Object.keys(changed).length) await patch(`${path}/scheduler/config`, changed);
       const rest = Object.fromEntries(
         ["cancel_mode", "on_dependency_failure", "name"]

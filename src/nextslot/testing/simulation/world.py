@@ -15,6 +15,7 @@ from typing import Any
 from nextslot import testing
 from nextslot.domain.limits import Limits
 from nextslot.errors import NextslotError, Refused
+from nextslot.executors.threads import InlineThreads
 from nextslot.scheduler import Scheduler
 from nextslot.store.contract import (
     Closing,
@@ -91,7 +92,7 @@ class SimulatedScheduler(Scheduler):
             data=path.parent,
             is_threaded=False,
             disk=DiskLimits(warn_bytes=0, refuse_bytes=0),
-            **options,
+            **{"threads": InlineThreads(), **options},
         )
         self._path = path
         self._disk = disk
