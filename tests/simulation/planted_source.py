@@ -264,8 +264,8 @@ BUGS = (
     Bug(
         "a new dependent of a chain that succeeded waits for ever",
         "engine/finish/dependents.py",
-        "chains.get(other) in met)",
-        "False)",
+        "chains.get(other) in met, names",
+        "False, names",
     ),
     Bug(
         "the turn stops at a member that was cancelled before its turn",

@@ -38,8 +38,7 @@ class Caller:
         if self.office_id is not None and office_id is None:
             detail = f"this key is for the office {self.office_id!r}, and this is the whole scheduler"
             raise HttpProblem(403, "forbidden", detail)
-        if self.office_id is not None and office_id != self.office_id:
-            raise NotFound("office", str(office_id))
+        self.check_thing(office_id, "office", str(office_id))
 
     def check_thing(self, office_id: str | None, kind: str, name: str) -> None:
         """Raises what a request about nothing gets, unless the key is for the office of this thing."""
