@@ -366,7 +366,11 @@ class Clients:
         self.archived.add(office_id)
         await self.scheduler.offices.change(office_id, status="archived")
         await asyncio.sleep(chance.choice((0.0, 5.0, 600.0)))
+        self.uncertain.add(("office_id", office_id))
         await retried(lambda: self.scheduler.offices.change(office_id, status="active"))
+        # An office that is made active is not paused any more either.
+        self.pauses.discard(("office_id", office_id))
+        self.uncertain.discard(("office_id", office_id))
         self.archived.discard(office_id)
         return office_id
 
