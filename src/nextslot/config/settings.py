@@ -105,7 +105,7 @@ class ServerSettings(Section):
         description="How many connections an address may have open; 0: a quarter of all, and no limit on this machine.",
     )
     max_requests_per_second: Annotated[int, whole(0, 1_000_000)] = Field(
-        default=2000,
+        default=10_000,
         description="How many requests a second a caller may send, on average over two seconds; 0: no limit.",
     )
     max_streams: Annotated[int, whole(1, 1_000_000)] = Field(
