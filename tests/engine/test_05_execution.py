@@ -628,6 +628,26 @@ async def test_no_progress_and_no_output_for_the_stall_time_is_a_timeout(tmp_pat
         assert (run.failure_kind, 5 <= seconds(run) < 6) == ("timeout", True)
 
 
+async def test_a_time_in_which_the_process_was_held_up_is_no_stall(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        reports = asyncio.Event()
+
+        @scheduler.job_type("worker")
+        async def work(run: RunContext) -> None:
+            await reports.wait()
+            for number in range(3):
+                await asyncio.sleep(4)
+                run.progress(number / 3)
+
+        job = await scheduler.submit("worker", stall_timeout_seconds=5, retry_policy=NO_RETRY)
+        await asyncio.sleep(1)
+        asyncio.get_running_loop().seconds += 60  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+        reports.set()
+
+        assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+
+
 # The cancel signal.
 
 

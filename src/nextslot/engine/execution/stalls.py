@@ -5,9 +5,19 @@ from nextslot.system.clock import Clock
 
 # A shorter wait may end before any time has passed by the clock, and would be repeated at once.
 SHORTEST_WAIT = 0.001
+# Whoever wakes up so many seconds late was held up, and so was the run: it could not report.
+HELD_UP = 1.0
 
 
 async def wait_for_stall(run: RunContext, seconds: float, clock: Clock) -> None:
-    """Returns once the run has written no output and reported no progress for so many seconds."""
-    while (left := seconds - (clock.monotonic() - run.last_active)) > 0:
+    """Returns once the run has written no output and reported no progress for so many seconds.
+
+    After a time in which this process did not get to run (a suspended machine, a blocked event loop), the count begins
+    anew.
+    """
+    since = run.last_active
+    while (left := seconds - (clock.monotonic() - max(since, run.last_active))) > 0:
+        wake_at = clock.monotonic() + max(left, SHORTEST_WAIT)
         await clock.sleep(max(left, SHORTEST_WAIT))
+        if clock.monotonic() - wake_at > HELD_UP:
+            since = clock.monotonic()
