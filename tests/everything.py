@@ -55,6 +55,7 @@ async def _settings(scheduler: Scheduler) -> None:
     ops = named(scheduler, "ops")
     await ops.offices.create("b", name='Büro "B"\n\u2028\t', max_concurrent_jobs=2, timeout_seconds=0.1 + 0.2)
     await ops.offices.create("a", webhook={"url": HOOK})
+    await ops.offices.grant("a", streams=7, job_types=["work", "ask"])
     await ops.offices.change("default", max_concurrent_jobs=3)
     for scopes in (["admin"], ["submit"], ["read"]):
         await ops.keys.create(f"key to {scopes[0]}", scopes)

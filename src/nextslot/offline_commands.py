@@ -161,9 +161,12 @@ def _disk_findings(configuration: Configuration) -> Iterator[Finding]:
 
 def _webhook_findings(configuration: Configuration, database: Maintenance) -> Iterator[Finding]:
     """Names subscriptions and offices whose webhooks the server does not send, because of their addresses."""
-    if configuration.settings.allow_private(database.ask(stored_keys.has_admin)):
+    try:
+        is_private_allowed = configuration.settings.allow_private(database.ask(stored_keys.has_admin))
+        receivers = [] if is_private_allowed else database.ask(_receivers)
+    except StoreError:  # It is damaged, which `examine` has said.
         return
-    for name, url in database.ask(_receivers):
+    for name, url in receivers:
         if url_problem(url, allow_private=True) is None and (problem := url_problem(url, allow_private=False)):
             remedy = "set `[webhooks] allow_private = true` if every key may reach your network, or change the URL"
             yield Finding("webhooks", f"nothing is sent to {name}: its URL {problem}", remedy)

@@ -645,7 +645,7 @@ async def test_a_time_in_which_the_process_was_held_up_is_no_stall(tmp_path: Pat
         await asyncio.sleep(0)
         reports.set()
 
-        assert (await scheduler.wait(job.job_id)).state == "COMPLETED"
+        assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
 
 
 # The cancel signal.

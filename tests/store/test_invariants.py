@@ -780,7 +780,7 @@ def test_the_name_of_a_template_is_given_once_among_those_that_live(db: Attacked
     for verb in ("update", "update or replace"):
         db.refuses(TEMPLATES, f"{verb} job_templates set name = 'gone' where template_id = :template")
     db.connection.execute("drop trigger template_inserted_once")
-    db.refuses(UNIQUE + "job_templates.office_id, job_templates.office_id, job_templates.name", second)
+    db.refuses(UNIQUE + "job_templates.office_id, job_templates.name", second)
 
 
 @pytest.mark.parametrize("change", ["template_id = 'new'", "created_at = 7"])

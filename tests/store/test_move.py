@@ -142,7 +142,8 @@ def test_keys_move_whatever_their_ids_are(empty: str, tmp_path: Path) -> None:
     close(file(tmp_path / "a.db"))
     connection = apsw.Connection(str(tmp_path / "a.db"))
     for key_id, scope in (("z", "admin"), ("a", "read")):
-        connection.execute("insert into api_keys values (?, 'name', ?, ?, null, null, 1)", (key_id, key_id, scope))
+        columns = "key_id, name, digest, scope, created_at"
+        connection.execute(f"insert into api_keys ({columns}) values (?, 'name', ?, ?, 1)", (key_id, key_id, scope))
     connection.close()
     write_export(file(tmp_path / "a.db"), tmp_path / "a", quietly)
 
