@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 import signal
 import zlib
 from collections.abc import Iterator
@@ -54,6 +55,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted})
     (asyncio.run if _is_in_real_time(pyfuncitem) else testing.run)(test)
     return True
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Keeps coverage, which starts again after each test that it does not measure, from wrapping `os._exit` each time:
+    after some hundred of them a call would go deeper than Python allows.
+    """
+    leave = os._exit
+    try:
+        return (yield)
+    finally:
+        os._exit = leave
 
 
 def _is_in_real_time(test: pytest.Function) -> bool:
