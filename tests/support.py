@@ -224,3 +224,12 @@ async def eventually(is_so: Callable[[], object], seconds: float = 15) -> None:
     while not is_so():
         assert time.monotonic() < end, "it did not come about"
         await asyncio.sleep(0.02)
+
+
+def environment_of_copy(place: Path, **more: str) -> dict[str, str]:
+    """The environment of a process that uses the copy of the package in this directory.
+
+    Without coverage: the lines of a copy would count as lines of the package that no other test runs.
+    """
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "COVERAGE_"))}
+    return {**ours, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1", **more}

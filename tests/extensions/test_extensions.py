@@ -24,7 +24,7 @@ from nextslot.scheduler_from_config import compose
 from tests.cli.terminal import Terminal
 from tests.server import support
 from tests.serving import serving
-from tests.support import named
+from tests.support import environment_of_copy, named
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(nextslot.__file__).parent
@@ -61,7 +61,7 @@ def test_without_the_directories_of_all_extensions_the_sample_of_the_cores_tests
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *SAMPLE]
 
     ran = subprocess.run(
-        command, cwd=ROOT, env=environment(package), capture_output=True, text=True, timeout=280, check=False
+        command, cwd=ROOT, env=environment_of_copy(package), capture_output=True, text=True, timeout=280, check=False
     )
 
     assert ran.returncode == 0, ran.stdout[-3000:]
@@ -74,16 +74,10 @@ def copy_without(directory: Path, gone: Sequence[str]) -> Path:
     for name in gone:
         shutil.rmtree(package / "nextslot/extensions" / name)
     found = subprocess.check_output(
-        [sys.executable, "-c", "import nextslot; print(nextslot.__file__)"], env=environment(package), text=True
+        [sys.executable, "-c", "import nextslot; print(nextslot.__file__)"], env=environment_of_copy(package), text=True
     )
     assert Path(found.strip()).is_relative_to(package)
     return package
-
-
-def environment(package: Path, **more: str) -> dict[str, str]:
-    """Without coverage: the lines of a copy would count as lines of the package that no other test runs."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "COVERAGE_"))}
-    return {**ours, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1", **more}
 
 
 @contextmanager
@@ -93,7 +87,9 @@ def served(directory: Path, configuration: str, package: Path, **variables: str)
     data.mkdir()
     (data / "nextslot.toml").write_text(configuration)
     command = [sys.executable, "-m", "nextslot.cli.main", "serve", "--data", str(data), "--port", "0", "--json"]
-    process = subprocess.Popen(command, env=environment(package, **variables), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, env=environment_of_copy(package, **variables), stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]

@@ -5,7 +5,6 @@ simulation, or the named tests. `test_planted_source.py` does the same and fails
 """
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.support import environment_of_copy
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "nextslot"
@@ -373,7 +374,7 @@ def finds(bug: Bug, found_by: str | None = None) -> str | None:
     with planted(bug) as place:
         done = subprocess.run(
             _simulate() if finder == SIMULATION else _test(finder.split()),
-            env={**os.environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"},
+            env=environment_of_copy(place),
             cwd=ROOT,
             capture_output=True,
             text=True,
