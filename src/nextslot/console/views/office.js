@@ -139,7 +139,9 @@ function Settings({ path, office, config, done }) {
         Object.entries(asked).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(config[name])),
       );
       // A role that is not named keeps its limit; one whose line was removed has none any more.
-      const removed = Object.keys(config.maxConcurrentByRole).filter((role) => !(role in asked.maxConcurrentByRole));
+      const removed = Object.keys(config.maxConcurrentByRole).filter(
+        (role) => !Object.hasOwn(asked.maxConcurrentByRole, role),
+      );
       for (const role of removed) changed.maxConcurrentByRole[role] = null;
       if (Object.keys(changed).length) await patch(`${path}/scheduler/config`, changed);
       const rest = Object.fromEntries(

@@ -15,9 +15,9 @@ async def wait_for_stall(run: RunContext, seconds: float, clock: Clock) -> None:
     After a time in which this process did not get to run (a suspended machine, a blocked event loop), the count begins
     anew.
     """
-    since = run.last_active
-    while (left := seconds - (clock.monotonic() - max(since, run.last_active))) > 0:
-        wake_at = clock.monotonic() + max(left, SHORTEST_WAIT)
-        await clock.sleep(max(left, SHORTEST_WAIT))
-        if clock.monotonic() - wake_at > HELD_UP:
-            since = clock.monotonic()
+    held_until = run.last_active
+    while (left := seconds - (clock.monotonic() - max(held_until, run.last_active))) > 0:
+        wait, began = max(left, SHORTEST_WAIT), clock.monotonic()
+        await clock.sleep(wait)
+        if clock.monotonic() - began - wait > HELD_UP:
+            held_until = clock.monotonic()
