@@ -1,0 +1,26 @@
+"""Adopts the work of older systems: their jobs, stories and cards become ours, and their ids still find them."""
+
+from typing import TYPE_CHECKING, Any
+
+from nextslot.extension_api import Attached, Extension
+
+if TYPE_CHECKING:
+    from nextslot.extension_api.host import Host
+
+
+class Adopt(Extension):
+    name = "adopt"
+    is_on_by_default = True
+
+    def attach(self, host: "Host") -> Attached:
+        from .adopt_service import AdoptService
+
+        return AdoptService(host)
+
+    def add_commands(self, app: Any) -> None:
+        from .commands import register
+
+        register(app)
+
+
+extension = Adopt()
