@@ -443,7 +443,7 @@ async def test_since_when_a_job_was_passed_over_survives_a_restart(tmp_path: Pat
 
 async def test_one_starving_job_per_office_keeps_units_back_and_only_those_it_needs(tmp_path: Path) -> None:
     async with counted_scheduler(tmp_path, limits=Limits(resources={"gpu": 2, "disk": 2})) as scheduler:
-        await scheduler.offices.create("o", max_concurrent_jobs=0, timeout_seconds=None)
+        await scheduler.offices.create("o", max_concurrent_jobs=0, timeout_seconds=10**7)
         small: dict[str, list[Job]] = {}
         for resource in ("gpu", "disk"):
             await scheduler.submit("work", {"seconds": 3050}, office_id="o", resources=[resource])
@@ -857,7 +857,7 @@ def steps_of_a_hand_over(directory: Path, blocked: int, offices: int = 1) -> flo
         async with counted_scheduler(directory, synchronous="NORMAL") as scheduler:
             nonlocal steps
             for number in range(offices):
-                await scheduler.offices.create(f"o{number}", max_concurrent_jobs=2, timeout_seconds=None)
+                await scheduler.offices.create(f"o{number}", max_concurrent_jobs=2, timeout_seconds=10**7)
             await scheduler.submit("work", {"seconds": 10**6}, office_id="o0", resources=["gpu"])
             held = [
                 NewJob(job_type="work", office_id=f"o{n % offices}", resources=["gpu"], priority=5)

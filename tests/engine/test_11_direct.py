@@ -18,6 +18,7 @@ from nextslot.errors import (
     UnknownJobType,
 )
 from nextslot.store.contract import Store, Tx
+from nextslot.store.maintenance import doctor
 from tests.support import database, history, new_scheduler, running_scheduler, states
 
 
@@ -302,47 +303,106 @@ async def test_direct_work_always_has_a_timeout(tmp_path: Path) -> None:
 
 async def test_the_reservation_is_renewed_while_its_owner_lives(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
-        caller = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 3000}))
-        await asyncio.sleep(2500)
-
-        (reservation,) = (await scheduler.lists.reservations()).items
-
-        assert reservation.status == "ACTIVE"
-        assert reservation.expires_at > scheduler._clock.now()
-        assert (await caller).status is DirectStatus.COMPLETED
-
-
-async def test_a_reservation_of_a_living_owner_is_never_over_also_when_nothing_else_is_due(tmp_path: Path) -> None:
-    async with running_scheduler(tmp_path) as scheduler:
+        await scheduler.submit("work", {"seconds": 3000})
         # Neither its wait nor its time ends before the reservation would: only the renewal itself is due.
         caller = asyncio.ensure_future(
-            scheduler.run_direct("work", {"seconds": 3000}, wait_timeout_seconds=5000, timeout_seconds=5000)
+            scheduler.run_direct("work", {"seconds": 1}, wait_timeout_seconds=5000, timeout_seconds=5000)
         )
         for _ in range(25):
             await asyncio.sleep(100)
             [reservation] = (await scheduler.lists.reservations()).items
+            assert reservation.status == "ACTIVE"
             assert reservation.expires_at > scheduler._clock.now()
 
         assert (await caller).status is DirectStatus.COMPLETED
 
 
-async def test_a_reservation_without_an_owner_expires_after_its_work_was_ended_and_the_queue_goes_on(
-    tmp_path: Path,
-) -> None:
+async def test_a_reservation_without_an_owner_expires_and_the_queue_goes_on(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
-        left = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 3000}, direct_id="orphan"))
-        await asyncio.sleep(1)
+        scheduler.job_type("paint", resources=["gpu"])(paint)
+        await scheduler.offices.create("other")
+        await scheduler.submit("work", {"seconds": 5000}, resources=["gpu"], office_id="other")
+        left = asyncio.ensure_future(scheduler.run_direct("paint", direct_id="orphan", wait_timeout_seconds=5000))
+        await testing.settled()
         job = await scheduler.submit("work", {"seconds": 5000})
         scheduler._runtime.direct.callers.clear()
 
         await asyncio.sleep(700)
 
         orphan = await scheduler.direct("orphan")
-        assert orphan.status is DirectStatus.FAILED
+        assert (orphan.status, orphan.error) == (DirectStatus.FAILED, "its owner is gone")
+        assert [one.status for one in (await scheduler.lists.reservations()).items] == ["EXPIRED"]
         assert await states(scheduler, job) == ["RUNNING"]
         assert (await scheduler.job(job.job_id)).started_at == orphan.finished_at
         assert orphan.finished_at == pytest.approx(orphan.created_at.after(600), abs=1000), "neither sooner nor later"
         left.cancel()
+
+
+async def test_spec_11_13_callers_of_one_office_run_side_by_side_where_their_limits_have_room(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        await scheduler.offices.change("default", max_concurrent_jobs=3)
+        callers = [asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 10, "n": n})) for n in range(5)]
+
+        ended = await asyncio.gather(*callers)
+
+        assert [direct.waited_seconds for direct in ended] == [0, 0, 0, 10, 10]
+        assert {r.status for r in (await scheduler.lists.reservations()).items} == {"RELEASED"}
+
+
+async def test_spec_11_13_a_reservation_ends_when_its_caller_starts_and_goes_to_the_next(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        callers = [
+            asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 10}, direct_id=name)) for name in "abc"
+        ]
+        await testing.settled()
+
+        found = {one.run_id: one.status for one in (await scheduler.lists.reservations()).items}
+
+        a, b = await scheduler.direct("a"), await scheduler.direct("b")
+        assert found == {a.run_id: "RELEASED", b.run_id: "ACTIVE"}
+        assert (a.status, b.status) == (DirectStatus.RUNNING, DirectStatus.WAITING)
+        await asyncio.gather(*callers)
+
+
+async def test_spec_11_13_a_caller_passes_an_earlier_one_that_waits_for_other_limits(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        scheduler.job_type("paint", resources=["gpu"])(paint)
+        await scheduler.offices.create("other")
+        await scheduler.offices.change("default", max_concurrent_jobs=2)
+        await scheduler.submit("work", {"seconds": 50}, resources=["gpu"], office_id="other")
+        first = asyncio.ensure_future(scheduler.run_direct("paint"))
+        await testing.settled()
+
+        second, third = (asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 5})) for _ in range(2))
+        await testing.settled()
+        fourth = await scheduler.run_direct("paint")
+
+        assert ((await second).waited_seconds, (await third).waited_seconds) == (0, 5), "one slot is kept for the first"
+        waited = [(await first).waited_seconds, fourth.waited_seconds]
+        assert waited == pytest.approx([50, 51], abs=0.001), "who waits for the same is served in turn"
+
+
+@pytest.mark.parametrize(("office_limit", "expected"), [(0, ["RUNNING", "QUEUED"]), (9, ["QUEUED", "QUEUED"])])
+async def test_spec_11_13_only_jobs_that_share_a_limit_with_a_waiting_caller_wait(
+    tmp_path: Path, office_limit: int, expected: list[str]
+) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        scheduler.job_type("paint", resources=["gpu", "disk"])(paint)
+        for office_id in "ps":
+            await scheduler.offices.create(office_id, max_concurrent_jobs=office_limit)
+        await scheduler.submit("work", {"seconds": 20}, resources=["gpu"], office_id="p")
+        caller = asyncio.ensure_future(scheduler.run_direct("paint", office_id="s"))
+        await testing.settled()
+
+        unrelated = await scheduler.submit("work", {"seconds": 1}, office_id="s")
+        related = await scheduler.submit("work", {"seconds": 1}, resources=["disk"], office_id="s")
+
+        assert await states(scheduler, unrelated, related) == expected
+        explained = await scheduler.forecast.why(related.job_id)
+        assert "direct_waiting" in [reason.code for reason in explained.reasons]
+        assert await scheduler._access.read(doctor.examine) == []
+        await caller
+        assert (await scheduler.wait(related.job_id)).job.started_at == (await caller).finished_at
 
 
 async def test_after_a_crash_reservations_expire_executions_fail_and_the_queue_resumes(tmp_path: Path) -> None:
@@ -363,12 +423,39 @@ async def test_after_a_crash_reservations_expire_executions_fail_and_the_queue_r
         for direct_id in ("running", "waiting"):
             ended = await second.direct(direct_id)
             assert (ended.status, ended.failure_kind) == (DirectStatus.FAILED, FailureKind.CRASH)
-        assert {r.status for r in (await second.lists.reservations()).items} == {"EXPIRED"}
+        statuses = [r.status for r in (await second.lists.reservations()).items]
+        assert statuses == ["EXPIRED", "RELEASED"], "the caller that waited had the newer one"
         assert second.recovered.direct == 2
         assert (await second.wait(job.job_id)).status == "COMPLETED"
     third = new_scheduler(tmp_path, seed=2)
     async with third:
         assert third.recovered.direct == 0, "doing it twice changes nothing"
+
+
+@pytest.mark.parametrize("caller", ["null", "(select run_id from direct_executions)"])
+async def test_spec_11_10_a_reservation_without_a_waiting_execution_expires_and_callers_get_the_slot(
+    tmp_path: Path, caller: str
+) -> None:
+    """Only a damaged database has one."""
+    async with new_scheduler(tmp_path) as first:
+        await first.run_direct("work", {"seconds": 1})
+        job = await first.submit("work", {"seconds": 1}, scheduled_for=first._clock.now().after(500))
+    damage(tmp_path, caller)
+
+    async with new_scheduler(tmp_path, seed=1) as second:
+        assert second.recovered.direct == 1
+        assert sorted(one.status for one in (await second.lists.reservations()).items) == ["EXPIRED", "RELEASED"]
+        assert (await second.run_direct("work", {"seconds": 1})).status is DirectStatus.COMPLETED
+        assert (await second.wait(job.job_id)).status == "COMPLETED"
+
+
+async def test_spec_11_10_such_a_reservation_expires_while_the_scheduler_runs_too(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        await scheduler.run_direct("work", {"seconds": 1})
+        damage(tmp_path, "null")
+        await scheduler.run_direct("work", {"seconds": 500}, timeout_seconds=5)
+
+        assert "ACTIVE" not in {one.status for one in (await scheduler.lists.reservations()).items}
 
 
 async def test_the_queue_is_what_it_was_after_callers_that_hang_up_time_out_and_a_crash(tmp_path: Path) -> None:
@@ -584,6 +671,18 @@ async def test_h1_a_chosen_id_names_no_file_and_no_run(tmp_path: Path) -> None:
         assert "mine" not in (ended.run_id, *(path.stem for path in tmp_path.rglob("*")))
         with pytest.raises(NotFound):
             await scheduler.run_by_id("mine")
+
+
+def damage(directory: Path, caller: str) -> None:
+    """Stores an ACTIVE reservation that belongs to nobody, which the rules of the database refuse otherwise."""
+    connection = database(directory)
+    with connection:
+        connection.execute("insert into maintenance values ('a test', 1)")
+        connection.execute(
+            f"insert into reservations values ('orphan', {caller}, 'default', 1, 'another', 9000000000000000, 'ACTIVE')"
+        )
+        connection.execute("delete from maintenance")
+    connection.close()
 
 
 def watch_starts(scheduler: Scheduler) -> list[str]:

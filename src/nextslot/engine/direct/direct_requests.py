@@ -1,51 +1,28 @@
 """DirectExecutionHandler: gives a caller who waits for its result the next slot, and interrupts no job (DEC-004).
 
-Each caller is a row, and the first of an office has a reservation until its work has ended. While a caller waits, the
-queue of its office dispatches nothing, and the units that it needs are held in all offices. No job is created, and the
-order of the queue stays as it is. The functions over a transaction come first, then those for connected callers.
+Each caller is a row, and the first who waits in an office has the reservation until its work starts. While a caller
+waits, the queue of its office dispatches nothing that falls under one of its limits, and the units that the first needs
+are held in all offices. No job is created, and the order of the queue stays as it is. The functions over a transaction
+come first, then those for connected callers.
 """
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Mapping, Set
+from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from nextslot.domain import (
-    Direct,
-    DirectStatus,
-    FailureKind,
-    Json,
-    NewJob,
-    Outcome,
-    request_checks,
-)
+from nextslot.domain import Direct, DirectStatus, FailureKind, Json, NewJob, Outcome, request_checks
 from nextslot.domain.job_lifecycle import CRASH_ERROR
 from nextslot.domain.webhook_delivery import DIRECT_EVENTS
 from nextslot.engine.dispatch.resource_outages import Outages
-from nextslot.engine.effects import (
-    Claim,
-    DirectEnded,
-    DirectMoved,
-    DirectStarted,
-    Launch,
-    Stop,
-    WorkKind,
-)
+from nextslot.engine.effects import Claim, DirectEnded, DirectMoved, DirectStarted, Launch, Stop, WorkKind
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.submit.intake import Intake
 from nextslot.engine.submit.queue_order import Created, NewWork
-from nextslot.errors import (
-    Conflict,
-    Draining,
-    Invalid,
-    NotFound,
-    OverQuota,
-    SlotBusy,
-    Unavailable,
-)
+from nextslot.errors import Conflict, Draining, Invalid, NotFound, OverQuota, SlotBusy, Unavailable
 from nextslot.store.contract import Store, Tx, Work
 from nextslot.store.tables import column_codec, direct
 from nextslot.system.instant import Instant
@@ -125,10 +102,11 @@ class DirectExecutionHandler:
             raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
         counters = self._lanes.counters(tx).office(wanted.office_id)
         granted = self._quotas.of(wanted.office_id).direct_callers
-        if granted and counters.callers >= granted:
+        ahead = counters.callers.total()
+        if granted and ahead >= granted:
             raise OverQuota("direct_callers", f"{granted:,} direct requests of this office may wait")
-        if counters.callers >= self.most_waiting:
-            raise SlotBusy(counters.callers, f"{counters.callers} callers are waiting already; try again later")
+        if ahead >= self.most_waiting:
+            raise SlotBusy(ahead, f"{ahead} callers are waiting already; try again later")
         job_type = self._job_types.get(wanted.job_type)
         resources = job_type.needs(wanted.params)
         caller = Direct(
@@ -149,29 +127,30 @@ class DirectExecutionHandler:
         )
         direct.insert(tx, caller, wanted.webhook)
         tx.local(NewWork).created.append(Created(caller.office_id, caller.job_type, 1))
-        counters.callers += 1
+        counters.callers[caller.lane_id] += 1
         if not direct.is_reserved(tx, wanted.office_id):
             self._reserve(tx, wanted.office_id, run_id, now)
         self._timer.note_here(tx, caller.wait_until)
         return caller
 
-    def start(self, tx: Tx, holder: direct.Holder, now: Instant) -> None:
-        """Claims the work of a caller, and counts it in its limits."""
-        lane = self._lanes.lane(tx, holder.lane_id)
+    def start(self, tx: Tx, caller: direct.WaitingCaller, now: Instant) -> None:
+        """Claims the work of a caller, counts it in its limits, and passes its reservation on to the next caller."""
+        lane = self._lanes.lane(tx, caller.lane_id)
         worker_id = self._workers.take(tx, lane)
-        started = direct.start(tx, holder.run_id, worker_id, now)
+        self._pass_on(tx, caller.run_id, caller.office_id, "RELEASED", now)
+        started = direct.start(tx, caller.run_id, worker_id, now)
         assert started is not None
         counters = self._lanes.counters(tx)
         counters.take(lane)
-        counters.caller_leaves(holder.office_id)
+        counters.caller_leaves(caller.office_id, caller.lane_id)
         self._timer.note_here(tx, now.after(started.timeout_seconds))
-        tx.cause(DirectStarted(holder.run_id))
+        tx.cause(DirectStarted(caller.run_id))
         claim = Claim(
             kind=WorkKind.DIRECT,
-            run_id=holder.run_id,
-            job_id=started.direct_id or holder.run_id,
-            office_id=holder.office_id,
-            lane_id=holder.lane_id,
+            run_id=caller.run_id,
+            job_id=started.direct_id or caller.run_id,
+            office_id=caller.office_id,
+            lane_id=caller.lane_id,
             job_type=lane.job_type,
             params=column_codec.loads(started.params),
             attempt=1,
@@ -189,12 +168,10 @@ class DirectExecutionHandler:
         outcome: Outcome,
         now: Instant,
         waited_us: int = 0,
-        lost: Set[str] = frozenset(),
     ) -> Direct | None:
-        """Stores an outcome that has waited `waited_us`, and passes the reservation on to the next caller.
+        """Stores an outcome that has waited `waited_us`. Returns None if the execution had ended already.
 
-        It has no job: what its caller calls it stands in for the job's id. `lost` are the callers whose node has
-        crashed. Returns None if it had ended already.
+        It has no job: what its caller calls it stands in for the job's id.
         """
         ended = direct.finish(tx, run_id, outcome, Instant(now - waited_us))
         if ended is None:
@@ -203,7 +180,6 @@ class DirectExecutionHandler:
         self._workers.free(tx, ended.worker_id, lane)
         self._lanes.counters(tx).give_back(lane)
         self._outages.after_run(tx, lane, outcome, now)
-        self._pass_on(tx, run_id, ended.office_id, "EXPIRED" if lost else "RELEASED", now, lost)
         return self._answer(tx, run_id, now)
 
     def give_up(
@@ -216,15 +192,19 @@ class DirectExecutionHandler:
         ahead: int = 0,
         lost: Set[str] = frozenset(),
     ) -> Direct | None:
-        """Ends a caller who waits, with `ahead` callers before it. Returns None if it does not wait."""
-        status = DirectStatus.CANCELLED if kind is None else DirectStatus.FAILED
-        office_id = direct.give_up(tx, run_id, status, reason, kind, now)
-        if office_id is None:
+        """Ends a caller who waits, with `ahead` callers before it. Returns None if it does not wait.
+
+        `lost` are the callers whose node has crashed: none of them gets the reservation.
+        """
+        found = direct.get(tx, run_id)
+        if found is None or found.status is not DirectStatus.WAITING:
             return None
+        self._pass_on(tx, run_id, found.office_id, "RELEASED" if kind is None else "EXPIRED", now, lost)
+        status = DirectStatus.CANCELLED if kind is None else DirectStatus.FAILED
+        direct.give_up(tx, run_id, status, reason, kind, now)
         counters = self._lanes.counters(tx)
-        counters.caller_leaves(office_id)
+        counters.caller_leaves(found.office_id, found.lane_id)
         counters.is_freed = True
-        self._pass_on(tx, run_id, office_id, "RELEASED" if kind is None else "EXPIRED", now, lost)
         return self._answer(tx, run_id, now, ahead)
 
     def do_due(self, tx: Tx, now: Instant, limit: int) -> tuple[bool, Instant | None]:
@@ -233,6 +213,7 @@ class DirectExecutionHandler:
         Returns whether that was all, and when something is due next.
         """
         here = self._here
+        self._expire_orphaned(tx, now, frozenset())
         over = direct.over(tx, here, now, limit)
         for run_id in over:
             self._end_wait(tx, run_id, now)
@@ -241,8 +222,8 @@ class DirectExecutionHandler:
         for run_id, expires_at in direct.expiring(tx, here, now.after(RENEWED_BEFORE_SECONDS)):
             if self.is_connected(run_id):
                 direct.renew(tx, run_id, now.after(RESERVATION_SECONDS))
-            elif expires_at <= now and self.give_up(tx, run_id, OWNER_GONE, now, FailureKind.CRASH) is None:
-                overdue.append(run_id)  # It runs, and its caller is gone: stop it, and `finish` releases.
+            elif expires_at <= now:
+                self.give_up(tx, run_id, OWNER_GONE, now, FailureKind.CRASH)
         for run_id in overdue:
             tx.cause(Stop(run_id, FailureKind.TIMEOUT))
         wait, timeout, expiry = direct.next_instants(tx, here, now)
@@ -255,9 +236,9 @@ class DirectExecutionHandler:
         """Returns the node whose callers are handled; None for the callers of all nodes."""
         return self._node
 
-    def is_here(self, holder: direct.Holder) -> bool:
+    def is_here(self, caller: direct.WaitingCaller) -> bool:
         """Returns whether the caller is connected to this node, which then does the work."""
-        return holder.node_id == self._node
+        return caller.node_id == self._node
 
     def is_connected(self, run_id: str) -> bool:
         return run_id in self.callers
@@ -265,18 +246,27 @@ class DirectExecutionHandler:
     def recover(self, tx: Tx, node_id: str | None = None) -> int:
         """Ends what a crash of one node, or of all, has left: executions FAILED, reservations EXPIRED (spec 11.10).
 
-        The next caller of another node gets the reservation. Returns how many were ended. Safe to repeat.
+        The next caller of another node gets the reservation. Reservations that have no execution, which only a damaged
+        database has, are EXPIRED too. Returns how many were ended. Safe to repeat.
         """
         now = self._clock.now()
         unfinished = direct.unfinished(tx, node_id)
         lost = {one.run_id for one in unfinished}
         for caller in unfinished:
             if caller.status is DirectStatus.RUNNING:
-                outcome = Outcome.failed(FailureKind.CRASH, CRASH_ERROR)
-                self.finish(tx, caller.run_id, caller.run_id, outcome, now, lost=lost)
+                self.finish(tx, caller.run_id, caller.run_id, Outcome.failed(FailureKind.CRASH, CRASH_ERROR), now)
             else:
                 self.give_up(tx, caller.run_id, CRASH_ERROR, now, FailureKind.CRASH, lost=lost)
-        return len(unfinished)
+        return len(unfinished) + self._expire_orphaned(tx, now, lost)
+
+    def _expire_orphaned(self, tx: Tx, now: Instant, lost: Set[str]) -> int:
+        orphaned = direct.expire_orphaned(tx)
+        for reservation_id, run_id, office_id in orphaned:
+            self._note_end(tx, reservation_id, run_id, office_id, "EXPIRED", now)
+            self._reserve_next(tx, office_id, direct.waiting_ids(tx, office_id), now, lost)
+            self._lanes.counters(tx).is_freed = True
+            tx.announce("callers")
+        return len(orphaned)
 
     def _end_wait(self, tx: Tx, run_id: str, now: Instant) -> None:
         """Ends a wait that timed out; the answer says how many callers were ahead."""
@@ -294,22 +284,28 @@ class DirectExecutionHandler:
         details = {"reservation_id": reservation_id, "run_id": run_id}
         self._events.note(tx, "reservation_made", now, office_id, details=details)
 
-    def _pass_on(self, tx: Tx, run_id: str, office_id: str, status: str, now: Instant, lost: Set[str]) -> None:
-        """Gives the reservation to the next caller, in the transaction that releases the one before."""
-        waiting = direct.waiting_ids(tx, office_id)
-        if self._end_reservation(tx, run_id, office_id, status, now):
-            following = next((one for one in waiting if one not in lost), None)
-            if following is not None:
-                self._reserve(tx, office_id, following, now)
+    def _pass_on(
+        self, tx: Tx, run_id: str, office_id: str, status: str, now: Instant, lost: Set[str] = frozenset()
+    ) -> None:
+        """Gives the reservation of a caller who will not wait any more to the next one, if the caller has it."""
+        waiting = [one for one in direct.waiting_ids(tx, office_id) if one != run_id]
+        reservation_id = direct.release(tx, run_id, status)
+        if reservation_id is not None:
+            self._note_end(tx, reservation_id, run_id, office_id, status, now)
+            self._reserve_next(tx, office_id, waiting, now, lost)
         tx.announce("callers")
         tx.cause(DirectMoved(waiting))
 
-    def _end_reservation(self, tx: Tx, run_id: str, office_id: str, status: str, now: Instant) -> bool:
-        reservation_id = direct.release(tx, run_id, status)
-        if reservation_id is not None:
-            details = {"reservation_id": reservation_id, "run_id": run_id}
-            self._events.note(tx, f"reservation_{status.lower()}", now, office_id, details=details)
-        return reservation_id is not None
+    def _reserve_next(self, tx: Tx, office_id: str, waiting: Sequence[str], now: Instant, lost: Set[str]) -> None:
+        following = next((one for one in waiting if one not in lost), None)
+        if following is not None:
+            self._reserve(tx, office_id, following, now)
+
+    def _note_end(
+        self, tx: Tx, reservation_id: str, run_id: str | None, office_id: str, status: str, now: Instant
+    ) -> None:
+        details = {"reservation_id": reservation_id, "run_id": run_id}
+        self._events.note(tx, f"reservation_{status.lower()}", now, office_id, details=details)
 
     def _answer(self, tx: Tx, run_id: str, now: Instant, ahead: int = 0) -> Direct:
         ended = direct.get(tx, run_id)
@@ -421,21 +417,15 @@ class DirectExecutionHandler:
         task.add_done_callback(self._goodbyes.discard)
 
     async def _leave(self, store: Store, run_id: str, detach: bool) -> None:
-        """Gives up the place, or stops the work unless it is detached. Detached work keeps its caller as connected: the
-        reservation of one who is gone would not be renewed, and the work would end with it.
-        """
+        """Gives up the place, or stops the work unless it is detached."""
 
-        def leave(tx: Tx) -> bool:
+        def leave(tx: Tx) -> None:
             if self.give_up(tx, run_id, HUNG_UP, self._clock.now()) is None and not detach:
                 tx.cause(Stop(run_id, FailureKind.CANCELLED))
-            found = direct.get(tx, run_id)
-            return found is not None and found.finished_at is None
 
-        is_at_work = True
         with suppress(Unavailable):
-            is_at_work = await store.write(leave)
-        if not detach or not is_at_work:
-            self.callers.pop(run_id, None)
+            await store.write(leave)
+        self.callers.pop(run_id, None)
 
 
 def _refuse_wrong_id(direct_id: object) -> None:

@@ -98,11 +98,19 @@ class DispatchRound:
         return not self.unavailable or all(self.unavailable.get(resource, True) for resource in lane.resources)
 
     def fits(self, lane: Lane) -> bool:
-        return self.counters.room(lane.needs, self._held) > 0 and self._fits_this_node(lane)
+        return self.counters.has_room(lane.needs, self._held) and self._fits_this_node(lane)
+
+    def may_start(self, lane: Lane, needs: Mapping[str, int]) -> bool:
+        """Returns whether the lane is allowed and these of its needs fit; asks first what refuses most often."""
+        return self.counters.has_room(needs, self._held) and self.is_allowed(lane) and self._fits_this_node(lane)
+
+    def full_limits(self, lane: Lane) -> set[str]:
+        """Returns the limits that have no room for a job of the lane."""
+        return {key for key, units in lane.needs.items() if self.counters.room({key: units}, self._held) <= 0}
 
     def fits_elsewhere(self, lane: Lane) -> bool:
         """Does the same for an open lane of another office: `open` means that the office itself has room."""
-        return self.counters.room(lane.shared, self._held) > 0 and self._fits_this_node(lane)
+        return self.counters.has_room(lane.shared, self._held) and self._fits_this_node(lane)
 
     def could_ever_fit(self, lane: Lane) -> bool:
         """Returns whether a job of the lane could start if nothing else ran. If not, no units are held for it."""
@@ -112,8 +120,13 @@ class DispatchRound:
         """Returns whether this node can run what the limits allow; if it cannot, notifies the other nodes."""
         if lane.job_type in self.engine.job_types and self.engine.workers.has_room(self.tx, lane):
             return True
-        self.tx.announce("work")
+        self.tell_others()
         return False
+
+    def tell_others(self) -> None:
+        """Lets the other nodes look for work that this one cannot do, unless they look anyway."""
+        if not self.counters.is_announced:
+            self.tx.announce("work")
 
     def hold(self, kind: WorkKind, id: str, lane: Lane) -> None:
         """Keeps the units free that the lane needs, for the rest of the round."""

@@ -1,6 +1,6 @@
 """Dispatcher: claims at the end of a transaction what may start; the runner runs it after the commit.
 
-Direct callers with a reservation come first, then starving jobs (`starvation`), then the others (`fairness`). The
+Direct callers come first, then starving jobs (`starvation`), then the others (`fairness`). The
 dispatcher does not decide how a job ends (JobFinisher does), and changes jobs only by starting them.
 """
 
@@ -61,8 +61,8 @@ class Dispatcher:
             tx.announce("work")
         elif counters.is_touched:
             round_ = DispatchRound(self._engine, self._outages, tx, self._turn)
-            if round_.hints.callers:
-                self._serve_callers(round_)
+            while round_.hints.callers and self._start_caller(round_):
+                pass
             if not round_.is_scheduler_paused:
                 if round_.hints.passed_over_since is not None:
                     serve_starving(round_, self.starvation_after_seconds)
@@ -76,8 +76,9 @@ class Dispatcher:
     def look(self, tx: Tx) -> DispatchRound:
         """Returns a round with the pauses, outages and holds that a claim would find now; starts nothing."""
         round_ = DispatchRound(self._engine, self._outages, tx, self._turn)
-        for holder, lane in self._callers(round_):
-            round_.hold(WorkKind.DIRECT, holder.run_id, lane)
+        for caller, lane in self._callers(round_):
+            if caller.reserved_at is not None:
+                round_.hold(WorkKind.DIRECT, caller.run_id, lane)
         if not round_.is_scheduler_paused:
             for lane, head in starving(round_, self.starvation_after_seconds):
                 if round_.could_ever_fit(lane):
@@ -89,30 +90,39 @@ class Dispatcher:
         self._engine.lanes.counters(tx).office(office_id)
         return tx.local(Started)
 
-    # Direct callers with a reservation.
+    # Direct callers.
 
-    def _serve_callers(self, round_: DispatchRound) -> None:
-        """Starts the callers with a reservation that fit, the oldest first, and holds the units that the others need.
+    def _start_caller(self, round_: DispatchRound) -> bool:
+        """Starts the first caller who fits and whom no earlier caller of the office is before. Holds the units that the
+        first caller of each office needs. Returns False if no caller could start.
 
-        Pauses do not apply to them, and the order of the queue stays as it is. A job of another office that has starved
-        for longer than the reservation exists goes before its caller (spec 4.12).
+        Pauses do not apply to callers, and the order of the queue stays as it is. A job of another office that has
+        starved for longer than a reservation exists goes before the caller (spec 4.12).
         """
-        for holder, lane in self._callers(round_):
+        held = {hold.id for hold in round_.holds}
+        # By office, the limits that an earlier caller waits for.
+        waited_for: dict[str, set[str]] = {}
+        for caller, lane in self._callers(round_):
+            earlier = waited_for.setdefault(caller.office_id, set())
             if not round_.is_scheduler_paused:
-                serve_starving(round_, self.starvation_after_seconds, before=holder)
-            is_here = self._direct.is_here(holder)
-            if is_here and round_.fits(lane):
-                self._direct.start(round_.tx, holder, round_.now)
+                serve_starving(round_, self.starvation_after_seconds, before=caller)
+            is_here = self._direct.is_here(caller)
+            is_next = earlier.isdisjoint(lane.needs)
+            if is_here and is_next and round_.fits(lane):
+                self._direct.start(round_.tx, caller, round_.now)
                 round_.note_probe(lane)
                 note_passed_over_by_caller(round_, lane)
-                continue
+                return True
+            earlier |= round_.full_limits(lane)
             if not is_here:
-                round_.tx.announce("work")
-            round_.hold(WorkKind.DIRECT, holder.run_id, lane)
+                round_.tell_others()
+            if (caller.reserved_at is not None or not is_here) and caller.run_id not in held:
+                round_.hold(WorkKind.DIRECT, caller.run_id, lane)
+        return False
 
-    def _callers(self, round_: DispatchRound) -> Iterator[tuple[direct.Holder, Lane]]:
-        """Yields the callers with a reservation whose resources answer, the oldest first."""
-        for holder in direct.holders(round_.tx) if round_.hints.callers else ():
-            lane = self._engine.lanes.lane(round_.tx, holder.lane_id)
+    def _callers(self, round_: DispatchRound) -> Iterator[tuple[direct.WaitingCaller, Lane]]:
+        """Yields the first caller of each lane whose resources answer, by age of reservation, then by arrival."""
+        for caller in direct.first_waiting(round_.tx) if round_.hints.callers else ():
+            lane = self._engine.lanes.lane(round_.tx, caller.lane_id)
             if round_.is_answering(lane):
-                yield holder, lane
+                yield caller, lane

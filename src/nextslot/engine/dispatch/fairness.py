@@ -34,10 +34,13 @@ def start_next(round_: DispatchRound) -> bool:
 
 
 def _open_lanes(round_: DispatchRound, office: OfficeCounters) -> list[Lane]:
-    if office.is_closed:
+    if office.is_paused:
         return []
     found = [round_.engine.lanes.lane(round_.tx, lane_id) for lane_id in office.waiting]
-    return [lane for lane in found if round_.is_allowed(lane) and round_.fits(lane)]
+    if office.callers:
+        found = [lane for lane in found if not round_.counters.is_closed(lane)]
+    round_.counters.know({key for lane in found for key in lane.needs})
+    return [lane for lane in found if round_.may_start(lane, lane.needs)]
 
 
 def _open_elsewhere(round_: DispatchRound) -> list[tuple[int, Lane]]:
@@ -47,7 +50,7 @@ def _open_elsewhere(round_: DispatchRound) -> list[tuple[int, Lane]]:
     if round_.others is None:
         found = lanes.first_open(round_.tx, but=[office.office_id for office in round_.counters.offices])
         round_.others = [(turn, round_.engine.lanes.lane(round_.tx, lane_id)) for lane_id, turn in found]
-    return [(turn, lane) for turn, lane in round_.others if round_.is_allowed(lane) and round_.fits_elsewhere(lane)]
+    return [(turn, lane) for turn, lane in round_.others if round_.may_start(lane, lane.shared)]
 
 
 def _replace_in_others(round_: DispatchRound, office: OfficeCounters) -> None:

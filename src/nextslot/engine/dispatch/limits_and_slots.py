@@ -13,7 +13,7 @@ from nextslot.domain import Lane, Limit, Office
 from nextslot.domain.limits import UNLIMITED, ConcurrencyPolicy, is_local
 from nextslot.engine.effects import LanesLearned, SlotsChanged
 from nextslot.store.contract import Tx
-from nextslot.store.tables import lanes
+from nextslot.store.tables import direct, lanes
 from nextslot.store.tables.lanes import LaneCounts, LaneTally
 
 _NOTHING = LaneTally()
@@ -46,6 +46,7 @@ class Lanes:
             for key in keys:
                 lanes.add_limit(tx, key, self.policy.capacity(key, office))
             lane_id = lanes.add(tx, office.office_id, job_type, resources, local, shared, class_key)
+            tx.local(NewLanes).offices.add(office.office_id)
         return lane_id
 
     def lane(self, tx: Tx, lane_id: int) -> Lane:
@@ -71,23 +72,28 @@ class Lanes:
         self._known.by_limits.update(by_limits)
 
 
+class NewLanes:
+    """The offices for which a transaction has added lanes, so that their quota is checked before the commit."""
+
+    def __init__(self, tx: Tx) -> None:
+        self.offices: set[str] = set()
+
+
 class OfficeCounters:
     """The lanes of one office that have ready jobs, with the changes of this transaction so far."""
 
-    def __init__(self, office_id: str, is_paused: bool, callers: int, turn: int, counts: dict[int, LaneCounts]) -> None:
+    def __init__(
+        self, office_id: str, is_paused: bool, callers: Counter[int], turn: int, counts: dict[int, LaneCounts]
+    ) -> None:
         self.office_id = office_id
         self.is_paused = is_paused
+        # How many direct callers wait in each lane.
         self.callers = callers
         self.turn = turn
         # The lane that this transaction served last: it stores the turn even if its counts have not changed.
         self.served: int | None = None
         self.lanes = counts
         self.stored = {lane_id: (c.ready, c.is_open, c.turn) for lane_id, c in counts.items()}
-
-    @property
-    def is_closed(self) -> bool:
-        """Returns whether the queue dispatches nothing: the office is paused, or a direct caller waits (DEC-004)."""
-        return self.is_paused or self.callers > 0
 
     @property
     def waiting(self) -> list[int]:
@@ -106,6 +112,9 @@ class TransactionCounters:
         self._tallies: dict[int, LaneTally] = {}
         # Whether shared units came free, so that jobs of other offices may start too.
         self.is_freed = False
+        # Whether the other nodes look for work too, because they heard the same: else nodes that are full, with jobs
+        # that wait, would wake each other without end.
+        self.is_announced = False
 
     @property
     def offices(self) -> Iterable[OfficeCounters]:
@@ -119,15 +128,33 @@ class TransactionCounters:
         """Returns the counters of an office, and reads them when they are first needed."""
         known = self._offices.get(office_id)
         if known is None:
-            known = self._offices[office_id] = OfficeCounters(office_id, *lanes.of_office(self._tx, office_id))
+            is_paused, callers, turn, counts = lanes.of_office(self._tx, office_id)
+            waiting = direct.waiting_lanes(self._tx, office_id) if callers else Counter[int]()
+            known = self._offices[office_id] = OfficeCounters(office_id, is_paused, waiting, turn, counts)
         return known
 
-    def caller_leaves(self, office_id: str) -> None:
+    def caller_leaves(self, office_id: str, lane_id: int) -> None:
         """Counts one waiting caller less. Its row is changed already, so counters that are read only now are right."""
         if office_id in self._offices:
-            self._offices[office_id].callers -= 1
+            self._offices[office_id].callers[lane_id] -= 1
         else:
             self.office(office_id)
+
+    def is_closed(self, lane: Lane) -> bool:
+        """Returns whether the queue dispatches nothing of a lane: its office is paused, or a direct caller waits."""
+        return self.office(lane.office_id).is_paused or self.is_behind_caller(lane)
+
+    def is_behind_caller(self, lane: Lane) -> bool:
+        """Returns whether a direct caller of the office waits who falls under a limit of the lane (DEC-004)."""
+        callers = self.office(lane.office_id).callers
+        return bool(callers) and any(
+            self._share_a_limit(lane, self._lanes.lane(self._tx, lane_id)) for lane_id in +callers
+        )
+
+    def _share_a_limit(self, lane: Lane, other: Lane) -> bool:
+        common = lane.needs.keys() & other.needs.keys()
+        self.know(common)
+        return any(self._limits[key].capacity for key in common)
 
     def include_all_offices(self) -> None:
         """Includes every office with waiting jobs in the round of this transaction."""
@@ -163,17 +190,35 @@ class TransactionCounters:
 
     def room(self, needs: Mapping[str, int], held: Mapping[str, int] | None = None) -> int:
         """Returns how many jobs with these needs could start now, beside the units that are held for others."""
-        self._know(needs)
+        self.know(needs)
         room = self._room
         if held:
             return min(((room[key] - held.get(key, 0)) // units for key, units in needs.items()), default=UNLIMITED)
         return min((room[key] // units for key, units in needs.items()), default=UNLIMITED)
 
+    def has_room(self, needs: Mapping[str, int], held: Mapping[str, int]) -> bool:
+        """Returns whether one job with these needs could start now. A round asks this of each lane at each start."""
+        room = self._room
+        for key, units in needs.items():
+            if key not in room:
+                self.know(needs)
+            if room[key] - held.get(key, 0) < units:
+                return False
+        return True
+
     def could_ever_fit(self, needs: Mapping[str, int]) -> bool:
         """Returns whether such a job could start if nothing else ran."""
-        self._know(needs)
+        self.know(needs)
         room = self._lanes.policy.room
         return all(room(key, self._limits[key].capacity, 0) >= units for key, units in needs.items())
+
+    def know(self, limit_keys: Iterable[str]) -> None:
+        """Reads the limits that were not read yet, in one statement."""
+        missing = [key for key in limit_keys if key not in self._room]
+        if missing:
+            for key, limit in lanes.limits(self._tx, missing).items():
+                self._limits[key] = limit
+                self._measure(key)
 
     def save(self) -> None:
         """Writes the counters that have changed."""
@@ -186,14 +231,6 @@ class TransactionCounters:
         for key, units in self._units.items():
             if units:
                 lanes.use(self._tx, key, units)
-
-    def _know(self, limit_keys: Iterable[str]) -> None:
-        """Reads the limits that were not read yet, in one statement."""
-        missing = [key for key in limit_keys if key not in self._room]
-        if missing:
-            for key, limit in lanes.limits(self._tx, missing).items():
-                self._limits[key] = limit
-                self._measure(key)
 
     def _measure(self, limit_key: str) -> None:
         limit = self._limits[limit_key]
@@ -209,7 +246,7 @@ class TransactionCounters:
     def _save_lanes(self, office: OfficeCounters) -> None:
         for lane_id, counts in office.lanes.items():
             lane = self._lanes.lane(self._tx, lane_id)
-            counts.is_open = counts.ready > 0 and not office.is_closed and self.room(lane.local) > 0
+            counts.is_open = counts.ready > 0 and not self.is_closed(lane) and self.has_room(lane.local, {})
             ready, is_open, turn = office.stored[lane_id]
             # The turn matters for open lanes; the turn of an office is the largest of its lanes.
             is_late = turn != office.turn and (counts.is_open or lane_id == office.served)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from nextslot.domain import Lane
 from nextslot.engine.effects import WorkKind
 from nextslot.store.tables import jobs, lanes
-from nextslot.store.tables.direct import Holder
+from nextslot.store.tables.direct import WaitingCaller
 from nextslot.store.tables.jobs import FirstInLane
 
 from .dispatch_round import DispatchRound
@@ -20,10 +20,11 @@ STARVATION_AFTER_SECONDS = 600
 MOST_STARVING = 100
 
 
-def serve_starving(round_: DispatchRound, after_seconds: float, before: Holder | None = None) -> None:
+def serve_starving(round_: DispatchRound, after_seconds: float, before: WaitingCaller | None = None) -> None:
     """Starts starving jobs that fit, and holds the units that the others need.
 
-    With `before`, serves those of other offices that have starved for longer than this caller's reservation exists.
+    With `before`, serves those of other offices that have starved for longer than this caller's reservation exists; all
+    of them if the caller has no reservation.
     """
     if round_.hints.passed_over_since is None:
         return
@@ -38,9 +39,11 @@ def serve_starving(round_: DispatchRound, after_seconds: float, before: Holder |
             round_.hold(WorkKind.JOB, head.job_id, lane)
 
 
-def _goes_before(lane: Lane, head: FirstInLane, caller: Holder) -> bool:
+def _goes_before(lane: Lane, head: FirstInLane, caller: WaitingCaller) -> bool:
     since = head.passed_over_since
-    return lane.office_id != caller.office_id and since is not None and since < caller.reserved_at
+    if lane.office_id == caller.office_id or since is None:
+        return False
+    return caller.reserved_at is None or since < caller.reserved_at
 
 
 def starving(round_: DispatchRound, after_seconds: float) -> list[tuple[Lane, FirstInLane]]:
@@ -53,7 +56,7 @@ def starving(round_: DispatchRound, after_seconds: float) -> list[tuple[Lane, Fi
     first: dict[str, tuple[Lane, FirstInLane]] = {}
     for office_id, lane_id, head in jobs.starving(round_.tx, since, MOST_STARVING):
         lane = round_.engine.lanes.lane(round_.tx, lane_id)
-        if not round_.is_allowed(lane) or round_.counters.office(office_id).is_closed:
+        if not round_.is_allowed(lane) or round_.counters.is_closed(lane):
             continue
         if office_id not in first or head.place < first[office_id][1].place:
             first[office_id] = (lane, head)
@@ -89,7 +92,13 @@ def _held_back(
     """Yields earlier jobs of the same office, and the first jobs of offices whose turn is earlier."""
     for lane_id in office.waiting if len(fitting) < len(office.waiting) else ():
         lane = round_.engine.lanes.lane(round_.tx, lane_id)
-        if lane not in fitting and lane.job_type in round_.engine.job_types and round_.is_allowed(lane):
+        is_closed = round_.counters.is_closed(lane)
+        if (
+            lane not in fitting
+            and not is_closed
+            and lane.job_type in round_.engine.job_types
+            and round_.is_allowed(lane)
+        ):
             head = round_.head(lane)
             if head.place < started.place:
                 yield lane, head

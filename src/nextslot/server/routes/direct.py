@@ -19,6 +19,7 @@ from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_direct, scheduler_for
 from nextslot.server.problems import problem_of
 from nextslot.server.queries import (
+    ChosenIn,
     PageQuery,
     Values,
     filter_of,
@@ -46,10 +47,6 @@ LOG_BYTES = 64 * 1024
 
 # OpenAPI has one name for a place in a path: here it is a job type for POST, and a direct_id for GET.
 Named = Annotated[str, Path(description="POST: a job type. GET: a `direct_id`.", max_length=200)]
-
-ChosenIn = Annotated[
-    str | None, Query(description="Where the id was chosen; default: the key's office, else `default`")
-]
 
 
 class DirectBody(Body):

@@ -17,15 +17,18 @@ select direct_id from direct_executions where office_id = :office_id and status 
 -- waiting_ids: the callers of an office that wait, in order
 select run_id from direct_executions where office_id = :office_id and status = 'WAITING' order by arrival;
 
--- first_waiting: the caller of an office who is next
-select run_id from direct_executions where office_id = :office_id and status = 'WAITING' order by arrival limit 1;
+-- waiting_lanes: how many callers of an office wait, by lane
+select lane_id, count(*) from direct_executions where office_id = :office_id and status = 'WAITING' group by lane_id;
 
--- holders: callers who hold a reservation and wait, the oldest reservation first
+-- first_waiting: the first waiting caller of each lane: by the age of the reservation, then those without one by arrival
 select reservations.reserved_at, direct_executions.run_id, direct_executions.office_id, direct_executions.lane_id,
     direct_executions.node_id
-from reservations join direct_executions on direct_executions.run_id = reservations.run_id
-where reservations.status = 'ACTIVE' and direct_executions.status = 'WAITING'
-order by reservations.reserved_at, reservations.reservation_id;
+from direct_executions left join reservations
+    on reservations.run_id = direct_executions.run_id and reservations.status = 'ACTIVE'
+where direct_executions.status = 'WAITING' and direct_executions.arrival in (
+    select min(first.arrival) from direct_executions first where first.status = 'WAITING' group by first.lane_id)
+order by reservations.reserved_at is null, reservations.reserved_at, reservations.reservation_id,
+    direct_executions.arrival;
 
 -- start: the caller's work begins
 update direct_executions set status = 'RUNNING', started_at = :now, worker_id = :worker_id,
@@ -43,8 +46,7 @@ returning office_id, lane_id, worker_id;
 -- give_up: a caller who waits leaves, or is sent away
 update direct_executions set status = :status, finished_at = :now, reason = :reason, error = :error,
     failure_kind = :failure_kind
-where run_id = :run_id and status = 'WAITING'
-returning office_id;
+where run_id = :run_id and status = 'WAITING';
 
 -- over: callers whose patience is at an end
 select run_id from direct_executions where status = 'WAITING' and wait_until <= :now
@@ -76,6 +78,13 @@ select run_id from reservations where office_id = :office_id and status = 'ACTIV
 -- release: a caller's reservation ends
 update reservations set status = :status where run_id = :run_id and status = 'ACTIVE'
 returning reservation_id, office_id;
+
+-- expire_orphaned: reservations whose execution does not wait, or does not exist, hold a queue for nobody
+update reservations set status = 'EXPIRED'
+where status = 'ACTIVE' and not exists (
+    select 1 from direct_executions
+    where direct_executions.run_id = reservations.run_id and direct_executions.status = 'WAITING')
+returning reservation_id, run_id, office_id;
 
 -- renew: its owner lives
 update reservations set expires_at = :expires_at where run_id = :run_id and status = 'ACTIVE';

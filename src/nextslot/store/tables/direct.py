@@ -1,5 +1,6 @@
 """Direct executions and reservations: rows to values and back, one function a statement."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -18,10 +19,10 @@ from . import column_codec
 from .rows import DIRECT, RESERVATIONS
 
 
-class Holder(NamedTuple):
-    """A caller who waits with the reservation of its office."""
+class WaitingCaller(NamedTuple):
+    """The first caller who waits in a lane. It has the reservation of its office if it has `reserved_at`."""
 
-    reserved_at: int
+    reserved_at: int | None
     run_id: str
     office_id: str
     lane_id: int
@@ -71,13 +72,14 @@ def waiting_direct_ids(tx: Tx, office_id: str) -> list[str]:
     return [row[0] for row in tx.rows("direct.waiting_direct_ids", office_id=office_id)]
 
 
-def first_waiting(tx: Tx, office_id: str) -> str | None:
-    row = tx.row("direct.first_waiting", office_id=office_id)
-    return row[0] if row else None
+def waiting_lanes(tx: Tx, office_id: str) -> Counter[int]:
+    """Returns how many callers of an office wait in each lane."""
+    return Counter(dict(tx.rows("direct.waiting_lanes", office_id=office_id)))
 
 
-def holders(tx: Tx) -> list[Holder]:
-    return [Holder(*row) for row in tx.rows("direct.holders")]
+def first_waiting(tx: Tx) -> list[WaitingCaller]:
+    """Returns the first caller of each lane. Those with a reservation come first, the oldest reservation first."""
+    return [WaitingCaller(*row) for row in tx.rows("direct.first_waiting")]
 
 
 def start(tx: Tx, run_id: str, worker_id: str, now: Instant) -> StartedDirect | None:
@@ -99,13 +101,10 @@ def finish(tx: Tx, run_id: str, outcome: Outcome, now: Instant) -> EndedDirect |
     return None if row is None else EndedDirect(*row)
 
 
-def give_up(
-    tx: Tx, run_id: str, status: DirectStatus, reason: str, kind: FailureKind | None, now: Instant
-) -> str | None:
-    """A caller who waits leaves; its office, or None if it does not wait any more."""
+def give_up(tx: Tx, run_id: str, status: DirectStatus, reason: str, kind: FailureKind | None, now: Instant) -> None:
+    """Ends the wait of a caller."""
     error = None if kind is None else reason
-    row = tx.row("direct.give_up", run_id=run_id, status=status, reason=reason, error=error, failure_kind=kind, now=now)
-    return row[0] if row else None
+    tx.execute("direct.give_up", run_id=run_id, status=status, reason=reason, error=error, failure_kind=kind, now=now)
 
 
 def over(tx: Tx, node_id: str | None, now: Instant, limit: int) -> list[str]:
@@ -139,6 +138,12 @@ def release(tx: Tx, run_id: str, status: str) -> str | None:
     """Ends a caller's reservation; its id, or None if it held none."""
     row = tx.row("direct.release", run_id=run_id, status=status)
     return row[0] if row else None
+
+
+def expire_orphaned(tx: Tx) -> list[tuple[str, str | None, str]]:
+    """Ends the reservations that no waiting execution has. Returns (reservation, its run if it has one, office)."""
+    rows = tx.rows("direct.expire_orphaned")
+    return [(reservation_id, run_id, office_id) for reservation_id, run_id, office_id in rows]
 
 
 def renew(tx: Tx, run_id: str, expires_at: Instant) -> None:
