@@ -62,6 +62,13 @@ prepare_sandbox() {
     command -v bwrap >/dev/null || install bubblewrap "sandboxes of commands need"
 }
 
+# A C compiler, and network namespaces: disks that fail below a process, and machines of their own.
+prepare_chaos() {
+    command -v gcc >/dev/null || install gcc "tests of disks that fail need"
+    [[ -e /usr/include/stdio.h ]] || install libc6-dev "tests of disks that fail need"
+    command -v ip >/dev/null || install iproute2 "tests of several machines need"
+}
+
 # prepare [uv sync arguments]
 prepare() {
     python="$(find_python)" || exit 1

@@ -13,6 +13,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -42,13 +43,16 @@ class Server:
         self._data.mkdir(mode=0o700)
         self._settings = {**ALWAYS, **settings, "unix_socket_directories": str(self._data)}
         self._process: subprocess.Popen[bytes] | None = None
+        # Variables that the server has besides ours.
+        self.environment: dict[str, str] = {}
         if self._user is not None:
             os.chown(self._data, self._user.pw_uid, self._user.pw_gid)
         self._run("initdb", "-D", str(self._data), "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale", "-N")
         self.start()
 
     def url(self, database: str = "postgres") -> str:
-        return f"postgresql://postgres@/{database}?host={quote(str(self._data), safe='')}"
+        port = self._settings.get("port", "5432")
+        return f"postgresql://postgres@/{database}?host={quote(str(self._data), safe='')}&port={port}"
 
     def start(self) -> None:
         options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
@@ -58,6 +62,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd=self._data,
+                env={**os.environ, **self.environment},
                 preexec_fn=self._become_a_servant,
             )
         end = time.monotonic() + 30
@@ -73,6 +78,21 @@ class Server:
             self._process.wait(30)
             self._process = None
 
+    def kill(self) -> None:
+        """As a power cut does: every process ends at once. The next start recovers from the log."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)  # Else it would replace those that end before it.
+            for pid in [*self._children(), self._process.pid]:
+                os.kill(pid, signal.SIGKILL)
+            children = self._children()
+            self._process.wait(30)
+            self._process = None
+            while any(Path(f"/proc/{pid}").exists() for pid in children):
+                time.sleep(0.01)
+
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def listen(self, address: str) -> None:
         """On the network too, to whoever is there."""
         with (self._data / "pg_hba.conf").open("a") as rules:
@@ -80,6 +100,22 @@ class Server:
         self._settings["listen_addresses"] = address
         self.stop()
         self.start()
+
+    def speak_tls(self, certificate: Path, key: Path) -> int:
+        """On a port of 127.0.0.1 that takes connections by TLS only; returns the port."""
+        for name, source in (("server.crt", certificate), ("server.key", key)):
+            target = self._data / name
+            shutil.copyfile(source, target)
+            target.chmod(0o600)
+            if self._user is not None:
+                os.chown(target, self._user.pw_uid, self._user.pw_gid)
+        (self._data / "pg_hba.conf").write_text("local all all trust\nhostssl all all 127.0.0.1/32 trust\n")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = int(free.getsockname()[1])
+        self._settings |= {"listen_addresses": "127.0.0.1", "port": str(port), "ssl": "on"}
+        self.stop()
+        self.start()
+        return port
 
     def remove(self) -> None:
         self.stop(signal.SIGQUIT)
@@ -94,9 +130,14 @@ class Server:
 
     def _signal_all(self, number: signal.Signals) -> None:
         assert self._process is not None
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        for pid in [self._process.pid, *map(int, children)]:
+        for pid in [self._process.pid, *self._children()]:
             os.kill(pid, number)
+
+    def _children(self) -> list[int]:
+        assert self._process is not None
+        return [
+            int(pid) for pid in Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        ]
 
     def _answers(self) -> bool:
         try:

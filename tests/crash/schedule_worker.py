@@ -78,11 +78,11 @@ async def make(scheduler: Scheduler, count: int) -> None:
     fields: dict[str, Any] = {
         "template_id": template.template_id,
         "cron_expression": "* * * * *",
-        "name": "each minute",
         "catch_up": "all",
     }
     settings, now = scheduler.schedules._settings, scheduler._clock.now()
-    await scheduler._access.write(lambda tx: [settings.create(tx, fields, now) for _ in range(count)], rows=count)
+    every = [{**fields, "name": f"each minute {number}"} for number in range(count)]
+    await scheduler._access.write(lambda tx: [settings.create(tx, one, now) for one in every], rows=count)
 
 
 if __name__ == "__main__":

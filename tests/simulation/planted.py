@@ -15,7 +15,7 @@ import apsw
 from nextslot.domain import ChainEnd, Limit, retry
 from nextslot.domain.limits import Limits
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
-from nextslot.engine.dispatch.limits_and_slots import OfficeCounters, TransactionCounters
+from nextslot.engine.dispatch.limits_and_slots import TransactionCounters
 from nextslot.engine.effects import Interpreter, Launch
 from nextslot.engine.events.event_log import EventLog
 from nextslot.engine.execution import runner
@@ -386,7 +386,7 @@ def handler_before_the_commit() -> list[Patch]:
 
 
 def queue_goes_before_callers() -> list[Patch]:
-    return [patched(OfficeCounters, "is_closed", property(lambda self: self.is_paused))]
+    return [patched(TransactionCounters, "is_behind_caller", lambda self, lane: False)]
 
 
 def turn_given_early() -> list[Patch]:

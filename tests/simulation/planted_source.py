@@ -5,6 +5,7 @@ simulation, or the named tests. `test_planted_source.py` does the same and fails
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -13,28 +14,20 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
+from tests.simulation.planted_bug import NODES, SIMULATION, Bug
+from tests.simulation.planted_parts import PARTS
 from tests.support import environment_of_copy
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "nextslot"
-SIMULATION = "simulation"
 # Histories of this length, and how many of them, a planted bug may take.
 LENGTH, SEEDS = 24, 200
-
-
-class Bug(NamedTuple):
-    """Text of a file of the package, what replaces it, and what finds that: the simulation, or a test."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    found_by: str = SIMULATION
+NODE_SEEDS = 40
 
 
 BUGS = (
+    *PARTS,
     # A batch that handles only its first rows.
     Bug(
         "recovery ends only its first batch",
@@ -351,8 +344,6 @@ BUGS = (
     ),
 )
 
-NAMES = {bug.name: bug for bug in BUGS}
-
 
 @contextmanager
 def planted(bug: Bug) -> Iterator[Path]:
@@ -373,7 +364,7 @@ def finds(bug: Bug, found_by: str | None = None) -> str | None:
     finder = found_by or bug.found_by
     with planted(bug) as place:
         done = subprocess.run(
-            _simulate() if finder == SIMULATION else _test(finder.split()),
+            _simulate(finder) if finder in (SIMULATION, NODES) else _test(finder.split()),
             env=environment_of_copy(place),
             cwd=ROOT,
             capture_output=True,
@@ -387,8 +378,8 @@ def finds(bug: Bug, found_by: str | None = None) -> str | None:
     return done.stdout if done.returncode else None
 
 
-def _simulate() -> list[str]:
-    return [sys.executable, "-m", "tests.simulation.planted_source", "--simulate"]
+def _simulate(finder: str) -> list[str]:
+    return [sys.executable, "-m", "tests.simulation.planted_source", "--simulate", finder]
 
 
 def _test(paths: Sequence[str]) -> list[str]:
@@ -396,29 +387,45 @@ def _test(paths: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "pytest", *plain, *paths]
 
 
-def simulate() -> int:
+def simulate(finder: str) -> int:
     """Simulates until a law is broken. Returns 1 then."""
     import logging
 
-    from nextslot.testing.simulation import plan, world
-
     logging.disable(logging.CRITICAL)
-    for seed in range(1, SEEDS + 1):
-        history = world.simulate(seed, plan.make(seed, LENGTH if seed % 8 else plan.LENGTH))
-        if history.broken:
-            sys.stdout.write(f"seed {seed}: {history.broken[0]}\n")
+    seeds = int(os.environ.get("NEXTSLOT_PLANTED_SEEDS", SEEDS if finder == SIMULATION else NODE_SEEDS))
+    for seed in range(1, seeds + 1):
+        found = _broken(seed) if finder == SIMULATION else _broken_nodes(seed)
+        if found is not None:
+            sys.stdout.write(f"seed {seed}: {found}\n")
             return 1
     return 0
 
 
+def _broken(seed: int) -> str | None:
+    from nextslot.testing.simulation import plan, world
+
+    history = world.simulate(seed, plan.make(seed, LENGTH if seed % 8 else plan.LENGTH))
+    return str(history.broken[0]) if history.broken else None
+
+
+def _broken_nodes(seed: int) -> str | None:
+    from nextslot.testing.simulation import nodes
+    from tests.simulation import lease_trace
+
+    world = nodes.simulated(seed)
+    if world.history.broken:
+        return str(world.history.broken[0])
+    return next(lease_trace.problems(world.observed, nodes.NAMES), None)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--simulate", action="store_true", help="simulate in this process")
+    parser.add_argument("--simulate", choices=(SIMULATION, NODES), help="simulate in this process")
     parser.add_argument("--by", help="simulation, or tests, instead of what is named for each bug")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     if options.simulate:
-        return simulate()
+        return simulate(options.simulate)
     chosen = [bug for bug in BUGS if not options.names or any(part in bug.name for part in options.names)]
 
     def one(bug: Bug) -> bool:

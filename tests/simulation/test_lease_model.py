@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from nextslot.domain.lease_times import LeaseTimes
-from nextslot.store.membership import Membership
+from nextslot.store.contract import Membership
 from nextslot.store.postgres.lease_and_leader import Lease
 from nextslot.store.postgres.sessions import Address, Keys
 from nextslot.store.sqlite.sqlite_store import SqliteTx, connect, migrate
@@ -31,7 +31,7 @@ def test_in_no_reachable_state_a_job_runs_on_two_nodes_or_ends_twice() -> None:
     assert found.path is None
     assert found.states > 5_000
     renewals, runs = {"request", "renew", "renewed", "fenced"}, {"claim", "finish", "recover"}
-    assert found.names == {"tick", "register", "join", "crash", "lose"} | renewals | runs
+    assert found.names == {"tick", "register", "join", "crash", "leave", "lose", "give up"} | renewals | runs
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,19 @@ class Rows:
             self.answers.pop(one, None)
         elif step.name == "renew" and one is not None:
             self.answers[one] = self._renew(one)
-        elif step.name in ("renewed", "fenced") and one is not None:
+        elif step.name == "leave" and one is not None:
+            nodes.leave(self._tx, f"n{one}", self.lives[one], Instant(self._now))
+            self.answers.pop(one, None)
+        elif step.name in ("renewed", "fenced", "give up") and one is not None:
             self.answers.pop(one, None)
 
     def rows(self) -> dict[int, tuple[str, int | None]]:
         found: list[Any] = self._connection.execute("select node_id, status, lease_until from nodes").fetchall()
         return {
-            int(node_id[1:]): (status, None if until is None else max((until - self._now) // TICK, -1))
+            int(node_id[1:]): (
+                "lost" if status == "left" else status,
+                None if until is None else max((until - self._now) // TICK, -1),
+            )
             for node_id, status, until in found
         }
 

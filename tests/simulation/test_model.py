@@ -35,7 +35,7 @@ from nextslot import (
     testing,
 )
 from nextslot import domain as stored
-from nextslot.domain import OnDependencyFailure
+from nextslot.domain import RETRYABLE, OnDependencyFailure
 from nextslot.engine.submit import queue_order
 from nextslot.errors import Conflict
 from nextslot.store.tables import jobs
@@ -94,6 +94,7 @@ class Request(NamedTuple):
                 "max_attempts": self.retries,
                 "base_delay_seconds": self.base_delay,
                 "backoff": "linear" if self.is_linear else "exponential",
+                "retry_on": sorted(RETRYABLE),
             },
         )
 
@@ -177,7 +178,7 @@ class Engine(RuleBasedStateMachine):
         self.do(self.scheduler.start())
         for office in ("a", "b"):
             limit = CAPACITY[f"office:{office}"]
-            self.do(self.scheduler.offices.create(office, max_concurrent_jobs=limit, timeout_seconds=None))
+            self.do(self.scheduler.offices.create(office, max_concurrent_jobs=limit, timeout_seconds=10**7))
         self.file = databases.plain(self.directory)
 
     def new_scheduler(self) -> Scheduler:

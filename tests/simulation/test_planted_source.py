@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.simulation.planted_source import BUGS, PACKAGE, Bug, finds
+from tests.simulation.planted_bug import Bug
+from tests.simulation.planted_source import BUGS, PACKAGE, finds
 from tests.support import IS_ALL
 
 # Without `--all` one in ten is planted: each costs the start of a process, and most of them some histories.

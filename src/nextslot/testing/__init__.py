@@ -15,15 +15,6 @@ from .virtual_time import (
 )
 
 __all__ = [
-    "BEGINNING",
-    "Mailbox",
-    "Message",
-    "NothingLeftToWaitFor",
-    "SeededChance",
-    "VirtualClock",
-    "VirtualLoop",
-    "crash",
-    "run",
-    "scheduler",
-    "settled",
-]
+    "BEGINNING", "Mailbox", "Message", "NothingLeftToWaitFor", "SeededChance", "VirtualClock", "VirtualLoop", "crash",
+    "run", "scheduler", "settled",
+]  # fmt: skip

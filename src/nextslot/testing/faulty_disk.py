@@ -16,21 +16,9 @@ from typing import Any, TypeVar
 
 import apsw
 
-from nextslot.store.contract import (
-    Closing,
-    Effect,
-    Effects,
-    Tx,
-    Work,
-)
+from nextslot.store.contract import Closing, Effect, Effects, Tx, Work, wall_clock
 from nextslot.store.group_commit import WorkResult
-from nextslot.store.health import wall_clock
-from nextslot.store.sqlite.sqlite_store import (
-    SqliteStore,
-    SqliteTx,
-    connect,
-    migrate,
-)
+from nextslot.store.sqlite.sqlite_store import SqliteStore, SqliteTx, connect, migrate
 
 T = TypeVar("T")
 

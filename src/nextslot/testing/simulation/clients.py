@@ -15,10 +15,12 @@ from nextslot.domain.filters import JobFilter, RunFilter
 from nextslot.engine.retention import Keep
 from nextslot.errors import NextslotError, NotFound, Refused, Unavailable
 from nextslot.scheduler import Scheduler
-from nextslot.store.tables import check_reads
+from nextslot.services.lists import _status as lists_status
+from nextslot.store.contract import Tx
 from nextslot.system.instant import Instant
 
-from . import settings_oracle
+from . import check_reads, explanations, settings_oracle
+from .acknowledged import Acknowledged, Orders, misplaced
 from .followers import Followers
 from .surroundings import ENDPOINTS, OFFICES, STALL_SECONDS, TYPES, Endpoints
 
@@ -42,6 +44,20 @@ DOINGS = (
 VALID_REQUESTS = ("submit", "submit", "batch", "graph", "group")
 REFUSALS = frozenset({"invalid", "conflict", "not_found", "unknown_job_type", "dependency_cycle", "store"})
 # Idempotency keys are valid for 24 hours, by a clock that is sometimes changed by up to an hour.
+# What a new job has as its request says.
+ASKED = (
+    "office_id",
+    "job_type",
+    "params",
+    "timeout_seconds",
+    "stall_timeout_seconds",
+    "scheduled_for",
+    "expires_at",
+    "role",
+    "webhook",
+    "unique_key",
+    "on_dependency_failure",
+)
 KEY_LIFETIME = 20 * 3600 * 1_000_000
 CRONS = ("*/5 * * * *", "*/15 * * * *", "*/20 * * * *", "*/30 * * * *")
 ZONES = ("UTC", "UTC", "Asia/Kathmandu")
@@ -71,6 +87,10 @@ class Clients:
         self.uncertain: set[tuple[str, str]] = set()
         self.broken: list[str] = []
         self.connections: dict[asyncio.Task[Any], None] = {}
+        self.acknowledged = Acknowledged()
+        self.orders = Orders()
+        # The number of the newest event that was checked.
+        self.last_event: Callable[[], int] = lambda: 0
         # Whether retention has run, so that old rows may be gone.
         self.has_purged = False
 
@@ -88,8 +108,9 @@ class Clients:
     # Submitting jobs.
 
     async def _submit(self, chance: Random) -> str:
-        job = await self.scheduler.submit(**vars_of(self._new(chance)))
-        self._got([job])
+        new = self._new(chance)
+        job = await self.scheduler.submit(**vars_of(new))
+        self._got([job], [new])
         return job.job_id[-12:]
 
     async def _dependent(self, chance: Random) -> str:
@@ -99,7 +120,7 @@ class Clients:
         other = chance.choice(list(self.offices)[-30:])
         policy = chance.choice((None, OnDependencyFailure.WAIT, OnDependencyFailure.CANCEL))
         new = self._new(chance, self.offices[other], depends_on=[other], on_dependency_failure=policy)
-        return self._got([await self.scheduler.submit(**vars_of(new))])
+        return self._got([await self.scheduler.submit(**vars_of(new))], [new])
 
     async def _batch(self, chance: Random) -> str:
         """Submits several jobs; at times many quick ones, whose messages go to one endpoint."""
@@ -107,7 +128,8 @@ class Clients:
             quick, webhook = {"do": "ok", "seconds": 0.0}, {"url": chance.choice(ENDPOINTS)}
             new = NewJob(job_type="work", params=quick, office_id=chance.choice(OFFICES), webhook=webhook)
             return self._got(await self.scheduler.submit_many([new] * chance.randint(5, 9)))
-        return self._got(await self.scheduler.submit_many([self._new(chance) for _ in range(chance.randint(2, 6))]))
+        wanted = [self._new(chance) for _ in range(chance.randint(2, 6))]
+        return self._got(await self.scheduler.submit_many(wanted), wanted)
 
     async def _graph(self, chance: Random) -> str:
         """Submits jobs that depend on earlier ones of the same request."""
@@ -118,7 +140,7 @@ class Clients:
             made.append(
                 self._new(chance, office, key=f"k{number}", depends_on=depends_on, on_dependency_failure=policy)
             )
-        return self._got(await self.scheduler.submit_many(made))
+        return self._got(await self.scheduler.submit_many(made), made)
 
     async def _group(self, chance: Random) -> str:
         office = chance.choice(OFFICES)
@@ -126,7 +148,7 @@ class Clients:
         mode, on_failure = chance.choice(("sequential", "parallel")), chance.choice(("stop", "continue", "skip"))
         group, jobs = await self.scheduler.submit_group(wanted, mode, on_failure)
         self.groups.append(group.group_id)
-        return f"{mode} {on_failure} {self._got(jobs)}"
+        return f"{mode} {on_failure} {self._got(jobs, wanted)}"
 
     async def _same_key(self, chance: Random) -> str:
         """Repeats a request with the same idempotency key: the second must return the jobs of the first."""
@@ -176,7 +198,13 @@ class Clients:
             **more,
         )
 
-    def _got(self, jobs: Sequence[Any]) -> str:
+    def _got(self, jobs: Sequence[Any], wanted: Sequence[NewJob] = ()) -> str:
+        for job, new in zip(jobs, wanted, strict=False):
+            other = [
+                name for name in ASKED if getattr(new, name) is not None and getattr(job, name) != getattr(new, name)
+            ]
+            if other or (new.priority is not None and job.priority != new.priority):
+                self.broken.append(f"{job.job_id} has another {other or 'priority'} than was asked for")
         self.jobs += [job.job_id for job in jobs]
         self.offices.update((job.job_id, job.office_id) for job in jobs)
         return f"{len(jobs)} jobs to {jobs[-1].job_id[-12:]}"
@@ -253,9 +281,20 @@ class Clients:
             return "nothing"
         job, other = chance.choice(queue), chance.choice(queue)
         how: dict[str, Any] = chance.choice(
-            ({"to": "front"}, {"to": "back"}, {"before": other.job_id}, {"after": other.job_id}, {"place": 1})
+            (
+                {"to": "front"},
+                {"to": "back"},
+                {"before": other.job_id},
+                {"after": other.job_id},
+                {"place": 1},
+                {"place": 3},
+            )
         )
+        since = self.last_event()
         await self.scheduler.move(job.job_id, **how)
+        order = self.orders.after(job.job_id, since)
+        if order is not None and (problem := misplaced(order, job.job_id, how)):
+            self.broken.append(f"{job.job_id} was moved {how}: {problem}")
         return f"{job.job_id[-12:]} {next(iter(how))}"
 
     async def _reorder(self, chance: Random) -> str:
@@ -263,7 +302,11 @@ class Clients:
         chosen = chance.sample(queue, min(len(queue), chance.randint(2, 5)))
         if len(chosen) < 2:
             return "nothing"
-        await self.scheduler.reorder(chosen)
+        since = self.last_event()
+        done = [job.job_id for job in await self.scheduler.reorder(chosen)]
+        orders = [order for job_id in chosen if (order := self.orders.after(job_id, since, is_alone=False)) is not None]
+        if done != chosen or any([job_id for job_id in order if job_id in chosen] != chosen for order in orders[:1]):
+            self.broken.append(f"{chosen} were not put into this order")
         return str(len(chosen))
 
     async def _change(self, chance: Random) -> str:
@@ -279,7 +322,16 @@ class Clients:
                 {"title": "another"},
             )
         )
-        job = await self.scheduler.change(chance.choice(queue).job_id, **changes)
+        before, since = chance.choice(queue), self.last_event()
+        job = await self.scheduler.change(before.job_id, **changes)
+        if any(getattr(job, name) != value for name, value in changes.items() if name != "urgent"):
+            self.broken.append(f"{job.job_id} was changed to {changes}, and is {job}")
+        order = self.orders.after(job.job_id, since) if "priority" in changes else None
+        if order is not None:
+            others = {one.job_id for one in await self.scheduler.queue(job.office_id) if one.priority == job.priority}
+            behind = set(order[order.index(job.job_id) + 1 :] if job.job_id in order else ()) & others
+            if behind:
+                self.broken.append(f"{job.job_id} got another priority, and is not behind the others: {min(behind)}")
         return f"{job.job_id[-12:]} {next(iter(changes))}"
 
     async def _cancel(self, chance: Random) -> str:
@@ -287,6 +339,9 @@ class Clients:
             return "nothing"
         job_id = chance.choice(self.jobs[-20:])
         done = await self.scheduler.cancel(job_id, interrupt=chance.choice((None, True, False)))
+        if done.cancellation == "cancelled":
+            self.acknowledged.is_so(("job", job_id, "is_cancelled"), True)
+        self.acknowledged.is_so(("job", job_id, "is_retried"), False)
         return f"{job_id[-12:]} {done.cancellation}"
 
     async def _cancel_group(self, chance: Random) -> str:
@@ -357,17 +412,27 @@ class Clients:
             )
         )
         office_id = chance.choice(OFFICES)
-        await self.scheduler.offices.change(office_id, **changes)
+        ((name, value),) = changes.items()
+        with self.acknowledged.asking(("office", office_id, name)) as acknowledge:
+            changed = await self.scheduler.offices.change(office_id, **changes)
+            if name != "cancel_mode":
+                acknowledge(value)
+        if getattr(changed, name) != value:
+            self.broken.append(f"{office_id} was changed to {changes}, and is {changed}")
         return f"{office_id} {changes}"
 
     async def _archive(self, chance: Random) -> str:
         """Archives an office for a while."""
         office_id = chance.choice(OFFICES[1:])
         self.archived.add(office_id)
-        await self.scheduler.offices.change(office_id, status="archived")
+        with self.acknowledged.asking(("office", office_id, "status")) as acknowledge:
+            await self.scheduler.offices.change(office_id, status="archived")
+            acknowledge("archived")
         await asyncio.sleep(chance.choice((0.0, 5.0, 600.0)))
         self.uncertain.add(("office_id", office_id))
-        await retried(lambda: self.scheduler.offices.change(office_id, status="active"))
+        with self.acknowledged.asking(("office", office_id, "status")) as acknowledge:
+            await retried(lambda: self.scheduler.offices.change(office_id, status="active"))
+            acknowledge("active")
         # An office that is made active is not paused any more either.
         self.pauses.discard(("office_id", office_id))
         self.uncertain.discard(("office_id", office_id))
@@ -432,30 +497,42 @@ class Clients:
     async def _schedule(self, chance: Random) -> str:
         if not self.templates:
             await self._template(chance)
-        made = await self.scheduler.schedules.create(
-            template_id=chance.choice(self.templates),
-            name=f"s{chance.getrandbits(40)}",
-            cron_expression=chance.choice(CRONS),
-            timezone=chance.choice(ZONES),
-            office_id=chance.choice(OFFICES),
-            catch_up_window_seconds=chance.choice((0.0, 1800.0, 86_400.0, 86_400.0)),
-            catch_up=chance.choice(("latest", "all", "none")),
-            overlap=chance.choice(("allow", "skip")),
-        )
+        fields: dict[str, Any] = {
+            "template_id": chance.choice(self.templates),
+            "name": f"s{chance.getrandbits(40)}",
+            "cron_expression": chance.choice(CRONS),
+            "timezone": chance.choice(ZONES),
+            "office_id": chance.choice(OFFICES),
+            "catch_up_window_seconds": chance.choice((0.0, 1800.0, 86_400.0, 86_400.0)),
+            "catch_up": chance.choice(("latest", "all", "none")),
+            "overlap": chance.choice(("allow", "skip")),
+        }
+        made = await self.scheduler.schedules.create(**fields)
         self.schedules.append(made.schedule_id)
+        names = ("cron_expression", "timezone", "office_id", "catch_up_window_seconds")
+        self.acknowledged.is_so(("schedule", made.schedule_id, "plan"), tuple(fields[name] for name in names))
         return made.schedule_id[-12:]
 
     async def _change_schedule(self, chance: Random) -> str:
         if not self.schedules:
             return "nothing"
         changes = chance.choice(({"enabled": False}, {"enabled": True}, {"catch_up": "all"}, {"overlap": "skip"}))
-        await self.scheduler.schedules.change(chance.choice(self.schedules), **changes)
+        schedule_id = chance.choice(self.schedules)
+        ((name, value),) = changes.items()
+        with self.acknowledged.asking(("schedule", schedule_id, name)) as acknowledge:
+            await self.scheduler.schedules.change(schedule_id, **changes)
+            acknowledge(value)
         return str(changes)
 
     async def _delete_schedule(self, chance: Random) -> str:
         if not self.schedules:
             return "nothing"
-        return (await self.scheduler.schedules.delete(chance.choice(self.schedules))).schedule_id[-12:]
+        schedule_id = chance.choice(self.schedules)
+        kept = [("schedule", schedule_id, name) for name in ("enabled", "catch_up", "overlap", "plan")]
+        with self.acknowledged.asking(*kept):
+            await self.scheduler.schedules.delete(schedule_id)
+        self.acknowledged.is_so(("schedule", schedule_id, "is_deleted"), True)
+        return schedule_id[-12:]
 
     async def _trigger(self, chance: Random) -> str:
         if not self.schedules:
@@ -541,6 +618,32 @@ class Clients:
         self.followers.wait_for(job_id)
         return job_id[-12:]
 
+    async def _look(self, chance: Random) -> str:
+        """Reads a list page by page, in pages of a few items, while others change what it lists."""
+        office_id, job_type = chance.choice(OFFICES), chance.choice((None, "work", "render"))
+        wanted = JobFilter(office_id=(office_id,), job_type=() if job_type is None else (job_type,))
+        read, limit = self.scheduler._access.read, chance.choice((1, 2, 5))
+
+        def own(tx: Tx) -> dict[str, int]:
+            created = {job.job_id: job.created_at for job in check_reads.jobs(tx).values()}
+            fitting = (one for one in check_reads.kinds(tx) if one.office_id == office_id)
+            return {one.job_id: created[one.job_id] for one in fitting if job_type in (None, one.job_type)}
+
+        before = await read(own)
+        listed, cursor = [], None
+        for _ in range(1000):
+            page = await self.scheduler.lists.jobs(wanted, cursor, limit)
+            listed += [(int(one.job.created_at), one.job.job_id) for one in page.items]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        after = await read(own)
+        for broken in explanations.listed_wrongly(set(before), set(after), listed):
+            self.broken.append(str(broken))
+        status = await read(lambda tx: list(explanations.counted_wrongly(tx, lists_status(tx, self._now()))))
+        self.broken += [str(broken) for broken in status]
+        return str(len(listed))
+
     async def _wait(self, chance: Random) -> str:
         """Stops all schedules, which would create hundreds of jobs while the next day passes."""
         await self._stop_schedules()
@@ -575,7 +678,9 @@ class Clients:
     async def settle_all(self) -> None:
         """Resumes everything, and disables all schedules."""
         for office_id in OFFICES[1:]:
-            await self.scheduler.offices.change(office_id, status="active")
+            with self.acknowledged.asking(("office", office_id, "status")) as acknowledge:
+                await self.scheduler.offices.change(office_id, status="active")
+                acknowledge("active")
         for scope in ({}, *({"office_id": one} for one in OFFICES), {"job_type": "render"}, {"resource": "gpu"}):
             await self.scheduler.resume(**scope)
         self.pauses.clear()
@@ -584,7 +689,9 @@ class Clients:
     async def _stop_schedules(self) -> None:
         for schedule in (await self.scheduler.schedules.list(limit=200)).items:
             if schedule.enabled:
-                await self.scheduler.schedules.change(schedule.schedule_id, enabled=False)
+                with self.acknowledged.asking(("schedule", schedule.schedule_id, "enabled")) as acknowledge:
+                    await self.scheduler.schedules.change(schedule.schedule_id, enabled=False)
+                    acknowledge(False)
 
 
 def vars_of(new: NewJob) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 nextslot-sim --seeds 100000 --length 6 # short histories of the seeds 0 to 99,999
 nextslot-sim --from 4711 --seeds 1     # repeats one of them
 nextslot-sim --actions 'submit:1:0 crash:2:5'    # repeats a history that was shown
+nextslot-sim --nodes --seeds 100       # three nodes that share a database
 """
 
 import argparse
@@ -10,10 +11,11 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from .plan import (
     LENGTH,
@@ -38,15 +40,17 @@ class Failure:
     law: str
     actions: Sequence[Action]
     lines: Sequence[str]
+    has_nodes: bool = False
 
     def __str__(self) -> str:
         plan = " ".join(str(action) for action in self.actions)
         length = "" if self.length == LENGTH else f" --length {self.length}"
+        command = "nextslot-sim --nodes" if self.has_nodes else "nextslot-sim"
         return "\n".join(
             [
                 f"seed {self.seed}: {self.law}",
-                f"again:    nextslot-sim --from {self.seed} --seeds 1{length}",
-                f"shortest: nextslot-sim --from {self.seed} --actions '{plan}'",
+                f"again:    {command} --from {self.seed} --seeds 1{length}",
+                f"shortest: {command} --from {self.seed} --actions '{plan}'",
                 *(f"    {line}" for line in self.lines),
             ]
         )
@@ -84,28 +88,46 @@ class Figures:
         )
 
 
-def run(seeds: Iterable[int], length: int = LENGTH, tries: int = 150) -> Figures:
+class Kind(NamedTuple):
+    """A kind of world: how its plan is made, and how it is simulated."""
+
+    make: Callable[[int, int], list[Action]]
+    simulate: Callable[[int, Sequence[Action]], History]
+    has_nodes: bool = False
+
+
+ALONE = Kind(make, simulate)
+
+
+def with_nodes() -> Kind:
+    # Imported here because it needs the driver of PostgreSQL, which is optional.
+    from . import nodes
+
+    return Kind(nodes.make, nodes.simulate, has_nodes=True)
+
+
+def run(seeds: Iterable[int], length: int = LENGTH, tries: int = 150, has_nodes: bool = False) -> Figures:
     """Simulates each seed's history in this process. Shortens each failure within `tries` attempts."""
-    figures = Figures()
+    figures, kind = Figures(), with_nodes() if has_nodes else ALONE
     for seed in seeds:
-        history = simulate(seed, make(seed, length))
+        history = kind.simulate(seed, kind.make(seed, length))
         figures.add(history)
         if history.broken:
-            figures.failures.append(explain(seed, length, history, tries))
+            figures.failures.append(explain(seed, length, history, tries, kind))
     return figures
 
 
-def explain(seed: int, length: int, history: History, tries: int) -> Failure:
+def explain(seed: int, length: int, history: History, tries: int, kind: Kind = ALONE) -> Failure:
     """Finds the shortest history that breaks the same law."""
     law = history.broken[0].law
 
     def fails(candidate: list[Action]) -> bool:
-        return any(one.law == law for one in simulate(seed, candidate).broken)
+        return any(one.law == law for one in kind.simulate(seed, candidate).broken)
 
-    shortest = shrink(make(seed, length), fails, tries)
-    again = simulate(seed, shortest)
+    shortest = shrink(kind.make(seed, length), fails, tries)
+    again = kind.simulate(seed, shortest)
     shown = again if again.broken else history
-    return Failure(seed, length, str(shown.broken[0]), shortest, shown.lines)
+    return Failure(seed, length, str(shown.broken[0]), shortest, shown.lines, kind.has_nodes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,11 +141,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(options: argparse.Namespace) -> int:
     if options.actions is not None:
-        return _replay(options.first, [Action.parse(text) for text in options.actions.split()])
+        kind = with_nodes() if options.nodes else ALONE
+        return _replay(kind, options.first, [Action.parse(text) for text in options.actions.split()])
     began = time.monotonic()
     figures, line = Figures(), "\r" if sys.stdout.isatty() else ""
     seeds = range(options.first, options.first + options.seeds)
-    for done in _spread(seeds, options.processes, options.length):
+    for done in _spread(seeds, options.processes, options.length, options.nodes):
         figures.merge(done)
         for failure in done.failures:
             _print(f"{line}{failure}")
@@ -136,17 +159,17 @@ def _main(options: argparse.Namespace) -> int:
     return 1 if figures.failures else 0
 
 
-def _spread(seeds: range, processes: int, length: int) -> Iterator[Figures]:
+def _spread(seeds: range, processes: int, length: int, has_nodes: bool) -> Iterator[Figures]:
     chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
     if processes == 1 or len(chunks) == 1:
-        yield from (run(chunk, length) for chunk in chunks)
+        yield from (run(chunk, length, has_nodes=has_nodes) for chunk in chunks)
         return
     with ProcessPoolExecutor(processes, initializer=partial(logging.disable, logging.CRITICAL)) as pool:
-        yield from pool.map(partial(run, length=length), chunks)
+        yield from pool.map(partial(run, length=length, has_nodes=has_nodes), chunks)
 
 
-def _replay(seed: int, actions: Sequence[Action]) -> int:
-    history = simulate(seed, actions)
+def _replay(kind: Kind, seed: int, actions: Sequence[Action]) -> int:
+    history = kind.simulate(seed, actions)
     for line in history.lines:
         _print(line)
     for broken in history.broken:
@@ -164,6 +187,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--processes", type=int, default=os.cpu_count() or 1, help="how many processes (default: one for each core)"
     )
+    parser.add_argument("--nodes", action="store_true", help="three nodes that share a database, instead of one")
     parser.add_argument("--actions", help="simulate this history instead, as it was shown")
     return parser
 

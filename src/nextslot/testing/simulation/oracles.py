@@ -1,20 +1,23 @@
 """The laws, as checks of the stored data: after every commit, after every step, and when everything has come to rest.
 
-They read by their own statements (`store/tables/check_reads.py`) and do not share code with the engine's decisions.
+They read by their own statements (`check_reads.py`) and do not share code with the engine's decisions.
 Checks that a live database allows, without having watched it, are in `store/maintenance/doctor.py`; they run here too.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nextslot.domain.limits import Limits
 from nextslot.store.contract import Tx
 from nextslot.store.maintenance import doctor
-from nextslot.store.tables import check_reads
-from nextslot.store.tables.check_reads import (
+
+from . import check_reads, schedule_oracle, settings_oracle
+from .acknowledged import Orders
+from .broken import Broken
+from .check_reads import (
     CronPlan,
     JobFacts,
     LaneNeeds,
@@ -22,9 +25,6 @@ from nextslot.store.tables.check_reads import (
     Waiting,
     WaitingCaller,
 )
-
-from . import schedule_oracle, settings_oracle
-from .broken import Broken
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -57,6 +57,9 @@ class Watch:
         self._last_served: dict[str, int] = {}
         # The length of the chain that ends with a given retry.
         self._lengths: dict[str, int] = {}
+        self.orders = Orders()
+        # When the interruption of a run was requested.
+        self.interrupted_at: dict[str, int] = {}
 
     @property
     def last_seq(self) -> int:
@@ -101,6 +104,10 @@ class Watch:
             broken += idle(facts)
         if new:
             broken += self._judge_settings(tx, facts, new)
+            self.orders.committed(tx, new)
+            for event in new:
+                if event.type == "job_cancel_requested" and json.loads(event.details)["mode"] == "interrupt":
+                    self.interrupted_at.setdefault(event.run_id or "", event.timestamp)
         return broken
 
     def _is_full(self, facts: "DispatchFacts") -> bool:
@@ -161,6 +168,7 @@ class Watch:
         self._running_callers = {one.run_id for one in facts.callers if one.status == "RUNNING"}
         for caller in new_callers:
             used.subtract(facts.needs[caller.lane_id].units)
+        yield from _out_of_turn(facts, new_callers)
         for caller in new_callers:
             yield from _over_limit(facts, used, facts.needs[caller.lane_id].units, f"direct {caller.run_id}")
             used.update(facts.needs[caller.lane_id].units)
@@ -216,7 +224,16 @@ class DispatchFacts(NamedTuple):
             or ("office", one.office_id) in self.pauses
             or ("type", needs.job_type) in self.pauses
             or any(("resource", name) in self.pauses or name in self.held for name in needs.resources)
-            or any(caller.office_id == one.office_id and caller.status == "WAITING" for caller in self.callers)
+            or self.waits_behind_caller(one)
+        )
+
+    def waits_behind_caller(self, one: Waiting) -> bool:
+        """Returns whether a direct caller of the job's office waits who shares a limit with the job (DEC-004)."""
+        limits = {key for key in self.needs[one.lane_id].units if self.capacities[key]}
+        return any(
+            not limits.isdisjoint(self.needs[caller.lane_id].units)
+            for caller in self.callers
+            if caller.office_id == one.office_id and caller.status == "WAITING"
         )
 
     def fits(self, used: Counter[str], units: Mapping[str, int]) -> bool:
@@ -236,13 +253,21 @@ def _over_limit(facts: DispatchFacts, used: Counter[str], units: Mapping[str, in
             yield Broken("limits hold at every instant", how)
 
 
+def _out_of_turn(facts: DispatchFacts, started: Sequence[WaitingCaller]) -> Iterator[Broken]:
+    """Finds callers who started before one of their lane who came earlier; `facts` has them as they came."""
+    for caller in started:
+        earlier = facts.callers[: facts.callers.index(caller)]
+        if any(one.lane_id == caller.lane_id and one.status == "WAITING" for one in earlier):
+            yield Broken("direct callers of one kind are served as they come (DEC-004)", caller.run_id)
+
+
 def held_back(facts: DispatchFacts, one: Waiting, needs: LaneNeeds) -> Iterator[Broken]:
     """Finds started jobs that a pause or a waiting direct caller should have held back."""
     if ("scheduler", "") in facts.pauses or ("office", one.office_id) in facts.pauses:
         yield Broken("what is paused does not start", f"job {one.job_id} in {one.office_id}")
     if ("type", needs.job_type) in facts.pauses or any(("resource", name) in facts.pauses for name in needs.resources):
         yield Broken("what is paused does not start", f"job {one.job_id} of type {needs.job_type}")
-    if any(caller.office_id == one.office_id and caller.status == "WAITING" for caller in facts.callers):
+    if facts.waits_behind_caller(one):
         yield Broken("direct requests come first (DEC-004)", f"job {one.job_id} started while a caller waited")
 
 
@@ -290,6 +315,17 @@ def idle(facts: DispatchFacts) -> Iterator[Broken]:
     for one in facts.ready:
         if facts.may_go(one) and facts.fits(taken, facts.needs[one.lane_id].units):
             yield Broken("what can run does run", f"job {one.job_id} in {one.office_id} is ready, and there is room")
+    waited_for: dict[str, set[str]] = {}
+    for caller in facts.callers:
+        units = facts.needs[caller.lane_id].units
+        if caller.status != "WAITING" or facts.needs[caller.lane_id].resources & facts.held:
+            continue
+        earlier = waited_for.setdefault(caller.office_id, set())
+        others = taken - Counter(units) if caller.is_holder else taken
+        full = {key for key, count in units.items() if not facts.fits(others, {key: count})}
+        if not full and earlier.isdisjoint(units):
+            yield Broken("a caller with room starts at once (spec 11.13)", f"{caller.run_id} waits, and there is room")
+        earlier |= full
 
 
 def numbered(new: list[Told], events: list[Told]) -> Iterator[Broken]:
@@ -493,3 +529,32 @@ def undelivered(tx: Tx, received: set[str], seen: set[str], has_purged: bool) ->
     for job in check_reads.jobs(tx).values():
         if job.has_webhook and job.outcome is not None and job.stage != "CANCELLED" and not own[job.job_id]:
             yield Broken("the end of a run is sent to its webhook", job.job_id)
+
+
+# What the messages of each event are about, in the words of the log.
+MESSAGES = {
+    "job.run.completed": {"job_completed"},
+    "job.run.failed": {"job_failed", "job_timeout", "job_cancelled"},
+    "job.run.skipped": {"job_skipped"},
+    "job.failed_permanently": {"job_failed_permanently"},
+    "job.cancelled": {"job_cancelled"},
+    "group.finished": {"group_finished"},
+    "schedule.skipped": {"schedule_skipped"},
+}
+
+
+def wrong_messages(tx: Tx, events: list[Told], contents: Iterable[Mapping[str, Any]]) -> Iterator[Broken]:
+    """Compares each message that was received with the event whose number it has, and with the chain of its job."""
+    law = "a message says what has happened"
+    by_number, facts = {event.seq: event for event in events}, check_reads.jobs(tx)
+    for content in contents:
+        event, job = by_number.get(content.get("seq", 0)), content.get("job")
+        wanted = MESSAGES.get(content.get("event", ""))
+        if wanted is None or event is None or (job is not None and "job_id" not in job):
+            continue  # It has another form, or its event is purged.
+        if event.type not in wanted or (job is not None and event.job_id != job["job_id"]):
+            yield Broken(law, f"{content['event']} has the number of {event}")
+        if job is not None and job["job_id"] in facts and "attempt" in job:
+            place = len(_failures(facts, facts[job["job_id"]]))
+            if job["attempt"] != place and facts[job["job_id"]].chain_id in facts:
+                yield Broken(law, f"attempt {job['attempt']} of {job['job_id']}, which is number {place} of its chain")

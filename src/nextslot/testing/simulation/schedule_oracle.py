@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from nextslot.domain import catch_up
-from nextslot.store.tables.check_reads import CronPlan, Told
 
 from .broken import Broken
+from .check_reads import CronPlan, Told
 
 SECOND = 1_000_000
 LAW = "catch-up chooses the occurrences that its schedule asks for"

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from nextslot.domain.limits import Limits
 from nextslot.store.contract import Tx
-from nextslot.store.tables import check_reads
-from nextslot.store.tables.check_reads import JobFacts, OfficeFacts, Subscription, Told
 
+from . import check_reads
 from .broken import Broken
+from .check_reads import JobFacts, OfficeFacts, Subscription, Told
 
 # The events that subscriptions get, by the events of the log.
 MESSAGES = {
@@ -136,6 +136,31 @@ def late(facts: Mapping[str, JobFacts], now: int, interruptible: set[str]) -> It
             yield Broken("a run ends at its timeout", f"{job.run_id} had time until {job.timeout_at}, it is {now}")
 
 
+def late_elsewhere(
+    tx: Tx, now: int, interruptible: set[str], interrupted_at: Mapping[str, int], endpoints: Mapping[str, float]
+) -> Iterator[Broken]:
+    """Finds callers, cancels, schedules and messages that are late; `endpoints` have been idle for so many seconds."""
+    limit = now - 1_000_000
+    for one in check_reads.caller_times(tx):
+        if one.status == "WAITING" and one.wait_until < limit:
+            yield Broken("a caller waits no longer than it wants", f"{one.run_id} until {one.wait_until}, it is {now}")
+        if one.status == "RUNNING" and one.run_id in interruptible:
+            if (one.timeout_at or now) < limit:
+                yield Broken("a run ends at its timeout", f"{one.run_id} had time until {one.timeout_at}, it is {now}")
+            if (one.cancel_requested_at or now) < limit:
+                yield Broken("a cancelled run stops in time", f"{one.run_id} since {one.cancel_requested_at}")
+    for job in check_reads.jobs(tx).values():
+        at = interrupted_at.get(job.run_id or "", now)
+        if job.finished_at is None and at < limit and job.run_id in interruptible:
+            yield Broken("a cancelled run stops in time", f"{job.run_id} since {at}, it is {now}")
+    for plan in check_reads.schedules(tx):
+        if plan.enabled and (plan.next_trigger_at or now) < limit:
+            yield Broken("a schedule fires in time", f"{plan.schedule_id} at {plan.next_trigger_at}, it is {now}")
+    for delivery_id, origin, at in check_reads.pending(tx):
+        if at < limit and endpoints.get(origin, 0.0) > 5.0:
+            yield Broken("a message is sent in time", f"{delivery_id} was due at {at}, it is {now}")
+
+
 def in_wrong_lanes(tx: Tx) -> Iterator[Broken]:
     """Finds jobs whose lane does not count them in all limits that they fall under."""
     needs = check_reads.needs(tx)
@@ -150,8 +175,10 @@ def in_wrong_lanes(tx: Tx) -> Iterator[Broken]:
 
 
 def expired_and_started(facts: Mapping[str, JobFacts]) -> Iterator[Broken]:
+    """Finds jobs that started after their time. A member that its group skips gets a run, but never starts."""
     for job in facts.values():
-        if job.expires_at is not None and job.started_at is not None and job.started_at >= job.expires_at:
+        is_late = job.expires_at is not None and job.started_at is not None and job.started_at >= job.expires_at
+        if is_late and not (job.outcome == "SKIPPED" and job.started_at == job.finished_at):
             yield Broken("an expired job does not start", f"{job.job_id} started after {job.expires_at}")
 
 

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ T = TypeVar("T")
 
 # The name of one office begins with that of another.
 OFFICES = ("default", "a", "ab", "b")
-TYPES = ("work", "work", "render", "thread")
+TYPES = ("work", "work", "render", "thread", "heavy")
 # A run of such a job ends when it has reported nothing for so long.
 STALL_SECONDS = 6.0
 ENDPOINTS = ("http://127.0.0.1:9001/hook", "http://127.0.0.1:9002/hook", "http://127.0.0.1:9003/hook")
@@ -106,6 +107,12 @@ def register(scheduler: Scheduler, witness: Witness) -> None:
     scheduler.job_type("work")(work)
     scheduler.job_type("thread")(work_in_thread)
     scheduler.job_type("render", resources={"gpu": 1})(work)
+    scheduler.job_type("heavy", infer_resources=_needs)(work)
+
+
+def _needs(params: Mapping[str, Any]) -> dict[str, int]:
+    """Jobs that take long need the disk: another duration puts a job under other limits."""
+    return {"disk": 1} if params.get("seconds", 0) > 1 else {}
 
 
 async def _reporting(run: RunContext, seconds: float) -> None:
@@ -138,15 +145,33 @@ class Endpoints:
         self.offices: dict[str, str | None] = {}
         self.deleted: set[str] = set()
         self.broken: list[str] = []
+        # The contents that were received, and when each origin was last sent something.
+        self.contents: list[Any] = []
+        self.sent_at: dict[str, float] = {}
+        self.in_flight: Counter[str] = Counter()
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> EndpointResponse:
         self._check(url, headers, body)
+        origin = "/".join(url.split("/")[:3])
+        self.in_flight[origin] += 1
+        try:
+            return await self._answer(headers, seconds)
+        finally:
+            self.in_flight[origin] -= 1
+            self.sent_at[origin] = asyncio.get_running_loop().time()
+
+    async def _answer(self, headers: Mapping[str, str], seconds: float) -> EndpointResponse:
         answer, delay = (EndpointResponse(200), 0.0) if self.is_well else self._misbehave(seconds)
         if delay:
             await asyncio.sleep(delay)
         if answer.status_code == 200:
             self.received.add(headers["webhook-id"])
         return answer
+
+    def idle_seconds(self) -> dict[str, float]:
+        """Returns for how long each origin has been sent nothing; 0 while something is on the way."""
+        now = asyncio.get_running_loop().time()
+        return {origin: 0.0 if self.in_flight[origin] else now - at for origin, at in self.sent_at.items()}
 
     def _check(self, url: str, headers: Mapping[str, str], body: bytes) -> None:
         """Checks what a receiver can: that it still subscribes, that its own secret signs, and whose event it is."""
@@ -156,6 +181,7 @@ class Endpoints:
             self.broken.append(f"{url} got a message that its secret does not sign")
         wanted = self.offices.get(url)
         content = json.loads(body)
+        self.contents.append(content)
         office = next((content[key].get("office_id") for key in ("job", "group", "schedule") if key in content), None)
         if wanted is not None and office not in (None, wanted):
             self.broken.append(f"{url} got a message of {office}, and is for {wanted}")

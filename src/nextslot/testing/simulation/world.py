@@ -24,7 +24,6 @@ from nextslot.store.contract import (
     Tx,
     Work,
 )
-from nextslot.store.tables import check_reads
 from nextslot.system.disk_space import DiskLimits
 from nextslot.testing.faulty_disk import (
     FaultyDisk,
@@ -35,7 +34,7 @@ from nextslot.testing.faulty_disk import (
     salvage,
 )
 
-from . import oracles, settings_oracle
+from . import check_reads, explanations, oracles, settings_oracle
 from .broken import Broken
 from .clients import Clients, retried
 from .oracles import Watch
@@ -59,6 +58,8 @@ EXAMINED_EVERY = 5
 MAX_STARTS = 100
 # How long a disk stays full, or does not answer.
 OUTAGES = (0.5, 3.0, 40.0)
+# After so long without a fault nothing is late any more: an outage lasts 40 seconds, a slow commit 60.
+CALM_AFTER_SECONDS = 110.0
 # How long no scheduler runs between two lives: often the next one starts at once.
 DOWNTIMES = (0.0, 0.0, 90.0, 2_000.0, 20_000.0)
 
@@ -134,6 +135,8 @@ class World:
         self._watch = Watch(STARVATION_AFTER_SECONDS, self._limits, self._node_running)
         self._clients = Clients(self._clock.wall, self._endpoints)
         self._followers = self._clients.followers
+        self._clients.orders = self._watch.orders
+        self._clients.last_event = lambda: self._watch.last_seq
         # In the order of their requests: a set would be in another order each time.
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._death = asyncio.Event()
@@ -144,6 +147,8 @@ class World:
         # The state that was last checked, and the state that the doctor last examined.
         self._watched: object = None
         self._examined: object = None
+        # When something last went wrong, by the loop's time, and in which life.
+        self._disturbed_at, self._calm_lives = 0.0, 1
         # A run's time counts from its claim, which the witness sees only after the commit.
         self._has_slow_commits = False
         self.history = History()
@@ -173,6 +178,7 @@ class World:
         if fault is not None:
             self.history.faults += 1
             self._note(action, "")
+            self._disturbed_at = asyncio.get_running_loop().time()
             await fault(chance)
         else:
             task = asyncio.ensure_future(self._client(action, chance))
@@ -410,10 +416,35 @@ class World:
         self._refuse([Broken("webhooks are what their receivers expect", how) for how in self._endpoints.broken])
         self._refuse(self._followers.broken)
         store = self._scheduler.faulty_store
-        if store is not None and self.history.faults == 0:
+        if store is not None:
+            self._check_answers(store)
+        if store is not None and self._is_calm(store):
             facts, now = store.inspect(check_reads.jobs), self._clock.now()
             interruptible = self._witness.began.keys() - self._witness.stubborn
             self._refuse(list(settings_oracle.late(facts, now, interruptible)))
+            idle, interrupted_at = self._endpoints.idle_seconds(), self._watch.interrupted_at
+            self._refuse(
+                store.inspect(
+                    lambda tx: list(settings_oracle.late_elsewhere(tx, now, interruptible, interrupted_at, idle))
+                )
+            )
+
+    def _is_calm(self, store: FaultyStore) -> bool:
+        """Returns whether the last fault is so long ago that nothing may be late any more because of it."""
+        now = asyncio.get_running_loop().time()
+        is_armed = self._disk.mode is not None or store.dies_in is not None or store.delay > 0
+        if is_armed or self.history.lives != self._calm_lives:
+            self._disturbed_at, self._calm_lives = now, self.history.lives
+        return self.history.faults == 0 or now - self._disturbed_at > CALM_AFTER_SECONDS
+
+    def _check_answers(self, store: FaultyStore) -> None:
+        """Compares what callers were told, and what a caller would be told now, with what is stored."""
+        has_purged, scheduler = self._clients.has_purged, self._scheduler
+        self._refuse(store.inspect(lambda tx: self._clients.acknowledged.missing(tx, has_purged)))
+        queued = [job_id for queue in store.inspect(check_reads.queues).values() for job_id in queue]
+        if queued and scheduler.is_dispatching:
+            job_id = self._fate.choice(queued)
+            self._refuse(store.inspect(lambda tx: list(explanations.explained_wrongly(scheduler, tx, job_id))))
 
     def _forgotten(self, tx: Tx) -> list[Broken]:
         """Finds acknowledged jobs and pauses that the restarted scheduler does not know."""
@@ -426,7 +457,8 @@ class World:
         scopes = {"office_id": "office", "job_type": "type", "resource": "resource", "scheduler": "scheduler"}
         wanted = {(scopes[scope], name) for scope, name in self._clients.pauses - self._clients.uncertain}
         missing = wanted - check_reads.pauses(tx)
-        return broken + [Broken("a pause survives a restart", str(one)) for one in sorted(missing)]
+        broken += [Broken("a pause survives a restart", str(one)) for one in sorted(missing)]
+        return broken + self._clients.acknowledged.missing(tx, self._clients.has_purged)
 
     def _refuse(self, broken: Sequence[Broken]) -> None:
         if broken:
@@ -461,6 +493,9 @@ class World:
                 *store.inspect(self._forgotten),
                 *store.inspect(lambda tx: list(oracles.stopped_in_vain(tx, self._witness.stopped))),
                 *oracles.stalled_wrongly(self._watch.events, self._witness.reporting),
+                *store.inspect(
+                    lambda tx: list(oracles.wrong_messages(tx, self._watch.events, self._endpoints.contents))
+                ),
                 *self._followers.behind(store.inspect(check_reads.last_event)),
                 *self._followers.unanswered(self._ended_chains(store)),
             ]

@@ -1,11 +1,10 @@
-"""What is stored, read as a checker reads it: plainly, by statements that nothing else uses. Called by `simulation`."""
+"""What is stored, read as a checker reads it: plainly, by statements that nothing else uses. The oracles call it."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from nextslot.store.contract import Row, Tx
-
-from . import column_codec
+from nextslot.store.tables import column_codec
 
 
 class Waiting(NamedTuple):
@@ -280,3 +279,34 @@ class JobKind(NamedTuple):
 def kinds(tx: Tx) -> list[JobKind]:
     found = [JobKind(*row) for row in tx.rows("inspection.kinds")]
     return [one._replace(resources=column_codec.loads(one.resources)) for one in found]
+
+
+def queues(tx: Tx) -> dict[str, list[str]]:
+    """The queued jobs of each office in their order."""
+    found: dict[str, list[str]] = {}
+    for job_id, office_id in tx.rows("inspection.queue"):
+        found.setdefault(office_id, []).append(job_id)
+    return found
+
+
+def holders(tx: Tx) -> list[tuple[str, int]]:
+    """(id, lane_id) of the jobs and callers that run."""
+    return [(name, lane_id) for name, lane_id in tx.rows("inspection.holders")]
+
+
+class CallerTimes(NamedTuple):
+    run_id: str
+    status: str
+    job_type: str
+    wait_until: int
+    timeout_at: int | None
+    cancel_requested_at: int | None
+
+
+def caller_times(tx: Tx) -> list[CallerTimes]:
+    return [CallerTimes(*row) for row in tx.rows("inspection.waiting_callers")]
+
+
+def pending(tx: Tx) -> list[Row]:
+    """(delivery_id, origin, next_attempt_at)"""
+    return tx.rows("inspection.pending")
