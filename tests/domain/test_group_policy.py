@@ -1,5 +1,6 @@
 """INV-006 and DEC-012: what a group's status is, and what a member's end does to the others."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -11,7 +12,7 @@ from nextslot.domain import (
     GroupStatus,
     OnFailure,
 )
-from nextslot.domain.group_failure import Action, after_member, status_of
+from nextslot.domain.group_failure import Action, ByOnFailure, status_of
 from nextslot.system.instant import Instant
 
 
@@ -30,7 +31,9 @@ from nextslot.system.instant import Instant
     ],
 )
 def test_DEC_012_what_becomes_of_the_rest(end: ChainEnd, on_failure: OnFailure, action: Action) -> None:
-    assert after_member(end, on_failure) is action
+    group = replace(a_group(2, 1, 0, 0, True), on_failure=on_failure)
+
+    assert ByOnFailure().after_member(group, end) is action
 
 
 def test_INV_006_every_count_of_a_group_has_its_status() -> None:

@@ -20,12 +20,13 @@ from nextslot.domain import (
     RunStatus,
     Stage,
 )
-from nextslot.domain.dependency_failure import Dependents, dependent_after
 from nextslot.domain.job_lifecycle import (
     CRASH_ERROR,
     Cancellation,
+    Dependents,
     Settlement,
     cancel,
+    dependent_after,
     lose,
     settle,
 )

@@ -12,6 +12,7 @@ from nextslot import (
     Scheduler,
     testing,
 )
+from nextslot.engine.finish.job_finisher import SLICE
 from nextslot.errors import AlreadyFinished, NotFound
 from tests.support import assert_counters, counted_scheduler, history, new_scheduler, states, steps_of
 
@@ -297,6 +298,62 @@ async def test_cancelling_a_group_leaves_its_ended_members_alone_and_takes_its_r
         assert [one.job.job_id for one in cancelled] == [retry.job_id]
         assert await states(scheduler, done, failing, retry, skipped) == ["COMPLETED", "FAILED", "CANCELLED", "SKIPPED"]
         assert await scheduler.cancel_group(group.group_id) == []
+
+
+@pytest.mark.parametrize("mode", ["parallel", "sequential"])
+async def test_a_large_group_is_cancelled_as_a_whole_too(tmp_path: Path, mode: str) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
+        wanted = [NewJob(job_type="work", params={"seconds": 60}) for _ in range(SLICE * 2 + 50)]
+        group, _ = await scheduler.submit_group(wanted, mode=mode)
+
+        done = await scheduler.cancel_group(group.group_id, reason="all of it", interrupt=True)
+        await asyncio.sleep(100)
+
+        assert len(done) == len(wanted)
+        members = await scheduler.members(group.group_id)
+        assert {(job.status, job.cancel_reason) for job in members} == {("CANCELLED", "all of it")}
+        assert (await scheduler.group(group.group_id)).status == "CANCELLED"
+
+
+async def test_others_write_while_a_large_group_is_cancelled(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
+        await scheduler.pause()
+        group, members = await scheduler.submit_group([NewJob(job_type="work")] * (SLICE * 3), mode="parallel")
+
+        cancel = asyncio.ensure_future(scheduler.cancel_group(group.group_id))
+        ended_then: list[int] = []
+        while not cancel.done() and len(ended_then) < 20:
+            await scheduler.submit("work")
+            ended_then.append((await scheduler.group(group.group_id)).ended)
+        await cancel
+
+        assert len({ended for ended in ended_then if 0 < ended < len(members)}) > 0
+
+
+@pytest.mark.one_thread  # The crash comes after a certain transaction.
+def test_the_next_start_goes_on_with_a_cancel_that_a_crash_interrupted(tmp_path: Path) -> None:
+    async def crash_halfway() -> str:
+        scheduler = new_scheduler(tmp_path)
+        await scheduler.start()
+        await scheduler.pause()
+        group, members = await scheduler.submit_group([NewJob(job_type="work")] * (SLICE * 3), mode="sequential")
+        cancel = asyncio.ensure_future(scheduler.cancel_group(group.group_id, reason="all of it"))
+        while not (await scheduler.group(group.group_id)).ended:
+            await scheduler.submit("work")
+        assert (await scheduler.group(group.group_id)).ended < len(members)
+        await testing.crash(scheduler)
+        cancel.cancel()
+        return group.group_id
+
+    async def next_start(group_id: str) -> None:
+        async with new_scheduler(tmp_path) as scheduler:
+            members = await scheduler.members(group_id)
+
+            assert {(job.status, job.cancel_reason) for job in members} == {("CANCELLED", "all of it")}
+            assert (await scheduler.group(group_id)).status == "CANCELLED"
+
+    testing.run(next_start(testing.run(crash_halfway())))
+    assert_counters(tmp_path)
 
 
 @pytest.mark.sqlite_only("counts the steps of its machine")

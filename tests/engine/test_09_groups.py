@@ -15,6 +15,8 @@ from nextslot import (
     Scheduler,
     testing,
 )
+from nextslot.domain import ChainEnd
+from nextslot.domain.group_failure import Action
 from nextslot.errors import Invalid
 from tests.support import assert_counters, counted_scheduler, history, new_scheduler, states, steps_of
 
@@ -233,6 +235,23 @@ async def test_a_group_stays_queued_until_a_member_starts_also_when_one_is_cance
 
         assert (before.status, during.status) == ("QUEUED", "RUNNING")
         assert counts(await scheduler.group(group.group_id)) == ("PARTIAL", 2, 2, 1, 1)
+
+
+class UntilTwoHaveFailed:
+    def after_member(self, group: Group, end: ChainEnd) -> Action:
+        return Action.CANCEL_REST if group.ended - group.succeeded >= 2 else Action.GO_ON
+
+
+async def test_OQ_002_the_failure_policy_of_groups_can_be_replaced(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, group_failure=UntilTwoHaveFailed()) as scheduler:
+        failing = NewJob(job_type="fail", retry_policy={"max_attempts": 0})
+        members = [failing, work(1), failing, work(1)]
+
+        group, made = await scheduler.submit_group(members, on_failure="stop")
+        await scheduler.wait(made[2].job_id)
+
+        assert await states(scheduler, *made) == ["FAILED", "COMPLETED", "FAILED", "CANCELLED"]
+        assert (await scheduler.group(group.group_id)).status == "PARTIAL"
 
 
 @MODES

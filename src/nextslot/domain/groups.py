@@ -1,14 +1,11 @@
 """Groups of jobs, sequential or parallel."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Generic
 
-from .declared_values import (
-    At,
-    Id,
-    Says,
-    Value,
-)
+from .bounds import Json
+from .declared_values import At, Id, InternalLater, Says, Value
 
 
 class GroupMode(StrEnum):
@@ -45,3 +42,5 @@ class Group(Value, Generic[At]):
     ended: Annotated[int, Says("How many members have ended; a member counts by the last job of its chain")] = 0
     succeeded: int = 0
     cancelled: int = 0
+    # What a cancel asked for that goes on in small transactions: `reason` and `interrupt`.
+    cancel_request: InternalLater[Mapping[str, Json] | None] = None

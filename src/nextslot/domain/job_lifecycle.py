@@ -1,4 +1,7 @@
-"""Decides what an outcome, a crash or a cancellation makes of a job; `engine/finish` stores it."""
+"""Decides what an outcome, a crash or a cancellation makes of a job, and what that does to jobs that wait for it.
+
+`engine/finish` stores it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +13,7 @@ from . import (
     Decision,
     FailureKind,
     Job,
+    OnDependencyFailure,
     Outcome,
     RetryPolicy,
     RunStatus,
@@ -106,3 +110,17 @@ def cancel(job: Job, interrupt: bool | None, office_mode: CancelMode) -> Cancell
     if CancelMode.INTERRUPT in (wanted, job.cancel_mode):
         return Cancellation.STOPPING
     return Cancellation.FINISHING
+
+
+class Dependents(StrEnum):
+    """What the end of a chain does to a job that waits for it."""
+
+    RELEASE = "release"
+    CANCEL = "cancel"
+    WAIT = "wait"
+
+
+def dependent_after(end: ChainEnd, on_dependency_failure: OnDependencyFailure) -> Dependents:
+    if end is ChainEnd.SUCCEEDED:
+        return Dependents.RELEASE
+    return Dependents.CANCEL if on_dependency_failure is OnDependencyFailure.CANCEL else Dependents.WAIT

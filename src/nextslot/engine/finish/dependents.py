@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from nextslot.domain import ChainEnd, Job
-from nextslot.domain.dependency_failure import Dependents, dependent_after
+from nextslot.domain.job_lifecycle import Dependents, dependent_after
 from nextslot.engine.engine_context import EngineContext
 from nextslot.errors import DependencyCycle
 from nextslot.store.contract import Tx

@@ -11,13 +11,14 @@ from nextslot.domain import (
     GroupMode,
     Job,
 )
-from nextslot.domain.group_failure import Action, after_member, status_of
+from nextslot.domain.group_failure import Action, ByOnFailure, GroupFailurePolicy, status_of
 from nextslot.engine.engine_context import EngineContext
 from nextslot.store.contract import Tx
 from nextslot.store.tables import groups, jobs
 from nextslot.system.instant import Instant
 
 ALL = 1_000_000_000
+ON_FAILURE = ByOnFailure()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class RemainingMembers:
 
 
 class GroupProgress:
-    def __init__(self, engine: EngineContext) -> None:
+    def __init__(self, engine: EngineContext, policy: GroupFailurePolicy = ON_FAILURE) -> None:
+        self._policy = policy
         self._engine = engine
         self._events = engine.events
         self._webhooks = engine.webhooks
@@ -40,8 +42,10 @@ class GroupProgress:
         """Counts a member whose chain has ended, and passes the turn on. Returns what happens to the rest."""
         group = groups.get(tx, group_id)
         assert group is not None
-        self._count(tx, group, end, by_request, 1, now)
-        action = after_member(end, group.on_failure)
+        group = self._count(tx, group, end, by_request, 1, now)
+        if group.cancel_request is not None:
+            return RemainingMembers(Action.GO_ON, [])  # The cancel ends the rest, and nobody gets a turn.
+        action = self._policy.after_member(group, end)
         if action is not Action.GO_ON:
             return RemainingMembers(action, [job.job_id for job in jobs.unstarted_members(tx, group_id, ALL)])
         if group.mode is GroupMode.SEQUENTIAL:
@@ -54,7 +58,7 @@ class GroupProgress:
         assert group is not None
         self._count(tx, group, end, by_request, -1, now)
 
-    def _count(self, tx: Tx, group: Group, end: ChainEnd, by_request: bool, step: int, now: Instant) -> None:
+    def _count(self, tx: Tx, group: Group, end: ChainEnd, by_request: bool, step: int, now: Instant) -> Group:
         group = replace(
             group,
             ended=group.ended + step,
@@ -70,6 +74,7 @@ class GroupProgress:
                 tx, "group_finished", now, group.office_id, details={"group_id": group.group_id, "status": status}
             )
             self._webhooks.group_finished(tx, group, now)
+        return group
 
     def _pass_turn(self, tx: Tx, group_id: str, sequence: int, now: Instant) -> None:
         """Gives the turn to the next open member. A member that ended before its turn has no turn to pass on."""

@@ -49,6 +49,9 @@ from .dependents import DependencyResolver
 from .group_progress import ALL, GroupProgress
 from .retries import RetryController
 
+# A cancel of a group with more members is done in transactions of so many: each takes some 20 ms.
+SLICE = 100
+
 EXPIRED = "expired"
 PREDECESSOR_FAILED = "predecessor failed"
 DEPENDENCY_FAILED = "dependency failed"
@@ -83,6 +86,14 @@ class Cancelled:
     job: Job
     cancellation: Cancellation
 
+    @staticmethod
+    def of(job: Job) -> "Cancelled":
+        """Says of a job after a cancel what that did."""
+        if job.stage is Stage.CANCELLED:
+            return Cancelled(job, Cancellation.CANCELLED)
+        is_stop = job.cancel_mode is CancelMode.INTERRUPT
+        return Cancelled(job, Cancellation.STOPPING if is_stop else Cancellation.FINISHING)
+
 
 class JobFinisher:
     def __init__(
@@ -101,6 +112,7 @@ class JobFinisher:
         self._groups = groups_
         self._outages = outages
         self._events = engine.events
+        self._timer = engine.timer
         self._webhooks = engine.webhooks
 
     # A run ends.
@@ -230,11 +242,34 @@ class JobFinisher:
 
     def cancel_group(
         self, tx: Tx, group_id: str, reason: str | None, interrupt: bool | None, now: Instant
-    ) -> list[Cancelled]:
-        """Cancels every member that has not ended."""
+    ) -> list[Cancelled] | None:
+        """Cancels every member that has not ended. Returns None if they are many: `cancel_some` cancels those soon."""
         if groups.get(tx, group_id) is None:
             raise NotFound("group", group_id)
-        return self.cancel_many(tx, jobs.live_members(tx, group_id, ALL), reason, interrupt, now)
+        live = jobs.live_members(tx, group_id, SLICE + 1)
+        if len(live) <= SLICE:
+            return self.cancel_many(tx, live, reason, interrupt, now)
+        groups.request_cancel(tx, group_id, {"reason": reason, "interrupt": interrupt})
+        self._timer.note(tx, now)
+        return None
+
+    def cancel_some(self, tx: Tx, now: Instant) -> bool:
+        """Goes on with the cancel of a large group. Returns False if there is more to do.
+
+        Running members come last: else others would start in their place.
+        """
+        group = groups.to_cancel(tx)
+        if group is None:
+            return True
+        assert group.cancel_request is not None
+        some = jobs.queued_members(tx, group.group_id, SLICE)
+        is_last = len(some) < SLICE
+        if is_last:
+            some = jobs.live_members(tx, group.group_id, ALL)
+        self.cancel_many(tx, some, group.cancel_request["reason"], group.cancel_request["interrupt"], now)
+        if is_last:
+            groups.request_cancel(tx, group.group_id, None)
+        return False
 
     def cancel_many(
         self, tx: Tx, live: Iterable[Job], reason: str | None, interrupt: bool | None, now: Instant

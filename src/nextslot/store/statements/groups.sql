@@ -13,6 +13,12 @@ update job_groups set ended = :ended, succeeded = :succeeded, cancelled = :cance
     finished_at = :finished_at
 where group_id = :group_id;
 
+-- request_cancel: its members are cancelled in small transactions from now on, or no longer
+update job_groups set cancel_request = :cancel_request where group_id = :group_id;
+
+-- to_cancel: one whose members are being cancelled
+select {groups.columns} from job_groups where cancel_request is not null order by group_id limit 1;
+
 -- set_webhook: who is told when a new group has ended
 update job_groups set webhook = :webhook where group_id = :group_id;
 

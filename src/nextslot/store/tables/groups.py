@@ -44,6 +44,20 @@ def count(tx: Tx, group: Group) -> None:
     )
 
 
+def request_cancel(tx: Tx, group_id: str, request: Mapping[str, Json] | None) -> None:
+    tx.execute(
+        "groups.request_cancel",
+        group_id=group_id,
+        cancel_request=None if request is None else column_codec.dumps(request),
+    )
+
+
+def to_cancel(tx: Tx) -> Group | None:
+    """A group whose members are being cancelled, if there is one."""
+    row = tx.row("groups.to_cancel")
+    return None if row is None else of_row(row)
+
+
 def set_webhook(tx: Tx, group_id: str, webhook: Mapping[str, Json]) -> None:
     tx.execute("groups.set_webhook", group_id=group_id, webhook=column_codec.dumps(webhook))
 
