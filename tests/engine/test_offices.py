@@ -9,6 +9,7 @@ import pytest
 
 from nextslot import testing
 from nextslot.domain import Office, RetryPolicy, default_office
+from nextslot.domain.offices import OFFICE_RETRIES
 from nextslot.errors import Conflict, Invalid, NotFound
 from tests.support import (
     counted_scheduler,
@@ -42,8 +43,8 @@ async def test_a_new_office_has_the_settings_of_the_office_design(tmp_path: Path
             name="o",
             max_concurrent_jobs=3,
             role_limits={"FE": 1, "BE": 1, "QA": 1, "DevOps": 1},
-            timeout_seconds=1800,
-            retry_policy=RetryPolicy(max_attempts=2, base_delay_seconds=60),
+            timeout_seconds=None,
+            retry_policy=RetryPolicy(max_attempts=2, base_delay_seconds=60, retry_on=OFFICE_RETRIES),
             cancel_mode="interrupt",  # type: ignore[arg-type]
             on_dependency_failure="wait",  # type: ignore[arg-type]
             created_at=testing.BEGINNING,

@@ -8,6 +8,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from nextslot.executors.run_context import RunContext
+from nextslot.server.problems import HttpProblem
+from nextslot.server.request_body import Bodies
+
 from .test_18_neighbours import neighbours
 
 STREAM = {"Accept": "text/event-stream"}
@@ -106,6 +110,21 @@ async def test_an_office_makes_only_jobs_of_the_types_that_it_was_granted(tmp_pa
         assert made == [201, 403]
 
 
+async def test_the_combinations_of_type_role_and_resources_of_an_office_are_bounded(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a") as (_, keys):
+        await granted(keys["admin"], lanes=2)
+
+        async def made(role: str | None) -> Any:
+            return await keys["a"].post("/api/jobs", json={"job_type": "echo", "role": role})
+
+        first = [(await made(role)).status_code for role in ("r1", "r2")]
+        third = await made("r3")
+        again = (await made("r1")).status_code
+
+        assert (first, again) == ([201, 201], 201)
+        assert over(third, "lanes")
+
+
 async def test_direct_callers_of_an_office_are_bounded(tmp_path: Path) -> None:
     async with neighbours(tmp_path, "a") as (server, keys):
         await server.scheduler.offices.change("a", max_concurrent_jobs=1)
@@ -122,3 +141,42 @@ async def test_direct_callers_of_an_office_are_bounded(tmp_path: Path) -> None:
             server.gate.opened.set()
 
         assert over(third, "direct_callers")
+
+
+async def test_spec_18_11_an_office_whose_files_take_too_much_makes_nothing_new_and_another_goes_on(
+    tmp_path: Path,
+) -> None:
+    def leave(run: RunContext) -> None:
+        (run.artifacts / "film.bin").write_bytes(b"x" * 5000)
+
+    async with neighbours(tmp_path, "a", "b", data=tmp_path / "data") as (server, keys):
+        server.scheduler.job_types.add("leave", leave)
+        job = await server.scheduler.submit("leave", office_id="a")
+        await server.scheduler.wait(job.job_id)
+        direct = await keys["a"].post("/api/direct/leave", json={})
+
+        await granted(keys["admin"], stored_bytes=10_000)
+        used = (await keys["a"].get("/api/quotas/a")).json()["used"]
+        refused = await keys["a"].post("/api/jobs", json={"job_type": "echo"})
+        other = await keys["b"].post("/api/jobs", json={"job_type": "echo"})
+
+        assert direct.status_code == 200
+        assert used["stored_bytes"] >= 10_000
+        assert over(refused, "stored_bytes")
+        assert other.status_code == 201
+
+
+async def test_body_bytes_of_an_office_are_bounded_by_its_quota() -> None:
+    bodies = Bodies(wait_seconds=0.01)
+    bodies.bytes_of = lambda lane: 100 if lane == "office a" else 0
+
+    with bodies.of("office a") as one, bodies.of("office b") as two:
+        await bodies._reserve("office a", 80)
+        one.bytes = 80
+        await bodies._reserve("office b", 80)
+        two.bytes = 80
+
+        await bodies._reserve("office b", 80)
+        two.bytes += 80
+        with pytest.raises(HttpProblem, match="in progress"):
+            await bodies._reserve("office a", 80)

@@ -6,14 +6,18 @@ from typing import Annotated, Generic, NamedTuple
 
 from nextslot.system.instant import Instant
 
+from .bounds import Json
 from .declared_values import At, Internal, Says, Value
 from .failures import FailureKind, RetryPolicy
 from .jobs import DEFAULT_OFFICE, CancelMode, OnDependencyFailure
-from .json_types import Json
 
 # What every office retries: what a new session may mend (US-JS04).
 OFFICE_RETRIES = (FailureKind.TIMEOUT, FailureKind.SESSION_ERROR, FailureKind.CRASH, FailureKind.INTERRUPTED)
-_USUAL_RETRIES = RetryPolicy(max_attempts=2, base_delay_seconds=60)
+_USUAL_RETRIES = RetryPolicy(max_attempts=2, base_delay_seconds=60, retry_on=OFFICE_RETRIES)
+# How long jobs of an office may take if nothing else says so: by their role, else half an hour.
+ROLE_TIMEOUTS: Mapping[str, float] = {"PO": 900, "Architect": 1200, "FE": 1800, "BE": 1800, "QA": 2700, "DevOps": 1200}
+DEFAULT_TIMEOUT = 1800.0
+ROLE_SETTINGS = ("command", "cwd", "env", "timeout_seconds")
 
 
 class OfficeFields(Value, Generic[At]):
@@ -24,7 +28,9 @@ class OfficeFields(Value, Generic[At]):
     status: str = "active"
     max_concurrent_jobs: int = 3
     role_limits: Mapping[str, int] = field(default_factory=lambda: {"FE": 1, "BE": 1, "QA": 1, "DevOps": 1})
-    timeout_seconds: float | None = 1800
+    timeout_seconds: Annotated[float | None, Says("null: by the role of a job, else 30 minutes; in `default` none")] = (
+        None
+    )
     retry_policy: RetryPolicy = _USUAL_RETRIES
     cancel_mode: CancelMode = CancelMode.INTERRUPT
     on_dependency_failure: OnDependencyFailure = OnDependencyFailure.WAIT
@@ -36,6 +42,14 @@ class Office(OfficeFields):
     """An office; `status` is what its settings say, and its JSON form says `paused` of an active one that is paused."""
 
     is_paused: Internal[bool] = False
+    # How jobs of a role run here, over the configuration: any of ROLE_SETTINGS. Its variables may be secrets.
+    roles: Internal[Mapping[str, Mapping[str, Json]]] = field(default_factory=dict)
+
+    def timeout_of(self, role: str | None) -> float | None:
+        """Returns the timeout of a job that has none by itself, by its type or by a role of the configuration."""
+        if self.timeout_seconds is not None or self.office_id == DEFAULT_OFFICE:
+            return self.timeout_seconds
+        return ROLE_TIMEOUTS.get(role or "", DEFAULT_TIMEOUT)
 
     def to_dict(self) -> dict[str, Json]:
         is_paused = self.is_paused and self.status == "active"
@@ -49,7 +63,6 @@ def default_office(now: Instant) -> Office:
         name="Default",
         max_concurrent_jobs=1,
         role_limits={},
-        timeout_seconds=None,
         retry_policy=RetryPolicy(),
         cancel_mode=CancelMode.FINISH,
         created_at=now,
@@ -89,9 +102,12 @@ class Quotas(Value):
     """What an admin grants an office at most. The defaults are above what honest use needs."""
 
     queued_jobs: Annotated[int, Says("Jobs that have not ended")] = 10_000_000
+    lanes: Annotated[int, Says("Different combinations of type, role and resources of its jobs")] = 1_000
     requests_per_second: Annotated[int, Says("On average; twice as many at once")] = 5_000
     streams: Annotated[int, Says("Open streams of events, logs and direct requests")] = 1_000
     direct_callers: Annotated[int, Says("Direct requests that wait; 0: as `[limits] direct_waiting` says")] = 0
     delivery_places: Annotated[int, Says("Webhook attempts in progress; 0: half of what others leave")] = 0
+    body_bytes: Annotated[int, Says("Bytes of request bodies in progress; 0: as the server allows any caller")] = 0
+    stored_bytes: Annotated[int, Says("Bytes of its logs and artifacts, on each node; 0: any")] = 0
     max_concurrent_jobs: Annotated[int, Says("The most that the office may set for itself; 0: anything")] = 0
     job_types: Annotated[tuple[str, ...], Says("The types of its jobs; none: all")] = ()

@@ -10,6 +10,7 @@ from nextslot.engine.submit.queue_order import QueueManager
 from nextslot.errors import NotFound
 from nextslot.store.contract import Tx
 from nextslot.store.tables import offices
+from nextslot.store.tables import quotas as quotas_table
 from nextslot.system.randomness import Chance
 
 from .cursors import DEFAULT_LIMIT, read_page
@@ -61,6 +62,12 @@ class OfficeService:
         """Returns what an office may use at most."""
         await self.get(office_id)
         return self._access.quotas.of(office_id)
+
+    async def used(self, office_id: str) -> dict[str, int | None]:
+        """Returns how much of its quotas an office uses: `stored_bytes` is None while none are granted."""
+        queued = await self._access.read(lambda tx: quotas_table.open_chains(tx, office_id))
+        stored = await self._access.stored_bytes_of(office_id)
+        return {"queued_jobs": queued, "stored_bytes": stored}
 
     async def grant(self, office_id: str, **quotas: Any) -> Quotas:
         """Grants an office other quotas, the fields of `Quotas`; None is back to the default."""

@@ -19,6 +19,7 @@ from nextslot.executors.run_context import Fail, RunContext
 from tests.engine.receivers import Receiver, answers
 from tests.extensions.offices.support import office_jobs
 from tests.server.support import Server, serving
+from tests.server.test_13_streams import Reader
 from tests.support import database, eventually
 
 Json = dict[str, Any]
@@ -30,7 +31,7 @@ DEFAULTS = {
     "maxRetries": 2,
     "retryBackoff": "exponential",
     "retryBaseDelay": 60_000,
-    "retryOn": ["error", "unavailable"],
+    "retryOn": [],
 }
 HOUR = 3_600_000
 
@@ -123,7 +124,7 @@ async def serving_office(tmp_path: Path, **config: Any) -> AsyncIterator[Office]
         yield office
 
 
-async def flaky(run: RunContext, times: int = 1000, kind: str = "error") -> None:
+async def flaky(run: RunContext, times: int = 1000, kind: str = "session_error") -> None:
     """Fails in its first attempts."""
     if run.attempt <= times:
         raise Fail("bad luck", kind)
@@ -231,7 +232,7 @@ async def test_US_JS02_AC3_a_role_has_a_limit_of_its_own_and_does_not_hold_back_
 
 async def test_US_JS03_AC1_a_job_may_take_thirty_minutes_unless_told_otherwise(tmp_path: Path) -> None:
     async with serving_office(tmp_path) as office:
-        jobs = await office.submit(gate(), gate(timeout_ms=60_500))
+        jobs = await office.submit(gate(role="FE"), gate(timeout_ms=60_500))
         running = await office.until(jobs, "processing")
 
         assert [one["timeout_ms"] for one in jobs] == [1_800_000, 60_500]
@@ -342,7 +343,7 @@ async def test_US_JS04_AC4_a_permanent_failure_notifies_the_user_once_after_the_
         await eventually(lambda: receiver.requests, 30)
 
         (told,) = await office.events("job_failed_permanently")
-        assert (told["job_id"], told["details"]["failure_kind"]) == (made["job_id"], "error")
+        assert (told["job_id"], told["details"]["failure_kind"]) == (made["job_id"], "session_error")
         assert len(await office.events("job_retrying")) == 2
         (notified,) = receiver.requests
         body = json.loads(notified.body)
@@ -549,7 +550,7 @@ async def test_the_configuration_has_the_names_defaults_and_nulls_of_the_office_
         changed = await office.configure(maxConcurrentByRole=None, defaultTimeout=None, retryBackoff="linear")
 
         assert changed == {
-            **DEFAULTS, "maxConcurrentByRole": {}, "defaultTimeout": None, "retryBackoff": "linear",
+            **DEFAULTS, "maxConcurrentByRole": {}, "retryBackoff": "linear",
         }  # fmt: skip
         assert await office.ask("GET", "/scheduler/config") == changed
         for wrong in ({"maxConcurrentJobs": None}, {"maxRetries": None}, {"retryBaseDelay": None}, {"maxRetries": -1},
@@ -667,3 +668,50 @@ async def test_process_answers_what_it_started(tmp_path: Path) -> None:
         started = await office.ask("POST", "/scheduler/process")
 
         assert [(one["job_id"], one["status"]) for one in started["items"]] == [(made["job_id"], "processing")]
+
+
+async def test_only_an_admin_of_the_whole_scheduler_sets_the_command_of_a_role(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        await server.scheduler.offices.create("o")
+        _, admin = await server.scheduler.keys.create("admin", ["admin"])
+        _, operator = await server.scheduler.keys.create("operator", ["operate"])
+        _, own = await server.scheduler.keys.create("own", ["operate"], office_id="o")
+        asked = {"command": ["agent"], "env": {"TOKEN": "secret"}}
+
+        answers_ = [
+            await server.client.put("/api/offices/o/roles/FE", json=asked, headers={"X-API-Key": key})
+            for key in (operator, own, admin)
+        ]
+        listed = await server.client.get("/api/offices/o/roles", headers={"X-API-Key": own})
+
+        assert [one.status_code for one in answers_] == [403, 403, 200]
+        assert "secret" not in answers_[2].text + listed.text
+        (role,) = [one for one in listed.json()["items"] if one["role"] == "FE"]
+        assert (role["command"], role["env"], role["is_own"]) == (["agent"], ["TOKEN"], True)
+
+
+async def test_the_events_of_an_office_are_streamed_in_its_words(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
+        await office.change(status="paused")
+        (made,) = await office.submit(gate())
+        await office.ask("PATCH", f"/jobs/{made['job_id']}/priority", json={"priority": -5})
+
+        reader = Reader(office.server.client, "/api/offices/o/events")
+        heard = [await reader.next()]
+        while heard[-1]["event"] != "job_moved":
+            heard.append(await reader.next())
+        await reader.close()
+
+        moved = heard[-1]["data"]
+        assert (moved["job_id"], moved["details"]["priority"]) == (made["job_id"], -5)
+
+
+async def test_a_description_may_have_64_KiB(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
+        (made,) = await office.submit(gate("d" * 65_536))
+        refused = await office.server.client.post(
+            "/api/offices/o/jobs", json={"jobs": [{"description": "d" * 65_537, "role": "FE"}]}
+        )
+
+        assert len(made["description"]) == 65_536
+        assert refused.status_code == 422

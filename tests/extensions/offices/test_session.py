@@ -12,7 +12,8 @@ import pytest
 
 from nextslot import Scheduler
 from nextslot.domain import FailureKind
-from nextslot.errors import Invalid
+from nextslot.domain.offices import OFFICE_RETRIES
+from nextslot.errors import Invalid, UnknownJobType
 from nextslot.extensions.offices.office_words import OfficeJob
 from nextslot.extensions.offices.session import LONGEST_TAIL, RoleCommand
 from tests.extensions.offices.support import office_jobs
@@ -37,7 +38,7 @@ async def scheduler_with_roles(directory: Path, **roles: Any) -> AsyncIterator[S
     scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", extensions=["offices"])
     office_jobs(scheduler).use_roles(roles)
     async with scheduler:
-        retry = {"max_attempts": 1, "base_delay_seconds": 0}
+        retry = {"max_attempts": 1, "base_delay_seconds": 0, "retry_on": [*OFFICE_RETRIES, FailureKind.ERROR]}
         await scheduler.offices.create("o", retry_policy=retry, role_limits={})
         yield scheduler
 
@@ -281,3 +282,29 @@ def test_a_role_that_makes_no_sense_is_refused_and_the_roles_stay_as_they_were(f
     where = f"roles.FE.{field}" if field else "roles.FE"
     assert [problem.field for problem in refused.value.problems] == [where]
     assert "session" in scheduler.job_types
+
+
+async def test_an_office_has_roles_of_its_own_over_the_configuration(tmp_path: Path) -> None:
+    code = "import os, sys; print(os.getcwd(), os.environ.get('MODEL'), os.environ.get('KEPT'))"
+    (tmp_path / "web").mkdir()
+    configured = {"command": python(code), "env": {"MODEL": "small", "KEPT": "yes"}}
+    async with scheduler_with_roles(tmp_path, FE=configured) as scheduler:
+        service = office_jobs(scheduler)
+        role = await service.put_role("o", "FE", cwd=str(tmp_path / "web"), env={"MODEL": "large"}, timeout_ms=60_000)
+        await service.put_role("o", "Poet", command=python("print('a poem')"))
+
+        as_set = await ended(scheduler)
+        poem = await ended(scheduler, role="Poet")
+        await service.delete_role("o", "FE")
+        as_configured = await ended(scheduler)
+
+        texts = [log_of(tmp_path, job) for job in (as_set, poem, as_configured)]
+        assert texts[0] == f"{tmp_path / 'web'} large yes\n"
+        assert texts[1] == "a poem\n"
+        assert texts[2].endswith(" small yes\n")
+        assert (role.is_own, role.timeout_seconds, as_set.timeout_ms) == (True, 60, 60_000)
+        assert [one.role for one in await service.roles("o") if one.command is not None] == ["FE", "Poet"]
+        with pytest.raises(UnknownJobType, match="has no command"):
+            await service.submit("default", [{"description": "d", "role": "Poet"}])
+        with pytest.raises(Invalid, match="command"):
+            await service.put_role("o", "FE", command=["{file}"])

@@ -151,7 +151,14 @@ function Steps({ job }) {
 
 function Why({ job }) {
   const concerns = (event) => event.office_id === job.office_id || event.office_id === null;
-  const why = useLoad((signal) => get(`api/jobs/${job.job_id}/why`, {}, signal), [job.job_id, job.status], {
+  const [isAwaited, setAwaited] = useState(false);
+  // The reasons are there at once; from then on the forecast is waited for.
+  const load = async (signal) => {
+    const found = await get(`api/jobs/${job.job_id}/why`, { wait_seconds: isAwaited ? 30 : 0 }, signal);
+    setAwaited(true);
+    return found;
+  };
+  const why = useLoad(load, [job.job_id, job.status, isAwaited], {
     concerns,
     every: 10_000,
   });

@@ -26,8 +26,10 @@ export default function Now({ place }) {
   const queue = useLoad((signal) => shown(officeId, size, signal), [officeId, size], { concerns, every: 15_000 });
   const office = known.find((one) => one.office_id === officeId);
   const progress = useProgress(queue.data?.running || []);
+  const expected = useForecast(officeId, size, queue.data);
   if (!queue.data) return queue.error ? html`<${Trouble} error=${queue.error} />` : html`<${Empty}>Loading…<//>`;
-  const { running, direct, paused } = queue.data;
+  const { direct, paused, forecast_at } = queue.data;
+  const [running, waiting] = [queue.data.running.map(expected), queue.data.queue.map(expected)];
   const set = (query) =>
     change("now", { office: officeId === "default" ? "" : officeId, hours: hours === 1 ? "" : hours, ...query });
   const more = queue.data.next_cursor !== null;
@@ -48,29 +50,52 @@ export default function Now({ place }) {
           )}</select>`
       }
       <span class="grow dim">${count(running.length)} running${direct.length ? `, ${count(direct.length)} on the line` : ""},
-        ${" "}${count(queue.data.queue.length)}${more ? "+" : ""} in the queue</span>
+        ${" "}${count(waiting.length)}${more ? "+" : ""} in the queue</span>
       <${Pause} isPaused=${paused} officeId=${officeId} again=${queue.again} />
     </div>
     <${Trouble} error=${queue.error} />
     <${Slots} running=${running} direct=${direct} progress=${progress} capacity=${office?.max_concurrent_jobs}
       again=${queue.again} />
-    <${Timeline} officeId=${officeId} hours=${hours} queue=${queue.data}
+    <${Timeline} officeId=${officeId} hours=${hours} queue=${{ ...queue.data, running, queue: waiting }}
       setHours=${(value) => set({ hours: value === 1 ? "" : value })} />
-    <${Queue} officeId=${officeId} items=${queue.data.queue} asOf=${queue.asOf} hasMore=${more}
+    <${Queue} officeId=${officeId} items=${waiting} isForeseen=${forecast_at !== null} asOf=${queue.asOf} hasMore=${more}
       more=${() => setSize(size + PAGE * 4)} again=${queue.again} />`;
 }
 
 async function shown(officeId, size, signal) {
   const [queue, direct] = await Promise.all([
-    get("api/queue", { office_id: officeId, limit: Math.min(size, 500) }, signal),
+    get("api/queue", { office_id: officeId, limit: Math.min(size, 500), wait_seconds: 0 }, signal),
     get("api/direct", { office_id: officeId, status: "WAITING,RUNNING", limit: 50 }, signal),
   ]);
   while (queue.next_cursor && queue.queue.length < size) {
-    const next = await get("api/queue", { office_id: officeId, limit: 500, cursor: queue.next_cursor }, signal);
+    const next = await get("api/queue", { office_id: officeId, limit: 500, cursor: queue.next_cursor, wait_seconds: 0 }, signal);
     queue.queue.push(...next.queue);
     queue.next_cursor = next.next_cursor;
   }
   return { ...queue, direct: direct.items.reverse() };
+}
+
+// Adds expected times to a job. The queue is shown without them; a second request waits for the forecast. Until it is
+// there, the times of the forecast before it stay.
+function useForecast(officeId, size, queue) {
+  const [known, set] = useState({ officeId, jobs: {} });
+  const isMissing = queue?.office_id === officeId && queue.forecast_at === null;
+  useEffect(() => {
+    if (!isMissing) return undefined;
+    const abort = new AbortController();
+    const query = { office_id: officeId, limit: Math.min(size, 500), wait_seconds: 30 };
+    get("api/queue", query, abort.signal).then(
+      ({ running, queue: waiting }) =>
+        set({ officeId, jobs: Object.fromEntries([...running, ...waiting].map((job) => [job.job_id, job])) }),
+      () => {}, // The queue itself is loaded again soon, and says what is wrong.
+    );
+    return () => abort.abort();
+  }, [officeId, size, isMissing]);
+  return (job) => {
+    const foreseen = isMissing && known.officeId === officeId && known.jobs[job.job_id];
+    if (!foreseen) return job;
+    return { ...job, expected_start: foreseen.expected_start, expected_end: foreseen.expected_end };
+  };
 }
 
 // The progress of what runs, by job. The run of a job is asked for once.

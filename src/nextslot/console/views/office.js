@@ -37,7 +37,7 @@ export default function Office({ place }) {
   const concerns = (event) => event.office_id === id || event.office_id === null;
   const one = useLoad((signal) => loaded(path, signal), [id], { concerns });
   if (!one.data) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Empty}>Loading…<//>`;
-  const { office, stats, config, limits } = one.data;
+  const { office, stats, config, limits, quotas } = one.data;
   const isPaused = office.status === "paused";
   const pause = () =>
     attempt(
@@ -89,13 +89,16 @@ export default function Office({ place }) {
         <${Limits}
           limits=${limits} />${me.office_id !== null && html`<${Empty}>This key does not see the limits of the whole scheduler.<//>`}
         <//>
+      <${Section} title="Quotas">
+        <${Quotas} quotas=${quotas} /><//>
       <${Settings} key=${id} path=${path} office=${office} config=${config} done=${one.again} />
     </div>`;
 }
 
 async function loaded(path, signal) {
-  const [office, stats, config, status] = await Promise.all([
+  const [office, quotas, stats, config, status] = await Promise.all([
     get(path, {}, signal),
+    get(path.replace("api/offices/", "api/quotas/"), {}, signal),
     get(`${path}/scheduler/stats`, {}, signal),
     get(`${path}/scheduler/config`, {}, signal),
     me.office_id === null ? get("api/status", {}, signal) : { limits: [] },
@@ -103,7 +106,7 @@ async function loaded(path, signal) {
   const own = status.limits.filter(
     (one) => !/^(office|role):/.test(one.limit) || one.limit.split(":")[1].split("/")[0] === office.office_id,
   );
-  return { office, stats, config, limits: own };
+  return { office, stats, config, limits: own, quotas };
 }
 
 export function Limits({ limits }) {
@@ -118,6 +121,19 @@ export function Limits({ limits }) {
       <td class="number">${count(one.used)}${one.capacity ? ` of ${count(one.capacity)}` : ""}</td></tr>`,
     )}</tbody>
         </table><//>`;
+}
+
+// What admins have granted: `nextslot quota grant` changes it.
+function Quotas({ quotas }) {
+  const { used, job_types: types, ...most } = quotas;
+  return html`<${Scroll} label="Quotas"><table><thead><tr><th>Quota</th><th class="number">At most</th>
+    <th class="number">Used</th></tr></thead>
+    <tbody>${Object.entries(most).map(
+      ([name, value]) => html`<tr key=${name}><td class="mono">${name}</td>
+      <td class="number">${value ? count(value) : "–"}</td>
+      <td class="number">${typeof used[name] === "number" ? count(used[name]) : ""}</td></tr>`,
+    )}<tr><td class="mono">job_types</td><td class="number" colspan="2">${types.length ? types.join(", ") : "all"}</td></tr>
+    </tbody></table><//>`;
 }
 
 function Settings({ path, office, config, done }) {

@@ -5,7 +5,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
 import { attempt, can, Empty, JobLink, Section, Status, When } from "../parts.js";
 import { plural } from "../words.js";
 
-export function Queue({ officeId, items, asOf, hasMore, more, again }) {
+export function Queue({ officeId, items, isForeseen = true, asOf, hasMore, more, again }) {
   // Ours until the server has answered, so that a move shows at once: what was asked before then is of no use.
   const [order, setOrder] = useState(null);
   const [dragged, setDragged] = useState(null);
@@ -110,7 +110,7 @@ export function Queue({ officeId, items, asOf, hasMore, more, again }) {
         </span>`
       }${job.attempt > 1 && html`<span class="type wide">attempt ${job.attempt}</span>`}
         <span class="type narrow"><${When} at=${job.expected_start} none=${job.status.toLowerCase()} /></span></span>
-      <span class="wide" title="Expected start"><${When} at=${job.expected_start} none="not foreseen" /></span>
+      <span class="wide" title="Expected start"><${When} at=${job.expected_start} none=${isForeseen ? "not foreseen" : "…"} /></span>
       <span class="wide"><${Status} status=${job.status} /></span>
       <span class="wide dim number">${job.priority ? priority(job.priority) : ""}</span>
       <span class="buttons">${

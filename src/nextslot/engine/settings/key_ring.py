@@ -5,12 +5,7 @@ from collections.abc import Callable, Iterator
 
 from nextslot.domain import Key, NewKey, Scope, addresses, request_checks
 from nextslot.engine.effects import KeysEnded, KeysMade
-from nextslot.errors import (
-    Conflict,
-    Invalid,
-    NotFound,
-    Problem,
-)
+from nextslot.errors import Conflict, Invalid, NotFound, Problem
 from nextslot.store.contract import Tx
 from nextslot.store.tables import keys, nodes, offices
 from nextslot.system.instant import Instant
@@ -89,7 +84,7 @@ class KeyRing:
         return changed, text
 
     def note_ended(self) -> None:
-        """Follows the commit that ended a key, or one of its texts: what is open by keys is checked again."""
+        """Lets every open stream check its key again, after the commit that ended a key or one of its texts."""
         for check_again in list(self.watchers):
             check_again()
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from nextslot.domain import Json, Quotas, bounds
 from nextslot.domain.declared_values import declared
+from nextslot.engine.dispatch.limits_and_slots import NewLanes
 from nextslot.engine.effects import QuotasChanged
 from nextslot.engine.submit.queue_order import Created, NewWork
 from nextslot.errors import Conflict, Forbidden, Invalid, NotFound, OverQuota
@@ -18,6 +19,7 @@ from nextslot.store.tables import nodes, offices, quotas
 
 NAMES = tuple(one.name for one in declared(Quotas))
 DEFAULTS = Quotas()
+IN_BYTES = ("body_bytes", "stored_bytes")
 # So many jobs of an office may be made before its queue is counted again, unless an admin has set its quota.
 COUNTED_EVERY = 1000
 
@@ -26,11 +28,13 @@ class OfficeQuotas:
     def __init__(self) -> None:
         self._granted: Mapping[str, Quotas] = {}
         self._uncounted: Counter[str] = Counter()
+        # What the offices had when it was last measured; see `StoredBytes`.
+        self.stored_bytes: Mapping[str, int] = {}
         # How often each quota has refused something, for the metrics.
         self.refused: Counter[str] = Counter()
 
     def load(self, tx: Tx) -> None:
-        """Reads them at the start, and after another node has changed them."""
+        """Reads the granted quotas, at the start and after another node has changed them."""
         self.use(_read(tx))
 
     def use(self, granted: Mapping[str, Quotas]) -> None:
@@ -41,6 +45,10 @@ class OfficeQuotas:
     def are_granted(self) -> bool:
         """Returns whether an admin has granted any office a quota: until then none is counted."""
         return bool(self._granted)
+
+    @property
+    def are_bytes_granted(self) -> bool:
+        return any(one.stored_bytes for one in self._granted.values())
 
     def of(self, office_id: str | None) -> Quotas:
         return self._granted.get(office_id or "", DEFAULTS)
@@ -81,7 +89,21 @@ class OfficeQuotas:
                 denied = f"the office {one.office_id!r} may not make jobs of the type {one.job_type!r}"
                 raise Forbidden(f"{denied}, only {allowed}")
         for office_id in {one.office_id for one in created}:
+            most, stored = self.of(office_id).stored_bytes, self.stored_bytes.get(office_id, 0)
+            if most and stored >= most:
+                granted_bytes = (
+                    f"the office {office_id!r} may have {most:,} bytes of logs and artifacts, and has {stored:,}"
+                )
+                raise OverQuota("stored_bytes", granted_bytes)
+            if office_id in tx.local(NewLanes).offices:
+                self._check_lanes(tx, office_id)
             self._check_queue(tx, office_id, sum(one.number for one in created if one.office_id == office_id))
+
+    def _check_lanes(self, tx: Tx, office_id: str) -> None:
+        most = self.of(office_id).lanes
+        if quotas.lanes(tx, office_id) > most:
+            mixes = f"may have {most:,} different combinations of job type, role and resources"
+            raise OverQuota("lanes", f"the office {office_id!r} {mixes}")
 
     def _check_queue(self, tx: Tx, office_id: str, number: int) -> None:
         self._uncounted[office_id] += number
@@ -115,5 +137,5 @@ def _refuse_wrong(given: Mapping[str, Json]) -> None:
         if name == "job_types":
             if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
                 raise Invalid("is not a list of job types", field=name)
-        elif (problem := bounds.LIMIT.problem(value)) is not None:
+        elif (problem := (bounds.COUNT if name in IN_BYTES else bounds.LIMIT).problem(value)) is not None:
             raise Invalid(problem, field=name)

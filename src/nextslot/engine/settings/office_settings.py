@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 
 from nextslot.domain import (
     DEFAULT_OFFICE,
+    ROLE_SETTINGS,
     CancelMode,
     Json,
     Office,
@@ -15,19 +16,10 @@ from nextslot.domain import (
     request_checks,
     webhook_delivery,
 )
-from nextslot.domain.limits import (
-    ConcurrencyPolicy,
-    is_local,
-    office_key,
-    office_of,
-)
+from nextslot.domain.limits import ConcurrencyPolicy, is_local, office_key, office_of
 from nextslot.engine.dispatch.limits_and_slots import Lanes
-from nextslot.errors import (
-    Conflict,
-    Invalid,
-    NotFound,
-    Problem,
-)
+from nextslot.engine.webhooks.webhook_outbox import WebhookService
+from nextslot.errors import Conflict, Invalid, NotFound, Problem
 from nextslot.store.contract import Tx
 from nextslot.store.tables import lanes, offices
 from nextslot.system.instant import Instant
@@ -40,9 +32,10 @@ _SETTINGS = {field.name for field in fields(Office)} - {"office_id", "is_paused"
 
 
 class OfficeSettings:
-    def __init__(self, lanes_: Lanes, quotas: OfficeQuotas) -> None:
+    def __init__(self, lanes_: Lanes, quotas: OfficeQuotas, webhooks: WebhookService) -> None:
         self._lanes = lanes_
         self._quotas = quotas
+        self._webhooks = webhooks
         # The settings that the configuration file has for offices: they can be changed only there.
         self._fixed: Mapping[str, Mapping[str, Json]] = {}
 
@@ -55,6 +48,7 @@ class OfficeSettings:
         if not isinstance(office_id, str) or not _ID.fullmatch(office_id):
             raise Invalid(_NOT_AN_ID, field="office_id")
         office = _changed(_new(office_id, now), settings)
+        self._check_webhook(office)
         if not offices.insert(tx, office):
             raise Conflict(f"the office {office_id!r} exists already: change it, or choose another id")
         return office
@@ -67,6 +61,8 @@ class OfficeSettings:
         if changed.status != "active" and office_id == DEFAULT_OFFICE:
             raise Conflict("the office 'default' always exists: it can be paused, not archived")
         _refuse_fixed(office, changed, self._fixed.get(office_id, {}))
+        if changed.webhook != office.webhook:
+            self._check_webhook(changed)
         if changed.max_concurrent_jobs != office.max_concurrent_jobs:
             self._quotas.check_concurrency(office_id, changed.max_concurrent_jobs)
         offices.update(tx, changed)
@@ -102,6 +98,11 @@ class OfficeSettings:
         elif after != before:
             offices.update(tx, after)
         return after, after != before
+
+    def _check_webhook(self, office: Office) -> None:
+        """Raises Invalid if a caller sends the messages of an office where webhooks may not go."""
+        if office.webhook is not None:
+            self._webhooks.refuse_wrong("webhook", office.webhook, webhook_delivery.EVENTS)
 
     def _resize(self, tx: Tx, office: Office) -> None:
         role_prefix = f"role:{office.office_id}/"
@@ -179,5 +180,19 @@ def _problems(office: Office) -> Iterator[Problem]:
     timeout = office.timeout_seconds
     if timeout is not None and (problem := bounds.SECONDS.problem(timeout)) is not None:
         yield Problem("timeout_seconds", problem)
+    yield from _role_problems(office.roles)
     if office.webhook is not None:
         yield from webhook_delivery.problems("webhook", office.webhook, webhook_delivery.EVENTS)
+
+
+def _role_problems(roles: object) -> Iterator[Problem]:
+    if not isinstance(roles, Mapping):
+        yield Problem("roles", "is not an object; give the settings of each role by its name")
+        return
+    for role, settings in roles.items():
+        yield from (Problem("roles", one.problem) for one in request_checks.text_problems("role", role))
+        for name, value in settings.items():
+            if name not in ROLE_SETTINGS:
+                yield Problem(f"roles.{role}", f"has no setting {name!r}; use one of {', '.join(ROLE_SETTINGS)}")
+            elif name == "timeout_seconds" and (problem := bounds.SECONDS.problem(value)) is not None:
+                yield Problem(f"roles.{role}.timeout_seconds", problem)

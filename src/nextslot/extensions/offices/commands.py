@@ -13,8 +13,9 @@ from nextslot.cli import arguments, output
 from nextslot.cli.session import Session, command, group
 
 if TYPE_CHECKING:
-    from nextslot.client.options import OfficeJobOptions, OfficeOptions
-    from nextslot.client.values import OfficeJob
+    from nextslot.client.transports import BlockingTransport
+
+    from .client import OfficeJob, OfficeJobOptions, OfficeOptions, Offices
 
 Which = Annotated[str, typer.Argument(metavar="OFFICE", help="Its id, or its name.", show_default=False)]
 Job = Annotated[str, typer.Argument(metavar="ID", help="The job, by its id or a part of it.", show_default=False)]
@@ -32,8 +33,14 @@ def register(app: typer.Typer) -> None:
     app.add_typer(office)
 
 
+def _offices(session: Session) -> "Offices[BlockingTransport]":
+    from .client import Offices
+
+    return session.client.extension(Offices)
+
+
 def find(session: Session, text: str) -> str:
-    everything = session.client.offices.list()
+    everything = _offices(session).list()
     return arguments.named(everything, text, "office", lambda one: one.office_id, lambda one: one.name).office_id
 
 
@@ -45,13 +52,13 @@ def add(
     on_dependency_failure: OnDependencyFailure = None,
 ) -> None:
     """Make an office."""
-    made = session.client.offices.create(office_id, **_given(name, None, cancel_mode, on_dependency_failure))
+    made = _offices(session).create(office_id, **_given(name, None, cancel_mode, on_dependency_failure))
     session.show(made.json, lambda: output.say(made.office_id))
 
 
 def ls(session: Session) -> None:
     """List offices."""
-    page = session.client.offices.page(500)
+    page = _offices(session).page(500)
     rows = [
         [one.office_id, one.name, output.coloured(one.status), one.max_concurrent_jobs, one.cancel_mode]
         for one in page.items
@@ -62,7 +69,7 @@ def ls(session: Session) -> None:
 
 def show(session: Session, office: Which) -> None:
     """Show an office."""
-    found = session.client.offices.get(find(session, office))
+    found = _offices(session).get(find(session, office))
     session.show(found.json, lambda: output.facts(dict(found.json)))
 
 
@@ -78,7 +85,7 @@ def change(
     changes = _given(name, status, cancel_mode, on_dependency_failure)
     if not changes:
         raise typer.BadParameter("say what to change: --name, --status, --cancel-mode or --on-dependency-failure")
-    changed = session.client.offices.change(find(session, office), **changes)
+    changed = _offices(session).change(find(session, office), **changes)
     session.show(changed.json, lambda: output.say(f"{changed.office_id} changed"))
 
 
@@ -90,7 +97,7 @@ def config(
     ] = None,
 ) -> None:
     """Show an office's scheduler settings, or change them."""
-    offices, office_id = session.client.offices, find(session, office)
+    offices, office_id = _offices(session), find(session, office)
     given: Any = arguments.parameters(changes or (), {})
     found = offices.change_config(office_id, **given) if given else offices.config(office_id)
     session.show(found.json, lambda: output.facts(dict(found.json)))
@@ -98,7 +105,7 @@ def config(
 
 def stats(session: Session, office: Which) -> None:
     """Show how many of an office's jobs have which status."""
-    found = session.client.offices.stats(find(session, office))
+    found = _offices(session).stats(find(session, office))
     session.show(found.json, lambda: output.facts(dict(found.json)))
 
 
@@ -119,15 +126,15 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until all have ended.")] = False,
 ) -> None:
     """Give an office a job, or a graph of jobs."""
-    client, office_id = session.client, find(session, office)
+    office_id = find(session, office)
     if (graph is None) == (description is None):
         raise typer.BadParameter("say what is to be done, or give a file with --graph")
     if graph is not None:
         jobs_, named = _graph(graph)
-        made = client.offices.submit(office_id, jobs_, task or named)
+        made = _offices(session).submit(office_id, jobs_, task or named)
     else:
         job = _job(session, description or "", params, role, priority, urgent, job_type, after)
-        made = client.offices.submit(office_id, [job], task)
+        made = _offices(session).submit(office_id, [job], task)
     if wait:
         _wait(session, office_id, made, is_graph=graph is not None)
     elif graph is not None:
@@ -153,13 +160,12 @@ def _wait(session: Session, office_id: str, made: "Sequence[OfficeJob]", is_grap
     """Waits until the jobs have ended, retries included. The exit code says whether all are done."""
     if not session.is_json:
         output.remark(f"submitted {len(made)} jobs" if is_graph else f"submitted {made[0].job_id}")
-    client = session.client
     # Jobs behind one that failed would wait for ever, unless somebody retries it.
     ended: dict[str, OfficeJob] = {}
     waiting = [one.job_id for one in made]
     while waiting:
         for job_id in waiting:
-            found = client.offices.job(office_id, job_id)
+            found = _offices(session).job(office_id, job_id)
             if found.status in _ENDED or any(one["status"] in _LOST for one in found.json["blocked_by"]):
                 ended[job_id] = found
         waiting = [job_id for job_id in waiting if job_id not in ended]
@@ -214,7 +220,7 @@ def jobs(
 ) -> None:
     """List an office's jobs."""
     office_id = find(session, office)
-    page = session.client.offices.jobs_page(office_id, limit, cursor, status=status, role=role, task_id=task)
+    page = _offices(session).jobs_page(office_id, limit, cursor, status=status, role=role, task_id=task)
     rows = [
         [
             output.short(one.job_id),
@@ -233,13 +239,13 @@ def jobs(
 
 def retry(session: Session, office: Which, job: Job) -> None:
     """Retry an office's failed job."""
-    done = session.client.offices.retry(find(session, office), arguments.job_id(session.client, job))
+    done = _offices(session).retry(find(session, office), arguments.job_id(session.client, job))
     session.show(done.json, lambda: output.say(f"{done.job_id} {done.status}"))
 
 
 def cancel(session: Session, office: Which, job: Job) -> None:
     """Cancel an office's job."""
-    done = session.client.offices.cancel(find(session, office), arguments.job_id(session.client, job))
+    done = _offices(session).cancel(find(session, office), arguments.job_id(session.client, job))
     session.show(done.json, lambda: output.say(f"{done.job_id} {done.status}"))
 
 
@@ -255,7 +261,7 @@ def cancel_all(
     if not yes:
         what = f"all jobs of the office {office_id}" + (f" that belong to the task {task}" if task else "")
         output.confirm(f"cancel {what}?")
-    done = session.client.offices.cancel_all(office_id, task, running)
+    done = _offices(session).cancel_all(office_id, task, running)
     told = f"{done.cancelled} cancelled, {done.stopping} told to stop, {done.finishing} left to finish"
     session.show(done.json, lambda: output.say(told))
 
@@ -271,13 +277,13 @@ def priority(
     if value is None and urgent is None:
         raise typer.BadParameter("say which: a number, or --urgent")
     job_id = arguments.job_id(session.client, job)
-    done = session.client.offices.set_priority(find(session, office), job_id, value, urgent)
+    done = _offices(session).set_priority(find(session, office), job_id, value, urgent)
     session.show(done.json, lambda: output.say(f"{done.job_id} has priority {done.priority}"))
 
 
 def process(session: Session, office: Which) -> None:
     """Look at an office's queue now; shows what was started."""
-    started = session.client.offices.process(find(session, office))
+    started = _offices(session).process(find(session, office))
     words = "\n".join(one.job_id for one in started) or "nothing was started"
     session.show({"items": [one.json for one in started]}, lambda: output.say(words))
 
@@ -289,7 +295,7 @@ def events(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most so many.")] = 100,
 ) -> None:
     """Show what happened in an office, oldest first."""
-    found = session.client.offices.events(find(session, office), after, limit)
+    found = _offices(session).events(find(session, office), after, limit)
     rows = [
         [one.timestamp, one.type, output.short(one.job_id), json.dumps(one.details, ensure_ascii=False)]
         for one in found.items

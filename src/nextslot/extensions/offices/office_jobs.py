@@ -12,6 +12,7 @@ from nextslot.domain import (
     Event,
     Job,
     NewJob,
+    Office,
     RunStatus,
 )
 from nextslot.domain.job_lifecycle import Cancellation
@@ -138,7 +139,7 @@ class OfficeJobs:
 
     def submit(self, tx: Tx, wanted: Sequence[NewJob], now: Instant) -> tuple[list[OfficeJob], bool]:
         """Puts a graph of jobs into the queue, all or none; returns them, and whether they are new."""
-        self._refuse_unhandled(wanted)
+        self._refuse_unhandled(tx, wanted)
         try:
             accepted = self._intake.accept(tx, wanted, now)
         except Invalid as error:
@@ -149,7 +150,7 @@ class OfficeJobs:
             return _fresh(tx, accepted), True
         return views(tx, [one.job.chain_id for one in accepted]), False
 
-    def _refuse_unhandled(self, wanted: Sequence[NewJob]) -> None:
+    def _refuse_unhandled(self, tx: Tx, wanted: Sequence[NewJob]) -> None:
         """Raises NoHandler for jobs that nothing here can run, with all of them in one error."""
         verdicts: dict[tuple[str, str | None], list[Problem]] = {}
         problems: list[Problem] = []
@@ -158,18 +159,18 @@ class OfficeJobs:
                 continue  # The intake says what is wrong with it.
             known = verdicts.get((new.job_type, new.role))
             if known is None:
-                known = verdicts[new.job_type, new.role] = self._handler_problems(new)
+                known = verdicts[new.job_type, new.role] = self._handler_problems(new, get_office(tx, new.office_id))
             problems += [Problem(f"jobs.{index}.{one.field}", one.problem) for one in known]
             if len(problems) >= MOST_PROBLEMS:
                 break
         if problems:
             raise NoHandler(problems)
 
-    def _handler_problems(self, new: NewJob) -> list[Problem]:
+    def _handler_problems(self, new: NewJob, office: Office) -> list[Problem]:
         try:
             job_type = self._job_types.get(new.job_type or "")
             if job_type.check_role is not None:
-                job_type.check_role(new.role)
+                job_type.check_role(new.role, office)
         except UnknownJobType as error:
             return error.problems
         return []

@@ -2,7 +2,7 @@
 
 from nextslot.domain import Event, Json, json_form
 
-from .office_words import Execution, OfficeConfig, OfficeJob, OfficeStats
+from .office_words import Execution, OfficeConfig, OfficeJob, OfficeRole, OfficeStats, milliseconds
 
 
 def office_job(value: OfficeJob) -> dict[str, Json]:
@@ -70,6 +70,19 @@ def office_config(value: OfficeConfig) -> dict[str, Json]:
         "retryBackoff": value.retry_backoff,
         "retryBaseDelay": value.retry_base_delay,
         "retryOn": list(value.retry_on),
+    }
+
+
+def office_role(value: OfficeRole) -> dict[str, Json]:
+    """Returns a role without the values of its environment variables, which may be secrets."""
+    return {
+        "role": value.role,
+        "command": None if value.command is None else list(value.command),
+        "cwd": value.cwd,
+        "env": sorted(value.env),
+        "timeout_ms": None if value.timeout_seconds is None else milliseconds(value.timeout_seconds),
+        "max_concurrent": value.max_concurrent,
+        "is_own": value.is_own,
     }
 
 

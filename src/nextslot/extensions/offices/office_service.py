@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nextslot.domain import Job, Json, Page, request_checks
+from nextslot.domain import ROLE_TIMEOUTS, Event, Job, Json, Office, Page, request_checks
 from nextslot.domain.filters import JobFilter
 from nextslot.domain.job_lifecycle import Cancellation
-from nextslot.errors import Invalid
+from nextslot.errors import Invalid, NotFound
 from nextslot.extension_api import Attached
 from nextslot.extension_api.host import Host, Once, Replayed, Tx
 from nextslot.extension_api.tables import jobs
@@ -24,6 +24,7 @@ from . import office_json
 from .office_jobs import (
     Filter,
     OfficeJobs,
+    events_in_office_words,
     source_of,
     views,
 )
@@ -34,6 +35,7 @@ from .office_words import (
     OfficeEvents,
     OfficeJob,
     OfficeJobStatus,
+    OfficeRole,
     OfficeStats,
     config_of,
     in_config_words,
@@ -48,7 +50,7 @@ class OfficeJobService(Attached):
     def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._jobs = OfficeJobs(host)
-        self._sessions: SessionHandler | None = None
+        self._sessions = SessionHandler(host.job_types.guardians, host.offices.get)
         host.webhooks.use_office_words(_message)
 
     # Sessions.
@@ -69,16 +71,66 @@ class OfficeJobService(Attached):
 
         `roles` have the form of the `[roles.ROLE]` tables of a configuration.
         """
-        checked = checked_roles(roles, base_dir, self.host.job_types.guardians)
-        if self._sessions is None and checked:
-            self._sessions = SessionHandler(checked, self.host.job_types.guardians)
-            if SESSION not in self.host.job_types:
-                register_session(self.host.job_types, self._sessions)
-        elif self._sessions is not None:
-            self._sessions.roles = checked
+        self._sessions.roles = checked = checked_roles(roles, base_dir, self.host.job_types.guardians)
+        self._sessions.base_dir = Path(base_dir or Path.cwd())
+        self._register()
         self.host.job_types.role_timeouts = {
             name: role.timeout_seconds for name, role in checked.items() if role.timeout_seconds is not None
         }
+
+    async def start(self) -> None:
+        self._register()  # An office may have a command for a role, although the configuration has none.
+
+    def _register(self) -> None:
+        if SESSION not in self.host.job_types:
+            register_session(self.host.job_types, self._sessions)
+
+    async def roles(self, office_id: str) -> list[OfficeRole]:
+        """Returns the roles that the office or the configuration knows, and those with a timeout by default."""
+        office = await self.host.offices.get(office_id)
+        known = {*office.roles, *self._sessions.roles, *office.role_limits, *ROLE_TIMEOUTS}
+        return [self._role(office, name) for name in sorted({*known, *self.host.job_types.role_timeouts})]
+
+    async def put_role(
+        self,
+        office_id: str,
+        role: str,
+        *,
+        command: Sequence[str] | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_ms: float | None = None,
+    ) -> OfficeRole:
+        """Sets how an office runs the jobs of a role; what is not given is as the configuration says, or by default."""
+        seconds = None if timeout_ms is None else timeout_ms / 1000
+        given = {"command": command and list(command), "cwd": cwd, "env": env, "timeout_seconds": seconds}
+        own = {name: value for name, value in given.items() if value is not None}
+        checked_roles({role: {"command": ["true"], **own}}, self._sessions.base_dir, self.host.job_types.guardians)
+        office = await self.host.offices.change(office_id, roles=lambda before: {**before.roles, role: own})
+        return self._role(office, role)
+
+    async def delete_role(self, office_id: str, role: str) -> OfficeRole:
+        """Removes an office's own settings of a role."""
+
+        def without(before: Office) -> dict[str, Any]:
+            if role not in before.roles:
+                raise NotFound(f"role of the office {office_id!r} with settings of its own", role)
+            return {name: settings for name, settings in before.roles.items() if name != role}
+
+        return self._role(await self.host.offices.change(office_id, roles=without), role)
+
+    def _role(self, office: Office, name: str) -> OfficeRole:
+        own, found = office.roles.get(name, {}), self._sessions.role(office, name)
+        by_file = self.host.job_types.role_timeouts.get(name)
+        return OfficeRole(
+            role=name,
+            command=None if found is None else found.command.command,
+            cwd=None if found is None or found.command.cwd is None else str(found.command.cwd),
+            env={**({} if found is None else found.command.env), **own.get("env", {})},
+            timeout_seconds=own.get("timeout_seconds") or by_file or office.timeout_of(name),
+            max_concurrent=office.role_limits.get(name) or None,
+            is_own=name in office.roles,
+        )
 
     # Jobs.
 
@@ -197,6 +249,11 @@ class OfficeJobService(Attached):
         started = await self.host.work.write(lambda tx: self._jobs.process(tx, office_id))
         job_ids = [claim.job_id for claim in started.claims if claim.office_id == office_id]
         return await self.host.work.read(lambda tx: _views_of(tx, job_ids))
+
+    async def in_office_words(self, office_id: str, found: Sequence[Event]) -> list[Event]:
+        """Returns those of the events that are of an office, in its words and signs, by the ids of office jobs."""
+        own = [event for event in found if event.office_id == office_id]
+        return await self.host.work.read(lambda tx: events_in_office_words(tx, own)) if own else []
 
     async def events(
         self, office_id: str, after: int = 0, cursor: str | None = None, limit: int = DEFAULT_LIMIT

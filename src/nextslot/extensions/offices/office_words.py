@@ -117,6 +117,19 @@ class OfficeStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OfficeRole:
+    """How an office runs the jobs of a role: by its own settings, else by the configuration, else by default."""
+
+    role: str
+    command: tuple[str, ...] | None
+    cwd: str | None
+    env: Mapping[str, str]
+    timeout_seconds: float | None
+    max_concurrent: int | None
+    is_own: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OfficeConfig:
     """An office's settings by the names and units of the office API: times are milliseconds."""
 
@@ -361,7 +374,7 @@ _OF_POLICY = {"maxRetries", "retryBackoff", "retryBaseDelay", "retryOn"}
 
 
 def config_of(office: Office) -> OfficeConfig:
-    timeout = office.timeout_seconds
+    timeout = office.timeout_of(None)
     return OfficeConfig(
         max_concurrent_jobs=office.max_concurrent_jobs,
         max_concurrent_by_role=office.role_limits,

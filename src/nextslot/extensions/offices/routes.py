@@ -1,5 +1,7 @@
 """Routes of the office API (US-JS01 to US-JS06): an office's jobs and settings in its own words."""
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
 from fastapi import Query, Request, Response
@@ -7,7 +9,7 @@ from pydantic import Field
 
 from nextslot.domain import MAX_PRIORITY, FailureKind, Office, Scope, request_checks
 from nextslot.domain import Page as PageOf
-from nextslot.domain.bounds import Text
+from nextslot.domain.bounds import Text, Title
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.server.auth import caller_of, of_path, scheduler_for, whole
 from nextslot.server.derived_schemas import shows
@@ -16,8 +18,12 @@ from nextslot.server.responses import (
     answer,
     create_once,
     created,
+    event,
     page,
+    stream,
+    wants_stream,
 )
+from nextslot.server.routes.events import pages_from, resumed
 from nextslot.server.routes.jobs import Cancelled, cancelled
 from nextslot.server.routing import extension_of, needs, router
 from nextslot.server.schemas import (
@@ -53,7 +59,7 @@ class OfficeBody(OfficeChange):
 
 class OfficeJobBody(Body):
     key: Text | None = Field(None, description="What `depends_on` of the same request may name")
-    description: Text
+    description: Title
     role: Text = Field(examples=["FE"])
     priority: int = Field(0, ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Lower goes first")
     depends_on: list[str] = Field(default_factory=list, description="Keys of this request, or ids of jobs")
@@ -93,7 +99,9 @@ class ConfigBody(Body):
     maxConcurrentByRole: dict[str, Limit | None] | None = Field(  # noqa: N815
         None, description="The named roles; null: no limit"
     )
-    defaultTimeout: Milliseconds | None = Field(None, description="Milliseconds; null: none")  # noqa: N815
+    defaultTimeout: Milliseconds | None = Field(  # noqa: N815
+        None, description="Milliseconds; null: by the role of a job, else 30 minutes"
+    )
     maxRetries: int | None = Field(None, ge=0, le=1000)  # noqa: N815
     retryBackoff: Literal["exponential", "linear"] | None = None  # noqa: N815
     retryBaseDelay: Annotated[int | float, Field(ge=0, le=request_checks.MAX_SECONDS * 1000)] | None = Field(  # noqa: N815
@@ -146,6 +154,31 @@ class OfficeJob(ResponseModel):
     started_at: Time | None
     completed_at: Time | None
     cancelled_at: Time | None
+
+
+class RoleBody(Body):
+    """What is not given is as the configuration says, or by default."""
+
+    command: Annotated[list[str], Field(min_length=1, max_length=1000)] | None = Field(
+        None, description="The argv of its sessions"
+    )
+    cwd: Text | None = Field(None, description="The directory of its sessions; relative: in the data directory")
+    env: dict[str, str] | None = Field(None, description="Environment variables, besides the configured ones")
+    timeout_ms: Milliseconds | None = None
+
+
+class Role(ResponseModel):
+    role: str
+    command: list[str] | None = Field(description="null: it runs no sessions")
+    cwd: str | None
+    env: list[str] = Field(description="Names of environment variables; their values are not shown")
+    timeout_ms: float | None = Field(description="Of its jobs that have none by themselves or by their type")
+    max_concurrent: int | None = Field(description="null: no limit")
+    is_own: bool = Field(description="Whether the office has settings of its own for this role")
+
+
+class Roles(ResponseModel):
+    items: list[Role]
 
 
 class OfficeJobs(ResponseModel):
@@ -331,6 +364,29 @@ async def change_config(office_id: str, body: ConfigBody, request: Request) -> R
     return answer(office_json.office_config(changed))
 
 
+@offices.get("/api/offices/{office_id}/roles", response_model=Roles)
+@needs(Scope.READ, of_path)
+async def list_roles(office_id: str, request: Request) -> Response:
+    """Lists the roles that the office or the configuration knows, and those with a timeout by default."""
+    found = await extension_of(request, OfficeJobService).roles(office_id)
+    return answer({"items": [office_json.office_role(one) for one in found]})
+
+
+@offices.put("/api/offices/{office_id}/roles/{role:path}", response_model=Role)
+@needs(Scope.ADMIN, whole, conflicts=True)
+async def put_role(office_id: str, role: str, body: RoleBody, request: Request) -> Response:
+    """Sets how the office runs the jobs of a role, over the configuration. Only admins: it names a command."""
+    changed = await extension_of(request, OfficeJobService).put_role(office_id, role, **body.given())
+    return answer(office_json.office_role(changed))
+
+
+@offices.delete("/api/offices/{office_id}/roles/{role:path}", response_model=Role)
+@needs(Scope.ADMIN, whole, conflicts=True)
+async def delete_role(office_id: str, role: str, request: Request) -> Response:
+    """Removes the office's own settings of a role: those of the configuration apply again."""
+    return answer(office_json.office_role(await extension_of(request, OfficeJobService).delete_role(office_id, role)))
+
+
 @offices.post("/api/offices/{office_id}/scheduler/process", response_model=OfficeJobs)
 @needs(Scope.OPERATE, of_path)
 async def process(office_id: str, request: Request) -> Response:
@@ -339,13 +395,33 @@ async def process(office_id: str, request: Request) -> Response:
     return answer({"items": [office_json.office_job(one) for one in started]})
 
 
-@offices.get("/api/offices/{office_id}/events", response_model=OfficeEvents)
-@needs(Scope.READ, of_path)
+@offices.get(
+    "/api/offices/{office_id}/events",
+    response_model=OfficeEvents,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+@needs(Scope.READ, of_path, is_long=wants_stream)
 async def list_events(office_id: str, query: Annotated[OfficeEventQuery, Query()], request: Request) -> Response:
-    """Lists events, the oldest first. A page may have fewer than `limit`, or none, and still not be the last."""
+    """Lists events, the oldest first. A page may have fewer than `limit`, or none, and still not be the last.
+
+    With `Accept: text/event-stream` new ones follow; `Last-Event-ID` resumes.
+    """
+    if wants_stream(request):
+        await scheduler_for(request).offices.get(office_id)
+        return stream(_followed(request, office_id, resumed(request, query.after)), request)
     found = await extension_of(request, OfficeJobService).events(office_id, query.after, query.cursor, query.limit)
     items = [office_json.office_event(one) for one in found.items]
     return answer({"items": items, "next_cursor": found.next_cursor, "next_after": found.next_after})
+
+
+async def _followed(request: Request, office_id: str, after: int) -> AsyncGenerator[bytes, None]:
+    last, service = after, extension_of(request, OfficeJobService)
+    async with aclosing(pages_from(scheduler_for(request), after)) as pages:
+        async for some in pages:
+            last = some.last
+            for one in await service.in_office_words(office_id, some.events):
+                yield event(office_json.office_event(one), event=one.type, id=str(one.seq))
+    yield event({"after": last}, event="end", id=str(last))
 
 
 def _said(body: Body, but: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,9 +13,9 @@ from typing import Any
 
 import orjson
 
-from nextslot.domain import FailureKind, Outcome
+from nextslot.domain import FailureKind, Office, Outcome
 from nextslot.domain.request_checks import text_problems
-from nextslot.errors import Invalid, NoHandler, Problem
+from nextslot.errors import Invalid, NoHandler, Problem, Unavailable
 from nextslot.executors.command import (
     CommandType,
     broken,
@@ -149,11 +149,20 @@ class TailedOutput(Output):
 
 
 class SessionHandler:
-    """Runs the jobs of type `session`: a new process tree under a guardian for each, with an id of its own."""
+    """Runs the jobs of type `session`: a new process tree under a guardian for each, with an id of its own.
 
-    def __init__(self, roles: Mapping[str, RoleCommand], guardians: Guardians) -> None:
-        self.roles = roles
+    `find_office` reads the office of a run, whose own settings of a role go over those of the configuration.
+    """
+
+    def __init__(self, guardians: Guardians, find_office: Callable[[str], Awaitable[Office]]) -> None:
+        self.roles: Mapping[str, RoleCommand] = {}
+        self.base_dir = Path.cwd()
         self._guardians = guardians
+        self._find_office = find_office
+
+    def role(self, office: Office, name: str) -> RoleCommand | None:
+        """Returns how an office runs sessions of a role; None: it runs none."""
+        return with_own(self.roles.get(name), office.roles.get(name), self.base_dir)
 
     @property
     def grace_seconds(self) -> float:
@@ -161,7 +170,10 @@ class SessionHandler:
 
     async def __call__(self, run: RunContext, /, **params: Any) -> Outcome:
         """Returns when nothing of the process tree is left, even if it is interrupted."""
-        role = self.roles.get(run.role or "")
+        try:
+            role = self.role(await self._find_office(run.office_id), run.role or "")
+        except Unavailable as error:
+            return Outcome.failed(FailureKind.SESSION_ERROR, f"the settings of its office could not be read: {error}")
         if role is None:  # It had one when the job was submitted.
             return Outcome.failed(FailureKind.SESSION_ERROR, f"the role {run.role!r} has no command any more")
         run.log_cap = role.command.log_cap_bytes
@@ -172,6 +184,20 @@ class SessionHandler:
         with suppress(OSError):
             run.artifacts.rmdir()  # Nothing was left in it.
         return replace(with_process(role.outcome(end, output), process, end), session_id=run.session_id)
+
+
+def with_own(role: RoleCommand | None, own: Mapping[str, Any] | None, base_dir: Path) -> RoleCommand | None:
+    """Puts an office's own settings of a role over those of the configuration; its variables are added to them."""
+    if not own:
+        return role
+    if role is None:
+        return RoleCommand.of(own, base_dir) if "command" in own else None
+    changes: dict[str, Any] = {name: own[name] for name in ("timeout_seconds",) if name in own}
+    if "command" in own:
+        changes["command"] = tuple(own["command"])
+    if "cwd" in own:
+        changes["cwd"] = base_dir / own["cwd"]
+    return replace(role, command=replace(role.command, **changes, env={**role.command.env, **own.get("env", {})}))
 
 
 def _start(command: CommandType, run: RunContext, told: Path | None) -> Start:
@@ -213,10 +239,13 @@ def checked_roles(
 def register_session(job_types: JobTypes, handler: SessionHandler) -> JobType:
     """Makes the roles' commands the job type `session`, which takes any parameters."""
 
-    def check_role(role: str | None) -> None:
-        if role not in handler.roles:
-            what = "a job without a job_type needs a role" if role is None else f"the role {role!r} has no command"
-            there = ", ".join(sorted(handler.roles)) or "none has"
+    def check_role(role: str | None, office: Office | None) -> None:
+        if role is None:
+            raise NoHandler([Problem("role", "a job without a job_type needs a role")])
+        if office is not None and handler.role(office, role) is None:
+            what = f"the role {role!r} has no command"
+            with_command = {*handler.roles, *(name for name, own in office.roles.items() if "command" in own)}
+            there = ", ".join(sorted(with_command)) or "none has"
             raise NoHandler([Problem("role", f"{what} (roles that have a command: {there})")])
 
     return job_types.register(

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from nextslot import domain
 from nextslot.domain import Scope
-from nextslot.domain.bounds import Limit, Text
+from nextslot.domain.bounds import Count, Limit, Text
 from nextslot.server import schemas
 from nextslot.server.auth import of_path, scheduler_for, whole
 from nextslot.server.derived_schemas import shows
@@ -22,10 +22,13 @@ class QuotasPatch(Body):
     """What is not given stays; null is back to the default."""
 
     queued_jobs: Limit | None = None
+    lanes: Limit | None = None
     requests_per_second: Limit | None = None
     streams: Limit | None = None
     direct_callers: Limit | None = None
     delivery_places: Limit | None = None
+    body_bytes: Count | None = None
+    stored_bytes: Count | None = None
     max_concurrent_jobs: Limit | None = None
     job_types: Annotated[list[Text], Field(max_length=1000)] | None = None
 
@@ -35,11 +38,21 @@ class QuotasAnswer(schemas.ResponseModel):
     pass
 
 
-@quotas.get("/api/quotas/{office_id}", response_model=QuotasAnswer)
+class Used(schemas.ResponseModel):
+    queued_jobs: int = Field(description="Jobs that have not ended")
+    stored_bytes: int | None = Field(description="Of logs and artifacts on this node; null: not measured")
+
+
+class QuotasWithUse(QuotasAnswer):
+    used: Used
+
+
+@quotas.get("/api/quotas/{office_id}", response_model=QuotasWithUse)
 @needs(Scope.READ, of_path)
 async def show_quotas(office_id: str, request: Request) -> Response:
-    """Shows what an office may use at most."""
-    return answer((await scheduler_for(request).offices.quotas(office_id)).to_dict())
+    """Shows what an office may use at most, and what it uses."""
+    offices = scheduler_for(request).offices
+    return answer({**(await offices.quotas(office_id)).to_dict(), "used": await offices.used(office_id)})
 
 
 @quotas.patch("/api/quotas/{office_id}", response_model=QuotasAnswer)

@@ -59,6 +59,7 @@ def _values(office: Office) -> dict[str, object]:
         "cancel_mode": office.cancel_mode,
         "on_dependency_failure": office.on_dependency_failure,
         "webhook": column_codec.optional(office.webhook),
+        "roles": column_codec.dumps(office.roles),
     }
 
 
@@ -78,4 +79,5 @@ def _office(row: Row) -> Office:
         on_dependency_failure=OnDependencyFailure(row[9]),
         webhook=column_codec.parsed(row[10]),
         created_at=Instant(row[11]),
+        roles=column_codec.loads(row[12]),
     )

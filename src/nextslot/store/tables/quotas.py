@@ -1,6 +1,6 @@
 """Quotas of offices: rows to values and back, one function a statement."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from nextslot.domain import Json
 from nextslot.store.contract import Tx
@@ -20,3 +20,14 @@ def open_chains(tx: Tx, office_id: str) -> int:
     """Counts the chains that have not ended, as of the beginning of the transaction."""
     row = tx.row("quotas.open_chains", office_id=office_id)
     return int(row[0]) if row else 0
+
+
+def lanes(tx: Tx, office_id: str) -> int:
+    """Counts the lanes of an office, with those that this transaction has added."""
+    row = tx.row("quotas.lanes", office_id=office_id)
+    return int(row[0]) if row else 0
+
+
+def offices_of(tx: Tx, run_ids: Iterable[str]) -> dict[str, str]:
+    """The office of each of these runs and direct executions; those that are not stored are left out."""
+    return dict(tx.rows("quotas.offices_of", run_ids=column_codec.key_set(run_ids)))
