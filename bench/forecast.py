@@ -91,7 +91,7 @@ def simulated(seed: int, mix: Mix, past_runs: int, arrivals: bool) -> list[float
         async with timed_scheduler(directory, seed, chance, mix) as scheduler:
             await past(scheduler, mix, past_runs)
             for office_id, slots in (("a", 2), ("b", 3), ("c", 3)):
-                await scheduler.offices.create(office_id, max_concurrent_jobs=slots, timeout_seconds=None)
+                await scheduler.offices.create(office_id, max_concurrent_jobs=slots, timeout_seconds=10**7)
             jobs = await scheduler.submit_many([drawn(chance, mix) for _ in range(QUEUED)])
             await asyncio.sleep(30)
             later = [drawn(chance, mix) for _ in range(QUEUED // 4)] if arrivals else []
@@ -118,7 +118,7 @@ def takes(typical: float, sigma: float, chance: random.Random) -> Any:
 
 
 async def past(scheduler: Scheduler, mix: Mix, runs: int) -> None:
-    await scheduler.offices.create("past", max_concurrent_jobs=0, timeout_seconds=None)
+    await scheduler.offices.create("past", max_concurrent_jobs=0, timeout_seconds=10**7)
     jobs = await scheduler.submit_many([NewJob(job_type=name, office_id="past") for name in mix for _ in range(runs)])
     for job in jobs:
         await scheduler.wait(job.job_id)

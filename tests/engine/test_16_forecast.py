@@ -399,13 +399,14 @@ async def test_a_forecast_writes_nothing(tmp_path: Path) -> None:
         assert [await scheduler.job(job.job_id) for job in jobs] == before
 
 
-async def test_a_forecast_that_took_long_is_used_for_ten_times_as_long(
+async def test_a_forecast_of_a_queue_that_changes_is_used_for_ten_times_as_long_as_it_took(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with scheduler_with_past(tmp_path) as scheduler:
         slow = SlowThreads()
         monkeypatch.setattr(scheduler.forecast, "_threads", slow)
         made = [await scheduler.forecast.queue() for _ in range(3)]
+        await scheduler.submit("short")
         await asyncio.sleep(1.9)
         made.append(await scheduler.forecast.queue())
         await asyncio.sleep(0.2)
@@ -413,6 +414,61 @@ async def test_a_forecast_that_took_long_is_used_for_ten_times_as_long(
 
         assert [one is made[0] for one in made] == [True, True, True, True, False]
         assert slow.calls == 2
+
+
+async def test_a_forecast_is_made_again_only_after_a_change_or_a_foreseen_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
+        slow = SlowThreads()
+        monkeypatch.setattr(scheduler.forecast, "_threads", slow)
+        await scheduler.submit_many([NewJob(job_type="middle")] * 2)
+
+        async def calls_after(seconds: float) -> int:
+            await asyncio.sleep(seconds)
+            await scheduler.forecast.queue()
+            return slow.calls
+
+        assert [await calls_after(0), await calls_after(5), await calls_after(5)] == [1, 1, 1]
+        await scheduler.pause()
+        assert [await calls_after(5), await calls_after(5)] == [2, 2]
+        await asyncio.sleep(10)  # The job that runs ends.
+        assert await calls_after(1) == 3
+
+
+async def test_reported_progress_makes_a_new_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
+        progress: list[float] = [0.5]
+        monkeypatch.setattr(scheduler.forecast, "_progress", lambda run_id: (progress[0], ""))
+        await scheduler.submit("long")
+        await asyncio.sleep(40)
+
+        before = await scheduler.forecast.queue()
+        progress[0] = 0.9
+
+        assert await scheduler.forecast.queue() is not before
+
+
+async def test_who_does_not_wait_gets_no_forecast_until_one_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
+        slow = SlowThreads()
+        monkeypatch.setattr(scheduler.forecast, "_threads", slow)
+        (_, job) = await scheduler.submit_many([NewJob(job_type="middle")] * 2)
+
+        first = await scheduler.forecast.queue_within("default", 0)
+        reasons = await scheduler.forecast.why(job.job_id, wait_seconds=0)
+        await asyncio.sleep(0.3)
+        second = await scheduler.forecast.queue_within("default", 0)
+
+        assert first is None
+        assert (reasons.reasons[0].code, reasons.expected.expected_start, reasons.forecast_at) == (
+            "limit_full", None, None
+        )  # fmt: skip
+        assert second is not None
+        assert (await scheduler.forecast.why(job.job_id, wait_seconds=0)).forecast_at == second.made_at
+        assert slow.calls == 1
 
 
 async def test_many_who_ask_at_once_share_one_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

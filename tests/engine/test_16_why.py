@@ -65,7 +65,7 @@ async def test_a_dependent_says_what_became_of_each_prerequisite_US_JS01(tmp_pat
     async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=2)
         made = {
-            "retrying": await scheduler.submit("fail", office_id="o"),
+            "retrying": await scheduler.submit("fail", {"kind": "session_error"}, office_id="o"),
             "failed": await scheduler.submit("fail", {"kind": "invalid"}, office_id="o"),
         }
         await asyncio.sleep(1)
@@ -503,6 +503,7 @@ async def test_why_is_plain_json_to_the_outside(tmp_path: Path) -> None:
             "expected_start": str(NOW.after(500)),
             "expected_end": None,
             "confidence": "high",
+            "forecast_at": str(NOW),
         }
 
 

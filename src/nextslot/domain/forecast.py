@@ -6,9 +6,9 @@ from enum import StrEnum
 
 from nextslot.system.instant import Instant
 
+from .bounds import Json
 from .declared_values import Value
 from .jobs import JobStatus
-from .json_types import Json
 
 
 class Confidence(StrEnum):
@@ -56,3 +56,5 @@ class Why(Value):
     reasons: tuple[Reason, ...]
     ahead: int
     expected: Expected
+    # When the forecast was made that `expected` is from; None if the job needs none, or it is not there yet.
+    forecast_at: Instant | None = None

@@ -1,20 +1,10 @@
 """Explains why a job is not running, and forecasts when it starts and ends (spec 16), alone or with its queue."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from nextslot.domain import (
-    DEFAULT_OFFICE,
-    Confidence,
-    Expected,
-    Forecast,
-    Job,
-    Json,
-    Reason,
-    Stage,
-    Why,
-)
+from nextslot.domain import DEFAULT_OFFICE, Confidence, Expected, Forecast, Job, Json, Reason, Stage, Why
 from nextslot.domain.run_estimates import guess
 from nextslot.engine.cluster.node_registry import NodeRegistry
 from nextslot.engine.forecast.expected_starts import make_forecast
@@ -25,15 +15,17 @@ from nextslot.engine.forecast.why import MOST_AHEAD, Explained, Explainer
 from nextslot.errors import NotFound
 from nextslot.executors.threads import Threads
 from nextslot.store.contract import Tx
-from nextslot.store.tables import forecast_reads, offices
+from nextslot.store.tables import events, forecast_reads, offices
 from nextslot.system.instant import Instant
 
 from .unit_of_work import UnitOfWork
 
-# A forecast is used for ten times as long as it took to make, but at most for five seconds. So forecasts never take
-# more than a tenth of a processor, however many callers ask, and one that is quick to make is always new.
+# While the queue changes, a forecast is used for ten times as long as it took to make, but at most for five seconds. So
+# forecasts never take more than a tenth of a processor, however many callers ask, and one that is quick to make is
+# always new. While nothing changes, it is used until the first start or end that it expects, at most for a minute.
 REUSED = 10
 LONGEST_USE_SECONDS = 5.0
+LONGEST_UNCHANGED_SECONDS = 60.0
 
 Progress = Callable[[str], tuple[float | None, str] | None]
 # Returns a job type's note for callers, by its name and the parameters of a job.
@@ -41,9 +33,22 @@ Note = Callable[[str, Mapping[str, Json]], Awaitable[str | None]]
 
 
 @dataclass(frozen=True, slots=True)
+class _Version:
+    """What a forecast was made from: the number of writes of this node, the last event of all, rules and progress."""
+
+    writes: int
+    last_event: int
+    rules: DispatchRules
+    progress: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
 class _Kept:
     forecast: Forecast
+    # Until when it is used in any case, and until when if its version is still the current one.
     until: Instant
+    unchanged_until: Instant
+    version: _Version
 
 
 class ForecastService:
@@ -67,12 +72,13 @@ class ForecastService:
         self._threads = threads
         self._note = note
         self._kept: dict[str, _Kept] = {}
-        self._making: dict[str, asyncio.Lock] = {}
+        self._making: dict[str, asyncio.Future[_Kept]] = {}
 
-    async def why(self, job_id: str, seen_by: str | None = None) -> Why:
+    async def why(self, job_id: str, seen_by: str | None = None, wait_seconds: float | None = None) -> Why:
         """Returns every reason why a job is not running, the most important first, and when it is expected to run.
 
-        Callers of one office, `seen_by`, see no ids, titles or types of other offices.
+        Callers of one office, `seen_by`, see no ids, titles or types of other offices. With `wait_seconds`, it waits
+        no longer than this for a forecast, and returns the reasons without one if it is not there by then.
         """
         explained = await self._access.read(
             lambda tx: self._explainer.explain(tx, job_id, self._access.gate.is_draining, seen_by)
@@ -80,38 +86,81 @@ class ForecastService:
         job = explained.job
         note = await self._note(job.job_type, job.params) if job.stage is Stage.QUEUED else None
         noted = () if note is None else (Reason(code="note", text=note, data={"job_type": job.job_type}),)
+        expected, made_at = await self._expected(explained, wait_seconds)
         return Why(
             job_id=job_id,
             status=job.status,
             reasons=(*noted, *explained.reasons),
             ahead=min(explained.ahead, MOST_AHEAD),
-            expected=await self._expected(explained),
+            expected=expected,
+            forecast_at=made_at,
         )
 
     async def queue(self, office_id: str = DEFAULT_OFFICE) -> Forecast:
         """Forecasts the ends of an office's running jobs, and starts and ends of the first 1,000 jobs of its queue."""
-        lock = self._making.setdefault(office_id, asyncio.Lock())
-        async with lock:
-            kept = self._kept.get(office_id)
-            if kept is None or not kept.forecast.made_at <= self._access.clock.now() < kept.until:
-                kept = self._kept[office_id] = await self._made(office_id)
-        return kept.forecast
+        return (await asyncio.shield(self._under_way(office_id))).forecast
+
+    async def queue_within(self, office_id: str, seconds: float) -> Forecast | None:
+        """Does the same, but returns None if the forecast is not there in time. It is made nevertheless, for the next
+        caller.
+        """
+        kept = await self._usable(office_id)
+        if kept is not None:
+            return kept.forecast
+        making = self._under_way(office_id)
+        await asyncio.wait([making], timeout=seconds)
+        return making.result().forecast if making.done() else None
+
+    def _under_way(self, office_id: str) -> "asyncio.Future[_Kept]":
+        """Returns the making of an office's forecast, which all who ask meanwhile share."""
+        making = self._making.get(office_id)
+        if making is None:
+            making = self._making[office_id] = asyncio.ensure_future(self._current(office_id))
+            making.add_done_callback(lambda done: self._end_making(office_id, done))
+        return making
+
+    def _end_making(self, office_id: str, done: "asyncio.Future[_Kept]") -> None:
+        del self._making[office_id]
+        if not done.cancelled():
+            done.exception()  # It reaches those who wait; without them it is of no use.
+
+    async def _current(self, office_id: str) -> _Kept:
+        kept = await self._usable(office_id)
+        if kept is None:
+            kept = self._kept[office_id] = await self._made(office_id)
+        return kept
+
+    async def _usable(self, office_id: str) -> _Kept | None:
+        """Returns the kept forecast if it is new enough, or nothing has changed since it was made."""
+        kept, now = self._kept.get(office_id), self._access.clock.now()
+        if kept is None or not kept.forecast.made_at <= now < max(kept.until, kept.unchanged_until):
+            return None
+        is_current = now < kept.until or await self._version(kept.version.progress) == kept.version
+        return kept if is_current else None
+
+    async def _version(self, runs: Iterable[str]) -> _Version:
+        # Counted before it reads: a write in between makes the version older than what it stands for, never newer.
+        writes = self._access.store.health.writes
+        last_event = await self._access.read(events.last)
+        return _Version(writes, last_event, self._rules(), {run_id: self._fraction(run_id) for run_id in runs})
 
     async def _made(self, office_id: str) -> _Kept:
         began = self._access.clock.now()
         if not self._durations.is_filled:
             self._durations.fill(await self._access.read(lambda tx: forecast_reads.durations(tx, RUNS_READ)))
+        before = await self._version(())
         snapshot = await self._access.read(lambda tx: self._snapshot(tx, office_id))
         estimates = self._durations.estimates()
         reported = {one.run_id: self._fraction(one.run_id) for one in snapshot.working}
+        version = replace(before, progress=reported)
         progress = {run_id: fraction for run_id, fraction in reported.items() if fraction is not None}
         past = PastRuns(estimates, guess(estimates.values()), progress)
-        rules = self._rules()
-        made = await self._threads.run(lambda: _attempt(lambda: make_forecast(snapshot, rules, past)))
+        made = await self._threads.run(lambda: _attempt(lambda: make_forecast(snapshot, version.rules, past)))
         if isinstance(made, Exception):
             raise made
-        took = (self._access.clock.now() - began) / 1_000_000
-        return _Kept(made, self._access.clock.now().after(min(max(took, 0) * REUSED, LONGEST_USE_SECONDS)))
+        now = self._access.clock.now()
+        used = min(max((now - began) / 1_000_000, 0) * REUSED, LONGEST_USE_SECONDS)
+        return _Kept(made, now.after(used), _first_change(made), version)
 
     def _snapshot(self, tx: Tx, office_id: str) -> Snapshot:
         if offices.get(tx, office_id) is None:
@@ -123,20 +172,31 @@ class ForecastService:
         found = self._progress(run_id)
         return None if found is None else found[0]
 
-    async def _expected(self, explained: Explained) -> Expected:
+    async def _expected(self, explained: Explained, seconds: float | None) -> tuple[Expected, Instant | None]:
+        """Returns when a job is expected to run, and when the forecast was made that says so."""
         job = explained.job
         if job.has_ended:
             is_known = job.started_at is not None
-            return Expected(
+            ended = Expected(
                 expected_start=job.started_at,
                 expected_end=job.finished_at if is_known else None,
                 confidence=Confidence.HIGH if is_known else Confidence.NONE,
             )
+            return ended, None
         if explained.is_blocked:
-            return Expected()
-        made = await self.queue(job.office_id)
+            return Expected(), None
+        made = await (self.queue(job.office_id) if seconds is None else self.queue_within(job.office_id, seconds))
+        if made is None:
+            return Expected(), None
         found = made.jobs.get(job.job_id)
-        return found if found is not None else _beyond(made, job, explained.ahead)
+        return found if found is not None else _beyond(made, job, explained.ahead), made.made_at
+
+
+def _first_change(made: Forecast) -> Instant:
+    """Returns the first instant at which something starts or ends by this forecast: from then on it is outdated."""
+    expected = [at for one in made.jobs.values() for at in (one.expected_start, one.expected_end) if at is not None]
+    longest = made.made_at.after(LONGEST_UNCHANGED_SECONDS)
+    return min([longest, *(at for at in expected if at > made.made_at)])
 
 
 def _beyond(made: Forecast, job: Job, ahead: int) -> Expected:

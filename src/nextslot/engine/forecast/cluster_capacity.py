@@ -13,27 +13,31 @@ class ClusterCapacity(Workers):
         super().__init__("(machines)")
         # If any node, even one that is away, lists a resource, then nodes that do not list it have none of it.
         counted = {resource: 0 for node in nodes for resource in node.resources}
-        self._types: dict[str, frozenset[str]] = {}
+        # The live nodes, and of each job type those that run it.
+        self._for: dict[str, list[Workers]] = {}
         self._capacity: dict[str, Workers] = {}
         for node in nodes:
             if node.status == "live":
                 machine = Workers(node.node_id, node.max_running, node.resources)
                 machine.know_others(counted, frozenset())
                 self._capacity[node.node_id] = machine
-                self._types[node.node_id] = frozenset(node.job_types)
+                for job_type in node.job_types:
+                    self._for.setdefault(job_type, []).append(machine)
 
     def runs_elsewhere(self, job_type: str) -> bool:
-        return any(job_type in types for types in self._types.values())
+        return job_type in self._for
 
     def could_ever_fit(self, lane: Lane) -> bool:
-        return any(machine.could_ever_fit(lane) for machine in self._for(lane))
+        return any(machine.could_ever_fit(lane) for machine in self._for.get(lane.job_type, ()))
 
     def has_room(self, tx: Tx, lane: Lane) -> bool:
-        return any(machine.has_room(tx, lane) for machine in self._for(lane))
+        return self._with_room(tx, lane) is not None
 
     def take(self, tx: Tx, lane: Lane) -> str:
         """Takes a slot on a node with room; the dispatcher has checked that there is one."""
-        return next(machine for machine in self._for(lane) if machine.has_room(tx, lane)).take(tx, lane)
+        found = self._with_room(tx, lane)
+        assert found is not None
+        return found.take(tx, lane)
 
     def hold(self, tx: Tx, worker_id: str, lane: Lane) -> None:
         for machine in self._capacity.values():
@@ -46,5 +50,8 @@ class ClusterCapacity(Workers):
     def apply(self, node: str, taken: set[int], freed: set[int], units: Counter[str]) -> None:
         self._capacity[node].apply(node, taken, freed, units)
 
-    def _for(self, lane: Lane) -> list[Workers]:
-        return [machine for name, machine in self._capacity.items() if lane.job_type in self._types[name]]
+    def _with_room(self, tx: Tx, lane: Lane) -> Workers | None:
+        for machine in self._for.get(lane.job_type, ()):
+            if machine.has_room(tx, lane):
+                return machine
+        return None

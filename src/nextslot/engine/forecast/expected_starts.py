@@ -14,14 +14,14 @@ from .forecast_simulator import DispatchRules, ForecastSimulator, PastRuns
 from .queue_snapshot import Snapshot
 
 # A short queue is simulated several times with durations drawn from past runs. For a long queue averages are used: they
-# are accurate there, and each simulation costs a fifth of a millisecond a job.
-FEWEST_DRAWS, MOST_DRAWS, DRAWN_JOBS = 3, 9, 1500
+# are accurate there. So no forecast simulates more starts than that of a queue of 1,000 jobs does.
+FEWEST_DRAWS, MOST_DRAWS, MOST_STARTS = 3, 9, 1000
 
 
 def make_forecast(snapshot: Snapshot, rules: DispatchRules, past: PastRuns) -> Forecast:
     """Returns the forecast for everything in the snapshot."""
     usual = simulated(snapshot, rules, past)
-    draws = min(MOST_DRAWS, DRAWN_JOBS // max(len(usual), 1)) if past.varies else 0
+    draws = min(MOST_DRAWS, MOST_STARTS // max(len(usual), 1) - 1) if past.varies else 0
     if draws >= FEWEST_DRAWS:
         usual = medians(usual, [simulated(snapshot, rules, past, draw) for draw in range(1, draws + 1)])
     places = [usual.get(job_id) for job_id in snapshot.queue]

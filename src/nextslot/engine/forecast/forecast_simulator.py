@@ -48,7 +48,7 @@ from nextslot.engine.webhooks.webhook_outbox import SilentWebhooks
 from nextslot.executors.job_types import JobTypes
 from nextslot.store.contract import Tx
 from nextslot.store.sqlite.in_memory_copy import InMemoryCopy
-from nextslot.store.tables.direct import Holder
+from nextslot.store.tables.direct import WaitingCaller
 from nextslot.system.clock import Alarm
 from nextslot.system.instant import Instant
 
@@ -290,7 +290,7 @@ class _ConnectedCallers(DirectExecutionHandler):
     def _here(self) -> str | None:
         return None
 
-    def is_here(self, holder: Holder) -> bool:
+    def is_here(self, caller: WaitingCaller) -> bool:
         return True
 
     def is_connected(self, run_id: str) -> bool:

@@ -131,7 +131,7 @@ class Explainer:
         # If a limit is full as well, do not report the nodes: running work that ends makes room in both.
         if nowhere is not None and not (is_full and nowhere.data["is_possible"]):
             yield nowhere
-        waiting = direct.waiting_ids(tx, job.office_id)
+        waiting = direct.waiting_ids(tx, job.office_id) if view.counters.is_behind_caller(lane) else []
         if waiting:
             yield _callers_wait(direct.waiting_direct_ids(tx, job.office_id))
         for hold in view.holds:

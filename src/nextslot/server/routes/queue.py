@@ -16,9 +16,14 @@ from nextslot.server.schemas import Body
 
 queue = router("Queue")
 
+# A forecast of so few jobs takes milliseconds: the answer waits for it, at most for so long.
+SMALL_QUEUE = 50
+SMALL_QUEUE_SECONDS = 1.0
+
 
 class QueueQuery(PageQuery):
     office_id: str | None = Field(None, description="Default: the key's office, else `default`")
+    wait_seconds: schemas.ForecastWait | None = Field(None, description="Default: 1 for at most 50 jobs, else 0")
 
 
 class OrderBody(Body):
@@ -51,6 +56,9 @@ class Queue(schemas.ResponseModel):
     next_cursor: str | None
     reservation: schemas.Reservation | None
     direct_waiting: int
+    forecast_at: schemas.Time | None = Field(
+        description="When the forecast was made; null: not yet, ask again with `wait_seconds`"
+    )
 
 
 class Paused(schemas.ResponseModel):
@@ -65,9 +73,13 @@ class Paused(schemas.ResponseModel):
 @queue.get("/api/queue", response_model=Queue)
 @needs(Scope.READ)
 async def show_queue(query: Annotated[QueueQuery, Query()], request: Request) -> Response:
-    """Shows running jobs, and all QUEUED and WAITING jobs in their order."""
+    """Shows running jobs, and all QUEUED and WAITING jobs in their order.
+
+    Expected times are in the answer if a forecast is there within `wait_seconds`. By default, a queue of at most 50
+    jobs waits up to a second for its forecast, which is quick, and a longer queue is shown at once.
+    """
     office_id = caller_of(request).narrowed_to(query.office_id)
-    return answer(await _shown(scheduler_for(request), office_id, query.cursor, query.limit))
+    return answer(await _shown(scheduler_for(request), office_id, query.cursor, query.limit, query.wait_seconds))
 
 
 @queue.put("/api/queue/order", response_model=Queue)
@@ -100,9 +112,14 @@ async def resume_queue(request: Request, body: ScopeBody | None = None) -> Respo
     return answer(json_form.paused(*await scheduler.lists.paused()))
 
 
-async def _shown(scheduler: Services, office_id: str, cursor: str | None, limit: int) -> dict[str, object]:
+async def _shown(
+    scheduler: Services, office_id: str, cursor: str | None, limit: int, wait_seconds: float | None = None
+) -> dict[str, object]:
     found = await scheduler.lists.queue(office_id, cursor, limit)
-    expected = await scheduler.forecast.queue(office_id)
+    if wait_seconds is None:
+        is_small = cursor is None and found.next_cursor is None and len(found.queue) <= SMALL_QUEUE
+        wait_seconds = SMALL_QUEUE_SECONDS if is_small else 0
+    expected = await scheduler.forecast.queue_within(office_id, wait_seconds)
     return {
         "office_id": office_id,
         "paused": found.is_paused,
@@ -125,4 +142,5 @@ async def _shown(scheduler: Services, office_id: str, cursor: str | None, limit:
         "next_cursor": found.next_cursor,
         "reservation": None if found.reservation is None else found.reservation.to_dict(),
         "direct_waiting": found.direct_waiting,
+        "forecast_at": None if expected is None else json_form.time(expected.made_at),
     }
